@@ -1,0 +1,140 @@
+"""The run folder: the only seam between training and everything that watches or steers it.
+
+    run.json        what the run is: kind, status, config, seed, versions, hashes, heartbeat
+    metrics.jsonl   one record a step
+    rollouts.jsonl  prompts, responses and their scores
+    checkpoints/    step_000012/, complete once it has this name
+    control/        files by which anybody steers the run: `stop`
+    job/            the dispatch's own files (cluster/)
+
+This module reads; `aligner_lib.run_writer` writes. Neither imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from aligner_lib.jsonl import JsonlReader
+
+STATUSES = ("running", "finished", "stopped", "failed")
+STALE_SECONDS = 120.0
+
+
+class RunFolder:
+    """One run, read from its folder. Safe to make for a run that is not there yet: it is simply empty."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path).expanduser()
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r}, {self.kind or 'empty'}, {self.status})"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def info(self) -> dict:
+        """The content of run.json; empty before the run has written it."""
+        try:
+            return json.loads((self.path / "run.json").read_text())
+        except FileNotFoundError:
+            return {}
+
+    @property
+    def kind(self) -> str:
+        return self.info.get("kind", "")
+
+    @property
+    def status(self) -> str:
+        """One of STATUSES, `waiting` before the run has started, or `lost` when its process died without a word."""
+        info = self.info
+        status = info.get("status", "waiting")
+        if status == "running" and info.get("host") == os.uname().nodename and not _alive(info["pid"]):
+            return "lost"
+        return status
+
+    @property
+    def is_over(self) -> bool:
+        return self.status not in ("waiting", "running")
+
+    @property
+    def heartbeat_age(self) -> float:
+        """Seconds since the run last wrote; infinite before it has."""
+        heartbeat = self.info.get("heartbeat")
+        return time.time() - heartbeat["time"] if heartbeat else float("inf")
+
+    # -- what the run wrote ---------------------------------------------------------------------------------------
+
+    def metrics_reader(self) -> JsonlReader:
+        return JsonlReader(self.path / "metrics.jsonl")
+
+    def rollouts_reader(self) -> JsonlReader:
+        return JsonlReader(self.path / "rollouts.jsonl")
+
+    def metrics(self) -> list[dict]:
+        """Every metrics record so far, oldest first."""
+        return self.metrics_reader().poll()
+
+    def rollouts(self) -> list[dict]:
+        """Every rollout record so far, oldest first."""
+        return self.rollouts_reader().poll()
+
+    def series(self, metric: str) -> tuple[list[int], list[float]]:
+        """(steps, values) of one metric, at the steps where it was logged."""
+        pairs = [(record["step"], record[metric]) for record in self.metrics() if metric in record]
+        return [step for step, _ in pairs], [value for _, value in pairs]
+
+    def follow(self, poll_seconds: float = 0.5) -> Iterator[dict]:
+        """Metrics records as they come, until the run is over."""
+        reader = self.metrics_reader()
+        while True:
+            over = self.is_over  # asked before reading: what is written in between is still read
+            yield from reader.poll()
+            if over:
+                return
+            time.sleep(poll_seconds)
+
+    def checkpoints(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        return sorted((self.path / "checkpoints").glob("step_*[0-9]"))
+
+    def latest_checkpoint(self) -> Path | None:
+        checkpoints = self.checkpoints()
+        return checkpoints[-1] if checkpoints else None
+
+    # -- steering -------------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Ask the run to save a checkpoint and end after the step that it is in."""
+        control = self.path / "control"
+        control.mkdir(parents=True, exist_ok=True)
+        (control / "stop").touch()
+
+
+def find_runs(root: str | os.PathLike) -> list[RunFolder]:
+    """Every run below a folder (at any depth down to three), newest first."""
+    root = Path(root)
+    found = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/run.json")]
+    return sorted((RunFolder(path) for path in set(found)), key=lambda run: -run.info.get("created", 0))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
