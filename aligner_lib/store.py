@@ -1,0 +1,201 @@
+"""Tensors on disk in blocks: written by any layout of processes, read by any other.
+
+A store is a folder of safetensors files. Each stored tensor is a *block* of a named global tensor: its global shape,
+where the block begins, its shape and, for the distributed optimizer's flat shards, which part of the flattened block
+it holds. Reading asks for any block of the global tensor and copies what overlaps. No pickle anywhere, so that
+reading a stranger's checkpoint runs no code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors import safe_open
+
+if TYPE_CHECKING:  # imported where it computes: checking a store and importing a model need no torch
+    import torch
+
+FILE_BYTES = 1 << 28  # a file is written out once it holds this much, which bounds the memory of a streaming import
+
+
+@dataclass(frozen=True)
+class Block:
+    """Which part of a global tensor a stored tensor is."""
+
+    name: str
+    global_shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    flat: tuple[int, int] | None = None  # [start, end) of the flattened block; None: all of it
+
+    @staticmethod
+    def whole(name: str, tensor: torch.Tensor) -> Block:
+        return Block(name, tuple(tensor.shape), (0,) * tensor.dim(), tuple(tensor.shape))
+
+
+class StoreWriter:
+    """Write blocks into a folder, a file at a time. Several processes may write side by side, each with its own rank."""
+
+    def __init__(self, folder: Path, rank: int = 0):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.rank = rank
+        self._files = 0
+        self._pending: dict[str, torch.Tensor] = {}
+        self._blocks: dict[str, str] = {}
+        self._bytes = 0
+
+    def add(self, block: Block, tensor: torch.Tensor) -> None:
+        """tensor: the block's values (of block.shape), or the flat part of them that `block.flat` names."""
+        expected = math.prod(block.shape) if block.flat is None else block.flat[1] - block.flat[0]
+        assert tensor.numel() == expected, f"{block.name}: {tensor.numel()} values for a block of {expected}"
+        key = str(len(self._pending))
+        self._pending[key] = tensor.detach().cpu().contiguous()
+        self._blocks[key] = json.dumps(asdict(block))
+        self._bytes += tensor.numel() * tensor.element_size()
+        if self._bytes >= FILE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending into a file of its own."""
+        from safetensors.torch import save_file
+
+        if self._pending:
+            path = self.folder / f"rank{self.rank:05d}_{self._files:05d}.safetensors"
+            save_file(self._pending, path, metadata=self._blocks)
+            self._files += 1
+            self._pending, self._blocks, self._bytes = {}, {}, 0
+
+
+class StoreReader:
+    """Read any block of any global tensor in a folder.
+
+    Raises FileNotFoundError when there is no store, KeyError with the name when a tensor is not in it, and ValueError
+    when its shape is another one or a file is damaged.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        self._where: dict[str, list[tuple[Path, str, Block]]] = defaultdict(list)
+        self._open: dict[Path, safe_open] = {}
+        paths = sorted(self.folder.glob("*.safetensors"))
+        if not paths:
+            raise FileNotFoundError(f"no weights in {self.folder}: it has no .safetensors file")
+        for path in paths:
+            for key, block in _blocks_of(path):
+                self._where[block.name].append((path, key, block))
+
+    def names(self) -> list[str]:
+        return sorted(self._where)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._find(name)[0][2].global_shape
+
+    def read(self, wanted: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The values of a block (its `flat` is ignored): a new tensor of wanted.shape, cast to dtype if given."""
+        import torch
+
+        pieces = self._find(wanted.name)
+        stored_shape = pieces[0][2].global_shape
+        if stored_shape != tuple(wanted.global_shape):
+            raise ValueError(
+                f"{wanted.name} in {self.folder} has shape {list(stored_shape)}, the model needs {list(wanted.global_shape)}: "
+                "the checkpoint is of another architecture"
+            )
+        if len(pieces) == 1 and pieces[0][2] == wanted:
+            return self._load(*pieces[0][:2]).to(dtype)
+        out, filled = None, 0
+        for path, key, block in pieces:
+            overlap = _overlap(wanted, block)
+            if overlap is None:
+                continue
+            source = self._load(path, key)
+            if out is None:
+                out = torch.empty(wanted.shape, dtype=dtype or source.dtype)
+            filled += _copy_overlap(out, wanted, source, block, overlap)
+        if filled != math.prod(wanted.shape):
+            raise ValueError(f"{wanted.name} in {self.folder} is incomplete: {filled} of {math.prod(wanted.shape)} values")
+        return out
+
+    def read_whole(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        shape = self.shape(name)
+        return self.read(Block(name, shape, (0,) * len(shape), shape), dtype)
+
+    def _find(self, name: str) -> list[tuple[Path, str, Block]]:
+        if name not in self._where:
+            raise KeyError(f"{self.folder} has no tensor {name!r}; it has {len(self._where)} others")
+        return self._where[name]
+
+    def _load(self, path: Path, key: str) -> torch.Tensor:
+        if path not in self._open:
+            self._open[path] = safe_open(path, framework="pt")
+        return self._open[path].get_tensor(key)
+
+
+def check_store(folder: Path) -> int:
+    """Bytes of a store whose files are whole, told by their headers and lengths; ValueError names a damaged one."""
+    total = 0
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        header = read_header(path)
+        end = max((entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0)
+        size = path.stat().st_size
+        header_bytes = 8 + int.from_bytes(path.open("rb").read(8), "little")
+        if size != header_bytes + end:
+            raise ValueError(f"{path} is damaged: it has {size} bytes and should have {header_bytes + end}")
+        total += size
+    return total
+
+
+def read_header(path: Path) -> dict:
+    """A safetensors file's header: of each tensor its dtype, shape and data_offsets. ValueError when it is damaged."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size - 8:
+            raise ValueError(f"{path} is damaged: it ends within its header")
+        try:
+            return json.loads(file.read(length))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: its header can't be read ({error})") from None
+
+
+def _blocks_of(path: Path) -> Iterator[tuple[str, Block]]:
+    for key, text in read_header(path).get("__metadata__", {}).items():
+        fields = json.loads(text)
+        flat = tuple(fields.pop("flat")) if fields["flat"] else fields.pop("flat")
+        yield key, Block(fields.pop("name"), **{k: tuple(v) for k, v in fields.items()}, flat=flat)
+
+
+def _overlap(wanted: Block, stored: Block) -> tuple[tuple[int, int], ...] | None:
+    """Per dimension [start, end) in global coordinates where two blocks meet; None where they don't."""
+    ranges = tuple(
+        (max(a, b), min(a + n, b + m))
+        for a, n, b, m in zip(wanted.offset, wanted.shape, stored.offset, stored.shape)
+    )
+    return None if any(start >= end for start, end in ranges) else ranges
+
+
+def _copy_overlap(out: torch.Tensor, wanted: Block, source: torch.Tensor, stored: Block, overlap) -> int:
+    import torch
+
+    into = tuple(slice(start - o, end - o) for (start, end), o in zip(overlap, wanted.offset))
+    out_of = tuple(slice(start - o, end - o) for (start, end), o in zip(overlap, stored.offset))
+    if stored.flat is None:
+        out[into] = source.reshape(stored.shape)[out_of].to(out.dtype)
+        return out[into].numel()
+    # a flat part covers no rectangle: lay it into the whole block, and copy only where it has values
+    start, end = stored.flat
+    values = torch.zeros(math.prod(stored.shape), dtype=out.dtype)
+    present = torch.zeros(math.prod(stored.shape), dtype=torch.bool)
+    values[start:end], present[start:end] = source.to(out.dtype), True
+    values, present = values.view(stored.shape)[out_of], present.view(stored.shape)[out_of]
+    out[into] = torch.where(present, values, out[into])
+    return int(present.sum())

@@ -1,0 +1,63 @@
+"""Text to token ids and back, without transformers and without torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer as _Tokenizer
+
+
+class Tokenizer:
+    """A model folder's tokenizer: `tokenizer.json` (Hugging Face tokenizers) and `tokenizer_config.json` beside it.
+
+    The stop token (`eos_id`) ends a response; padding uses the same id, and is told from it by masks, never by value.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        path = self.folder / "tokenizer.json"
+        if not path.exists():
+            raise FileNotFoundError(f"{self.folder} has no tokenizer.json: it is no model folder")
+        self._tokenizer = _Tokenizer.from_file(str(path))
+        self.config = json.loads((self.folder / "tokenizer_config.json").read_text())
+
+    @cached_property
+    def eos_id(self) -> int:
+        token = self.config["eos_token"]
+        token = token["content"] if isinstance(token, dict) else token
+        token_id = self._tokenizer.token_to_id(token)
+        if token_id is None:
+            raise ValueError(f"{self.folder}: the stop token {token!r} is not in the vocabulary")
+        return token_id
+
+    @property
+    def pad_id(self) -> int:
+        return self.eos_id
+
+    @property
+    def vocab_size(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text; no special token is added."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def tokens(self, ids: list[int]) -> list[str]:
+        """Each token's own text, for showing values token by token."""
+        return [self._tokenizer.decode([token_id], skip_special_tokens=False) for token_id in ids]
+
+    def save(self, folder: Path) -> None:
+        """Copy the tokenizer's files into another model folder."""
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            if (self.folder / name).exists() and Path(folder) != self.folder:
+                shutil.copy(self.folder / name, Path(folder) / name)
