@@ -1,0 +1,1 @@
+"""Everything that imports megatron.core: the CPU layer, parallel groups, models, generation, training, checkpoints."""

@@ -1,0 +1,87 @@
+"""Self-attention for training and for generation: Megatron's projections, torch's fused attention, a KV cache.
+
+Megatron's own cache keeps keys without their rotary positions and turns all of them again at every step, and takes
+prompts of one length only. This one stores turned keys, and a mask lets rows begin at different columns. With rotary
+positions only distances count, so a left-padded row gives the same values as the row alone.
+
+    B batch, S new tokens, K cached tokens, H hidden, N query heads, G key/value heads, D head size
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from aligner_lib.megatron import cpu
+
+cpu.prepare()
+
+from megatron.core.inference.contexts import StaticInferenceContext  # noqa: E402
+from megatron.core.models.common.embeddings.rope_utils import apply_rotary_pos_emb  # noqa: E402
+from megatron.core.transformer.attention import SelfAttention  # noqa: E402
+from megatron.core.transformer.identity_op import IdentityOp  # noqa: E402
+
+
+class KVCache(StaticInferenceContext):
+    """Keys and values of every layer for a batch of left-padded rows.
+
+    visible: bool [B, max_length], False where a row is padding. `sequence_len_offset` is how many columns are filled.
+    """
+
+    def __init__(self, visible: torch.Tensor):
+        batch, max_length = visible.shape
+        super().__init__(batch, max_length)
+        self.visible = visible
+        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each [B, G, max_length, D]
+
+    def append(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the new keys and values [B, G, S, D] of one layer; returns all so far [B, G, K, D]."""
+        start, end = self.sequence_len_offset, self.sequence_len_offset + key.shape[2]
+        if layer not in self.layers:
+            shape = (key.shape[0], key.shape[1], self.max_sequence_length, key.shape[3])
+            self.layers[layer] = (key.new_empty(shape), value.new_empty(shape))
+        keys, values = self.layers[layer]
+        keys[:, :, start:end], values[:, :, start:end] = key, value
+        return keys[:, :, :end], values[:, :, :end]
+
+    def mask(self, new_tokens: int) -> torch.Tensor:
+        """Which cached columns each new token sees: bool [B, 1, S, K]. A padding row sees itself, which keeps it finite."""
+        start, end = self.sequence_len_offset, self.sequence_len_offset + new_tokens
+        columns = torch.arange(end, device=self.visible.device)
+        queries = columns[start:, None]
+        causal = columns[None, :] <= queries  # [S, K]
+        itself = columns[None, :] == queries
+        return (causal & self.visible[:, None, :end] | itself)[:, None]
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Go on with these rows only; the others have finished. rows: int64 [B']."""
+        self.visible = self.visible[rows]
+        self.layers = {layer: (k[rows], v[rows]) for layer, (k, v) in self.layers.items()}
+        self.max_batch_size = len(rows)
+
+
+class FusedSelfAttention(SelfAttention):
+    """Megatron's SelfAttention with the core replaced; weights, names and tensor-parallel layout are the same."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.core_attention = IdentityOp()  # unused, and without weights
+
+    def forward(self, hidden_states, attention_mask=None, inference_context=None, rotary_pos_emb=None, **_):
+        """hidden_states: [S, B, H] → ([S, B, H], bias). Causal; attention_mask is not read: right padding needs none."""
+        query, key, value = self.get_query_key_value_tensors(hidden_states)[:3]  # [S, B, N or G, D]
+        start = inference_context.sequence_len_offset if inference_context else 0
+        if rotary_pos_emb is not None:
+            frequencies = rotary_pos_emb[0] if isinstance(rotary_pos_emb, tuple) else rotary_pos_emb
+            frequencies = frequencies[start : start + query.shape[0]]
+            query, key = (apply_rotary_pos_emb(x, frequencies, config=self.config) for x in (query, key))
+        query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))  # [B, N or G, S, D]
+        if inference_context is None:
+            context = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        else:
+            keys, values = inference_context.append(self.layer_number, key, value)
+            context = F.scaled_dot_product_attention(
+                query, keys, values, attn_mask=inference_context.current_mask, enable_gqa=True
+            )
+        context = context.permute(2, 0, 1, 3).flatten(2)  # [S, B, N * D]
+        return self.linear_proj(context)

@@ -1,0 +1,122 @@
+"""Weights and optimizer state of a Megatron model, in a store that any other layout can read.
+
+Megatron says which block of which global tensor every parameter is (its ShardedTensors); `aligner_lib.store` writes
+the blocks in this process. Megatron's own writer spawns processes to do so, which costs seconds a save on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from aligner_lib.megatron import cpu
+from aligner_lib.store import Block, StoreReader, StoreWriter
+
+cpu.prepare()
+
+from megatron.core.dist_checkpointing import ShardedTensor  # noqa: E402
+from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_main_replica  # noqa: E402
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def save_weights(model, writer: StoreWriter) -> None:
+    """Write this process's share of the weights; replicas (data parallel, tied embeddings) are written once."""
+    for parameter, shards in _shards(model):
+        for shard, start, end in shards:
+            if is_main_replica(shard.replica_id):
+                writer.add(_block(shard), parameter.detach().flatten()[start:end].view(shard.local_shape))
+
+
+def load_weights(model, folder: Path) -> None:
+    """Fill the model from a store of any layout. A scalar head that the store lacks stays as it is (zero).
+
+    Raises ValueError for a store of another architecture or with weights that the model has no place for.
+    """
+    store = StoreReader(folder)
+    used = set()
+    for parameter, shards in _shards(model):
+        flat = parameter.data.view(-1)
+        for shard, start, end in shards:
+            used.add(shard.key)
+            if shard.key.startswith("value_head.") and shard.key not in store:
+                continue
+            if shard.key not in store:
+                raise ValueError(f"{folder} has no {shard.key}: the checkpoint is of another architecture")
+            flat[start:end] = store.read(_block(shard), parameter.dtype).flatten()
+    unused = [name for name in store.names() if name not in used]
+    if unused and _is_alone(model) and not _may_drop(model, unused):
+        raise ValueError(f"{folder} has weights that the model has no place for: {', '.join(unused[:5])}")
+
+
+def save_optimizer(model, optimizer, writer: StoreWriter) -> None:
+    """Write this process's shard of Adam's moments and, under bf16, of the float32 weights."""
+    for parameter, shards, first, last in _optimizer_shards(model, optimizer):
+        state = optimizer._get_main_param_and_optimizer_states(parameter)
+        kinds = MOMENTS + (("param",) if parameter.dtype != torch.float32 else ())
+        for kind in kinds:
+            for shard, start, end in shards:
+                begin, stop = max(start, first), min(end, last)
+                if begin < stop and _is_tp_main(shard):
+                    block = _block(shard, f"{kind}.", flat=(begin - start, stop - start))
+                    writer.add(block, state[kind].flatten()[begin - first : stop - first])
+
+
+def load_optimizer(model, optimizer, folder: Path) -> None:
+    """Fill this process's shard of the optimizer from a store of any layout."""
+    store = StoreReader(folder)
+    for parameter, shards, first, last in _optimizer_shards(model, optimizer):
+        state = optimizer._get_main_param_and_optimizer_states(parameter)
+        for kind in MOMENTS + (("param",) if parameter.dtype != torch.float32 else ()):
+            whole = torch.cat([store.read(_block(shard, f"{kind}.")).flatten() for shard, _, _ in shards])
+            state[kind].view(-1).copy_(whole[first:last])
+
+
+def _shards(model) -> Iterator[tuple[Tensor, list[tuple[ShardedTensor, int, int]]]]:
+    """Each parameter with its blocks: (block, start, end), the range of the flattened parameter that the block is.
+
+    Most parameters are one block. SwiGLU's first projection is two under tensor parallelism: a rank's gate and up.
+    """
+    for entry in model.sharded_state_dict().values():
+        if isinstance(entry, ShardedTensorFactory):
+            built = entry.build()
+            parts = list(built.values()) if isinstance(built, dict) else list(built)
+        elif isinstance(entry, ShardedTensor):
+            parts = [entry]
+        else:
+            continue  # Transformer Engine's extra state: empty without fp8
+        ends = torch.tensor([math.prod(part.local_shape) for part in parts]).cumsum(0).tolist()
+        assert ends[-1] == entry.data.numel(), f"{entry.key}: its blocks don't add up"
+        yield entry.data, [(part, start, end) for part, start, end in zip(parts, [0, *ends], ends)]
+
+
+def _optimizer_shards(model, optimizer) -> Iterator[tuple[Tensor, list, int, int]]:
+    """The parameters of which this data-parallel rank owns [first, last) of the flattened values."""
+    seen = set()
+    for parameter, shards in _shards(model):
+        if parameter in optimizer.model_param_group_index_map and parameter not in seen:
+            seen.add(parameter)
+            owned = optimizer._get_model_param_range_map(parameter)["param"]
+            yield parameter, shards, owned.start, owned.end
+
+
+def _block(shard: ShardedTensor, prefix: str = "", flat: tuple[int, int] | None = None) -> Block:
+    return Block(prefix + shard.key, tuple(shard.global_shape), tuple(shard.global_offset), tuple(shard.local_shape), flat)
+
+
+def _is_tp_main(shard: ShardedTensor) -> bool:
+    """The data-parallel ranks own different parts of a parameter, so only the other replica numbers say who writes."""
+    return all(number == 0 for number in shard.replica_id[:-1])
+
+
+def _is_alone(model) -> bool:
+    return model.pre_process and model.post_process
+
+
+def _may_drop(model, names: list[str]) -> bool:
+    """A scalar model starts from a language model, whose output layer it does not need."""
+    return model.architecture.head == "scalar" and set(names) <= {"output_layer.weight"}

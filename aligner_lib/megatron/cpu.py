@@ -1,0 +1,105 @@
+"""Megatron Core where there is no CUDA: the few things that it asks of a GPU, answered by the CPU.
+
+`prepare()` runs before anything imports `megatron.core`; `as_cuda()` surrounds code of Megatron's that writes
+`device="cuda"` literally. Both do nothing where CUDA is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+HAS_CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda") if HAS_CUDA else torch.device("cpu")
+
+_prepared = False
+
+
+def prepare() -> None:
+    """Make `import megatron.core` possible and quick. Idempotent."""
+    global _prepared
+    if _prepared:
+        return
+    _prepared = True
+    warnings.filterwarnings("ignore", module=r"megatron\.core.*")
+    warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # says that there is no CUDA
+    if HAS_CUDA:
+        return
+    cpu = torch.device("cpu")
+    torch.cuda.current_device = lambda: cpu
+    torch.cuda.current_stream = lambda *_: _Inert()
+    torch.cuda.default_stream = lambda *_: _Inert()
+    torch.cuda.Stream = torch.cuda.Event = _Inert
+    torch.cuda.stream = lambda *_: contextlib.nullcontext()
+    for name in ("synchronize", "set_device", "empty_cache"):
+        setattr(torch.cuda, name, lambda *_, **__: None)
+    torch.Tensor.cuda = lambda self, *_, **__: self
+    # Megatron compiles small functions at import, which loads torch._dynamo and _inductor: half of the import's time
+    compile_later = torch.compile
+    torch.compile = _identity_decorator
+    try:
+        import megatron.core.tensor_parallel.random as rng
+        from megatron.core.models.gpt import gpt_model  # noqa: F401  (imported here, while torch.compile is inert)
+    finally:
+        torch.compile = compile_later
+    rng._CUDA_RNG_STATE_TRACKER = _OneRandomState()
+    rng._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
+
+
+def as_cuda():
+    """A context in which `device="cuda"`, `pin_memory=True` and the tensor type that Megatron looks for mean the CPU."""
+    return contextlib.nullcontext() if HAS_CUDA else _CudaMeansCpu()
+
+
+class _CudaMeansCpu(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if "device" in kwargs and str(kwargs["device"]).startswith("cuda"):
+            kwargs = kwargs | {"device": "cpu"}
+        if kwargs.get("pin_memory"):
+            kwargs = kwargs | {"pin_memory": False}
+        result = function(*args, **kwargs)
+        if function is torch.Tensor.type and isinstance(result, str):
+            # the distributed optimizer sorts parameters by the names of CUDA tensor types
+            return result.replace("torch.", "torch.cuda.", 1) if "cuda" not in result else result
+        return result
+
+
+class _Inert:
+    """Stands in for a CUDA stream or event: any method does nothing."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+class _OneRandomState:
+    """Megatron's tracker of CUDA random states; on a CPU there is one state, and nothing here draws from it."""
+
+    states_: dict = {}  # noqa: RUF012  (Megatron reads the attribute)
+
+    def fork(self, *_, **__):
+        return contextlib.nullcontext()
+
+    def is_initialized(self):
+        return True
+
+    def get_states(self):
+        return {}
+
+    def add(self, *_):
+        pass
+
+    def reset(self):
+        pass
+
+
+def _identity_decorator(function=None, *_, **__):
+    return function if callable(function) else (lambda decorated: decorated)

@@ -1,0 +1,239 @@
+"""A model that trains: Megatron's data-parallel wrapper, distributed optimizer and pipeline schedule in one object.
+
+The trainers hand it micro batches and a loss; what layout runs below is not their concern. Losses are sums with a
+count, so a step's result depends neither on the micro-batch size nor on how samples are split over ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.megatron import checkpoint, cpu, parallel
+from aligner_lib.megatron.model import Numerics, Transformer, build_model
+from aligner_lib.store import StoreWriter
+
+from megatron.core.distributed import (  # noqa: E402
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
+from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
+
+
+class MicroBatch(Protocol):
+    """What the engine needs of a micro batch: right-padded token ids, int64 [B, S]."""
+
+    tokens: Tensor
+
+
+@dataclass
+class LossTerms:
+    """A micro batch's part of the loss: sums over its items, and how many items (tokens or pairs) there are.
+
+    metrics: sums over the same items, for logging; they are divided by the count of the whole global batch.
+    """
+
+    loss_sum: Tensor
+    count: Tensor | int
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+
+LossFunction = Callable[[Transformer, MicroBatch, Tensor], LossTerms]  # (model, batch, hidden [S, B, H])
+TokenFunction = Callable[[Transformer, MicroBatch, Tensor], Tensor]  # same arguments → [B, ...]
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or gradient that is NaN or infinite: the step was not taken over into a checkpoint."""
+
+
+class Engine:
+    """A model with its optimizer. Without `optim` it only computes."""
+
+    def __init__(self, architecture: Architecture, numerics: Numerics, optim: dict | None = None, clip: float = 1.0):
+        """optim: keys lr, weight_decay, betas, eps. clip: largest gradient norm, 0 for none."""
+        self.module: Transformer = build_model(architecture, numerics)
+        self.optimizer = None
+        self.steps = 0  # optimiser steps taken
+        self._wrapped = self.module
+        if optim is not None:
+            with cpu.as_cuda():
+                self._wrapped, self.optimizer = _make_trainable(self.module, numerics, optim, clip)
+            self._weight_decay = optim["weight_decay"]
+
+    # -- training -------------------------------------------------------------------------------------------------
+
+    def train_step(self, micro_batches: Sequence[MicroBatch], loss: LossFunction, lr: float) -> dict[str, float]:
+        """One optimiser step over this rank's micro batches of a global batch.
+
+        Returns loss, grad_norm and the loss's metrics, each a mean over the global batch. Raises NonFiniteError.
+        """
+        assert self.optimizer is not None, "this engine was built to compute only"
+        with cpu.as_cuda():
+            self.module.train()
+            self._wrapped.zero_grad_buffer()
+            self.optimizer.zero_grad()
+            terms = self._run(micro_batches, loss, forward_only=False)
+            if not math.isfinite(terms["loss"]):
+                raise NonFiniteError(f"the loss is {terms['loss']}")
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr * group.get("lr_mult", 1.0)
+                group["weight_decay"] = self._weight_decay * group.get("wd_mult", 1.0)
+            _, grad_norm, _ = self.optimizer.step()
+        self.steps += 1
+        terms["grad_norm"] = float(grad_norm)
+        if not math.isfinite(terms["grad_norm"]):
+            raise NonFiniteError(f"the gradient norm is {terms['grad_norm']}")
+        return terms
+
+    def evaluate(self, micro_batches: Sequence[MicroBatch], loss: LossFunction) -> dict[str, float]:
+        """The loss and its metrics, each a mean over all ranks' micro batches; no step."""
+        with cpu.as_cuda(), torch.no_grad():
+            self.module.eval()
+            return self._run(micro_batches, loss, forward_only=True)
+
+    def map(self, micro_batches: Sequence[MicroBatch], function: TokenFunction) -> list[Tensor]:
+        """function's result for each of this rank's micro batches, without gradients, on every pipeline stage."""
+        with cpu.as_cuda(), torch.no_grad():
+            self.module.eval()
+            results = self._schedule(
+                micro_batches,
+                lambda batch, hidden, **_: function(self.module, batch, hidden),
+                forward_only=True,
+                collect_non_loss_data=True,
+            )
+        return [parallel.from_last_stage(results[i] if results else None) for i in range(len(micro_batches))]
+
+    def _run(self, micro_batches, loss: LossFunction, forward_only: bool) -> dict[str, float]:
+        def megatron_loss(batch, hidden):
+            terms = loss(self.module, batch, hidden)
+            count = torch.as_tensor(terms.count)
+            sums = {"loss": terms.loss_sum, **terms.metrics}
+            return terms.loss_sum, count.int(), (count, {name: value.detach().double() for name, value in sums.items()})
+
+        done = self._schedule(micro_batches, megatron_loss, forward_only)
+        names = sorted(done[0][1]) if done else []
+        sums = torch.stack(
+            [sum(count.double() for count, _ in done), *(sum(m[name] for _, m in done) for name in names)]
+        ) if done else torch.zeros(0)
+        if parallel.pp_size() > 1:
+            names = parallel.from_last_stage_object(names if parallel.is_last_stage() else None)
+            sums = parallel.from_last_stage(sums if parallel.is_last_stage() else None)
+        sums = parallel.sum_over_dp(sums)
+        count = sums[0].item()
+        return {name: value / max(count, 1.0) for name, value in zip(names, sums[1:].tolist())}
+
+    def _schedule(self, micro_batches, loss, forward_only: bool, collect_non_loss_data: bool = False) -> list:
+        def forward_step(batches, model):
+            batch = next(batches)
+            hidden = model(batch.tokens)
+            return hidden, lambda output, **kwargs: loss(batch, output, **kwargs)
+
+        return get_forward_backward_func()(
+            forward_step_func=forward_step,
+            data_iterator=iter(micro_batches),
+            model=self._wrapped,
+            num_microbatches=len(micro_batches),
+            seq_length=1,  # not read: the stages exchange shapes, since micro batches differ in length
+            micro_batch_size=1,
+            forward_only=forward_only,
+            collect_non_loss_data=collect_non_loss_data,
+        )
+
+    # -- weights --------------------------------------------------------------------------------------------------
+
+    def load(self, folder: Path, with_optimizer: bool = False) -> None:
+        """Take weights (and optimizer state) from a checkpoint folder."""
+        checkpoint.load_weights(self.module, Path(folder) / "weights")
+        if self.optimizer is not None:
+            self.optimizer.reload_model_params()
+            if with_optimizer:
+                with cpu.as_cuda():
+                    checkpoint.load_optimizer(self.module, self.optimizer, Path(folder) / "optimizer")
+                self.steps = json.loads((Path(folder) / "optimizer" / "steps.json").read_text())
+                _set_adam_steps(self.optimizer.optimizer, self.steps)
+
+    def save(self, folder: Path, with_optimizer: bool = True) -> None:
+        """Write this process's share of weights and optimizer state into a folder that all processes write."""
+        writer = StoreWriter(Path(folder) / "weights", parallel.rank())
+        checkpoint.save_weights(self.module, writer)
+        writer.flush()
+        if self.optimizer is not None and with_optimizer:
+            writer = StoreWriter(Path(folder) / "optimizer", parallel.rank())
+            checkpoint.save_optimizer(self.module, self.optimizer, writer)
+            writer.flush()
+            if parallel.is_first_rank():
+                (Path(folder) / "optimizer" / "steps.json").write_text(json.dumps(self.steps))
+        if parallel.is_first_rank():
+            self.module.architecture.save(folder)
+
+
+class FrozenWeights:
+    """A second set of weights for a resident model: the reference policy beside the actor, the reward model beside
+    the critic. They stay on the CPU and are exchanged with the model's own while in use."""
+
+    def __init__(self, module: Transformer):
+        """Takes a copy of the weights that the module has now."""
+        self.module = module
+        self.weights = [parameter.detach().cpu().clone() for parameter in module.parameters()]
+
+    @contextmanager
+    def in_place(self):
+        """Within this context the module computes with these weights. Don't train in it."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for i, parameter in enumerate(self.module.parameters()):
+            resident, parameter.data = parameter.data, self.weights[i].to(parameter.device)
+            self.weights[i] = resident
+
+
+def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: float):
+    module.config.finalize_model_grads_func = finalize_model_grads
+    ddp_config = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=False, check_for_nan_in_grad=False
+    )
+    wrapped = DistributedDataParallel(module.config, ddp_config, module)
+    optimizer_config = OptimizerConfig(
+        optimizer="adam",
+        lr=optim["lr"],
+        weight_decay=optim["weight_decay"],
+        adam_beta1=optim["betas"][0],
+        adam_beta2=optim["betas"][1],
+        adam_eps=optim["eps"],
+        clip_grad=clip,
+        bf16=numerics.bf16,
+        params_dtype=numerics.dtype,
+        use_distributed_optimizer=True,
+    )
+    chained = get_megatron_optimizer(optimizer_config, [wrapped])
+    assert len(chained.chained_optimizers) == 1, "a dense model has one distributed optimizer"
+    optimizer = chained.chained_optimizers[0]
+    for group in optimizer.optimizer.param_groups:
+        for parameter in group["params"]:  # the moments are there from the start, so that they can be saved
+            optimizer.optimizer.state[parameter].update(
+                step=torch.tensor(0.0), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter)
+            )
+    return wrapped, optimizer
+
+
+def _set_adam_steps(adam: torch.optim.Optimizer, steps: int) -> None:
+    """Adam's bias correction counts steps: torch keeps them with each parameter, fused variants with each group."""
+    for group in adam.param_groups:
+        group["step"] = steps
+        for parameter in group["params"]:
+            adam.state[parameter]["step"] = torch.tensor(float(steps))

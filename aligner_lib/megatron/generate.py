@@ -1,0 +1,156 @@
+"""Generation with Megatron's models: ragged prompts in one batch, a KV cache, finished rows leaving it.
+
+    B rows still alive, P longest prompt, S columns so far, V vocabulary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from aligner_lib.megatron import parallel
+from aligner_lib.megatron.attention import KVCache
+from aligner_lib.megatron.logprobs import gather_vocab
+from aligner_lib.megatron.pipeline import pass_through_stages
+
+LEAVE_FRACTION = 1 / 8  # rows leave once this part of the batch has finished: leaving copies the cache
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn. Defaults sample from the model's own distribution."""
+
+    max_length: int  # tokens a response, the stop token included
+    min_length: int = 1  # the stop token is not drawn before this many tokens
+    temperature: float = 1.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+    greedy: bool = False
+    end_strings: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.temperature <= 0:
+            raise ValueError(f"temperature is {self.temperature}; it must be positive (use_greedy takes the likeliest token)")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; it lies in (0, 1]")
+        if self.max_length < 1:
+            raise ValueError(f"max_length is {self.max_length}; a response has at least 1 token")
+
+
+@dataclass
+class Response:
+    """One generated response."""
+
+    tokens: list[int] = field(default_factory=list)  # the stop token included, where there is one
+    ended: bool = False  # by the stop token or an end string, rather than by max_length
+
+
+def generate(
+    model,
+    prompts: list[list[int]],
+    seeds: list[int],
+    sampling: Sampling,
+    *,
+    stop_id: int,
+    decode: Callable[[list[int]], str] | None = None,
+    micro_batch_size: int = 8,
+) -> list[Response]:
+    """Continue each prompt. Every prompt has its own seed, so that its response depends on neither batch nor layout.
+
+    prompts: token ids, none empty; decode: text of token ids, needed for end strings.
+    """
+    assert all(prompts), "an empty prompt can't be continued"
+    was_training = model.training
+    model.eval()
+    responses: list[Response] = [Response() for _ in prompts]
+    by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    with torch.inference_mode():
+        for start in range(0, len(prompts), micro_batch_size):
+            rows = by_length[start : start + micro_batch_size]
+            _generate_batch(model, prompts, seeds, sampling, stop_id, decode, rows, responses)
+    model.train(was_training)
+    return responses
+
+
+def _generate_batch(model, prompts, seeds, sampling, stop_id, decode, rows, responses) -> None:
+    device = next(model.parameters()).device
+    longest = max(len(prompts[row]) for row in rows)
+    tokens = torch.full((len(rows), longest), stop_id, device=device)
+    visible = torch.ones(len(rows), longest + sampling.max_length, dtype=torch.bool, device=device)
+    for i, row in enumerate(rows):
+        padding = longest - len(prompts[row])
+        tokens[i, padding:] = torch.tensor(prompts[row], device=device)
+        visible[i, :padding] = False
+    uniforms = torch.stack([_uniforms(seeds[row], sampling.max_length) for row in rows]).to(device)
+    cache = KVCache(visible)
+    alive, slots = list(rows), torch.arange(len(rows), device=device)  # which rows the batch holds, and their uniforms
+    for position in range(sampling.max_length):
+        logits = _next_logits(model, tokens, cache)  # [B, V] float32
+        if position + 1 < sampling.min_length:
+            logits[:, stop_id] = -torch.inf
+        drawn = draw(logits, uniforms[slots, position], sampling)
+        for row, token in zip(alive, drawn.tolist()):
+            if not _is_over(responses[row], sampling):
+                responses[row].tokens.append(token)
+                responses[row].ended = token == stop_id or _ends_with(responses[row].tokens, sampling, decode)
+        running = [i for i, row in enumerate(alive) if not _is_over(responses[row], sampling)]
+        if not running:
+            return
+        tokens = drawn[:, None]
+        if len(alive) - len(running) >= LEAVE_FRACTION * len(alive):
+            keep = torch.tensor(running, device=device)
+            cache.keep(keep)
+            alive, slots, tokens = [alive[i] for i in running], slots[keep], tokens[keep]
+
+
+def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> Tensor:
+    """The next tokens [B], by inverting the cumulative distribution at each row's own uniform number.
+
+    logits: float32 [B, V]; uniforms: float64 [B] in [0, 1). Tokens are taken in order of probability where top-k or
+    top-p cut the tail off (nucleus sampling: Holtzman et al. 2020), else in order of id.
+    """
+    if sampling.greedy:
+        return logits.argmax(dim=-1)
+    logits = logits / sampling.temperature
+    if not sampling.top_k and sampling.top_p == 1.0:
+        return _invert(logits.softmax(dim=-1), uniforms)
+    k = min(sampling.top_k or logits.shape[-1], logits.shape[-1])
+    top, ids = logits.topk(k, dim=-1)
+    probabilities = top.softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities  # mass of the likelier tokens
+    probabilities = probabilities.masked_fill(before >= sampling.top_p, 0.0)  # the likeliest always stays
+    return ids.gather(-1, _invert(probabilities, uniforms)[:, None])[:, 0]
+
+
+def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    cumulative = probabilities.double().cumsum(dim=-1)
+    threshold = uniforms[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, threshold, right=True).clamp(max=probabilities.shape[-1] - 1)[:, 0]
+
+
+def _next_logits(model, tokens: Tensor, cache: KVCache) -> Tensor:
+    hidden = pass_through_stages(model, tokens, cache)  # [S, B, H] on the last stage
+    cache.increment_sequence_len_offset(tokens.shape[1])
+    logits = None
+    if parallel.is_last_stage():
+        logits = gather_vocab(model.logits(hidden[-1]).float(), parallel.tp_group())
+    return parallel.from_last_stage(logits)
+
+
+def _uniforms(seed: int, count: int) -> Tensor:
+    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _is_over(response: Response, sampling: Sampling) -> bool:
+    return response.ended or len(response.tokens) >= sampling.max_length
+
+
+def _ends_with(tokens: list[int], sampling: Sampling, decode) -> bool:
+    if not sampling.end_strings:
+        return False
+    assert decode is not None, "end strings need decode"
+    tail = decode(tokens[-max(len(end) for end in sampling.end_strings) - 1 :])  # a token is at least one byte long
+    return any(tail.endswith(end) for end in sampling.end_strings)

@@ -1,0 +1,99 @@
+"""Log-probabilities of given tokens, with the vocabulary split over tensor-parallel ranks.
+
+    T tokens, V this rank's part of the vocabulary
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def token_logprobs(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """Natural log-probability of each target. The logits' memory is reused: don't read them afterwards.
+
+    logits: float [T, V] of this rank; targets: int64 [T], ids in the whole vocabulary → float32 [T].
+    """
+    return _TokenLogprobs.apply(logits, targets, _split(group))
+
+
+def logprobs_and_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> tuple[Tensor, Tensor]:
+    """As `token_logprobs`, and the entropy of each position's distribution in nats: float32 [T] each, differentiable."""
+    entropy = _Entropy.apply(logits, _split(group))
+    return token_logprobs(logits.clone(), targets, group), entropy
+
+
+def gather_vocab(logits: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """The whole vocabulary's logits on every rank: [B, V] of each → [B, V × ranks]. For sampling; no gradient."""
+    group = _split(group)
+    if group is None:
+        return logits
+    parts = [torch.empty_like(logits) for _ in range(group.size())]
+    dist.all_gather(parts, logits.contiguous(), group=group)
+    return torch.cat(parts, dim=-1)
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """log softmax at the target. One buffer serves as logits, probabilities and gradient in turn: no copy of [T, V]."""
+
+    @staticmethod
+    def forward(ctx, logits, targets, group):
+        buffer = logits.detach()
+        buffer = buffer if buffer.dtype == torch.float32 else buffer.float()
+        rows = torch.arange(len(targets), device=targets.device)
+        local, mine = _local_targets(targets, buffer.shape[1], group)
+        buffer.sub_(_reduce(buffer.amax(dim=1), dist.ReduceOp.MAX, group)[:, None])
+        target_logits = _reduce(buffer[rows, local] * mine, dist.ReduceOp.SUM, group)
+        total = _reduce(buffer.exp_().sum(dim=1), dist.ReduceOp.SUM, group)
+        ctx.save_for_backward(total, local, mine)
+        ctx.exponentials, ctx.dtype = buffer, logits.dtype
+        return target_logits - total.log()
+
+    @staticmethod
+    def backward(ctx, grad):
+        total, local, mine = ctx.saved_tensors
+        assert ctx.exponentials is not None, "the buffer serves one backward only"
+        buffer, ctx.exponentials = ctx.exponentials, None
+        buffer.mul_((-grad / total)[:, None])  # -g · softmax
+        buffer[torch.arange(len(local), device=local.device), local] += grad * mine
+        return buffer.to(ctx.dtype), None, None
+
+
+class _Entropy(torch.autograd.Function):
+    """H = −Σ p log p over the whole vocabulary; dH/dlogit = −p (log p + H)."""
+
+    @staticmethod
+    def forward(ctx, logits, group):
+        shifted = logits.detach().float()
+        shifted = shifted - _reduce(shifted.amax(dim=1), dist.ReduceOp.MAX, group)[:, None]
+        total = _reduce(shifted.exp().sum(dim=1), dist.ReduceOp.SUM, group)
+        logprobs = shifted - total.log()[:, None]
+        entropy = -_reduce((logprobs.exp() * logprobs).sum(dim=1), dist.ReduceOp.SUM, group)
+        ctx.save_for_backward(logprobs, entropy)
+        ctx.dtype = logits.dtype
+        return entropy
+
+    @staticmethod
+    def backward(ctx, grad):
+        logprobs, entropy = ctx.saved_tensors
+        return (-grad[:, None] * logprobs.exp() * (logprobs + entropy[:, None])).to(ctx.dtype), None
+
+
+def _split(group):
+    """None where the vocabulary is in one piece."""
+    return None if group is None or group.size() == 1 else group
+
+
+def _reduce(tensor: Tensor, op, group) -> Tensor:
+    if group is not None:
+        dist.all_reduce(tensor, op=op, group=group)
+    return tensor
+
+
+def _local_targets(targets: Tensor, part: int, group) -> tuple[Tensor, Tensor]:
+    """Targets as indices into this rank's part (0 where elsewhere), and 1.0 where they are in it."""
+    first = 0 if group is None else dist.get_rank(group) * part
+    local = targets - first
+    mine = (local >= 0) & (local < part)
+    return torch.where(mine, local, torch.zeros_like(local)), mine.float()

@@ -1,0 +1,171 @@
+"""Models on Megatron Core: one transformer body, and a head that gives logits or one number a token.
+
+    B batch, S sequence, H hidden, V vocabulary (this rank's part), T selected tokens
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.megatron import cpu, parallel
+from aligner_lib.megatron.attention import FusedSelfAttention
+
+from megatron.core.models.gpt.gpt_layer_specs import (  # noqa: E402  (attention has prepared the CPU layer)
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.models.gpt.gpt_model import GPTModel  # noqa: E402
+from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How a model computes: precision and recomputation. Memory and speed, never what is computed."""
+
+    bf16: bool = False
+    recompute_granularity: str | None = None
+    recompute_method: str | None = None
+    recompute_num_layers: int | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.bf16 else torch.float32
+
+
+class Transformer(GPTModel):
+    """Megatron's GPTModel that ends in hidden states; `head` turns those of selected tokens into logits or values.
+
+    Computing logits only where they are needed saves a fifth of SmolLM2's arithmetic, and most of its memory.
+    """
+
+    def __init__(self, architecture: Architecture, numerics: Numerics, config: TransformerConfig):
+        self.architecture = architecture
+        super().__init__(
+            config=config,
+            transformer_layer_spec=_layer_spec(),
+            vocab_size=architecture.vocab_size,
+            max_sequence_length=architecture.max_position_embeddings,
+            pre_process=parallel.is_first_stage(),
+            post_process=parallel.is_last_stage(),
+            share_embeddings_and_output_weights=architecture.head == "lm" and architecture.tied_embeddings,
+            position_embedding_type="rope",
+            rotary_base=architecture.rotary_base,
+        )
+        if architecture.head == "scalar" and self.post_process:
+            self.output_layer = None
+            self.value_head = nn.Linear(architecture.hidden_size, 1, dtype=numerics.dtype, device=cpu.DEVICE)
+            nn.init.zeros_(self.value_head.weight)  # zero reward for everything: the first loss is ln 2
+            nn.init.zeros_(self.value_head.bias)
+
+    def forward(self, tokens: Tensor, cache=None) -> Tensor:
+        """tokens: int64 [B, S] → hidden states [S, B, H] (on the last pipeline stage after the final norm)."""
+        if cache is not None:
+            cache.current_mask = cache.mask(tokens.shape[1])
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return super().forward(tokens, positions, attention_mask=None, inference_context=cache)
+
+    def _postprocess(self, hidden_states, *_, **__):
+        return hidden_states
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden: [T, H] → this tensor-parallel rank's part of the vocabulary [T, V]."""
+        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        return self.output_layer(hidden, weight=weight)[0]
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """hidden: [..., H] → [...], one number a token, in float32."""
+        return self.value_head(hidden).squeeze(-1).float()
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None) -> dict:
+        metadata = {**(metadata or {}), "non_homogeneous_layers": True}  # a key for each layer, as the importer writes
+        if self.architecture.head == "lm" or not self.post_process:
+            return super().sharded_state_dict(prefix, sharded_offsets, metadata)
+        return _scalar_sharded_state_dict(self, prefix, metadata)
+
+
+def build_model(architecture: Architecture, numerics: Numerics) -> Transformer:
+    """A model on this process's part of the layout, with random weights.
+
+    Raises ValueError when the layout does not divide the architecture.
+    """
+    _check_layout(architecture)
+    with cpu.as_cuda():
+        model = Transformer(architecture, numerics, _transformer_config(architecture, numerics))
+    return model.to(device=cpu.DEVICE, dtype=numerics.dtype)
+
+
+def has_transformer_engine() -> bool:
+    from megatron.core.extensions import transformer_engine
+
+    return cpu.HAS_CUDA and transformer_engine.HAVE_TE
+
+
+def _layer_spec():
+    if has_transformer_engine():
+        spec = get_gpt_layer_with_transformer_engine_spec()
+    else:
+        spec = get_gpt_layer_local_spec(normalization="RMSNorm")
+    spec.submodules.self_attention.module = FusedSelfAttention
+    return spec
+
+
+def _transformer_config(architecture: Architecture, numerics: Numerics) -> TransformerConfig:
+    return TransformerConfig(
+        num_layers=architecture.num_layers,
+        hidden_size=architecture.hidden_size,
+        num_attention_heads=architecture.num_attention_heads,
+        num_query_groups=architecture.num_query_groups,
+        kv_channels=architecture.kv_channels,
+        ffn_hidden_size=architecture.ffn_hidden_size,
+        normalization="RMSNorm",
+        layernorm_epsilon=architecture.norm_epsilon,
+        gated_linear_unit=True,
+        activation_func=nn.functional.silu,
+        add_bias_linear=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        tensor_model_parallel_size=parallel.tp_size(),
+        pipeline_model_parallel_size=parallel.pp_size(),
+        pipeline_dtype=numerics.dtype,
+        variable_seq_lengths=True,  # micro batches are as long as their longest sample
+        moe_token_dispatcher_type="alltoall",  # there are no experts, but variable lengths refuse the default
+        bf16=numerics.bf16,
+        params_dtype=numerics.dtype,
+        use_cpu_initialization=not cpu.HAS_CUDA,
+        masked_softmax_fusion=False,
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        apply_rope_fusion=False,
+        gradient_accumulation_fusion=False,
+        calculate_per_token_loss=True,
+        recompute_granularity=numerics.recompute_granularity,
+        recompute_method=numerics.recompute_method,
+        recompute_num_layers=numerics.recompute_num_layers,
+    )
+
+
+def _check_layout(architecture: Architecture) -> None:
+    tp, pp = parallel.tp_size(), parallel.pp_size()
+    for name in ("num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size"):
+        if getattr(architecture, name) % tp:
+            raise ValueError(
+                f"tensor_model_parallel_size={tp} does not divide the model's {name}={getattr(architecture, name)}"
+            )
+    if architecture.num_layers % pp:
+        raise ValueError(f"pipeline_model_parallel_size={pp} does not divide num_layers={architecture.num_layers}")
+
+
+def _scalar_sharded_state_dict(model: Transformer, prefix: str, metadata: dict) -> dict:
+    """GPTModel's own looks for an output layer; a scalar model has the modules below it and a head instead."""
+    from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+
+    state = {}
+    for name, module in model.named_children():
+        if name in ("embedding", "decoder"):
+            state |= module.sharded_state_dict(f"{prefix}{name}.", metadata=metadata)
+    head = model.value_head.state_dict(prefix=f"{prefix}value_head.", keep_vars=True)
+    return state | make_sharded_tensors_for_checkpoint(head, "", {})

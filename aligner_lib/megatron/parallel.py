@@ -1,0 +1,147 @@
+"""Processes and the parallel groups between them: tensor, pipeline and data parallel."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from aligner_lib.megatron import cpu
+
+cpu.prepare()
+
+from megatron.core import parallel_state  # noqa: E402
+
+TIMEOUT = timedelta(minutes=30)
+
+
+def initialize(tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1) -> None:
+    """Join the job's processes (RANK, WORLD_SIZE, MASTER_* as torchrun sets them; alone without) and form the groups.
+
+    Raises ValueError when the sizes don't divide the number of processes.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    model_parallel = tensor_model_parallel_size * pipeline_model_parallel_size
+    if world_size % model_parallel:
+        raise ValueError(
+            f"{world_size} processes can't be split into tensor_model_parallel_size={tensor_model_parallel_size} × "
+            f"pipeline_model_parallel_size={pipeline_model_parallel_size}: set trainer.devices × trainer.num_nodes to a "
+            f"multiple of {model_parallel}"
+        )
+    if not dist.is_initialized():
+        if cpu.HAS_CUDA:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+        backend = "nccl" if cpu.HAS_CUDA else "gloo"
+        if world_size == 1:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # opens no port
+        else:
+            dist.init_process_group(backend, timeout=TIMEOUT)
+    if not parallel_state.model_parallel_is_initialized():
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size, pipeline_model_parallel_size)
+        if cpu.HAS_CUDA:
+            from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+
+            model_parallel_cuda_manual_seed(1234)  # dropout is off; Megatron wants its trackers made
+
+
+def shutdown() -> None:
+    """Leave the groups, so that another layout can be formed (tests) or the process can end quietly."""
+    parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def is_first_rank() -> bool:
+    return rank() == 0
+
+
+def dp_rank() -> int:
+    return parallel_state.get_data_parallel_rank()
+
+
+def dp_size() -> int:
+    return parallel_state.get_data_parallel_world_size()
+
+
+def tp_rank() -> int:
+    return parallel_state.get_tensor_model_parallel_rank()
+
+
+def tp_size() -> int:
+    return parallel_state.get_tensor_model_parallel_world_size()
+
+
+def tp_group() -> dist.ProcessGroup:
+    return parallel_state.get_tensor_model_parallel_group()
+
+
+def pp_size() -> int:
+    return parallel_state.get_pipeline_model_parallel_world_size()
+
+
+def is_last_stage() -> bool:
+    return parallel_state.is_pipeline_last_stage()
+
+
+def is_first_stage() -> bool:
+    return parallel_state.is_pipeline_first_stage()
+
+
+def sum_over_dp(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum over data-parallel ranks, on every rank. In place."""
+    if dp_size() > 1:
+        dist.all_reduce(tensor, group=parallel_state.get_data_parallel_group())
+    return tensor
+
+
+def gather_over_dp(value: object) -> list:
+    """Each data-parallel rank's value, in rank order, on every rank."""
+    if dp_size() == 1:
+        return [value]
+    values = [None] * dp_size()
+    dist.all_gather_object(values, value, group=parallel_state.get_data_parallel_group())
+    return values
+
+
+def from_last_stage(tensor: torch.Tensor | None) -> torch.Tensor:
+    """A tensor that the last pipeline stage has, on every stage. Shape and dtype need not be known before."""
+    if pp_size() == 1:
+        assert tensor is not None
+        return tensor
+    group = parallel_state.get_pipeline_model_parallel_group()
+    source = parallel_state.get_pipeline_model_parallel_last_rank()
+    header = [(tensor.shape, tensor.dtype) if tensor is not None else None]
+    dist.broadcast_object_list(header, src=source, group=group)
+    shape, dtype = header[0]
+    if tensor is None:
+        tensor = torch.empty(shape, dtype=dtype, device=cpu.DEVICE)
+    dist.broadcast(tensor.contiguous(), src=source, group=group)
+    return tensor
+
+
+def from_last_stage_object(value: object) -> object:
+    """As `from_last_stage`, for a small Python object."""
+    box = [value]
+    source = parallel_state.get_pipeline_model_parallel_last_rank()
+    dist.broadcast_object_list(box, src=source, group=parallel_state.get_pipeline_model_parallel_group())
+    return box[0]
+
+
+def from_first_rank(value: object) -> object:
+    """Rank 0's value on every rank (control requests, decisions to stop)."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def barrier() -> None:
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.barrier()

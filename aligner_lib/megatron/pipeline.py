@@ -1,0 +1,28 @@
+"""A forward pass through pipeline stages that keeps a KV cache: Megatron's schedules train, and don't generate."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from aligner_lib.megatron import parallel
+
+from megatron.core import parallel_state  # noqa: E402
+
+
+def pass_through_stages(model, tokens: Tensor, cache) -> Tensor:
+    """tokens: int64 [B, S] → the last stage's hidden states [S, B, H]; other stages get their own output."""
+    if parallel.pp_size() == 1:
+        return model(tokens, cache=cache)
+    if not parallel.is_first_stage():
+        config = model.config
+        hidden = torch.empty(
+            tokens.shape[1], tokens.shape[0], config.hidden_size, dtype=config.pipeline_dtype, device=tokens.device
+        )
+        dist.recv(hidden, src=parallel_state.get_pipeline_model_parallel_prev_rank())
+        model.set_input_tensor([hidden])
+    output = model(tokens, cache=cache)
+    if not parallel.is_last_stage():
+        dist.send(output.contiguous(), dst=parallel_state.get_pipeline_model_parallel_next_rank())
+    return output
