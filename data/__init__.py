@@ -1,0 +1,8 @@
+"""Raw data sets in, the files that the trainers read out: Dolly for SFT, HH for the reward model and PPO."""
+
+from data.dolly import format_dolly
+from data.hh import format_hh
+from data.report import DataError, Report
+from data.sources import Source, resolve
+
+__all__ = ["DataError", "Report", "Source", "format_dolly", "format_hh", "resolve"]

@@ -1,0 +1,119 @@
+"""Dolly records to the input/output files of supervised fine-tuning."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from data.aside import written_aside
+from data.fields import require_length, text_field
+from data.readers import Record, read_records
+from data.report import DataError, Report, Skip, Unusable
+from data.sources import resolve
+
+if TYPE_CHECKING:
+    from numpy.random import RandomState
+
+
+class Example(NamedTuple):
+    """One formatted record."""
+
+    prompt: str  # instruction and context, stripped: what the split keeps together
+    line: str  # the JSON line of the output file
+
+
+def format_dolly(
+    raw: str | os.PathLike | Iterable[str | os.PathLike],
+    out: str | os.PathLike,
+    *,
+    seed: int = 1234,
+    validation_fraction: float = 0.1,
+    max_chars: int | None = None,
+    strict: bool = False,
+    revision: str | None = None,
+) -> Report:
+    """Writes out/train.jsonl and out/validation.jsonl with the keys input, output, category.
+
+    raw: file(s), a hub data set name, or one of the names that `resolve` knows. max_chars: longest input
+    plus output, in characters. The order of context and instruction comes from `seed` as in the NeMo
+    tutorial's script; the split comes from `seed` too, but from no shared generator, and keeps equal
+    prompts on one side. Raises DataError when nothing is usable, or at the first bad record when strict.
+    """
+    if not 0 <= validation_fraction < 1:
+        raise DataError(f"validation_fraction is {validation_fraction}; it must be at least 0 and below 1")
+    source = resolve(raw, "dolly", revision=revision)
+    report = Report(strict=strict)
+    examples = _format_records(read_records(source.paths), seed, max_chars, report)
+    report.require_usable(source.name)
+    held_out = _choose_validation({example.prompt for example in examples}, validation_fraction, seed)
+    if validation_fraction and not held_out:
+        raise DataError(
+            f"{source.name} has a single usable prompt: too few to split; validation_fraction=0 works"
+        )
+    paths = Path(out) / "train.jsonl", Path(out) / "validation.jsonl"
+    report.written = dict.fromkeys(paths, 0)
+    with written_aside(*paths) as streams:
+        for example in examples:
+            side = example.prompt in held_out
+            streams[side].write(example.line + "\n")
+            report.written[paths[side]] += 1
+    return report
+
+
+def _format_records(
+    records: Iterable[Record | Skip], seed: int, max_chars: int | None, report: Report
+) -> list[Example]:
+    from numpy.random import RandomState
+
+    # RandomState(seed) draws what np.random.randint draws after np.random.seed(seed).
+    generator = RandomState(seed)
+    examples = []
+    for record in records:
+        if isinstance(record, Skip):
+            report.skip(record)
+            continue
+        context_first = _draw_order(record.value.get("context"), generator)
+        try:
+            examples.append(_format_record(record, context_first, max_chars))
+            report.kept += 1
+        except Unusable as error:
+            report.skip(Skip(record.file, record.line, error.reason, error.detail))
+    return examples
+
+
+def _draw_order(context: object, generator: "RandomState") -> bool:
+    """Whether the context comes first; a record that is left out later draws too, as in the reference."""
+    if not isinstance(context, str) or not context.strip():
+        return False
+    return generator.randint(0, 2) == 0
+
+
+def _format_record(record: Record, context_first: bool, max_chars: int | None) -> Example:
+    raw_instruction = text_field(record.value, "instruction")
+    instruction = raw_instruction.strip()
+    context = text_field(record.value, "context", may_be_blank=True).strip()
+    output = text_field(record.value, "response")
+    category = text_field(record.value, "category", may_be_blank=True)
+    if not context:
+        input_text = raw_instruction
+    elif context_first:
+        input_text = f"{context}\n\n{instruction}"
+    else:
+        input_text = f"{instruction}\n\n{context}"
+    require_length(len(input_text) + len(output), max_chars)
+    line = json.dumps({"input": input_text, "output": output, "category": category})
+    return Example(f"{instruction}\n\n{context}", line)
+
+
+def _choose_validation(prompts: set[str], fraction: float, seed: int) -> set[str]:
+    """The prompts with the lowest seeded hashes: `fraction` of them, at least one, never all."""
+    if not fraction:
+        return set()
+
+    def rank(prompt: str) -> bytes:
+        return hashlib.sha256(f"{seed}\n{prompt}".encode()).digest()
+
+    count = min(max(1, round(fraction * len(prompts))), len(prompts) - 1)
+    return set(sorted(prompts, key=rank)[:count])

@@ -1,0 +1,119 @@
+"""Anthropic HH pairs to the comparisons of reward modelling and the prompts of PPO."""
+
+import itertools
+import os
+from collections.abc import Iterable
+from json.encoder import encode_basestring_ascii  # what json.dumps does to a string, without its set-up
+from pathlib import Path
+from typing import NamedTuple
+
+from data.aside import written_aside
+from data.fields import require_length, text_field
+from data.readers import Record, read_records
+from data.report import Reason, Report, Skip, Unusable
+from data.sources import resolve
+
+HUMAN = "\n\nHuman: "
+ASSISTANT = "\n\nAssistant: "
+
+
+class Conversation(NamedTuple):
+    """A conversation up to its last answer, in the form `User: …\\n\\nAssistant: …`."""
+
+    prompt: str  # ends in "Assistant:", without a space
+    response: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.prompt} {self.response}"
+
+
+class Pair(NamedTuple):
+    """Two conversations that differ in the last answer only."""
+
+    chosen: Conversation
+    rejected: Conversation
+
+
+def format_hh(
+    raw: str | os.PathLike | Iterable[str | os.PathLike],
+    out: str | os.PathLike,
+    split: str,
+    *,
+    max_chars: int | None = None,
+    strict: bool = False,
+    subset: str | None = None,
+    revision: str | None = None,
+) -> Report:
+    """Writes out/{split}_comparisons.jsonl (chosen, then rejected) and out/{split}_prompts.jsonl, streaming.
+
+    raw: file(s), a hub data set name (with `subset` such as "harmless-base"), or one of the names that
+    `resolve` knows. max_chars: longest prompt plus answer of either side, in characters. Lines are joined by
+    newlines, without one at the end, as in the NeMo tutorial's script.
+    Raises DataError when nothing is usable, or at the first bad record when strict.
+    """
+    source = resolve(raw, "hh", split=split, subset=subset, revision=revision)
+    report = Report(strict=strict)
+    paths = Path(out) / f"{split}_comparisons.jsonl", Path(out) / f"{split}_prompts.jsonl"
+    with written_aside(*paths) as (comparisons, prompts):
+        separator = ""
+        for record in read_records(source.paths):
+            try:
+                pair = _usable_pair(record, max_chars)
+            except Unusable as error:
+                report.skip(Skip(record.file, record.line, error.reason, error.detail))
+                continue
+            chosen, rejected = pair
+            # The prompt, most of the text, is escaped once: escaping is what this loop spends its time on.
+            start = '{"text": ' + encode_basestring_ascii(chosen.prompt)[:-1]
+            comparisons.write(f"{separator}{start} {_end(chosen)}\n{start} {_end(rejected)}")
+            prompts.write(f'{separator}{start}"}}')
+            separator = "\n"
+            report.kept += 1
+            # The reference keeps such pairs (the hub's data has some), so they are counted, not dropped.
+            if not (chosen.response and rejected.response):
+                report.notes["a pair with an empty answer"] += 1
+        report.require_usable(source.name)
+    report.written = {paths[0]: 2 * report.kept, paths[1]: report.kept}
+    return report
+
+
+def parse_conversation(text: str) -> Conversation:
+    """Reads a raw HH conversation; nothing is stripped. Raises Unusable when a turn does not split in two."""
+    prompt = response = history = ""
+    for number, turn in enumerate(filter(None, text.split(HUMAN)), start=1):
+        parts = turn.split(ASSISTANT)
+        if len(parts) != 2:
+            raise Unusable(Reason.BAD_TURN, f"turn {number} has {len(parts) - 1} answers, not one")
+        body, response = parts
+        prompt = f"{history}User: {body}\n\nAssistant:"
+        history = f"{prompt} {response}\n\n"
+    if not prompt:
+        raise Unusable(Reason.EMPTY_TEXT, "no turn")
+    return Conversation(prompt, response)
+
+
+def parse_pair(record: dict[str, object], max_chars: int | None = None) -> Pair:
+    """Reads a raw HH record. Raises Unusable for whatever keeps it out of the comparisons."""
+    pair = Pair(*(parse_conversation(text_field(record, side)) for side in ("chosen", "rejected")))
+    if pair.chosen.prompt != pair.rejected.prompt:
+        position = _first_difference(pair.chosen.prompt, pair.rejected.prompt)
+        raise Unusable(Reason.DIFFERENT_PROMPTS, f"from character {position} on")
+    require_length(max(len(conversation.text) for conversation in pair), max_chars)
+    return pair
+
+
+def _first_difference(one: str, other: str) -> int:
+    """Position, from 1, of the first character in which two different texts differ."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in same) + 1
+
+
+def _usable_pair(record: Record | Skip, max_chars: int | None) -> Pair:
+    if isinstance(record, Skip):
+        raise Unusable(record.reason, record.detail)
+    return parse_pair(record.value, max_chars)
+
+
+def _end(conversation: Conversation) -> str:
+    return encode_basestring_ascii(conversation.response)[1:] + "}"

@@ -1,0 +1,103 @@
+"""Files of a data set on the Hugging Face hub, at a pinned revision."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.readers import SUFFIXES
+from data.report import DataError
+
+PROBE_SECONDS = 10.0
+
+
+class HubError(DataError):
+    """A data set cannot be had from the hub; the message names it and the cure."""
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """What this project knows of a data set without asking the hub."""
+
+    revision: str  # the commit that the project was tried with
+    files: tuple[str, ...]
+
+
+HH_SUBSETS = ("harmless-base", "helpful-base", "helpful-online", "helpful-rejection-sampled")
+KNOWN = {
+    "databricks/databricks-dolly-15k": HubDataset(
+        "bdd27f4d94b9c1f951818a7da7fd7aeea5dbff1a", ("databricks-dolly-15k.jsonl",)
+    ),
+    "Anthropic/hh-rlhf": HubDataset(
+        "09be8c5bbc57cb3887f3a9732ad6aa7ec602a1fa",
+        tuple(f"{subset}/{split}.jsonl.gz" for split in ("train", "test") for subset in HH_SUBSETS),
+    ),
+}
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether `text` has the form owner/name, and not that of a data file's path."""
+    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text)) and not text.endswith(SUFFIXES)
+
+
+def fetch(
+    name: str, *, split: str | None = None, subset: str | None = None, revision: str | None = None
+) -> tuple[Path, ...]:
+    """Downloads (or finds in the cache) a data set's files; those of `split` and `subset`, where given.
+
+    Raises HubError, in one sentence, when the hub cannot be reached or has no such files.
+    """
+    known = KNOWN.get(name)
+    revision = revision or (known.revision if known else "main")
+    available = known.files if known else _list_files(name, revision)
+    chosen = _select(available, split, subset)
+    if not chosen:
+        wanted = f"split {split!r}" + (f" of subset {subset!r}" if subset else "")
+        raise HubError(
+            f"The data set {name} has no file for {wanted}; it has {', '.join(available) or 'none'}."
+        )
+    return tuple(_fetch_file(name, file, revision) for file in chosen)
+
+
+def _select(files: tuple[str, ...], split: str | None, subset: str | None) -> list[str]:
+    chosen = [file for file in files if subset is None or file.startswith(f"{subset}/")]
+    if split is not None:
+        chosen = [file for file in chosen if file.rpartition("/")[2].startswith(split)]
+    return chosen
+
+
+def _list_files(name: str, revision: str) -> tuple[str, ...]:
+    from huggingface_hub import HfApi
+
+    try:
+        files = HfApi().list_repo_files(name, repo_type="dataset", revision=revision)
+    except Exception as error:  # the hub's client passes through whatever its HTTP library raises
+        raise _unreachable(name, error) from error
+    return tuple(sorted(file for file in files if file.endswith(SUFFIXES)))
+
+
+def _fetch_file(name: str, file: str, revision: str) -> Path:
+    import huggingface_hub as hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def download(**options: bool) -> Path:
+        return Path(hub.hf_hub_download(name, file, repo_type="dataset", revision=revision, **options))
+
+    try:
+        return download(local_files_only=True)
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        # hf_hub_download retries for 23 s without a network; one short request tells as much.
+        url = hub.hf_hub_url(name, file, repo_type="dataset", revision=revision)
+        hub.get_hf_file_metadata(url, timeout=PROBE_SECONDS)
+        return download()
+    except Exception as error:  # the hub's client passes through whatever its HTTP library raises
+        raise _unreachable(name, error) from error
+
+
+def _unreachable(name: str, error: Exception) -> HubError:
+    cause = " ".join(str(error).split())[:200] or type(error).__name__
+    return HubError(
+        f"The data set {name} cannot be had from the Hugging Face hub ({cause}); check the network and the name,"
+        " or give a local file or the bundled sample instead."
+    )

@@ -1,0 +1,92 @@
+"""What was read, kept and left out, and why: nothing is dropped in silence."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class Reason(StrEnum):
+    """Why a record was left out; the value is the wording in reports."""
+
+    NOT_JSON = "not JSON"
+    BAD_UTF8 = "bad UTF-8"
+    MISSING_KEY = "missing key"
+    WRONG_TYPE = "wrong type"
+    EMPTY_TEXT = "empty text"
+    OVERLONG = "overlong sample"
+    BAD_TURN = "turn does not split in two"
+    DIFFERENT_PROMPTS = "different prompts"
+
+
+class DataError(ValueError):
+    """The raw data cannot be used as it is; the message names the place and the cure."""
+
+
+class Unusable(Exception):
+    """One record cannot be used: raised by the parsers, turned into a `Skip` by the loop that reads."""
+
+    def __init__(self, reason: Reason, detail: str):
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A record that was left out."""
+
+    file: str
+    line: int  # from 1; the row in a parquet file
+    reason: Reason
+    detail: str  # what exactly was wrong, in a few words
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.reason} ({self.detail})"
+
+
+@dataclass
+class Report:
+    """The account of one formatting run. `str(report)` is the text to show."""
+
+    strict: bool = False
+    examples_per_reason: int = 3
+    kept: int = 0
+    skipped: Counter[Reason] = field(default_factory=Counter)
+    examples: dict[Reason, list[Skip]] = field(default_factory=dict)
+    notes: Counter[str] = field(default_factory=Counter)  # kept, but worth knowing
+    written: dict[Path, int] = field(default_factory=dict)  # output file -> number of lines
+
+    @property
+    def read(self) -> int:
+        return self.kept + self.skipped.total()
+
+    def skip(self, skip: Skip) -> None:
+        """Counts a record that was left out. Raises DataError at once when strict."""
+        if self.strict:
+            raise DataError(f"{skip}; correct that line, or run without strict to leave it out")
+        self.skipped[skip.reason] += 1
+        examples = self.examples.setdefault(skip.reason, [])
+        if len(examples) < self.examples_per_reason:
+            examples.append(skip)
+
+    def require_usable(self, origin: str) -> None:
+        """Raises DataError when no record was kept, with the reasons and the first example."""
+        if self.kept:
+            return
+        if not self.read:
+            raise DataError(f"{origin} holds no records; give a file with at least one")
+        counts = ", ".join(f"{reason} {count:,}" for reason, count in self.skipped.most_common())
+        first = self.examples[self.skipped.most_common(1)[0][0]][0]
+        raise DataError(f"{origin} holds nothing usable ({counts}); the first: {first}")
+
+    def __str__(self) -> str:
+        lines = [f"read {self.read:,} records, kept {self.kept:,}, skipped {self.skipped.total():,}"]
+        for reason, count in self.skipped.most_common():
+            lines.append(f"  {reason}: {count:,}")
+            lines += [f"    {skip.file}:{skip.line} ({skip.detail})" for skip in self.examples[reason]]
+            if count > len(self.examples[reason]):
+                lines.append(f"    and {count - len(self.examples[reason]):,} more")
+        lines += [f"  kept, but note: {note}: {count:,}" for note, count in self.notes.items()]
+        lines += [f"wrote {path} ({count:,} lines)" for path, count in self.written.items()]
+        return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Hand-written English from which `data.make_samples` builds the bundled samples."""

@@ -1,0 +1,86 @@
+"""Where raw data comes from: a file, the hub, or the bundled sample."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data import hub
+from data.readers import SUFFIXES
+from data.report import DataError
+
+Kind = Literal["dolly", "hh"]  # the raw format: instruction records, or preference pairs
+
+SAMPLES = Path(__file__).parent / "samples"
+HUB_NAMES: dict[Kind, str] = {"dolly": "databricks/databricks-dolly-15k", "hh": "Anthropic/hh-rlhf"}
+HH_SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Raw files that are present on this machine."""
+
+    name: str  # for messages
+    paths: tuple[Path, ...]
+    note: str  # one line that says what was taken, and why
+
+
+def resolve(
+    dataset: str | os.PathLike | Iterable[str | os.PathLike],
+    kind: Kind,
+    *,
+    split: str = "train",
+    subset: str | None = None,
+    revision: str | None = None,
+) -> Source:
+    """Finds the raw files of `kind` that `dataset` names, and downloads them where needed.
+
+    dataset: "sample" (bundled), "dolly" or "hh" (the real one, from the hub; for the other kind the sample
+    is taken), "auto" (the hub, else the sample), a hub name such as "owner/name", or path(s).
+    `split` and `subset` choose among hub and sample files of preference pairs.
+    Raises DataError for a path that is not there, hub.HubError when the hub cannot give the files.
+    """
+    if not isinstance(dataset, str):
+        paths = [dataset] if isinstance(dataset, os.PathLike) else list(dataset)
+        return _from_files([Path(path) for path in paths])
+    if dataset == "sample":
+        return _from_sample(kind, split, "as asked")
+    if dataset == "auto":
+        try:
+            return _from_hub(HUB_NAMES[kind], kind, split, subset, revision)
+        except hub.HubError as error:
+            return _from_sample(kind, split, str(error))
+    if dataset in HUB_NAMES and dataset != kind:
+        return _from_sample(kind, split, f"{dataset!r} has no {kind} records")
+    if dataset in HUB_NAMES:
+        return _from_hub(HUB_NAMES[kind], kind, split, subset, revision)
+    if hub.is_hub_name(dataset) and not Path(dataset).exists():
+        return _from_hub(dataset, kind, split, subset, revision)
+    return _from_files([Path(dataset)])
+
+
+def _from_files(paths: list[Path]) -> Source:
+    if not paths:
+        raise DataError("no raw data file was given")
+    for path in paths:
+        if not path.is_file():
+            raise DataError(
+                f"{path} is not a file; give a file that ends in {', '.join(SUFFIXES)}, a hub data set name"
+                " such as Anthropic/hh-rlhf, or sample"
+            )
+    name = ", ".join(map(str, paths))
+    return Source(name, tuple(paths), f"raw data: {name}")
+
+
+def _from_sample(kind: Kind, split: str, why: str) -> Source:
+    if kind == "hh" and split not in HH_SPLITS:
+        raise DataError(f"the bundled HH sample has no split {split!r}; it has {' and '.join(HH_SPLITS)}")
+    path = SAMPLES / ("dolly-sample.jsonl" if kind == "dolly" else f"hh-sample-{split}.jsonl")
+    return Source(path.name, (path,), f"raw data: the bundled sample {path.name} ({why})")
+
+
+def _from_hub(name: str, kind: Kind, split: str, subset: str | None, revision: str | None) -> Source:
+    # Dolly has one file and no splits: the formatter makes them.
+    paths = hub.fetch(name, split=split if kind == "hh" else None, subset=subset, revision=revision)
+    return Source(name, paths, f"raw data: {name} from the Hugging Face hub ({len(paths)} files)")

@@ -1,0 +1,116 @@
+"""The same records from .jsonl, .jsonl.gz and .parquet; damage to a file as a whole is one clear error."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data import readers
+from data.hh import format_hh
+from data.readers import Record, read_records
+from data.report import DataError, Reason, Skip
+from data.sources import SAMPLES
+
+ROWS = [{"a": "x", "b": "é😀"}, {"a": "", "b": None}, {"a": "\u2028\n", "b": "y"}]
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        content = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("suffix", readers.SUFFIXES)
+def test_every_kind_gives_the_same_records(tmp_path, suffix, monkeypatch):
+    monkeypatch.setattr(readers, "PARQUET_BATCH_ROWS", 2)
+    path = write(tmp_path / f"raw{suffix}", ROWS)
+    assert list(read_records([path])) == [Record(str(path), line, row) for line, row in enumerate(ROWS, 1)]
+
+
+def test_hh_output_is_the_same_from_every_kind(tmp_path):
+    rows = [json.loads(line) for line in (SAMPLES / "hh-sample-test.jsonl").read_text().splitlines()]
+    outputs = []
+    for suffix in readers.SUFFIXES:
+        format_hh(write(tmp_path / f"raw{suffix}", rows), tmp_path / suffix[1:], "test")
+        outputs.append((tmp_path / suffix[1:] / "test_comparisons.jsonl").read_bytes())
+    assert len(set(outputs)) == 1 and outputs[0].count(b"\n") == 2 * len(rows) - 1
+
+
+def test_bad_utf8_in_parquet_is_a_skip(tmp_path):
+    bad = pyarrow.Array.from_buffers(
+        pyarrow.string(), 2, pyarrow.array([b"\xff\xfe", b"fine"], pyarrow.binary()).buffers()
+    )
+    path = tmp_path / "raw.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": bad}), path)
+    first, second = read_records([path])
+    assert isinstance(first, Skip) and (first.line, first.reason) == (1, Reason.BAD_UTF8)
+    assert second == Record(str(path), 2, {"a": "fine"})
+
+
+def test_byte_order_mark_and_windows_line_ends(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n{"a": 2}\r\n\r\n')
+    assert [record.value for record in read_records([path])] == [{"a": 1}, {"a": 2}]
+
+
+def test_empty_lines_count_only_before_text(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    path.write_bytes(b'\n{"a": 1}\n\n \n{"a": 2}\n\n\n')
+    found = [(item.line, getattr(item, "reason", "record")) for item in read_records([path])]
+    assert found == [
+        (1, Reason.NOT_JSON),
+        (2, "record"),
+        (3, Reason.NOT_JSON),
+        (4, Reason.NOT_JSON),
+        (5, "record"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-20], lambda data: b"no gzip", lambda data: data[:20] + b"\0" * 50]
+)
+def test_damaged_gzip(tmp_path, damage):
+    path = write(tmp_path / "raw.jsonl.gz", ROWS * 50)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=r"raw.jsonl.gz is not a complete gzip file .*download it again"):
+        list(read_records([path]))
+
+
+def test_damaged_parquet(tmp_path):
+    path = tmp_path / "raw.parquet"
+    path.write_bytes(b"PAR1 is how such files begin, and nothing else fits")
+    with pytest.raises(DataError, match=r"raw\.parquet cannot be read as parquet"):
+        list(read_records([path]))
+
+
+def test_unknown_kind_names_the_known_ones(tmp_path):
+    with pytest.raises(DataError, match=r"raw.csv is of an unknown kind; .*\.jsonl, \.jsonl\.gz, \.parquet"):
+        list(read_records([tmp_path / "raw.csv"]))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_records_or_skips(content):
+    items = list(readers._read_lines(iter(content.splitlines(keepends=True)), "f"))
+    assert all(isinstance(item, Record | Skip) for item in items)
+    lines = [item.line for item in items]
+    assert lines == sorted(set(lines))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(st.lists(st.dictionaries(st.text(), json_values, max_size=3), max_size=3))
+def test_objects_come_back_as_they_were(rows):
+    lines = iter([json.dumps(row).encode() + b"\n" for row in rows])
+    assert [item.value for item in readers._read_lines(lines, "f")] == rows

@@ -1,0 +1,155 @@
+"""Which raw files a name stands for; the hub is replaced by a fake, its error handling runs for real."""
+
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from data import hub
+from data.hub import HubError, is_hub_name
+from data.report import DataError
+from data.sources import SAMPLES, resolve
+
+
+class FakeHub:
+    """Answers like the hub's client, and keeps account of what was asked."""
+
+    def __init__(self, monkeypatch, *, cached=False, error: Exception | None = None, files=()):
+        self.downloads: list[tuple[str, str, str]] = []
+        self.cached, self.error, self.files = cached, error, files
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", self.download)
+        monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", self.probe)
+        monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", self.list_files)
+
+    def download(self, name, file, *, repo_type, revision, local_files_only=False):
+        assert repo_type == "dataset"
+        if local_files_only and not self.cached:
+            raise LocalEntryNotFoundError("not cached")
+        self.downloads.append((name, file, revision))
+        return f"/cache/{file}"
+
+    def probe(self, url, *, timeout):
+        if self.error:
+            raise self.error
+
+    def list_files(self, name, *, repo_type, revision):
+        if self.error:
+            raise self.error
+        return self.files
+
+
+@pytest.mark.parametrize("kind", ["dolly", "hh"])
+def test_dolly_and_hh_come_from_the_hub_at_a_pinned_revision(monkeypatch, kind):
+    fake = FakeHub(monkeypatch)
+    source = resolve(kind, kind, split="test")
+    revisions = {revision for _, _, revision in fake.downloads}
+    assert all(len(revision) == 40 for revision in revisions) and len(revisions) == 1
+    files = [file for _, file, _ in fake.downloads]
+    assert source.paths == tuple(Path(f"/cache/{file}") for file in files)
+    expected = [f"{subset}/test.jsonl.gz" for subset in sorted(hub.HH_SUBSETS)]
+    assert files == (expected if kind == "hh" else ["databricks-dolly-15k.jsonl"])
+
+
+def test_subset_and_revision(monkeypatch):
+    fake = FakeHub(monkeypatch)
+    resolve("Anthropic/hh-rlhf", "hh", split="train", subset="harmless-base", revision="abc")
+    assert fake.downloads == [("Anthropic/hh-rlhf", "harmless-base/train.jsonl.gz", "abc")]
+
+
+def test_unknown_split_names_what_there_is(monkeypatch):
+    FakeHub(monkeypatch)
+    with pytest.raises(
+        HubError, match=r"Anthropic/hh-rlhf has no file for split 'validation'; it has harmless-base/"
+    ):
+        resolve("hh", "hh", split="validation")
+
+
+def test_other_data_sets_are_listed(monkeypatch):
+    fake = FakeHub(monkeypatch, files=["README.md", "data/train-0.parquet", "data/test-0.parquet"])
+    resolve("someone/pairs", "hh", split="train")
+    assert fake.downloads == [("someone/pairs", "data/train-0.parquet", "main")]
+
+
+def test_cached_files_need_no_network(monkeypatch):
+    FakeHub(monkeypatch, cached=True, error=OSError("no network"))
+    assert resolve("dolly", "dolly").paths == (Path("/cache/databricks-dolly-15k.jsonl"),)
+
+
+@pytest.mark.parametrize("name", ["databricks/databricks-dolly-15k", "someone/unknown"])
+def test_unreachable_hub_is_one_sentence(monkeypatch, name):
+    FakeHub(monkeypatch, error=OSError("Name or service\nnot known"))
+    with pytest.raises(HubError) as caught:
+        resolve(name, "dolly")
+    assert str(caught.value) == (
+        f"The data set {name} cannot be had from the Hugging Face hub (Name or service not known); "
+        "check the network and the name, or give a local file or the bundled sample instead."
+    )
+
+
+def test_auto_falls_back_to_the_sample_and_says_so(monkeypatch):
+    FakeHub(monkeypatch, error=OSError("no network"))
+    source = resolve("auto", "hh", split="test")
+    assert source.paths == (SAMPLES / "hh-sample-test.jsonl",)
+    assert source.note.startswith(
+        "raw data: the bundled sample hh-sample-test.jsonl (The data set Anthropic/hh-rlhf"
+    )
+    assert "no network" in source.note and "\n" not in source.note
+
+
+def test_auto_takes_the_hub_where_it_can(monkeypatch):
+    FakeHub(monkeypatch)
+    assert (
+        resolve("auto", "dolly").note
+        == "raw data: databricks/databricks-dolly-15k from the Hugging Face hub (1 files)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dataset", "kind", "split", "file"),
+    [
+        ("sample", "dolly", "train", "dolly-sample.jsonl"),
+        ("sample", "hh", "train", "hh-sample-train.jsonl"),
+        ("sample", "hh", "test", "hh-sample-test.jsonl"),
+        ("dolly", "hh", "test", "hh-sample-test.jsonl"),  # Dolly has no pairs
+        ("hh", "dolly", "train", "dolly-sample.jsonl"),  # HH has no instruction records
+    ],
+)
+def test_samples(dataset, kind, split, file):
+    (path,) = resolve(dataset, kind, split=split).paths
+    assert path == SAMPLES / file and path.is_file()
+
+
+def test_sample_has_no_other_split():
+    with pytest.raises(DataError, match="no split 'validation'; it has train and test"):
+        resolve("sample", "hh", split="validation")
+
+
+@pytest.mark.parametrize(
+    "missing", ["nowhere.jsonl", "data/nowhere.jsonl.gz", "/nowhere/raw.parquet", "nowhere"]
+)
+def test_missing_file(missing):
+    with pytest.raises(DataError, match=r"is not a file; give a file that ends in \.jsonl"):
+        resolve(missing, "dolly")
+
+
+def test_no_file():
+    with pytest.raises(DataError, match="no raw data file was given"):
+        resolve([], "dolly")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Anthropic/hh-rlhf", True),
+        ("databricks/databricks-dolly-15k", True),
+        ("out/raw.jsonl", False),
+        ("./raw", False),
+        ("../raw", False),
+        ("a/b/c", False),
+        ("raw", False),
+        ("/tmp/raw", False),
+    ],
+)
+def test_hub_names(text, expected):
+    assert is_hub_name(text) is expected
