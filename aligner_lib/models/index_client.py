@@ -1,0 +1,86 @@
+"""Unpacking one wheel from the Python index, through pip or uv: their configuration, proxies and certificates hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+# Give up in seconds where there is no network; what the user has set himself stays.
+PATIENCE = {
+    "PIP_RETRIES": "1",
+    "PIP_DEFAULT_TIMEOUT": "15",
+    "UV_HTTP_RETRIES": "1",
+    "UV_HTTP_TIMEOUT": "15",
+}
+
+
+def unpack_wheel(package: str, version: str, sha256: str, folder: Path) -> Path:
+    """Download a wheel alone, without its dependencies, check its hash, and unpack it; nothing of it is run.
+
+    Everything is kept below `folder`. Returns the folder of its files. ConnectionError tells what each client said
+    when none could bring it (no network, not in the index, another hash).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    requirement = folder / "requirement.txt"
+    requirement.write_text(f"{package}=={version} --hash=sha256:{sha256}\n")
+    failures = []
+    for name, command in clients():
+        out = folder / "unpacked"
+        options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(out)]
+        done = subprocess.run(
+            [*command, *options, "-r", str(requirement)],
+            env=_environment(folder),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+        if done.returncode == 0:
+            return out
+        shutil.rmtree(out, ignore_errors=True)
+        failures.append(f"{name}: {_reason(done.stderr or done.stdout)}")
+    raise ConnectionError("; ".join(failures) or "neither pip nor uv is installed here")
+
+
+def clients() -> list[tuple[str, list[str]]]:
+    """The installers at hand, as (name, command): this environment's pip, uv, the PATH's pip."""
+    found = []
+    if importlib.util.find_spec("pip"):
+        found.append(("pip", [sys.executable, "-m", "pip", "install", "--no-compile"]))
+    beside = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    if uv := os.environ.get("UV") or shutil.which("uv", path=beside):
+        found.append(("uv", [uv, "pip", "install", "--python", sys.executable]))
+    if not importlib.util.find_spec("pip") and (pip := shutil.which("pip")):
+        found.append(("pip", [pip, "install", "--no-compile"]))
+    return found
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    (folder / "tmp").mkdir(exist_ok=True)
+    aside = {
+        "TMPDIR": str(folder / "tmp"),
+        "UV_CACHE_DIR": str(folder / "cache"),
+    }  # where a progress bar can look
+    plain = {
+        "PIP_USER": "0",
+        "PIP_REQUIRE_VIRTUALENV": "0",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "NO_COLOR": "1",
+    }
+    return {**PATIENCE, **os.environ, **aside, **plain}
+
+
+def _reason(output: str) -> str:
+    """Why a client failed, on one line: in our words for the two usual causes, otherwise in its own."""
+    if re.search(r"hash mismatch|do not match the hashes", output, re.IGNORECASE):
+        return "the file there has another SHA-256 than the pinned one, so nothing of it was used"
+    if re.search(r"connection broken|error sending request|dns error|timed? ?out", output, re.IGNORECASE):
+        return "no connection to the index"
+    lines = [line.strip(" │├╰─▶×\t") for line in output.splitlines() if not line.startswith("WARNING")]
+    words = " ".join(lines)
+    return words if len(words) <= 300 else words[:300] + " …"

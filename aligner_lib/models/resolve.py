@@ -1,0 +1,37 @@
+"""From what a user writes (a name, a model folder, a checkpoint, a run) to a model folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aligner_lib.models.fetch import MODELS, fetch
+from aligner_lib.runs import RunFolder
+
+ACTOR_FOLDER = "policy"  # where a PPO checkpoint keeps the model that it trains for use
+
+
+def resolve(name_or_path: str | Path) -> Path:
+    """The model folder that is meant: a model's name (fetched if need be), a model folder, a checkpoint or a run.
+
+    A run stands for its latest checkpoint, a PPO checkpoint for its policy. ValueError lists what was looked for.
+    """
+    if str(name_or_path) in MODELS:
+        return fetch(str(name_or_path))
+    path = Path(name_or_path).expanduser()
+    if not path.is_dir():
+        state = "is no folder" if path.exists() else "does not exist"
+        raise ValueError(f"{path} {state}, and the models known by name are {', '.join(map(repr, MODELS))}")
+    tried = []
+    for folder in _candidates(path):
+        tried.append(folder)
+        if (folder / "model.json").exists():
+            return folder
+    raise ValueError(
+        f"{path} is no model, checkpoint or run: there is no model.json in {', '.join(map(str, tried))}"
+    )
+
+
+def _candidates(path: Path) -> list[Path]:
+    checkpoint = RunFolder(path).latest_checkpoint()
+    folders = [path, *([checkpoint] if checkpoint else [path / "checkpoints" / "step_*"])]
+    return [candidate for folder in folders for candidate in (folder, folder / ACTOR_FOLDER)]

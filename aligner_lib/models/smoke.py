@@ -1,0 +1,133 @@
+"""The smoke model: a Llama too small to be wise, made in place in seconds, for checking that everything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.models.convert import write_model_folder
+from aligner_lib.models.hf_folder import write_json
+from aligner_lib.models.names import Weight, weights
+from aligner_lib.models.progress import speaker
+from aligner_lib.models.stream import StreamedTensor, write_store
+
+SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+INIT_STD = 0.02
+ARCHITECTURE = Architecture(
+    num_layers=2,
+    hidden_size=96,
+    num_attention_heads=4,
+    num_query_groups=2,
+    ffn_hidden_size=256,
+    vocab_size=1024,
+    max_position_embeddings=512,
+    kv_channels=24,
+    tied_embeddings=False,
+)
+
+
+@dataclass(frozen=True)
+class SmokeModel:
+    """A random Llama with a tokenizer trained on the bundled samples; the same bytes from the same seed and samples."""
+
+    architecture: Architecture = ARCHITECTURE
+    seed: int = 1234
+
+    def is_current(self, origin: dict) -> bool:
+        return origin.get("origin") == self._origin()
+
+    def make(self, name: str, out: Path, progress: bool) -> None:
+        number = f"{self.architecture.num_parameters:,}"
+        speaker(progress)(f"{name}: made in place ({number} random weights, seed {self.seed})")
+        write_model_folder(out, self._write, {"name": name, "origin": self._origin()})
+
+    def _write(self, folder: Path) -> None:
+        self.architecture.save(folder)
+        _train_tokenizer(self.architecture, folder)
+        write_store(folder / "weights", list(self._weights()), progress=None)
+
+    def _weights(self) -> Iterator[StreamedTensor]:
+        for index, weight in enumerate(weights(self.architecture)):
+            random = np.random.default_rng([self.seed, index])
+            yield StreamedTensor(
+                weight.megatron,
+                "F32",
+                weight.shape,
+                lambda w=weight, r=random: _initial(w, r, self.architecture.num_layers),
+            )
+
+    def _origin(self) -> str:
+        """Everything that the model's bytes follow from."""
+        digest = hashlib.sha256(f"{self} {SPECIAL_TOKENS} {CHAT_TEMPLATE} {INIT_STD}".encode())
+        for path in _samples():
+            digest.update(path.read_bytes())
+        return f"smoke {digest.hexdigest()}"
+
+
+def _initial(weight: Weight, random: np.random.Generator, num_layers: int) -> np.ndarray:
+    """Megatron's initial values: norms 1, matrices N(0, 0.02), those that write to the residual stream N(0, 0.02/√2L)."""
+    if weight.megatron.endswith(("layer_norm_weight", "layernorm.weight")):
+        return np.ones(weight.shape, np.float32)
+    into_residual = weight.megatron.endswith(("linear_proj.weight", "linear_fc2.weight"))
+    std = INIT_STD / math.sqrt(2 * num_layers) if into_residual else INIT_STD
+    return random.normal(0.0, std, weight.shape).astype(np.float32)
+
+
+def _train_tokenizer(arch: Architecture, folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), byte_level]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=arch.vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(), trainer)
+    if (size := tokenizer.get_vocab_size()) != arch.vocab_size:
+        raise ValueError(
+            f"data/samples/ hold too little text for a vocabulary of {arch.vocab_size}: {size} tokens came of it"
+        )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": SPECIAL_TOKENS[0],
+        "eos_token": SPECIAL_TOKENS[2],
+        "model_max_length": arch.max_position_embeddings,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    write_json(folder / "tokenizer_config.json", config)
+
+
+def _samples() -> list[Path]:
+    import data  # the top-level package of this project; its folder holds the samples
+
+    paths = sorted((Path(data.__file__).parent / "samples").glob("*.jsonl"))
+    if not paths:
+        raise FileNotFoundError(
+            f"{Path(data.__file__).parent / 'samples'} has no .jsonl file: the installation is incomplete"
+        )
+    return paths
+
+
+def _texts() -> Iterator[str]:
+    for path in _samples():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield from (value for value in json.loads(line).values() if isinstance(value, str))

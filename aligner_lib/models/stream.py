@@ -1,0 +1,106 @@
+"""Safetensors files as raw bytes: read and written one tensor at a time, without torch, whatever the dtype.
+
+bfloat16, which numpy lacks, passes through as 16-bit integers: an import moves numbers, it never computes with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from aligner_lib.store import Block, read_header
+
+CARRIERS = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
+}  # dtype → what holds its bits
+
+
+class TensorFile:
+    """One safetensors file; ValueError tells a damaged one and dtypes that no Llama is stored in."""
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        header = read_header(self.path)
+        self._entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        self._data_start = 8 + int.from_bytes(self.path.open("rb").read(8), "little")
+        end = self._data_start + max(
+            (entry["data_offsets"][1] for entry in self._entries.values()), default=0
+        )
+        if (size := self.path.stat().st_size) != end:
+            raise ValueError(
+                f"{self.path} is damaged: it has {size} bytes and should have {end}; download it again"
+            )
+
+    def names(self) -> set[str]:
+        return set(self._entries)
+
+    def dtype(self, name: str) -> str:
+        dtype = self._entries[name]["dtype"]
+        if dtype not in CARRIERS:
+            raise ValueError(f"{self.path}: {name} is {dtype}; the importer reads {', '.join(CARRIERS)}")
+        return dtype
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._entries[name]["shape"])
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor's values in its dtype's carrier; read rather than mapped, so that memory is given back."""
+        start, end = self._entries[name]["data_offsets"]
+        carrier = np.dtype(CARRIERS[self.dtype(name)])
+        count = (end - start) // carrier.itemsize
+        return np.fromfile(self.path, carrier, count, offset=self._data_start + start).reshape(
+            self.shape(name)
+        )
+
+
+class StreamedTensor(NamedTuple):
+    """A tensor that is still to be made: written as one whole block of a store."""
+
+    name: str
+    dtype: str  # a key of CARRIERS
+    shape: tuple[int, ...]
+    make: Callable[[], np.ndarray]
+
+
+def write_store(
+    folder: Path, tensors: Sequence[StreamedTensor], progress: Callable[[int, int], None] | None
+) -> None:
+    """Write a store (see `aligner_lib.store`) of one file, holding a single tensor in memory at a time."""
+    # the wider dtype first, as safetensors' own writer does, so that every tensor begins at a multiple of its width
+    tensors = sorted(tensors, key=lambda tensor: -np.dtype(CARRIERS[tensor.dtype]).itemsize)
+    folder.mkdir(parents=True)
+    with (folder / "rank00000_00000.safetensors").open("wb") as file:
+        file.write(_header(tensors))
+        for done, tensor in enumerate(tensors, start=1):
+            values = np.ascontiguousarray(tensor.make())
+            assert values.shape == tensor.shape, f"{tensor.name}: {values.shape} is not {tensor.shape}"
+            assert values.dtype == CARRIERS[tensor.dtype], (
+                f"{tensor.name}: {values.dtype} is not {tensor.dtype}"
+            )
+            file.write(values.data)
+            if progress:
+                progress(done, len(tensors))
+
+
+def _header(tensors: Sequence[StreamedTensor]) -> bytes:
+    header, metadata, end = {}, {}, 0
+    for key, tensor in enumerate(map(_block, tensors)):
+        metadata[str(key)] = json.dumps(asdict(tensor))
+    for key, tensor in enumerate(tensors):
+        start, end = end, end + int(np.prod(tensor.shape)) * np.dtype(CARRIERS[tensor.dtype]).itemsize
+        header[str(key)] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, end]}
+    text = json.dumps({"__metadata__": metadata, **header}).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _block(tensor: StreamedTensor) -> Block:
+    return Block(tensor.name, tensor.shape, (0,) * len(tensor.shape), tensor.shape)

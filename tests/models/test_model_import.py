@@ -1,0 +1,350 @@
+"""Importing: every number arrives, in its dtype, and whatever does not fit is an error."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_llama import ARCH, gguf_name, hf_config, random_weights, write_gguf, write_hf
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.models import import_hf, model_hash
+from aligner_lib.models.convert import open_source
+from aligner_lib.models.names import to_hf, weights
+from aligner_lib.store import StoreReader, check_store
+from aligner_lib.tokenizer import Tokenizer
+
+TIED = dataclasses.replace(ARCH, tied_embeddings=True)
+
+
+def back_to_hf(folder, arch) -> dict[str, torch.Tensor]:
+    """A model folder's weights under Hugging Face's names."""
+    reader = StoreReader(folder / "weights")
+    assert reader.names() == sorted(weight.megatron for weight in weights(arch))
+    parts = {}
+    for weight in weights(arch):
+        parts.update(zip(weight.hf, to_hf(weight, reader.read_whole(weight.megatron), arch)))
+    return parts
+
+
+def assert_equal(found: dict, expected: dict) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], torch.as_tensor(tensor)), name
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("arch", [ARCH, TIED], ids=["untied", "tied"])
+def test_safetensors_arrive_whole(tmp_path, smoke, arch, shards):
+    tensors = random_weights(arch)
+    source = write_hf(tmp_path / "hf", arch, tensors, smoke, shards)
+    seen = []
+    out = import_hf(source, tmp_path / "model", progress=lambda done, total: seen.append((done, total)))
+    assert Architecture.load(out) == arch
+    assert_equal(back_to_hf(out, arch), tensors)
+    assert check_store(out / "weights") > 0
+    total = len(list(weights(arch)))
+    assert seen == [(done, total) for done in range(1, total + 1)]
+    assert Tokenizer(out).encode("Hello, 2024!") == Tokenizer(smoke).encode("Hello, 2024!")
+    assert json.loads((out / "source.json").read_text())["hash"] == model_hash(out)
+    assert not (tmp_path / "model.partial").exists()
+
+
+def test_one_file_and_shards_give_the_same_bytes(tmp_path, smoke):
+    tensors = random_weights(ARCH)
+    hashes = {
+        model_hash(import_hf(write_hf(tmp_path / f"hf{n}", ARCH, tensors, smoke, n), tmp_path / f"model{n}"))
+        for n in (1, 2, 5)
+    }
+    assert len(hashes) == 1
+
+
+def test_dtypes_are_kept(tmp_path, smoke):
+    # norms in float32 among bfloat16 matrices, one of an odd size: the wider must stay aligned
+    arch = dataclasses.replace(ARCH, vocab_size=1025)
+    tensors = {
+        name: torch.from_numpy(array).to(torch.float32 if array.ndim == 1 else torch.bfloat16)
+        for name, array in random_weights(arch).items()
+    }
+    source = write_hf(tmp_path / "hf", arch, random_weights(arch), smoke)
+    save_file(tensors, source / "model.safetensors")
+    found = back_to_hf(import_hf(source, tmp_path / "model"), arch)
+    assert_equal(found, tensors)
+    assert {name: tensor.dtype for name, tensor in found.items()} == {
+        name: t.dtype for name, t in tensors.items()
+    }
+
+
+def test_a_model_saved_by_transformers_is_read(tmp_path, smoke):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(LlamaConfig(**hf_config(ARCH)))
+    write_hf(tmp_path / "hf", ARCH, {}, smoke)
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    model.save_pretrained(tmp_path / "hf", max_shard_size="100KB")
+    assert (tmp_path / "hf" / "model.safetensors.index.json").exists()
+    out = import_hf(tmp_path / "hf", tmp_path / "model")
+    assert Architecture.load(out) == ARCH
+    assert_equal(back_to_hf(out, ARCH), model.state_dict())
+
+
+QUANTISED = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_gguf_weights_equal_their_own_dequantisation(tmp_path, smoke, kind):
+    kind = gguf.GGMLQuantizationType[kind]
+    tensors = random_weights(ARCH)
+    out = import_hf(write_gguf(tmp_path / "m.gguf", ARCH, tensors, smoke, kind), tmp_path / "model")
+    assert Architecture.load(out) == ARCH
+    for name, found in back_to_hf(out, ARCH).items():
+        stored = kind if found.dim() == 2 else gguf.GGMLQuantizationType.F32
+        # quantisation is row by row, so that it commutes with the order of rows
+        expected = gguf.dequantize(gguf.quantize(tensors[name], stored), stored).astype(np.float32)
+        assert found.dtype == torch.float32
+        np.testing.assert_array_equal(found.numpy(), expected.reshape(found.shape), err_msg=name)
+
+
+@pytest.mark.parametrize("arch", [ARCH, TIED], ids=["untied", "tied"])
+def test_gguf_weights_equal_transformers(tmp_path, smoke, arch):
+    """transformers reads the same file by code of its own: names, q and k permutation, tying."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import (
+        load_gguf_checkpoint,
+    )  # from_pretrained wants accelerate too
+
+    path = write_gguf(tmp_path / "m.gguf", arch, random_weights(arch), smoke, gguf.GGMLQuantizationType.Q8_0)
+    model = LlamaForCausalLM(LlamaConfig(**hf_config(arch)))
+    expected = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    assert_equal(back_to_hf(import_hf(path, tmp_path / "model"), arch), expected)
+
+
+# ---- what does not fit is an error, and leaves nothing behind -------------------------------------------------------
+
+
+def drop_weight(tensors, config):
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+
+
+def add_weight(tensors, config):
+    tensors["model.layers.0.self_attn.q_proj.bias"] = np.zeros(64, np.float32)
+
+
+def add_layer(tensors, config):
+    config["num_hidden_layers"] = 3
+
+
+def wrong_shape(tensors, config):
+    config["intermediate_size"] = 100
+
+
+def small_vocabulary(tensors, config):
+    config["vocab_size"] = 1000
+
+
+def integers(tensors, config):
+    tensors["model.norm.weight"] = np.ones(64, np.int8)
+
+
+def mixed_dtypes(tensors, config):
+    tensors["model.layers.0.self_attn.k_proj.weight"] = np.zeros((32, 64), np.float16)
+
+
+def another_family(tensors, config):
+    config["model_type"] = "gpt_neox"
+
+
+def rope_scaling(tensors, config):
+    config["rope_scaling"] = {"rope_type": "llama3", "factor": 8.0}
+
+
+def quantised(tensors, config):
+    config["quantization_config"] = {"quant_method": "gptq"}
+
+
+def no_heads(tensors, config):
+    del config["num_attention_heads"]
+
+
+def untied_head(tensors, config):
+    config["tie_word_embeddings"] = True
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (drop_weight, r"1 weights are missing, the first: model\.layers\.1\.mlp\.up_proj\.weight"),
+        (
+            add_weight,
+            r"1 weights have no place in the model, the first: model\.layers\.0\.self_attn\.q_proj\.bias",
+        ),
+        (add_layer, r"9 weights are missing, the first: model\.layers\.2"),
+        (wrong_shape, r"gate_proj\.weight has shape \[96, 64\]; the configuration says \[100, 64\]"),
+        (small_vocabulary, r"the tokenizer has 1024 tokens, the model's embedding only 1000"),
+        (integers, r"model\.norm\.weight is I8; the importer reads F64, F32, F16, BF16"),
+        (mixed_dtypes, r"become one weight, yet their dtypes differ: \['F16', 'F32'\]"),
+        (another_family, r"model_type is 'gpt_neox'"),
+        (rope_scaling, r"rope scaling .* is not supported"),
+        (quantised, r"quantised weights"),
+        (no_heads, r"config\.json has no 'num_attention_heads'"),
+        (untied_head, r"ties lm_head\.weight to the embedding .* yet they differ"),
+    ],
+)
+def test_unfit_models_are_refused(tmp_path, smoke, spoil, message):
+    tensors, config = random_weights(ARCH), hf_config(ARCH)
+    spoil(tensors, config)
+    source = write_hf(tmp_path / "hf", ARCH, tensors, smoke)
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        import_hf(source, tmp_path / "model")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
+
+
+def test_a_stored_copy_of_a_tied_head_and_rotary_buffers_are_no_leftovers(tmp_path, smoke):
+    tensors = random_weights(TIED)
+    extra = {
+        "lm_head.weight": tensors["model.embed_tokens.weight"].copy(),
+        "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32),
+    }
+    source = write_hf(tmp_path / "hf", TIED, {**tensors, **extra}, smoke)
+    assert_equal(back_to_hf(import_hf(source, tmp_path / "model"), TIED), tensors)
+
+
+@pytest.mark.parametrize(
+    ("remove", "message"),
+    [
+        ("config.json", "has no config.json"),
+        ("tokenizer.json", "has no tokenizer.json"),
+        ("model-00002-of-00002.safetensors", "is incomplete: .* names model-00002-of-00002.safetensors"),
+        ("model.safetensors.index.json", "has neither model.safetensors nor"),
+    ],
+)
+def test_missing_files_are_named(tmp_path, smoke, remove, message):
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke, shards=2)
+    (source / remove).unlink()
+    with pytest.raises(ValueError, match=message):
+        import_hf(source, tmp_path / "model")
+
+
+def test_a_cut_file_is_damaged(tmp_path, smoke):
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+    whole = (source / "model.safetensors").read_bytes()
+    for length in (4, 100, len(whole) - 1):
+        (source / "model.safetensors").write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="is damaged"):
+            import_hf(source, tmp_path / "model")
+
+
+def test_an_index_that_disagrees_with_its_files(tmp_path, smoke):
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke, shards=2)
+    index = json.loads((source / "model.safetensors.index.json").read_text())
+    del index["weight_map"]["model.norm.weight"]
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"disagree on 1 weights, the first: model\.norm\.weight"):
+        import_hf(source, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pre": "llama-bpe"}, "pre-tokenizer 'llama-bpe'.*Put the model's tokenizer.json"),
+        ({"fields": {"llama.rope.scaling.type": "linear"}}, "rope scaling 'linear' is not supported"),
+    ],
+)
+def test_unfit_gguf_files_are_refused(tmp_path, smoke, options, message):
+    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke, **options)
+    with pytest.raises(ValueError, match=message):
+        import_hf(path, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_gguf_file_with_a_tensor_too_many(tmp_path, smoke):
+    tensors = random_weights(ARCH)
+    tensors["model.layers.2.mlp.up_proj.weight"] = tensors["model.layers.1.mlp.up_proj.weight"]
+    path = write_gguf(tmp_path / "m.gguf", ARCH, tensors, smoke)
+    with pytest.raises(
+        ValueError, match=r"1 weights have no place in the model, the first: model\.layers\.2"
+    ):
+        import_hf(path, tmp_path / "model")
+
+
+def test_a_cut_gguf_file(tmp_path, smoke):
+    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
+    whole = path.read_bytes()
+    for length in (3, 1000, len(whole) - 5000):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="is no whole GGUF file"):
+            import_hf(path, tmp_path / "model")
+
+
+def test_an_unknown_pre_tokenizer_is_cured_by_the_models_own_tokenizer(tmp_path, smoke):
+    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke, pre="llama-bpe")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((smoke / name).read_bytes())
+    out = import_hf(path, tmp_path / "model")
+    assert (out / "tokenizer.json").read_bytes() == (smoke / "tokenizer.json").read_bytes()
+
+
+def test_an_existing_folder_is_left_alone(tmp_path, smoke):
+    with pytest.raises(ValueError, match="exists already"):
+        import_hf(write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke), smoke)
+
+
+def test_a_path_that_is_no_model(tmp_path):
+    with pytest.raises(ValueError, match="does not exist"):
+        open_source(tmp_path / "nothing")
+    (tmp_path / "weights.bin").touch()
+    with pytest.raises(ValueError, match="is neither a Hugging Face model folder nor a"):
+        open_source(tmp_path / "weights.bin")
+
+
+def test_a_failed_import_leaves_nothing(tmp_path, smoke):
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+
+    def stop(done, total):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_hf(source, tmp_path / "model", progress=stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+# not getrusage: on Linux a child's ru_maxrss begins at what its parent held when it forked
+PEAK = """
+import re, sys
+from pathlib import Path
+from aligner_lib.models import import_hf
+import_hf(Path(sys.argv[1]), Path(sys.argv[2]))
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@pytest.mark.parametrize("form", ["safetensors", "gguf"])
+def test_memory_stays_within_one_and_a_half_models(tmp_path, smoke, form):
+    """The whole process's peak, interpreter and libraries included, for a model of 126 MB (float32)."""
+    arch = dataclasses.replace(
+        ARCH, num_layers=8, hidden_size=512, ffn_hidden_size=2048, num_attention_heads=8, kv_channels=64
+    )
+    tensors = random_weights(arch)
+    if form == "gguf":
+        source = write_gguf(tmp_path / "m.gguf", arch, tensors, smoke, gguf.GGMLQuantizationType.Q8_0)
+    else:
+        source = write_hf(tmp_path / "hf", arch, tensors, smoke)
+    command = [sys.executable, "-c", PEAK, str(source), str(tmp_path / "model")]
+    peak = 1024 * int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert peak <= 1.5 * 4 * arch.num_parameters, (
+        f"{peak / 1e6:.0f} MB for {4 * arch.num_parameters / 1e6:.0f} MB"
+    )
+
+
+def test_gguf_names_cover_a_layer():
+    assert gguf_name("model.layers.7.mlp.gate_proj.weight") == "blk.7.ffn_gate.weight"

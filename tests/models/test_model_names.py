@@ -1,0 +1,89 @@
+"""Weight names and fusions, checked on matrices whose rows say where they come from."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_llama import ARCH, random_weights
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.models.names import hf_shapes, to_hf, to_megatron, weights
+
+
+def test_names_of_an_untied_model_are_megatrons():
+    names = [weight.megatron for weight in weights(ARCH)]
+    layer = [
+        "self_attention.linear_qkv.layer_norm_weight",
+        "self_attention.linear_qkv.weight",
+        "self_attention.linear_proj.weight",
+        "mlp.linear_fc1.layer_norm_weight",
+        "mlp.linear_fc1.weight",
+        "mlp.linear_fc2.weight",
+    ]
+    layers = [f"decoder.layers.{i}.{name}" for i in range(2) for name in layer]
+    ends = ["decoder.final_layernorm.weight", "output_layer.weight"]
+    assert names == ["embedding.word_embeddings.weight", *layers, *ends]
+
+
+def test_a_tied_model_has_no_output_layer():
+    tied = dataclasses.replace(ARCH, tied_embeddings=True)
+    assert "output_layer.weight" not in {weight.megatron for weight in weights(tied)}
+
+
+def test_shapes_add_up_to_the_number_of_parameters():
+    assert sum(int(np.prod(weight.shape)) for weight in weights(ARCH)) == ARCH.num_parameters
+
+
+def test_query_key_value_rows_are_interleaved_by_group():
+    # 4 heads of size 2 in 2 groups: each group holds its two query heads, its key and its value
+    arch = Architecture(1, 1, 4, 2, 3, 5, 8, kv_channels=2)
+    qkv = next(weight for weight in weights(arch) if weight.fusion == "qkv")
+    queries, keys, values = np.arange(8), 100 + np.arange(4), 200 + np.arange(4)
+    fused = to_megatron(qkv, [part[:, None] for part in (queries, keys, values)], arch)
+    first, second = [0, 1, 2, 3, 100, 101, 200, 201], [4, 5, 6, 7, 102, 103, 202, 203]
+    assert fused[:, 0].tolist() == first + second
+
+
+def test_the_gate_comes_before_up():
+    arch = Architecture(1, 1, 1, 1, 3, 5, 8, kv_channels=2)
+    fc1 = next(weight for weight in weights(arch) if weight.fusion == "gate_up")
+    fused = to_megatron(fc1, [np.array([[1], [2], [3]]), np.array([[7], [8], [9]])], arch)
+    assert fused[:, 0].tolist() == [1, 2, 3, 7, 8, 9]
+
+
+@given(
+    groups=st.integers(1, 3),
+    queries=st.integers(1, 3),
+    head=st.sampled_from([2, 4]),
+    layers=st.integers(1, 2),
+    tied=st.booleans(),
+)
+def test_to_hf_undoes_to_megatron(groups, queries, head, layers, tied):
+    arch = Architecture(layers, 6, groups * queries, groups, 10, 12, 8, head, tied_embeddings=tied)
+    tensors = random_weights(arch)
+    for weight in weights(arch):
+        fused = to_megatron(weight, [tensors[name] for name in weight.hf], arch)
+        assert fused.shape == weight.shape
+        for name, shape, part in zip(
+            weight.hf, hf_shapes(weight, arch), to_hf(weight, fused, arch), strict=True
+        ):
+            assert part.shape == shape
+            np.testing.assert_array_equal(part, tensors[name])
+
+
+def test_torch_tensors_go_through_alike():
+    tensors = random_weights(ARCH)
+    for weight in weights(ARCH):
+        parts = [tensors[name] for name in weight.hf]
+        fused = to_megatron(weight, [torch.from_numpy(part) for part in parts], ARCH)
+        np.testing.assert_array_equal(fused.numpy(), to_megatron(weight, parts, ARCH))
+        for back, part in zip(to_hf(weight, fused, ARCH), parts, strict=True):
+            assert torch.equal(back, torch.from_numpy(part))
+
+
+def test_a_scalar_head_is_not_hugging_faces():
+    with pytest.raises(AssertionError, match="scalar"):
+        list(weights(dataclasses.replace(ARCH, head="scalar")))
