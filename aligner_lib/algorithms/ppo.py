@@ -1,0 +1,94 @@
+"""PPO for language models: masks, KL penalty, advantages, clipped losses.
+
+    B responses, S longest prompt + response, P prompt length, L prompt + response length (the stop token included)
+
+Tensors are [B, S-1]: index i belongs to the prediction of token i+1. Masks are 1.0 where a prediction counts.
+Sources: PPO (Schulman et al. 2017, arXiv:1707.06347), GAE (Schulman et al. 2016, arXiv:1506.02438), RLHF's per-token
+KL reward (Ziegler et al. 2019, arXiv:1909.08593); conventions of NeMo-Aligner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def response_mask(prompt_lengths: Tensor, lengths: Tensor, size: int) -> Tensor:
+    """1.0 on predictions of response tokens, the stop token included: columns [P-1, L-1).
+
+    prompt_lengths, lengths: int64 [B]; size: S-1 → float32 [B, S-1].
+    """
+    columns = torch.arange(size, device=lengths.device)
+    return ((columns >= prompt_lengths[:, None] - 1) & (columns < lengths[:, None] - 1)).float()
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean over all elements where mask is 1: scalar; 0 for an empty mask."""
+    return (values * mask).sum() / mask.sum().clamp(min=1.0)
+
+
+def kl_penalty(logprobs: Tensor, reference_logprobs: Tensor, absolute: bool) -> Tensor:
+    """Estimate of KL(policy ‖ reference) from the sampled token (k1): log π − log π_ref in nats, or its absolute value."""
+    kl = logprobs - reference_logprobs
+    return kl.abs() if absolute else kl
+
+
+def rewards_with_kl(rewards: Tensor, kl: Tensor, lengths: Tensor, coefficient: float) -> Tensor:
+    """Per-token rewards: the response's score at its last token, and −coefficient · kl at every token.
+
+    rewards: float [B]; kl: float [B, S-1], 0 outside the response; lengths: int64 [B] → float [B, S-1].
+    """
+    per_token = -coefficient * kl
+    last = (lengths - 2).clamp(min=0)  # the prediction of the last token
+    return per_token.scatter_add(1, last[:, None], rewards[:, None])
+
+
+def advantages_and_returns(
+    values: Tensor, rewards: Tensor, mask: Tensor, discount_factor: float, gae_lambda: float
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimates, and returns = advantages + values: float [B, S-1] each, 0 outside the mask.
+
+    values, rewards: float [B, S-1]. A response cut off at its maximal length gets no bootstrap: nothing follows it.
+    """
+    values, rewards = values * mask, rewards * mask
+    advantages = torch.zeros_like(values)
+    following = torch.zeros_like(values[:, 0])  # advantage of the next token
+    for t in reversed(range(values.shape[1])):
+        next_value = values[:, t + 1] if t + 1 < values.shape[1] else torch.zeros_like(following)
+        surprise = rewards[:, t] + discount_factor * next_value - values[:, t]  # δ, the temporal-difference error
+        following = surprise + discount_factor * gae_lambda * following
+        advantages[:, t] = following
+    return advantages * mask, (advantages + values) * mask
+
+
+def normalize(advantages: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
+    """(A − μ) / √(σ² + 1e-8) over the masked tokens of all ranks, with the uncorrected variance. 0 outside the mask."""
+    total, count = sum_over_ranks(torch.stack([(advantages * mask).sum(), mask.sum()]).double())
+    mean = (total / count.clamp(min=1.0)).to(advantages.dtype)
+    squares = sum_over_ranks((((advantages - mean) ** 2) * mask).sum().double())
+    variance = (squares / count.clamp(min=1.0)).to(advantages.dtype)
+    return (advantages - mean) * torch.rsqrt(variance + 1e-8) * mask
+
+
+def actor_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, ratio_eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Clipped surrogate for each token, the ratio and the clipped ratio: same shape as the inputs.
+
+    max(−A·r, −A·clip(r)): the pessimistic side for advantages of both signs.
+    """
+    ratio = (logprobs - old_logprobs).exp()
+    clipped = ratio.clamp(1.0 - ratio_eps, 1.0 + ratio_eps)
+    return torch.maximum(-advantages * ratio, -advantages * clipped), ratio, clipped
+
+
+def critic_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float) -> Tensor:
+    """Half the squared error for each token, the worse of the value and of the value held near the rollout's.
+
+    clip: how far a value may move from old_values before the loss stops rewarding it; ≤ 0 turns the clip off.
+    """
+    error = (values - returns) ** 2
+    if clip > 0:
+        held = old_values + (values - old_values).clamp(-clip, clip)
+        error = torch.maximum(error, (held - returns) ** 2)
+    return 0.5 * error

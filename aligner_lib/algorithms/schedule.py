@@ -1,0 +1,31 @@
+"""The learning rate as a function of the optimiser step, so that a resumed run needs no scheduler state."""
+
+from __future__ import annotations
+
+import math
+
+
+def learning_rate(
+    step: int,
+    *,
+    peak: float,
+    max_steps: int,
+    warmup_steps: int = 0,
+    constant_steps: int = 0,
+    min_lr: float = 0.0,
+    name: str = "CosineAnnealing",
+) -> float:
+    """The rate for the optimiser step with this number (the first is 1).
+
+    Linear from peak / (warmup_steps + 1), cosine from peak to min_lr, then constant_steps at min_lr;
+    name="constant" stays at the peak after the warm-up.
+    """
+    if step <= warmup_steps:
+        return peak * step / (warmup_steps + 1)
+    if name == "constant":
+        return peak
+    if name != "CosineAnnealing":
+        raise ValueError(f"model.optim.sched.name is {name!r}; it is CosineAnnealing or constant")
+    decay_steps = max(max_steps - warmup_steps - constant_steps, 1)
+    progress = min((step - warmup_steps - 1) / decay_steps, 1.0)
+    return min_lr + (peak - min_lr) * 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -1,0 +1,90 @@
+"""The critic side of PPO: a critic that learns values, and the reward model that it began as, in one resident model.
+
+The actor's trainer knows `CriticService` only. Here it is answered in the same process; the same calls can be answered
+by another job.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from aligner_lib.algorithms.batching import length_grouped
+from aligner_lib.algorithms.ppo import critic_loss
+from aligner_lib.megatron.cpu import DEVICE
+from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms
+from aligner_lib.policy import map_rows
+from aligner_lib.records import Experience, Rollouts, Scores
+from aligner_lib.reward_scale import RewardScale
+
+
+class CriticService(Protocol):
+    """What PPO's trainer asks of the critic side. Futures, so that another process can work meanwhile."""
+
+    def infer(self, rollouts: Rollouts) -> Future[Scores]:
+        """Rewards and values of this rank's rollouts, in their order."""
+
+    def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
+        """One optimiser step on this rank's part of a global batch; its metrics."""
+
+    def save(self, folder: Path) -> None:
+        """Write weights and optimizer state; returns when they are written."""
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+
+
+@dataclass
+class InProcessCritic:
+    """Critic and reward model in the actor's own process: one module, two sets of weights."""
+
+    engine: Engine
+    scale: RewardScale
+    loss_clip: float
+    micro_batch_size: int
+    inference_micro_batch_size: int
+
+    def __post_init__(self):
+        self.reward_model = FrozenWeights(self.engine.module)
+
+    def infer(self, rollouts: Rollouts) -> Future[Scores]:
+        values = self._values(rollouts)
+        with self.reward_model.in_place():
+            at_tokens = self._values(rollouts)  # [B, S]
+        last = at_tokens[torch.arange(rollouts.size), rollouts.lengths - 1]
+        return _done(Scores(rewards=self.scale(last), values=values[:, :-1]))
+
+    def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
+        groups = length_grouped(experience.lengths.tolist(), self.micro_batch_size)
+        micro_batches = [experience.rows(group).to(DEVICE) for group in groups]
+        return _done(self.engine.train_step(micro_batches, self._loss, lr))
+
+    def save(self, folder: Path) -> None:
+        self.engine.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self.engine.load(folder, with_optimizer=True)
+
+    def _loss(self, model, batch: Experience, hidden: Tensor) -> LossTerms:
+        values = model.values(hidden[:-1]).t()  # [B, S-1]
+        losses = critic_loss(values, batch.values, batch.returns, self.loss_clip)
+        return LossTerms((losses * batch.mask).sum(), batch.mask.sum())
+
+    def _values(self, rollouts: Rollouts) -> Tensor:
+        """The model's number at every token: float32 [B, S]; index i is said after reading token i."""
+
+        def function(model, batch, hidden):
+            return model.values(hidden).t()
+
+        return map_rows(self.engine, rollouts, function, self.inference_micro_batch_size, extra=1)
+
+
+def _done(result) -> Future:
+    future = Future()
+    future.set_result(result)
+    return future

@@ -1,0 +1,171 @@
+"""Formatted data files (see data/) as token ids, and what was left out of them.
+
+A sample that can't be learnt from is dropped, counted and reported; a file with nothing usable is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aligner_lib.tokenizer import Tokenizer
+
+EXAMPLES = 3  # places shown for each reason
+
+
+@dataclass
+class Dropped:
+    """How many samples of a data set were left out, by reason, with the first places."""
+
+    total: int = 0  # samples seen, the dropped ones included
+    reasons: Counter = field(default_factory=Counter)
+    places: dict[str, list[str]] = field(default_factory=dict)
+
+    def drop(self, place: str, reason: str) -> None:
+        self.reasons[reason] += 1
+        self.places.setdefault(reason, [])
+        if len(self.places[reason]) < EXAMPLES:
+            self.places[reason].append(place)
+
+    def lines(self) -> list[str]:
+        return [
+            f"{count} of {self.total} samples left out: {reason} (first: {', '.join(self.places[reason])})"
+            for reason, count in self.reasons.items()
+        ]
+
+
+@dataclass(frozen=True)
+class SFTSample:
+    tokens: list[int]  # input, output, stop token
+    answer_start: int  # index of the output's first token
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class PairSample:
+    chosen: list[int]  # prompt, better response, stop token
+    rejected: list[int]  # the same prompt, worse response, stop token
+
+    def __len__(self) -> int:
+        return max(len(self.chosen), len(self.rejected))
+
+
+@dataclass(frozen=True)
+class PromptSample:
+    tokens: list[int]
+    text: str
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tuple[list[SFTSample], Dropped]:
+    """Samples of {"input", "output"} lines, in the template `{input} {output}` and a stop token.
+
+    Too long ones lose the end of their input, never of their output; where the output alone is too long, or
+    empty, the sample is dropped. max_length: tokens.
+    """
+
+    def make(record: dict) -> SFTSample | str:
+        prompt, answer = _text(record, "input"), _text(record, "output")
+        if not answer.strip():
+            return "empty output"
+        answer_ids = tokenizer.encode(" " + answer) + [tokenizer.eos_id]
+        room = max_length - len(answer_ids)
+        if room < 1:
+            return f"output longer than {max_length} tokens (encoder_seq_length)"
+        prompt_ids = tokenizer.encode(prompt)[:room]
+        if not prompt_ids:
+            return "empty input"
+        return SFTSample(prompt_ids + answer_ids, len(prompt_ids))
+
+    return _load(files, make)
+
+
+def load_pairs(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tuple[list[PairSample], Dropped]:
+    """Pairs of {"text"} lines, the chosen one first; both end with the stop token, as what PPO scores does."""
+
+    def make(records: tuple[dict, dict]) -> PairSample | str:
+        texts = [_text(record, "text") for record in records]
+        if not all(text.strip() for text in texts):
+            return "empty text"
+        chosen, rejected = (ids + [tokenizer.eos_id] for ids in tokenizer.encode_batch(texts))
+        if chosen == rejected:
+            return "chosen and rejected are equal"
+        if max(len(chosen), len(rejected)) > max_length:
+            return f"longer than {max_length} tokens (encoder_seq_length)"
+        return PairSample(chosen, rejected)
+
+    return _load(files, make, group=2)
+
+
+def load_prompts(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tuple[list[PromptSample], Dropped]:
+    """Prompts of {"text"} lines. max_length: tokens that leave room for a response."""
+
+    def make(record: dict) -> PromptSample | str:
+        text = _text(record, "text")
+        ids = tokenizer.encode(text)
+        if not ids:
+            return "empty text"
+        if len(ids) > max_length:
+            return f"longer than {max_length} tokens (encoder_seq_length less the response's max_length)"
+        return PromptSample(ids, text)
+
+    return _load(files, make)
+
+
+def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, Dropped]:
+    """Samples from groups of consecutive lines; make returns a sample, or the reason why there is none."""
+    samples, dropped = [], Dropped()
+    files = [Path(file) for file in files]
+    for file in files:
+        if not file.exists():
+            raise FileNotFoundError(f"data file {file} does not exist: `aligner data --help` shows how to make one")
+        with open(file, encoding="utf-8", errors="surrogateescape") as handle:
+            lines = [(number, line) for number, line in enumerate(handle, 1) if line.strip()]
+        for i in range(0, len(lines), group):
+            dropped.total += 1
+            place = f"{file.name}:{lines[i][0]}"
+            try:
+                if len(lines) - i < group:
+                    raise ValueError("a chosen line without its rejected one")
+                records = tuple(_parse(line) for _, line in lines[i : i + group])
+                sample = make(records if group > 1 else records[0])
+            except ValueError as error:
+                sample = str(error)
+            if isinstance(sample, str):
+                dropped.drop(place, sample)
+            else:
+                samples.append(sample)
+    if not samples:
+        raise ValueError(
+            f"no usable sample in {', '.join(map(str, files)) or 'an empty list of files'}: "
+            + ("; ".join(dropped.lines()) or "there is no line in it")
+        )
+    return samples, dropped
+
+
+def _parse(line: str) -> dict:
+    try:
+        line.encode("utf-8")
+        record = json.loads(line)
+    except UnicodeEncodeError:
+        raise ValueError("not UTF-8") from None
+    except json.JSONDecodeError:
+        raise ValueError("not JSON") from None
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    return record
+
+
+def _text(record: dict, key: str) -> str:
+    if key not in record:
+        raise ValueError(f"no key {key!r}")
+    if not isinstance(record[key], str):
+        raise ValueError(f"{key!r} is no text")
+    return record[key]

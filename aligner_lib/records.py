@@ -1,0 +1,85 @@
+"""The hand-offs between stages: one small typed record each.
+
+    B responses of this rank, S longest prompt + response
+
+[B, S-1] tensors follow aligner_lib.algorithms.ppo: index i belongs to the prediction of token i+1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class TokenBatch:
+    """Right-padded rows of token ids. Selecting rows also cuts the columns that none of them uses."""
+
+    tokens: Tensor  # int64 [B, S]
+    lengths: Tensor  # int64 [B], prompt + response, the stop token included
+
+    @property
+    def size(self) -> int:
+        return len(self.lengths)
+
+    def rows(self, index: list[int] | Tensor) -> TokenBatch:
+        """These rows, in this order: every field's own."""
+        index = torch.as_tensor(index, dtype=torch.int64)
+        width = int(self.lengths[index].max())
+        chosen = {}
+        for f in fields(self):
+            value = getattr(self, f.name)[index]
+            cut = width if f.name == "tokens" else width - 1
+            chosen[f.name] = value[:, :cut] if value.dim() == 2 else value
+        return replace(self, **chosen)
+
+    def to(self, device: torch.device) -> TokenBatch:
+        return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+
+@dataclass
+class Rollouts(TokenBatch):
+    """Prompts and the policy's responses to them."""
+
+    prompt_lengths: Tensor  # int64 [B]
+    ended: Tensor  # bool [B], by the stop token or an end string
+
+    @property
+    def response_lengths(self) -> Tensor:
+        return self.lengths - self.prompt_lengths
+
+    def prompt_tokens(self, row: int) -> list[int]:
+        return self.tokens[row, : self.prompt_lengths[row]].tolist()
+
+    def response_tokens(self, row: int) -> list[int]:
+        return self.tokens[row, self.prompt_lengths[row] : self.lengths[row]].tolist()
+
+
+@dataclass
+class Scores:
+    """What the critic side says about rollouts."""
+
+    rewards: Tensor  # float32 [B], the reward model's number for each response
+    values: Tensor  # float32 [B, S-1], the critic's estimate at each prediction
+
+
+@dataclass
+class Experience(Rollouts):
+    """Rollouts with all that training needs: what actor and critic learn from."""
+
+    mask: Tensor  # float32 [B, S-1], 1.0 on response tokens
+    logprobs: Tensor  # float32 [B, S-1], of the policy that generated them
+    values: Tensor  # float32 [B, S-1], of the critic at that time
+    advantages: Tensor  # float32 [B, S-1]
+    returns: Tensor  # float32 [B, S-1]
+
+
+def pad_rows(rows: list[list[int]], fill: int) -> tuple[Tensor, Tensor]:
+    """Ragged rows as (int64 [B, S] right-padded with fill, int64 [B] lengths)."""
+    lengths = torch.tensor([len(row) for row in rows])
+    tokens = torch.full((len(rows), int(lengths.max())), fill)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)] = torch.tensor(row)
+    return tokens, lengths

@@ -1,0 +1,170 @@
+"""Writing a run folder: the training process's side of `aligner_lib.runs`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from aligner_lib.jsonl import JsonlWriter, truncate_after
+from aligner_lib.runs import RunFolder
+
+HEARTBEAT_SECONDS = 2.0
+VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
+
+
+class RunWriter:
+    """Writes one run. A context: it notes how the run ended, also when it ended by an exception.
+
+        with RunWriter(path, kind="sft", config=..., ...) as run:
+            run.log(step, {"train/loss": 1.5})
+    """
+
+    def __init__(self, path: Path, *, kind: str, config: dict, seed: int, hashes: dict[str, str], max_steps: int):
+        self.folder = RunFolder(path)
+        self.path = self.folder.path
+        self.path.mkdir(parents=True, exist_ok=True)
+        before = self.folder.info
+        if self.folder.status == "running" and before.get("pid") != os.getpid():
+            raise FileExistsError(
+                f"{self.path} belongs to a run that is still going (pid {before['pid']}): stop it first "
+                f"(`aligner stop {self.path}`) or choose another folder"
+            )
+        self._info = {
+            "name": self.path.name,
+            "kind": kind,
+            "status": "running",
+            "message": "",
+            "config": config,
+            "seed": seed,
+            "versions": _versions(),
+            "git_commit": _git_commit(),
+            "hashes": hashes,
+            "created": before.get("created", time.time()),
+            "resumed": before.get("resumed", -1) + 1,
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "max_steps": max_steps,
+            "heartbeat": {"time": time.time(), "step": 0},
+        }
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._beat = threading.Thread(target=self._keep_beating, daemon=True)
+        self._tensorboard = None
+
+    def start(self, step: int, *, tensorboard: bool = True) -> None:
+        """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off."""
+        (self.path / "control").mkdir(exist_ok=True)
+        (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
+        for name in ("metrics.jsonl", "rollouts.jsonl"):
+            truncate_after(self.path / name, step if step else -1)
+        self._metrics = JsonlWriter(self.path / "metrics.jsonl")
+        self._rollouts = JsonlWriter(self.path / "rollouts.jsonl")
+        self._info["heartbeat"]["step"] = step
+        if tensorboard:
+            self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
+        self._write_info()
+        self._beat.start()
+
+    # -- while it runs --------------------------------------------------------------------------------------------
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Append one metrics record."""
+        now = time.time()
+        self._metrics.append({"step": step, "time": round(now, 3), **metrics})
+        self._info["heartbeat"] = {"time": now, "step": step}
+        self._write_info()
+        if self._tensorboard is not None:
+            for name, value in metrics.items():
+                self._tensorboard.add_scalar(name, value, step, walltime=now)
+
+    def log_rollouts(self, records: list[dict]) -> None:
+        for record in records:
+            self._rollouts.append(record)
+
+    def stop_requested(self) -> bool:
+        return (self.path / "control" / "stop").exists()
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def checkpoint_aside(self, step: int) -> Path:
+        """The folder to write a checkpoint into before it is complete."""
+        aside = self.path / "checkpoints" / f".writing_step_{step:06d}"
+        if aside.exists():
+            shutil.rmtree(aside)  # of an attempt that was killed while writing
+        aside.mkdir(parents=True)
+        return aside
+
+    def accept_checkpoint(self, aside: Path, step: int, keep: int, check: Callable[[Path], None]) -> Path:
+        """Check a checkpoint written aside, give it its name, and remove older ones beyond `keep`."""
+        check(aside)
+        final = aside.parent / f"step_{step:06d}"
+        if final.exists():
+            shutil.rmtree(final)
+        aside.rename(final)
+        for old in self.folder.checkpoints()[:-keep]:
+            shutil.rmtree(old)
+        return final
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def finish(self, status: str, message: str = "") -> None:
+        with self._lock:
+            self._info |= {"status": status, "message": message}
+        self._write_info()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, kind, error, _) -> None:
+        if error is not None and self._info["status"] == "running":
+            message = str(error) if str(error) else type(error).__name__
+            self.finish("stopped" if kind is KeyboardInterrupt else "failed", message)
+        self._stopped.set()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def _keep_beating(self) -> None:
+        while not self._stopped.wait(HEARTBEAT_SECONDS):
+            self._info["heartbeat"]["time"] = time.time()
+            self._write_info()
+
+    def _write_info(self) -> None:
+        with self._lock:
+            aside = self.path / ".run.json"
+            try:
+                aside.write_text(json.dumps(self._info, indent=1))
+                aside.rename(self.path / "run.json")
+            except OSError:  # a full disk must not keep the end of the run from being told on the terminal
+                aside.unlink(missing_ok=True)
+                if self._info["status"] == "running":
+                    raise
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in VERSIONED:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git_commit() -> str:
+    here = Path(__file__).parent
+    result = subprocess.run(["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return result.stdout.strip()
+
+
+def _tensorboard_writer(folder: Path, step: int):
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(folder, purge_step=step + 1 if step else None)

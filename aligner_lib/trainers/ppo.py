@@ -1,0 +1,213 @@
+"""PPO: the policy answers prompts, is scored, and moves towards what scored well without leaving its reference.
+
+    B responses of this rank, S longest prompt + response
+
+Algorithm: Ouyang et al. 2022 (arXiv:2203.02155), in NeMo-Aligner's form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from aligner_lib.algorithms import ppo
+from aligner_lib.algorithms.batching import global_batch, length_grouped, share_of_rank
+from aligner_lib.critic import CriticService
+from aligner_lib.datasets import PromptSample
+from aligner_lib.megatron import parallel
+from aligner_lib.megatron.cpu import DEVICE
+from aligner_lib.megatron.engine import LossTerms
+from aligner_lib.policy import Policy, selected_logprobs
+from aligner_lib.records import Experience, Rollouts, Scores
+from aligner_lib.run_writer import RunWriter
+from aligner_lib.timers import Timers
+from aligner_lib.trainers.ppo_report import rollout_metrics, rollout_records
+from aligner_lib.trainers.rate import Rate
+
+
+class KLBoundError(RuntimeError):
+    """The policy has gone further from its reference than the configured bound."""
+
+
+@dataclass(frozen=True)
+class PPOSettings:
+    """See config_schema for what each one means."""
+
+    num_rollout_samples: int
+    global_batch_size: int
+    micro_batch_size: int
+    rollout_micro_batch_size: int
+    val_rollout_micro_batch_size: int
+    num_val_samples: int
+    initial_policy_kl_penalty: float
+    use_absolute_kl: bool
+    discount_factor: float
+    gae_lambda: float
+    normalize_advantages: bool
+    ratio_eps: float
+    entropy_bonus: float
+    critic_warmup_steps: int
+    max_init_policy_kl: float | None
+    seed: int
+
+
+@dataclass
+class PPOTrainer:
+    """One step is one rollout and the optimiser steps that learn from it."""
+
+    policy: Policy
+    critic: CriticService
+    train_prompts: list[PromptSample]
+    val_prompts: list[PromptSample]
+    rate: Rate
+    critic_rate: Rate
+    settings: PPOSettings
+    run: RunWriter | None  # on the first rank
+
+    def step(self, step: int) -> dict[str, float]:
+        s, timers = self.settings, Timers()
+
+        # 1  Rollout: the policy answers this step's prompts.
+        picked = global_batch(len(self.train_prompts), step - 1, s.num_rollout_samples, s.seed)
+        with timers("rollout_time"):
+            with timers("generate"):
+                rollouts = self._rollout([self.train_prompts[i] for i in picked], step, s.rollout_micro_batch_size)
+            scoring = self.critic.infer(rollouts)
+
+            # 2  Log-probabilities of the responses under the policy and under its reference.
+            with timers("logprobs"):
+                logprobs, entropies = self.policy.logprobs(rollouts)
+            with timers("init_logprobs"):
+                reference_logprobs = self.policy.reference_logprobs(rollouts)
+            with timers("critic_wait"):
+                scores = scoring.result()
+
+        # 3  Rewards less the KL penalty become advantages and returns.
+        experience, kl, token_rewards = self._experience(rollouts, scores, logprobs, reference_logprobs)
+        metrics = rollout_metrics(experience, scores.rewards, kl, token_rewards, entropies)
+        self._report("train", step, experience, scores.rewards, kl, experience.advantages)
+        self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
+
+        # 4  Actor and critic learn from it, one global batch after the other.
+        with timers("train_time"):
+            metrics |= self._train(step, experience)
+        metrics["train_rollouts/consumed_samples"] = step * s.num_rollout_samples
+        metrics["train_rollouts/epoch"] = step * s.num_rollout_samples / len(self.train_prompts)
+        return metrics | timers.seconds
+
+    def validate(self, step: int) -> dict[str, float]:
+        """Rewards on held-out prompts, sampled with the same random numbers at every validation."""
+        prompts = self.val_prompts[: self.settings.num_val_samples]
+        rollouts = self._rollout(prompts, 0, self.settings.val_rollout_micro_batch_size)
+        rewards = self.critic.infer(rollouts).result().rewards
+        self._report("validation", step, rollouts, rewards)
+        return rollout_metrics(rollouts, rewards)
+
+    def save(self, folder: Path) -> None:
+        self.policy.engine.save(folder)
+        self.critic.save(folder / "critic")
+        if parallel.is_first_rank():
+            self.policy.tokenizer.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self.policy.engine.load(folder, with_optimizer=True)
+        self.critic.load(folder / "critic")
+
+    # -- the stages -----------------------------------------------------------------------------------------------
+
+    def _rollout(self, prompts: list[PromptSample], step: int, micro_batch_size: int) -> Rollouts:
+        """This rank's responses. A response's seed is its place in the run, so no layout changes what is drawn."""
+        numbered = list(enumerate(prompts))
+        mine = self._share(numbered)
+        seeds = [hash((self.settings.seed, step, number)) & 0x7FFF_FFFF_FFFF_FFFF for number, _ in mine]
+        return self.policy.rollout([prompt.tokens for _, prompt in mine], seeds, micro_batch_size)
+
+    def _share(self, items: list) -> list:
+        """This rank's items, global batch by global batch: each optimiser step sees the same samples in any layout."""
+        size = self.settings.global_batch_size
+        batches = [items[i : i + size] for i in range(0, len(items), size)]
+        return [item for batch in batches for item in share_of_rank(batch, parallel.dp_rank(), parallel.dp_size())]
+
+    def _experience(
+        self, rollouts: Rollouts, scores: Scores, logprobs: Tensor, reference_logprobs: Tensor
+    ) -> tuple[Experience, Tensor, Tensor]:
+        """What to learn from, the KL of each token and the reward of each token."""
+        s = self.settings
+        mask = ppo.response_mask(rollouts.prompt_lengths, rollouts.lengths, rollouts.tokens.shape[1] - 1)
+        kl = ppo.kl_penalty(logprobs, reference_logprobs, s.use_absolute_kl) * mask
+        rewards = ppo.rewards_with_kl(scores.rewards, kl, rollouts.lengths, s.initial_policy_kl_penalty)
+        advantages, returns = ppo.advantages_and_returns(
+            scores.values, rewards, mask, s.discount_factor, s.gae_lambda
+        )
+        if s.normalize_advantages:
+            advantages = ppo.normalize(advantages, mask, parallel.sum_over_dp)
+        experience = Experience(
+            **vars(rollouts), mask=mask, logprobs=logprobs, values=scores.values, advantages=advantages, returns=returns
+        )
+        return experience, kl, rewards
+
+    def _train(self, step: int, experience: Experience) -> dict[str, float]:
+        updates = self.settings.num_rollout_samples // self.settings.global_batch_size
+        local_size = experience.size // updates
+        warming_up = step <= self.settings.critic_warmup_steps
+        done: list[dict[str, float]] = []
+        for update in range(updates):
+            number = (step - 1) * updates + update + 1
+            batch = experience.rows(torch.arange(update * local_size, (update + 1) * local_size))
+            learning = self.critic.train(batch, self.critic_rate(number))
+            figures = {} if warming_up else self._train_actor(batch, self.rate(number), number)
+            critic = learning.result()
+            figures |= {"critic/loss": critic["loss"], "critic/grad_norm": critic["grad_norm"]}
+            figures["critic/lr"] = self.critic_rate(number)
+            done.append(figures)
+        means = {name: sum(figures[name] for figures in done) / updates for name in done[0]}
+        if not warming_up:
+            means["train_optim/first_ppo_ratio"] = done[0]["train_optim/ppo_ratio"]
+            means["train_optim/optim_step"] = done[-1]["train_optim/optim_step"]
+        return means
+
+    def _train_actor(self, batch: Experience, lr: float, optim_step: int) -> dict[str, float]:
+        groups = length_grouped(batch.lengths.tolist(), self.settings.micro_batch_size)
+        micro_batches = [batch.rows(group).to(DEVICE) for group in groups]
+        terms = self.policy.engine.train_step(micro_batches, self._actor_loss, lr)
+        return {f"train_optim/{name}": value for name, value in terms.items()} | {
+            "train_optim/lr": lr,
+            "train_optim/optim_step": optim_step,
+        }
+
+    def _actor_loss(self, model, batch: Experience, hidden: Tensor) -> LossTerms:
+        """The clipped loss over responses that ended; one that was cut off says nothing about when to stop."""
+        s = self.settings
+        mask = (batch.mask * batch.ended[:, None]).bool()
+        logprobs, entropies = selected_logprobs(
+            model, batch.tokens, hidden, mask, self.policy.sampling.temperature, with_entropy=s.entropy_bonus != 0
+        )
+        losses, ratio, clipped = ppo.actor_loss(logprobs, batch.logprobs[mask], batch.advantages[mask], s.ratio_eps)
+        bonus = s.entropy_bonus * entropies.sum() if entropies is not None else losses.new_zeros(())
+        sums = {
+            "ppo_ratio": ratio.sum(),
+            "ppo_ratio_clamped": clipped.sum(),
+            "clip_fraction": (ratio != clipped).float().sum(),
+            "scaled_entropy": bonus,
+        }
+        return LossTerms(losses.sum() - bonus, mask.sum(), sums)
+
+    # -- watching -------------------------------------------------------------------------------------------------
+
+    def _check_kl(self, kl: float, step: int) -> None:
+        bound = self.settings.max_init_policy_kl
+        if bound is not None and kl > bound:
+            raise KLBoundError(
+                f"at step {step} the KL to the reference is {kl:.3f} nats a token, beyond trainer.ppo.max_init_policy_kl="
+                f"{bound}: raise trainer.ppo.initial_policy_kl_penalty or lower model.optim.lr, and start from the last "
+                "checkpoint"
+            )
+
+    def _report(self, split: str, step: int, rollouts: Rollouts, rewards: Tensor, kl=None, advantages=None) -> None:
+        records = rollout_records(split, step, self.policy.tokenizer, rollouts, rewards, kl, advantages)
+        gathered = parallel.gather_over_dp(records)
+        if self.run is not None:
+            self.run.log_rollouts([record for records in gathered for record in records])

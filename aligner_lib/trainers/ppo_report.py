@@ -1,0 +1,84 @@
+"""What a PPO step tells about its rollouts: metrics, and the records of rollouts.jsonl. See docs/metrics.md."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aligner_lib.megatron import parallel
+from aligner_lib.records import Experience, Rollouts
+from aligner_lib.tokenizer import Tokenizer
+
+
+def rollout_metrics(
+    rollouts: Rollouts,
+    rewards: Tensor,
+    kl: Tensor | None = None,
+    token_rewards: Tensor | None = None,
+    entropies: Tensor | None = None,
+) -> dict[str, float]:
+    """Means and spreads over all ranks' responses. With kl (training) under train_rollouts/, without under val_rollouts/."""
+    group = "val_rollouts" if kl is None else "train_rollouts"
+    lengths = rollouts.response_lengths.float()
+    per_response = {
+        "rewards": rewards,
+        "response_lengths": lengths,
+        "prompt_lengths": rollouts.prompt_lengths.float(),
+        "generation_length": rollouts.lengths.float(),
+        "fraction_of_samples_properly_ended": rollouts.ended.float(),
+    }
+    if kl is not None:
+        per_response["rewards_with_kl"] = token_rewards.sum(dim=1)
+    figures = {name: _mean_std(values)[0] for name, values in per_response.items()}
+    figures["rewards_std"] = _mean_std(rewards)[1]
+    figures["rollout_size"] = parallel.sum_over_dp(torch.tensor([float(rollouts.size)])).item()
+    if isinstance(rollouts, Experience):
+        counts = rollouts.mask.bool()
+        figures["init_policy_kl"] = _mean_std(kl[counts])[0]
+        figures["entropy"] = _mean_std(entropies[counts])[0]
+        for name in ("advantages", "returns", "values"):
+            figures[f"{name}_mean"], figures[f"{name}_std"] = _mean_std(getattr(rollouts, name)[counts])
+    return {f"{group}/{name}": value for name, value in figures.items()}
+
+
+def rollout_records(
+    split: str,
+    step: int,
+    tokenizer: Tokenizer,
+    rollouts: Rollouts,
+    rewards: Tensor,
+    kl: Tensor | None = None,
+    advantages: Tensor | None = None,
+) -> list[dict]:
+    """One record a response, with its tokens' KL and advantages where there are some."""
+    records = []
+    for row in range(rollouts.size):
+        response = rollouts.response_tokens(row)
+        text_ids = response[:-1] if response[-1] == tokenizer.eos_id else response
+        record = {
+            "step": step,
+            "split": split,
+            "prompt": tokenizer.decode(rollouts.prompt_tokens(row)),
+            "response": tokenizer.decode(text_ids),
+            "reward": rewards[row].item(),
+            "length": len(response),
+            "ended": bool(rollouts.ended[row]),
+        }
+        if kl is not None:
+            first = int(rollouts.prompt_lengths[row]) - 1
+            tokens = slice(first, first + len(response))
+            record["kl"] = kl[row, tokens].mean().item()
+            record["tokens"] = tokenizer.tokens(response)
+            record["token_kl"] = [round(value, 5) for value in kl[row, tokens].tolist()]
+            record["token_advantage"] = [round(value, 5) for value in advantages[row, tokens].tolist()]
+        records.append(record)
+    return records
+
+
+def _mean_std(values: Tensor) -> tuple[float, float]:
+    """Mean and uncorrected standard deviation over all ranks."""
+    values = values.double()
+    count, total = parallel.sum_over_dp(torch.tensor([values.numel(), values.sum()], dtype=torch.float64)).tolist()
+    mean = total / max(count, 1.0)
+    squares = parallel.sum_over_dp(((values - mean) ** 2).sum()).item()
+    return mean, (squares / max(count, 1.0)) ** 0.5
