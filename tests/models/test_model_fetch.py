@@ -232,7 +232,8 @@ def test_the_hub_comes_first(net, hub_files, tmp_path, capsys):
     assert_whole(fetch("tiny", cache=tmp_path / "cache"))
 
 
-def test_a_hub_download_that_breaks_off_goes_on(net, hub_files, tmp_path):
+def test_a_hub_download_that_breaks_off_goes_on(net, hub_files, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)  # what it keeps at least
     hub_files.cut[WEIGHTS] = 200_000
     with serve(hub_files) as hub:
         net(hub=hub)

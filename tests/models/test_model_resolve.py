@@ -44,7 +44,7 @@ def test_a_run_stands_for_its_latest_whole_checkpoint(run):
 
 
 def test_what_was_tried_is_told(tmp_path):
-    with pytest.raises(ValueError, match="no model.json in .*/policy, .*checkpoints/step_"):
+    with pytest.raises(ValueError, match=r"no model\.json in .*/policy, .*checkpoints/step_"):
         resolve(tmp_path)
     with pytest.raises(
         ValueError, match="smolllm does not exist, and the models known by name are 'smollm2-135m'"

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_llama import ARCH, random_weights, write_gguf
 
-from aligner_lib.models import import_hf
+from aligner_lib.architecture import Architecture
+from aligner_lib.models import import_hf, resolve
+from aligner_lib.models.gguf_tokenizer import write_tokenizer
 from aligner_lib.tokenizer import Tokenizer
 
 TEXTS = [
@@ -51,8 +53,22 @@ def test_the_configuration_comes_along(rebuilt, smoke):
     assert rebuilt.eos_id == 2
 
 
-def test_digits_stay_apart(rebuilt):
-    assert rebuilt.tokens(rebuilt.encode("x2024"))[-4:] == ["2", "0", "2", "4"]
+@pytest.mark.parametrize(("pre", "ids"), [("smollm", [0, 0, 1, 0]), ("gpt-2", [0, 2, 0])])
+def test_digits_stay_apart_where_the_pre_tokenizer_says_so(tmp_path, pre, ids):
+    """A vocabulary that could join 1 and 2; the text is 1121."""
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": ["1", "2", "12", "<end>"],
+        "tokenizer.ggml.token_type": [1, 1, 1, 3],
+        "tokenizer.ggml.merges": ["1 2"],
+        "tokenizer.ggml.bos_token_id": 3,
+        "tokenizer.ggml.eos_token_id": 3,
+        "llama.context_length": 8,
+    }
+    write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
+    assert Tokenizer(tmp_path).encode("1121") == ids
+    assert Tokenizer(tmp_path).encode("1121<end>") == [*ids, 3]
 
 
 def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, smoke):
@@ -66,22 +82,44 @@ def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, 
     assert Tokenizer(out).config["chat_template"] == Tokenizer(smoke).config["chat_template"]
 
 
-@pytest.mark.model
-@pytest.mark.slow
-def test_smollm2_has_transformers_ids(smollm2, tmp_path):
-    """The vocabulary, merges and special tokens as `transformers` takes them.
-
-    transformers 5 reads a GGUF's tokens but not its pre-tokenizer's name, and would leave digits together: it is given
-    the one that SmolLM's own tokenizer.json has.
-    """
+def with_digits_apart(tokenizer):
+    """transformers 5 reads a GGUF's vocabulary and merges, but not which pre-tokenizer it names: give it SmolLM's."""
     from tokenizers import pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
-    reference = PreTrainedTokenizerFast.from_pretrained(smollm2)
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    reference.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [digits, pre_tokenizers.ByteLevel(False)]
+    digits, byte_level = (
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
     )
-    tokenizer = Tokenizer(smollm2)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
+    return tokenizer
+
+
+def test_same_ids_as_transformers(tmp_path, smoke):
+    from transformers import AutoTokenizer
+
+    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
+    reference = with_digits_apart(AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name))
+    tokenizer = Tokenizer(import_hf(path, tmp_path / "model"))
     for text in TEXTS:
         assert tokenizer.encode(text) == reference.encode(text, add_special_tokens=False)
+
+
+# what transformers 5.23 gave for SmolLM2's GGUF file, digits apart; whichever source it was fetched from gives the same
+SMOLLM2_IDS = {
+    "The capital of France is Paris.": [504, 3575, 282, 4649, 314, 7042, 30],
+    "x = 2024\n\t\t7 - 3.5": [104, 446, 216, 34, 32, 34, 36, 3558, 39, 731, 216, 35, 30, 37],
+    "naïve café, 北京 😀 ½": [3546, 46494, 37366, 28, 13223, 230, 241, 16736, 122, 40303, 218, 216, 16738],
+    "<|im_start|>user\nhi<|im_end|>\n": [1, 4093, 198, 6004, 2, 198],
+}
+
+
+@pytest.mark.model
+def test_smollm2_is_itself(smollm2):
+    tokenizer, arch = Tokenizer(smollm2), Architecture.load(smollm2)
+    assert {text: tokenizer.encode(text) for text in SMOLLM2_IDS} == SMOLLM2_IDS
+    assert tokenizer.config["eos_token"] == "<|im_end|>"
+    assert tokenizer.vocab_size == arch.vocab_size == 49152
+    assert "<|im_start|>" in tokenizer.config["chat_template"]
+    assert arch.num_parameters == 134_515_008
+    assert (arch.rotary_base, arch.norm_epsilon, arch.tied_embeddings) == (100_000.0, 1e-5, True)
+    assert resolve("smollm2-135m") == smollm2
