@@ -278,4 +278,14 @@ class PPOConfig:
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 
-SCHEMAS = {"sft": SFTConfig, "rm": RewardModelConfig, "ppo": PPOConfig}
+# ---- evaluation -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class EvaluateConfig(PPOConfig):
+    """PPO's settings, and which policy to evaluate; pretrained_checkpoint is the reference that KL is measured to."""
+
+    policy: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+
+
+SCHEMAS = {"sft": SFTConfig, "rm": RewardModelConfig, "ppo": PPOConfig, "evaluate": EvaluateConfig}

@@ -25,13 +25,13 @@ from aligner_lib.tokenizer import Tokenizer
 
 
 def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
-    """Run a job (`sft`, `rm` or `ppo`) to its end in this process, which is one rank of the layout.
+    """Run a job (`sft`, `rm`, `ppo` or `evaluate`) to its end in this process, which is one rank of the layout.
 
     The run folder is exp_manager.explicit_log_dir. Raises UserError for what the user can put right.
     """
     if not config.exp_manager.explicit_log_dir:
         raise UserError("there is no run folder: set exp_manager.explicit_log_dir=… (or --run DIR)")
-    build = {"sft": _build_sft, "rm": _build_reward_model, "ppo": _build_ppo}[kind]
+    build = {"sft": _build_sft, "rm": _build_reward_model, "ppo": _build_ppo, "evaluate": _build_evaluation}[kind]
     _join_processes(config)
     from aligner_lib.megatron import parallel
     from aligner_lib.megatron.engine import NonFiniteError
@@ -198,12 +198,46 @@ def _build_ppo(config: DictConfig, say):
     return make, max_steps, loop, hashes
 
 
-def _in_process_critic(config: DictConfig):
+def _build_evaluation(config: DictConfig, say):
+    """PPO's config with `policy.restore_from_path`: the reference is pretrained_checkpoint, as in PPO."""
+    from aligner_lib.megatron.generate import Sampling
+    from aligner_lib.policy import Policy
+    from aligner_lib.trainers.evaluate import Evaluation
+
+    model, ppo = config.model, config.model.ppo
+    reference = resolve(_required(config.pretrained_checkpoint.restore_from_path, "pretrained_checkpoint.restore_from_path"))
+    start = resolve(_required(config.policy.restore_from_path, "policy.restore_from_path"))
+    tokenizer = Tokenizer(reference)
+    response = ppo.length_params.max_length or model.encoder_seq_length // 2
+    files = _files(model.data.data_prefix.get("validation"), "model.data.data_prefix.validation")
+    prompts = _told(say, "validation", load_prompts(files, tokenizer, model.encoder_seq_length - response))
+
+    def make(run):
+        engine = _engine(Architecture.load(reference), config, reference)
+        forward = ppo.logprob_forward_micro_batch_size or model.micro_batch_size
+        policy = Policy(engine, tokenizer, _sampling(Sampling, ppo, response), forward_micro_batch_size=forward)
+        engine.load(start)  # after Policy has taken its copy of the reference
+        return Evaluation(
+            policy=policy,
+            critic=_in_process_critic(config.critic, trains=False),
+            prompts=prompts[: ppo.num_val_samples],
+            rollout_micro_batch_size=ppo.val_rollout_micro_batch_size or ppo.rollout_micro_batch_size,
+            seed=model.seed,
+            run=run,
+        )
+
+    hashes = _hashes(start, *files) | {"reward_model": model_hash(_reward_model_folder(config.critic))}
+    return make, 0, config.trainer.ppo, hashes
+
+
+def _in_process_critic(config: DictConfig, trains: bool = True):
     from aligner_lib.critic import InProcessCritic
 
     start = _reward_model_folder(config)
     return InProcessCritic(
-        engine=_trainable(_scalar(start), config, config.trainer.ppo.gradient_clip_val, start),
+        engine=_trainable(_scalar(start), config, config.trainer.ppo.gradient_clip_val, start)
+        if trains
+        else _engine(_scalar(start), config, start),
         scale=RewardScale.load(start),
         loss_clip=config.model.loss_clip_val,
         micro_batch_size=config.model.micro_batch_size,
@@ -233,23 +267,25 @@ def _join_processes(config: DictConfig) -> None:
 
 
 def _trainable(architecture: Architecture, config: DictConfig, clip: float, start: Path):
+    optim = config.model.optim
+    settings = {"lr": optim.lr, "weight_decay": optim.weight_decay, "betas": list(optim.betas), "eps": optim.eps}
+    return _engine(architecture, config, start, optim=settings, clip=clip)
+
+
+def _engine(architecture: Architecture, config: DictConfig, start: Path, **training):
+    """An engine with the weights of `start`; without `training` it only computes."""
     from aligner_lib.megatron.cpu import HAS_CUDA
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.model import Numerics
 
-    model, optim = config.model, config.model.optim
+    model = config.model
     numerics = Numerics(
         bf16=HAS_CUDA and str(config.trainer.precision).startswith("bf16"),
         recompute_granularity=model.activations_checkpoint_granularity,
         recompute_method=model.activations_checkpoint_method,
         recompute_num_layers=model.activations_checkpoint_num_layers,
     )
-    engine = Engine(
-        architecture,
-        numerics,
-        {"lr": optim.lr, "weight_decay": optim.weight_decay, "betas": list(optim.betas), "eps": optim.eps},
-        clip,
-    )
+    engine = Engine(architecture, numerics, **training)
     engine.load(start)
     return engine
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 import warnings
 
@@ -32,8 +31,8 @@ def prepare() -> None:
     warnings.filterwarnings("ignore", module=r"megatron\.core.*")
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # says that there is no CUDA
-    if "distutils" in sys.modules:  # torch's extension builder loads setuptools, which refuses to come after distutils
-        os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+    for name in [name for name in sys.modules if name.split(".")[0] == "distutils"]:
+        del sys.modules[name]  # torch's extension builder loads setuptools, which refuses to come after distutils
     if HAS_CUDA:
         return
     cpu = torch.device("cpu")

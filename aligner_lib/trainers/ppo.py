@@ -23,8 +23,9 @@ from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.policy import Policy, selected_logprobs
 from aligner_lib.records import Experience, Rollouts, Scores
 from aligner_lib.run_writer import RunWriter
+from aligner_lib.seeds import response_seed
 from aligner_lib.timers import Timers
-from aligner_lib.trainers.ppo_report import rollout_metrics, rollout_records
+from aligner_lib.trainers.ppo_report import experience_metrics, rollout_metrics, rollout_records
 from aligner_lib.trainers.rate import Rate
 
 
@@ -87,13 +88,15 @@ class PPOTrainer:
 
         # 3  Rewards less the KL penalty become advantages and returns.
         experience, kl, token_rewards = self._experience(rollouts, scores, logprobs, reference_logprobs)
-        metrics = rollout_metrics(experience, scores.rewards, kl, token_rewards, entropies)
+        metrics = rollout_metrics("train_rollouts", experience, scores.rewards)
+        metrics |= experience_metrics(experience, kl, token_rewards, entropies)
         self._report("train", step, experience, scores.rewards, kl, experience.advantages)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
 
         # 4  Actor and critic learn from it, one global batch after the other.
         with timers("train_time"):
             metrics |= self._train(step, experience)
+        metrics["train_rollouts/kl_coef"] = s.initial_policy_kl_penalty
         metrics["train_rollouts/consumed_samples"] = step * s.num_rollout_samples
         metrics["train_rollouts/epoch"] = step * s.num_rollout_samples / len(self.train_prompts)
         return metrics | timers.seconds
@@ -104,7 +107,7 @@ class PPOTrainer:
         rollouts = self._rollout(prompts, 0, self.settings.val_rollout_micro_batch_size)
         rewards = self.critic.infer(rollouts).result().rewards
         self._report("validation", step, rollouts, rewards)
-        return rollout_metrics(rollouts, rewards)
+        return rollout_metrics("val_rollouts", rollouts, rewards)
 
     def save(self, folder: Path) -> None:
         self.policy.engine.save(folder)
@@ -122,7 +125,7 @@ class PPOTrainer:
         """This rank's responses. A response's seed is its place in the run, so no layout changes what is drawn."""
         numbered = list(enumerate(prompts))
         mine = self._share(numbered)
-        seeds = [hash((self.settings.seed, step, number)) & 0x7FFF_FFFF_FFFF_FFFF for number, _ in mine]
+        seeds = [response_seed(self.settings.seed, step, number) for number, _ in mine]
         return self.policy.rollout([prompt.tokens for _, prompt in mine], seeds, micro_batch_size)
 
     def _share(self, items: list) -> list:
@@ -170,8 +173,10 @@ class PPOTrainer:
         return means
 
     def _train_actor(self, batch: Experience, lr: float, optim_step: int) -> dict[str, float]:
-        groups = length_grouped(batch.lengths.tolist(), self.settings.micro_batch_size)
-        micro_batches = [batch.rows(group).to(DEVICE) for group in groups]
+        """One optimiser step of the actor, on the responses that ended: the loss takes no others (see _actor_loss)."""
+        learnable = batch.rows(torch.nonzero(batch.ended).flatten()) if batch.ended.any() else batch.rows([0])
+        groups = length_grouped(learnable.lengths.tolist(), self.settings.micro_batch_size)
+        micro_batches = [learnable.rows(group).to(DEVICE) for group in groups]
         terms = self.policy.engine.train_step(micro_batches, self._actor_loss, lr)
         return {f"train_optim/{name}": value for name, value in terms.items()} | {
             "train_optim/lr": lr,

@@ -10,35 +10,33 @@ from aligner_lib.records import Experience, Rollouts
 from aligner_lib.tokenizer import Tokenizer
 
 
-def rollout_metrics(
-    rollouts: Rollouts,
-    rewards: Tensor,
-    kl: Tensor | None = None,
-    token_rewards: Tensor | None = None,
-    entropies: Tensor | None = None,
-) -> dict[str, float]:
-    """Means and spreads over all ranks' responses. With kl (training) under train_rollouts/, without under val_rollouts/."""
-    group = "val_rollouts" if kl is None else "train_rollouts"
-    lengths = rollouts.response_lengths.float()
+def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:
+    """Means over all ranks' responses under group/, and the standard deviation of the rewards."""
     per_response = {
         "rewards": rewards,
-        "response_lengths": lengths,
+        "response_lengths": rollouts.response_lengths.float(),
         "prompt_lengths": rollouts.prompt_lengths.float(),
         "generation_length": rollouts.lengths.float(),
         "fraction_of_samples_properly_ended": rollouts.ended.float(),
     }
-    if kl is not None:
-        per_response["rewards_with_kl"] = token_rewards.sum(dim=1)
-    figures = {name: _mean_std(values)[0] for name, values in per_response.items()}
-    figures["rewards_std"] = _mean_std(rewards)[1]
+    figures = {name: mean_std(values)[0] for name, values in per_response.items()}
+    figures["rewards_std"] = mean_std(rewards)[1]
     figures["rollout_size"] = parallel.sum_over_dp(torch.tensor([float(rollouts.size)])).item()
-    if isinstance(rollouts, Experience):
-        counts = rollouts.mask.bool()
-        figures["init_policy_kl"] = _mean_std(kl[counts])[0]
-        figures["entropy"] = _mean_std(entropies[counts])[0]
-        for name in ("advantages", "returns", "values"):
-            figures[f"{name}_mean"], figures[f"{name}_std"] = _mean_std(getattr(rollouts, name)[counts])
+    figures["tokens"] = figures["rollout_size"] * figures["generation_length"]
     return {f"{group}/{name}": value for name, value in figures.items()}
+
+
+def experience_metrics(experience: Experience, kl: Tensor, token_rewards: Tensor, entropies: Tensor) -> dict[str, float]:
+    """Means and spreads over all ranks' response tokens, under train_rollouts/."""
+    counts = experience.mask.bool()
+    figures = {
+        "init_policy_kl": mean_std(kl[counts])[0],
+        "entropy": mean_std(entropies[counts])[0],
+        "rewards_with_kl": mean_std(token_rewards.sum(dim=1))[0],
+    }
+    for name in ("advantages", "returns", "values"):
+        figures[f"{name}_mean"], figures[f"{name}_std"] = mean_std(getattr(experience, name)[counts])
+    return {f"train_rollouts/{name}": value for name, value in figures.items()}
 
 
 def rollout_records(
@@ -70,12 +68,13 @@ def rollout_records(
             record["kl"] = kl[row, tokens].mean().item()
             record["tokens"] = tokenizer.tokens(response)
             record["token_kl"] = [round(value, 5) for value in kl[row, tokens].tolist()]
-            record["token_advantage"] = [round(value, 5) for value in advantages[row, tokens].tolist()]
+            if advantages is not None:
+                record["token_advantage"] = [round(value, 5) for value in advantages[row, tokens].tolist()]
         records.append(record)
     return records
 
 
-def _mean_std(values: Tensor) -> tuple[float, float]:
+def mean_std(values: Tensor) -> tuple[float, float]:
     """Mean and uncorrected standard deviation over all ranks."""
     values = values.double()
     count, total = parallel.sum_over_dp(torch.tensor([values.numel(), values.sum()], dtype=torch.float64)).tolist()

@@ -47,7 +47,7 @@ class RewardModelTrainer:
             "train/grad_norm": terms["grad_norm"],
             "train/lr": lr,
             "train/step_time": seconds,
-            "train/tokens_per_second": sum(len(self.train[i].chosen) + len(self.train[i].rejected) for i in picked) / seconds,
+            "train/tokens": sum(len(self.train[i].chosen) + len(self.train[i].rejected) for i in picked),
             "train/consumed_samples": step * self.global_batch_size,
             "train/epoch": step * self.global_batch_size / len(self.train),
         }

@@ -54,7 +54,7 @@ class SFTTrainer:
             "train/grad_norm": terms["grad_norm"],
             "train/lr": lr,
             "train/step_time": seconds,
-            "train/tokens_per_second": sum(len(self.train[i]) for i in picked) / seconds,
+            "train/tokens": sum(len(self.train[i]) for i in picked),
             "train/consumed_samples": step * self.global_batch_size,
             "train/epoch": step * self.global_batch_size / len(self.train),
         }

@@ -1,0 +1,55 @@
+"""A policy on held-out prompts: rewards, lengths and how far it is from its reference. Nothing is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aligner_lib.algorithms import ppo
+from aligner_lib.critic import CriticService
+from aligner_lib.datasets import PromptSample
+from aligner_lib.megatron import parallel
+from aligner_lib.policy import Policy
+from aligner_lib.run_writer import RunWriter
+from aligner_lib.seeds import response_seed
+from aligner_lib.trainers.ppo_report import mean_std, rollout_metrics, rollout_records
+
+
+@dataclass
+class Evaluation:
+    """One validation pass; `run_loop` calls it with no steps to do."""
+
+    policy: Policy
+    critic: CriticService
+    prompts: list[PromptSample]
+    rollout_micro_batch_size: int
+    seed: int
+    run: RunWriter | None  # on the first rank
+
+    def step(self, step: int) -> dict[str, float]:
+        raise AssertionError("an evaluation has no steps")
+
+    def validate(self, step: int) -> dict[str, float]:
+        """Figures under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
+        mine = list(enumerate(self.prompts))[parallel.dp_rank() :: parallel.dp_size()]
+        rollouts = self.policy.rollout(
+            [prompt.tokens for _, prompt in mine],
+            [response_seed(self.seed, step, number) for number, _ in mine],
+            self.rollout_micro_batch_size,
+        )
+        rewards = self.critic.infer(rollouts).result().rewards
+        mask = ppo.response_mask(rollouts.prompt_lengths, rollouts.lengths, rollouts.tokens.shape[1] - 1)
+        kl = ppo.kl_penalty(self.policy.logprobs(rollouts)[0], self.policy.reference_logprobs(rollouts), absolute=False)
+        records = rollout_records("evaluation", step, self.policy.tokenizer, rollouts, rewards, kl)
+        gathered = parallel.gather_over_dp(records)
+        if self.run is not None:
+            self.run.log_rollouts([record for records in gathered for record in records])
+        figures = rollout_metrics("evaluation", rollouts, rewards)
+        figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[mask.bool()])
+        return figures
+
+    def save(self, folder: Path) -> None:
+        raise AssertionError("an evaluation has nothing to save")
+
+    def load(self, folder: Path) -> None:
+        raise AssertionError("an evaluation is never resumed")

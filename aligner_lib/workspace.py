@@ -1,0 +1,147 @@
+"""What the notebooks share: where things lie, what an earlier notebook left, and jobs started with the profile's settings.
+
+    lab = Workspace(out="runs/tutorial", profile="laptop")
+    job = lab.submit("sft", **{"model.optim.lr": 5e-5})
+    lab.run("sft")      # its run folder
+
+A notebook runs alone, too: what an earlier one should have left is made up here, and said. No torch is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aligner_lib.config import profile_section
+from aligner_lib.models import fetch
+from aligner_lib.runs import RunFolder
+
+
+@dataclass
+class Workspace:
+    """One walk through the tutorial. out: everything it makes lies below; profile: smoke, laptop, gpu or slurm."""
+
+    out: str | Path
+    profile: str = "laptop"
+    dataset: str = "sample"  # sample, auto (the hub where it can be reached), dolly, hh, or a file
+    where: str = "local"  # cluster.submit's place
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.out = Path(self.out).expanduser().absolute()
+        self.out.mkdir(parents=True, exist_ok=True)
+
+    # -- models and data ------------------------------------------------------------------------------------------
+
+    @property
+    def model_name(self) -> str:
+        return profile_section(self.profile, "tutorial").get("model", "smollm2-135m")
+
+    def model(self) -> Path:
+        """The downloaded model's folder."""
+        return fetch(self.model_name)
+
+    def sft_data(self) -> Path:
+        """The folder with train.jsonl and validation.jsonl, formatted from Dolly (or its sample) where it isn't yet."""
+        folder = self.out / "data" / "sft"
+        if not (folder / "validation.jsonl").exists():
+            from data import format_dolly, resolve
+
+            source = resolve(self.dataset, "dolly")
+            print(source.note)
+            print(format_dolly(source.paths, folder))
+        return folder
+
+    def preference_data(self) -> Path:
+        """The folder with {train,test}_{comparisons,prompts}.jsonl, formatted from HH (or its sample)."""
+        folder = self.out / "data" / "hh"
+        for split in ("train", "test"):
+            if not (folder / f"{split}_prompts.jsonl").exists():
+                from data import format_hh, resolve
+
+                source = resolve(self.dataset, "hh", split=split)
+                print(source.note)
+                print(format_hh(source.paths, folder, split))
+        return folder
+
+    # -- runs -----------------------------------------------------------------------------------------------------
+
+    def run(self, name: str) -> RunFolder:
+        return RunFolder(self.out / "runs" / name)
+
+    def policy(self) -> Path:
+        """The SFT policy; without notebook 03, the downloaded model in its place."""
+        if self.run("sft").latest_checkpoint() is not None:
+            return self.run("sft").path
+        self._made_up(f"there is no SFT run in {self.out}: {self.model_name} as downloaded takes its place (notebook 03 trains one)")
+        return self.model()
+
+    def reward_model(self) -> Path:
+        """The reward model; without notebook 04, one trained here and now with the same settings."""
+        if self.run("rm").latest_checkpoint() is None:
+            self._made_up(f"there is no reward model in {self.out}: one is trained now, as notebook 04 does")
+            self.submit("rm").wait()
+        return self.run("rm").path
+
+    def ppo_policy(self) -> Path:
+        """PPO's policy; without notebook 05, one trained here and now with the same settings."""
+        if self.run("ppo").latest_checkpoint() is None:
+            self._made_up(f"there is no PPO run in {self.out}: one is trained now, as notebook 05 does")
+            self.submit("ppo").wait()
+        return self.run("ppo").path
+
+    def command(self, kind: str, name: str | None = None, **settings) -> list[str]:
+        """The command line of a job, with what the profile does not know: models, data and the run folder."""
+        files = self._files_of(kind) | settings
+        overrides = [f"{key}={_written(value)}" for key, value in files.items()]
+        words = [sys.executable, "-m", "aligner_lib", kind, "--profile", self.profile]
+        return [*words, "--run", str(self.run(name or kind).path), *overrides]
+
+    def submit(self, kind: str, name: str | None = None, **settings):
+        """Start a job in a process of its own and return its handle (cluster.Job). settings: key=value overrides."""
+        from cluster import submit
+
+        return submit(self.command(kind, name, **settings), self.run(name or kind).path, where=self.where)
+
+    def record(self, number: str, figures: dict) -> None:
+        """Write what a notebook measured to results/<number>.json, which the tutorial's summary collects."""
+        folder = self.out / "results"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number}.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+    def _files_of(self, kind: str) -> dict[str, object]:
+        if kind == "sft":
+            data = self.sft_data()
+            return {
+                "model.restore_from_path": self.model(),
+                "model.data.train_ds.file_path": data / "train.jsonl",
+                "model.data.validation_ds.file_path": data / "validation.jsonl",
+            }
+        data = self.preference_data()
+        lines = "comparisons" if kind == "rm" else "prompts"
+        prefix = {split: [data / f"{name}_{lines}.jsonl"] for split, name in (("train", "train"), ("validation", "test"))}
+        files = {"model.data.data_prefix": prefix, "pretrained_checkpoint.restore_from_path": self.policy()}
+        if kind in ("ppo", "evaluate"):
+            files["critic.pretrained_checkpoint.restore_from_path"] = self.reward_model()
+        return files
+
+    def _made_up(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+            print(f"note: {note}")
+
+
+def _written(value) -> str:
+    """A value in the grammar of overrides."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_written(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_written(item) for item in value) + "]"
+    if isinstance(value, Path | str):
+        text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{text}'"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)

@@ -1,0 +1,89 @@
+"""Make the notebooks from their sources: `python notebooks/build.py` (`--check` only compares).
+
+Sources are py:percent files in src/. `{{laptop.sft.val_loss_after}}` stands for a figure in recorded.json, which a run
+of this project wrote; `{{card}}` and `{{map}}` for a notebook's card and its place in the pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+STAGES = {
+    "00": ("00_start_here", "start"),
+    "01": ("01_model", "model"),
+    "02": ("02_data", "data"),
+    "03": ("03_sft", "SFT"),
+    "04": ("04_reward_model", "reward model"),
+    "05": ("05_ppo", "PPO"),
+    "06": ("06_compare", "compare"),
+}
+PROFILES = ("smoke", "laptop")
+
+
+def build(source: Path, recorded: dict) -> str:
+    """The notebook of a source as JSON text: fixed cell ids, no outputs."""
+    import jupytext
+
+    number = source.name[:2]
+    text = source.read_text()
+    text = text.replace("{{map}}", pipeline_map(number)).replace("{{card}}", card(source.stem, recorded))
+    text = re.sub(r"\{\{([\w./]+)(?::([^}]+))?\}\}", lambda match: figure(match, recorded, source), text)
+    notebook = jupytext.reads(text, fmt="py:percent")
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    for index, cell in enumerate(notebook.cells):
+        cell["id"] = f"{number}-{index:02d}"
+        cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def pipeline_map(number: str) -> str:
+    """The stages in order, the current one in bold."""
+    words = [
+        f"**{name}**" if stage == number else f"[{name}]({file}.ipynb)" for stage, (file, name) in STAGES.items()
+    ]
+    return " → ".join(words)
+
+
+def card(stem: str, recorded: dict) -> str:
+    """Run time and memory of a notebook as measured, a row a profile."""
+    rows = ["# | profile | run time | largest process of the whole tutorial |", "# | --- | --- | --- |"]
+    for profile in PROFILES:
+        run = recorded[profile]
+        rows.append(f"# | `{profile}` | {run['seconds'][stem]:.0f} s | {run['peak_memory_gib']:.1f} GiB |")
+    return "\n".join(rows).removeprefix("# ")
+
+
+def figure(match: re.Match, recorded: dict, source: Path) -> str:
+    value = recorded
+    for key in match[1].split("."):
+        if key not in value:
+            raise KeyError(f"{source.name}: recorded.json has no {match[1]}")
+        value = value[key]
+    return format(value, match[2] or ".2f")
+
+
+def main(check: bool) -> int:
+    recorded = json.loads((HERE / "recorded.json").read_text())
+    stale = []
+    for source in sorted((HERE / "src").glob("[0-9]*.py")):
+        target = HERE / f"{source.stem}.ipynb"
+        text = build(source, recorded)
+        if not target.exists() or target.read_text() != text:
+            stale.append(target.name)
+            if not check:
+                target.write_text(text)
+    if stale:
+        print(("not current: " if check else "written: ") + ", ".join(stale))
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv))

@@ -1,0 +1,115 @@
+# %% [markdown]
+# # The model
+#
+# You fetch a real language model, look at what it is made of, and see why importing it is a question of names.
+#
+# {{map}}
+#
+# | | |
+# | --- | --- |
+# | **goal** | a model folder that Megatron Core can train, whatever it was before |
+# | **needs** | nothing |
+# | **downloads** | 98 MB (`laptop`, once), nothing (`smoke`) |
+#
+# {{card}}
+
+# %% tags=["parameters"]
+profile = "laptop"
+out = "../runs/tutorial"
+dataset = "sample"
+
+# %%
+from aligner_lib.workspace import Workspace
+
+lab = Workspace(out, profile, dataset)
+folder = lab.model()
+for path in sorted(folder.rglob("*")):
+    if path.is_file():
+        print(f"{path.stat().st_size / 1e6:9.2f} MB  {path.relative_to(folder)}")
+
+# %% [markdown]
+# ## What is it made of?
+#
+# An *architecture* is a handful of numbers. Everything else is weights.
+
+# %%
+from dataclasses import asdict
+
+from aligner_lib.architecture import Architecture
+
+architecture = Architecture.load(folder)
+for name, value in asdict(architecture).items():
+    print(f"{name:26} {value}")
+print(f"{'parameters':26} {architecture.num_parameters:,}")
+
+# %% [markdown]
+# ## Where do the parameters sit?
+#
+# Attention has four matrices a layer and the MLP three. In a small model with a large vocabulary the embedding weighs
+# more than you would think; *tied* embeddings use the same matrix to read tokens and to predict them.
+
+# %%
+import matplotlib.pyplot as plt
+
+a = architecture
+parts = {
+    "embedding": a.vocab_size * a.hidden_size,
+    "attention": a.num_layers * 2 * a.hidden_size * a.kv_channels * (a.num_attention_heads + a.num_query_groups),
+    "MLP": a.num_layers * 3 * a.hidden_size * a.ffn_hidden_size,
+    "norms": (2 * a.num_layers + 1) * a.hidden_size,
+}
+figure, axes = plt.subplots(figsize=(8, 1.6))
+left = 0
+for (name, count), color in zip(parts.items(), ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]):
+    axes.barh(0, count / 1e6, left=left / 1e6, color=color, label=f"{name} {count / 1e6:.1f} M")
+    left += count
+axes.set(xlabel="parameters (millions)", yticks=[])
+axes.legend(ncol=4, loc="upper center", bbox_to_anchor=(0.5, 1.45), frameon=False)
+plt.show()
+
+# %% [markdown]
+# ## How does an import work?
+#
+# Hugging Face keeps query, key and value as three matrices; Megatron Core multiplies once, with one matrix in which
+# each group of query heads is followed by the key and value head that it shares. Here is that by hand for two groups of
+# two query heads of size 1: rows `q0 … q3`, `k0 k1`, `v0 v1`.
+
+# %%
+import numpy as np
+
+q, k, v = (np.array(rows)[:, None] for rows in (["q0", "q1", "q2", "q3"], ["k0", "k1"], ["v0", "v1"]))
+groups = [np.concatenate([q[2 * g : 2 * g + 2], k[g : g + 1], v[g : g + 1]]) for g in range(2)]
+print(np.concatenate(groups)[:, 0])
+
+# %% [markdown]
+# Nothing else happens to the numbers: the imported model's logits equal those of `transformers` (the tests say so, to
+# 1e-4). The weights lie in safetensors files whose headers say which block of which tensor they hold, so that two
+# processes or two hundred can each read their part.
+#
+# ## Tokens
+#
+# A model reads numbers. The tokenizer cuts text into pieces that it has numbers for.
+
+# %%
+from aligner_lib.tokenizer import Tokenizer
+
+tokenizer = Tokenizer(folder)
+text = "User: How do I boil an egg?\n\nAssistant:"
+ids = tokenizer.encode(text)
+print(len(text), "characters,", len(ids), "tokens")
+print(" ".join(f"{token!r}:{token_id}" for token, token_id in zip(tokenizer.tokens(ids), ids)))
+print("stop token:", tokenizer.eos_id, tokenizer.tokens([tokenizer.eos_id]))
+
+# %%
+lab.record("01", {"model": {"name": lab.model_name, "parameters": architecture.num_parameters}})
+
+# %% [markdown]
+# ## What you learnt
+#
+# - A model is an architecture, weights and a tokenizer; a model folder keeps the three together.
+# - Importing renames and interleaves; it computes nothing.
+#
+# **Questions.** Why does the share of the embedding shrink in larger models? What must be true of the number of
+# key/value heads to split a model over two GPUs?
+#
+# Next: [02 · the data](02_data.ipynb)

@@ -1,0 +1,107 @@
+# %% [markdown]
+# # Supervised fine-tuning
+#
+# You train the model to write answers, watch the loss on held-out answers fall, and know why only answers count.
+#
+# {{map}}
+#
+# | | |
+# | --- | --- |
+# | **goal** | an SFT policy: the model that everything after starts from |
+# | **needs** | nothing (01 and 02 are caught up with where needed) |
+# | **downloads** | the model, once |
+#
+# {{card}}
+
+# %% tags=["parameters"]
+profile = "laptop"
+out = "../runs/tutorial"
+dataset = "sample"
+
+# %%
+from aligner_lib.workspace import Workspace
+from widgets import Monitor
+
+lab = Workspace(out, profile, dataset)
+
+# %% [markdown]
+# ## What is learnt?
+#
+# The model sees input and answer in one row and predicts each next token. The loss is the mean negative log-probability
+# of the tokens that count:
+#
+# $$ L = -\frac{1}{\sum_t m_t} \sum_t m_t \log p(x_{t+1} \mid x_{\le t}) $$
+#
+# The mask $m$ is 1 on the answer and its stop token and 0 on the input: you teach the model to answer, not to ask.
+
+# %% [markdown]
+# ### By hand
+#
+# Five tokens; the answer is the last two and the stop token is the very last. Index $i$ predicts token $i+1$.
+
+# %%
+import torch
+
+probabilities = torch.tensor([0.5, 0.25, 0.8, 0.5])  # of tokens 1, 2, 3, 4
+mask = torch.tensor([0.0, 0.0, 1.0, 1.0])  # tokens 3 and 4 are the answer
+print("all tokens ", -(probabilities.log()).mean().item())
+print("answer only", -(probabilities.log() * mask).sum().item() / mask.sum().item())
+
+# %% [markdown]
+# $(-\ln 0.8 - \ln 0.5)/2 = 0.458$. The surprising second token (0.25) belongs to the question and does not count.
+#
+# ## The run
+#
+# The job runs in a process of its own. Every setting has NeMo-Aligner's name; here are those the profile chose.
+
+# %%
+from aligner_lib.config import compose
+
+config = compose("sft", profile=profile)
+print("steps        ", config.trainer.sft.max_steps)
+print("global batch ", config.model.data.train_ds.global_batch_size, "samples")
+print("learning rate", config.model.optim.lr)
+
+# %%
+job = lab.submit("sft")
+monitor = Monitor(lab.run("sft"), job=job)
+display(monitor)
+await monitor
+
+# %% [markdown]
+# ### What you should see
+#
+# The held-out loss falls from {{laptop.sft.val_loss_before}} to about {{laptop.sft.val_loss_after}} with the laptop profile
+# ({{smoke.sft.val_loss_before}} to {{smoke.sft.val_loss_after}} with `smoke`), fast at first.
+#
+# | you see | it means | turn |
+# | --- | --- | --- |
+# | it falls, then flattens | healthy | |
+# | it stays where it was | the steps are too small | `model.optim.lr` up |
+# | it jumps or becomes NaN | the steps are too large | `model.optim.lr` down, `trainer.sft.gradient_clip_val` down |
+# | train falls, validation rises | it learns by heart | fewer steps, or more data |
+
+# %%
+from widgets import curves
+
+curves(lab.run("sft"), metrics=[["train/loss", "validation/loss"], "train/grad_norm", "train/lr"])
+
+# %% [markdown]
+# Stop a long run at any time: `aligner stop RUN` or the Stop button. It saves a checkpoint after its step, and starting
+# the same cell again goes on from there, to the same figures as if it had never stopped.
+
+# %%
+steps, losses = lab.run("sft").series("validation/loss")
+lab.record("03", {"sft": {"val_loss_before": losses[0], "val_loss_after": losses[-1], "steps": steps[-1]}})
+print(f"validation loss {losses[0]:.3f} → {losses[-1]:.3f}  ({losses[-1] / losses[0] - 1:+.0%})")
+
+# %% [markdown]
+# ## What you learnt
+#
+# - Loss on answers only; samples of like length share a batch, so that no padding is computed.
+# - The number to watch is the loss on answers the model never saw.
+#
+# **Questions.** What would the model learn if the stop token did not count? Why is the first loss of SmolLM2 far below
+# $\ln$ of its vocabulary size, 10.8?
+#
+# Next: [04 · the reward model](04_reward_model.ipynb)

@@ -1,0 +1,162 @@
+# %% [markdown]
+# # PPO
+#
+# You let the policy answer prompts, score the answers, and move the policy towards what scored well: the step that
+# gives RLHF its name.
+#
+# {{map}}
+#
+# | | |
+# | --- | --- |
+# | **goal** | a policy with clearly higher rewards on prompts it never saw, still close to where it began |
+# | **needs** | the SFT policy of 03, the reward model of 04 (made up for where they are missing) |
+# | **downloads** | nothing further |
+#
+# {{card}}
+
+# %% tags=["parameters"]
+profile = "laptop"
+out = "../runs/tutorial"
+dataset = "sample"
+
+# %%
+from aligner_lib.workspace import Workspace
+from widgets import Monitor, curves, show_completions
+
+lab = Workspace(out, profile, dataset)
+
+# %% [markdown]
+# ## One step, by hand
+#
+# A response of three tokens. The policy gave them the log-probabilities `logprobs`, the reference `reference_logprobs`.
+# The response got the reward 1.0, which arrives at the last token; each token pays for its distance to the reference.
+
+# %%
+import torch
+
+from aligner_lib.algorithms import ppo
+
+prompt_lengths, lengths = torch.tensor([2]), torch.tensor([5])  # 2 prompt tokens, 3 of the response
+mask = ppo.response_mask(prompt_lengths, lengths, size=4)
+logprobs = torch.tensor([[0.0, -1.0, -0.5, -0.2]]) * mask
+reference_logprobs = torch.tensor([[0.0, -1.2, -0.5, -0.6]]) * mask
+kl = ppo.kl_penalty(logprobs, reference_logprobs, absolute=False)
+rewards = ppo.rewards_with_kl(torch.tensor([1.0]), kl, lengths, coefficient=0.5)
+print("mask   ", mask.tolist())
+print("kl     ", kl.tolist())
+print("rewards", rewards.tolist())
+
+# %% [markdown]
+# Index 0 predicts the second prompt token, so its mask is 0. At the last index the reward of 1 less $0.5 \cdot 0.4$
+# leaves 0.8.
+#
+# ### Who deserves the reward?
+#
+# The critic said what it expected at each token. The **advantage** is by how much things went better, with
+# $\delta_t = r_t + \gamma V_{t+1} - V_t$ and $A_t = \delta_t + \gamma\lambda A_{t+1}$:
+
+# %%
+values = torch.tensor([[0.0, 0.5, 0.5, 0.5]])
+advantages, returns = ppo.advantages_and_returns(values, rewards, mask, discount_factor=1.0, gae_lambda=0.95)
+print("advantages", [round(a, 4) for a in advantages[0].tolist()])
+print("returns   ", [round(r, 4) for r in returns[0].tolist()])
+
+# %% [markdown]
+# Right to left: $0.8-0.5=0.3$; then $0 + 0.5 - 0.5 + 0.95\cdot0.3=0.285$; then $-0.1+0.95\cdot0.285=0.1708$.
+#
+# ### How far may one update go?
+#
+# The loss takes the worse of the ratio and the clipped ratio, for advantages of both signs. Where the slope is zero the
+# update gains nothing by going on.
+
+# %%
+import matplotlib.pyplot as plt
+
+ratios = torch.linspace(0.5, 1.5, 201)
+figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), sharex=True)
+for ax, advantage in zip(axes, (1.0, -1.0)):
+    loss, _, _ = ppo.actor_loss(ratios.log(), torch.zeros_like(ratios), torch.full_like(ratios, advantage), 0.2)
+    ax.plot(ratios, loss, color="#0072B2")
+    ax.axvline(1.0, color="0.8", zorder=0)
+    ax.set(title=f"advantage {advantage:+.0f}", xlabel="ratio of new to old probability", ylabel="loss")
+plt.show()
+
+# %% [markdown]
+# ## The run
+#
+# In this process layout all four models live in one job: the actor beside its reference (one module, two sets of
+# weights), the critic beside the reward model. On a cluster the two pairs are two jobs; the trainer does not notice.
+
+# %%
+from aligner_lib.config import compose
+
+config = compose("ppo", profile=profile)
+print("PPO steps         ", config.trainer.ppo.max_steps)
+print("responses a step  ", config.model.ppo.num_rollout_samples)
+print("tokens a response ", config.model.ppo.length_params.max_length)
+print("KL penalty        ", config.trainer.ppo.initial_policy_kl_penalty)
+
+# %%
+job = lab.submit("ppo")
+monitor = Monitor(lab.run("ppo"), job=job)
+display(monitor)
+await monitor
+
+# %% [markdown]
+# ### What you should see
+#
+# Rewards on held-out prompts from {{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}} (their standard
+# deviation under the SFT policy is {{laptop.ppo.val_reward_sft_std}}), and a KL that grows slowly from exactly 0. With
+# `smoke`: {{smoke.ppo.val_reward_sft:+.2f}} to {{smoke.ppo.val_reward_ppo:+.2f}}.
+#
+# | you see | it means | turn |
+# | --- | --- | --- |
+# | reward up, KL up slowly | healthy | |
+# | reward up fast, KL and length drift | the policy games the reward model | `trainer.ppo.initial_policy_kl_penalty` up |
+# | reward flat | too timid, or the rewards don't differ | `model.optim.lr` up; look at `train_rollouts/rewards_std` |
+# | few responses end | the actor learns only from those that do | `model.ppo.length_params.max_length` up |
+
+# %%
+run = lab.run("ppo")
+curves(run, metrics=["train_rollouts/rewards", "train_rollouts/init_policy_kl", "train_rollouts/response_lengths"])
+
+# %%
+curves(run, metrics=["val_rollouts/rewards", "critic/loss", "train_rollouts/fraction_of_samples_properly_ended"])
+
+# %% [markdown]
+# Two checks that any PPO run must pass: before the first update the ratio is 1 and the KL is 0.
+
+# %%
+first = next(record for record in run.metrics() if record["step"] == 1)
+print("ratio at the first update:", first["train_optim/first_ppo_ratio"])
+print("KL before the first update:", first["train_rollouts/init_policy_kl"])
+
+# %% [markdown]
+# ## What does it write now?
+
+# %%
+show_completions(run, n=4, sort="reward")
+
+# %%
+validation = [record for record in run.metrics() if "val_rollouts/rewards" in record]
+before, after = validation[0], validation[-1]
+figures = {
+    "val_reward_sft": before["val_rollouts/rewards"],
+    "val_reward_ppo": after["val_rollouts/rewards"],
+    "val_reward_sft_std": before["val_rollouts/rewards_std"],
+    "mean_length_sft": before["val_rollouts/response_lengths"],
+    "mean_length_ppo": after["val_rollouts/response_lengths"],
+}
+lab.record("05", {"ppo": figures})
+gain = (figures["val_reward_ppo"] - figures["val_reward_sft"]) / figures["val_reward_sft_std"]
+print(f"held-out reward {figures['val_reward_sft']:+.3f} → {figures['val_reward_ppo']:+.3f}: {gain:+.2f} standard deviations")
+
+# %% [markdown]
+# ## What you learnt
+#
+# - Generate, score, estimate advantages, take a clipped step; the KL penalty is a leash on the reward.
+# - The reward is what the reward model thinks. Read the completions.
+#
+# **Questions.** What happens with a KL penalty of 0? Why is the reward put on the last token only?
+#
+# Next: [06 · compare](06_compare.ipynb)

@@ -1,0 +1,97 @@
+# %% [markdown]
+# # Compare
+#
+# You put the SFT policy and PPO's side by side on prompts that neither was trained on, and decide what was gained.
+#
+# {{map}}
+#
+# | | |
+# | --- | --- |
+# | **goal** | rewards, lengths, KL and completions of both policies, from the same random numbers |
+# | **needs** | the policies of 03 and 05, the reward model of 04 (made up for where they are missing) |
+# | **downloads** | nothing further |
+#
+# {{card}}
+
+# %% tags=["parameters"]
+profile = "laptop"
+out = "../runs/tutorial"
+dataset = "sample"
+
+# %%
+from aligner_lib.workspace import Workspace
+from widgets import compare_completions
+
+lab = Workspace(out, profile, dataset)
+
+# %% [markdown]
+# ## A fair comparison
+#
+# Both policies answer the same held-out prompts, and each response is drawn with the same random numbers. The reward
+# model scores both. The KL is measured to the SFT policy, so the SFT policy's own must be exactly 0.
+
+# %%
+POLICIES = {"SFT": lab.policy(), "PPO": lab.ppo_policy()}
+runs = {}
+for name, policy in POLICIES.items():
+    folder = f"evaluate-{name.lower()}"
+    await lab.submit("evaluate", name=folder, **{"policy.restore_from_path": policy})
+    runs[name] = lab.run(folder)
+
+# %%
+MEASURES = {"rewards": "reward", "rewards_std": "its spread", "response_lengths": "tokens", "kl": "KL a token"}
+figures = {name: run.metrics()[-1] for name, run in runs.items()}
+print(f"{'':12}" + "".join(f"{name:>10}" for name in runs))
+for key, label in MEASURES.items():
+    print(f"{label:12}" + "".join(f"{figures[name][f'evaluation/{key}']:10.3f}" for name in runs))
+
+# %% [markdown]
+# ### What you should see
+#
+# PPO's reward is higher by more than one standard deviation ({{laptop.ppo.val_reward_sft:+.2f}} to
+# {{laptop.ppo.val_reward_ppo:+.2f}} with the laptop profile), at {{laptop.ppo.kl_per_token}} nats of KL a token. A much
+# longer answer for the same reward, or a KL far above that, is a warning.
+#
+# ## Prompt by prompt
+#
+# A mean can hide that a few answers gained much and others lost. Each point is one prompt.
+
+# %%
+import matplotlib.pyplot as plt
+
+rewards = {name: [record["reward"] for record in run.rollouts()] for name, run in runs.items()}
+low, high = min(min(r) for r in rewards.values()), max(max(r) for r in rewards.values())
+figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.4))
+axes[0].plot([low, high], [low, high], color="0.8", zorder=0)
+axes[0].scatter(rewards["SFT"], rewards["PPO"], color="#0072B2", s=18)
+axes[0].set(xlabel="reward of the SFT answer", ylabel="reward of the PPO answer")
+bins = [low + (high - low) * i / 16 for i in range(17)]
+axes[1].hist([rewards["SFT"], rewards["PPO"]], bins=bins, label=["SFT", "PPO"], color=["#E69F00", "#0072B2"])
+axes[1].set(xlabel="reward", ylabel="answers")
+axes[1].legend(frameon=False)
+plt.show()
+
+# %%
+wins = sum(p > s for s, p in zip(rewards["SFT"], rewards["PPO"])) / len(rewards["SFT"])
+print(f"PPO's answer scores higher on {wins:.0%} of {len(rewards['SFT'])} prompts")
+
+# %% [markdown]
+# ## Read them
+#
+# The reward model is a model. Only reading tells whether the answers became better or just more to its liking.
+
+# %%
+compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
+
+# %%
+lab.record("06", {"ppo": {"kl_per_token": figures["PPO"]["evaluation/kl"], "win_rate": wins}})
+
+# %% [markdown]
+# ## What you learnt
+#
+# - Same prompts, same random numbers, one judge: then a difference is the training's.
+# - Reward, length and KL belong together; none of them alone says "better".
+#
+# **Questions.** Why compare on held-out prompts? How would you notice that PPO only learnt to write longer answers?
+#
+# Start again with another KL penalty: `lab.submit("ppo", name="ppo-free", **{"trainer.ppo.initial_policy_kl_penalty": 0})`
