@@ -28,11 +28,15 @@ class Architecture:
         if self.head not in ("lm", "scalar"):
             raise ValueError(f"head is {self.head!r}; it is 'lm' or 'scalar'")
         if self.num_attention_heads % self.num_query_groups:
-            raise ValueError(f"{self.num_attention_heads} heads don't share {self.num_query_groups} key/value heads evenly")
+            raise ValueError(
+                f"{self.num_attention_heads} heads don't share {self.num_query_groups} key/value heads evenly"
+            )
 
     @property
     def num_parameters(self) -> int:
-        attention = self.hidden_size * self.kv_channels * 2 * (self.num_attention_heads + self.num_query_groups)
+        attention = (
+            self.hidden_size * self.kv_channels * 2 * (self.num_attention_heads + self.num_query_groups)
+        )
         mlp = 3 * self.hidden_size * self.ffn_hidden_size
         layers = self.num_layers * (attention + mlp + 2 * self.hidden_size)
         embedding = self.vocab_size * self.hidden_size
@@ -43,12 +47,16 @@ class Architecture:
     def from_hf(config: dict) -> Architecture:
         """From a Hugging Face `config.json`. ValueError names what this family does not have."""
         if config.get("model_type") != "llama":
-            raise ValueError(f"model_type is {config.get('model_type')!r}; the importer reads the Llama family")
+            raise ValueError(
+                f"model_type is {config.get('model_type')!r}; the importer reads the Llama family"
+            )
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if rope.get("rope_type", rope.get("type", "default")) != "default":
             raise ValueError(f"rope scaling {rope} is not supported yet; models without it are")
         if config.get("attention_bias") or config.get("mlp_bias"):
-            raise ValueError("the model has biases (attention_bias or mlp_bias), which the importer does not read")
+            raise ValueError(
+                "the model has biases (attention_bias or mlp_bias), which the importer does not read"
+            )
         if config.get("hidden_act", "silu") != "silu":
             raise ValueError(f"hidden_act is {config['hidden_act']!r}; the importer reads silu (SwiGLU)")
         heads = config["num_attention_heads"]
@@ -73,6 +81,10 @@ class Architecture:
     def load(folder: Path) -> Architecture:
         path = Path(folder) / "model.json"
         if not path.exists():
-            raise FileNotFoundError(f"{folder} is no model folder: it has no model.json (see `aligner model import`)")
+            raise FileNotFoundError(
+                f"{folder} is no model folder: it has no model.json (see `aligner model import`)"
+            )
         stored = json.loads(path.read_text())
-        return Architecture(**{field.name: stored[field.name] for field in fields(Architecture) if field.name in stored})
+        return Architecture(
+            **{field.name: stored[field.name] for field in fields(Architecture) if field.name in stored}
+        )

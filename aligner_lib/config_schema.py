@@ -39,7 +39,9 @@ class Model:
     encoder_seq_length: int = 4096  # longest sample in tokens; longer ones are dropped, counted and reported
     tensor_model_parallel_size: int = 1
     pipeline_model_parallel_size: int = 1
-    megatron_amp_O2: bool = False  # bf16 parameters with float32 copies in the optimiser; follows trainer.precision
+    megatron_amp_O2: bool = (
+        False  # bf16 parameters with float32 copies in the optimiser; follows trainer.precision
+    )
     mcore_gpt: bool = True  # always Megatron Core here; False is an error
     activations_checkpoint_granularity: str | None = None  # selective or full recomputation of activations
     activations_checkpoint_method: str | None = None  # uniform or block, with full
@@ -142,7 +144,9 @@ class SFTConfig:
 @dataclass
 class Data:
     data_impl: str = "jsonl"
-    data_prefix: dict[str, Any] = field(default_factory=dict)  # {train: [files], validation: [files], test: [files]}
+    data_prefix: dict[str, Any] = field(
+        default_factory=dict
+    )  # {train: [files], validation: [files], test: [files]}
     num_workers: int = 0
 
 
@@ -186,7 +190,9 @@ class CriticTrainer(Trainer):
 
 @dataclass
 class CriticModel(Model):
-    loss_clip_val: float = 0.2  # values may move this far from the rollout's in one update's loss; <= 0: not clipped
+    loss_clip_val: float = (
+        0.2  # values may move this far from the rollout's in one update's loss; <= 0: not clipped
+    )
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
     offload_adam_states: bool = True
 
@@ -194,7 +200,9 @@ class CriticModel(Model):
 @dataclass
 class CriticConfig:
     trainer: CriticTrainer = field(default_factory=CriticTrainer)
-    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)  # the reward model
+    pretrained_checkpoint: PretrainedCheckpoint = field(
+        default_factory=PretrainedCheckpoint
+    )  # the reward model
     model: CriticModel = field(default_factory=CriticModel)
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
@@ -223,7 +231,9 @@ class ActorPPO:
     rollout_micro_batch_size: int = 8  # prompts generated together
     num_val_samples: int | None = None  # held-out prompts a validation; None: all
     val_rollout_micro_batch_size: int | None = None  # None: rollout_micro_batch_size
-    logprob_forward_micro_batch_size: int | None = None  # sequences in one forward; None: model.micro_batch_size
+    logprob_forward_micro_batch_size: int | None = (
+        None  # sequences in one forward; None: model.micro_batch_size
+    )
     ratio_eps: float = 0.2  # the policy ratio is clipped to [1 - eps, 1 + eps]
     entropy_bonus: float = 0.0  # weight of the entropy in the loss
     offload_adam_states: bool = True
@@ -247,7 +257,9 @@ class PPOLoop(Loop):
     gae_lambda: float = 0.95
     normalize_advantages: bool = True
     critic_warmup_steps: int = 0  # first steps, which train only the critic
-    max_init_policy_kl: float | None = None  # nats a token; beyond it the run ends with an error; None: no bound
+    max_init_policy_kl: float | None = (
+        None  # nats a token; beyond it the run ends with an error; None: no bound
+    )
 
 
 @dataclass
@@ -271,10 +283,14 @@ class RemoteCriticRM:
 @dataclass
 class PPOConfig:
     trainer: PPOTrainer = field(default_factory=PPOTrainer)
-    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)  # the SFT policy
+    pretrained_checkpoint: PretrainedCheckpoint = field(
+        default_factory=PretrainedCheckpoint
+    )  # the SFT policy
     model: ActorModel = field(default_factory=ActorModel)
     remote_critic_rm: RemoteCriticRM = field(default_factory=RemoteCriticRM)
-    critic: CriticConfig = field(default_factory=CriticConfig)  # used where remote_critic_rm.critic.ip is not set
+    critic: CriticConfig = field(
+        default_factory=CriticConfig
+    )  # used where remote_critic_rm.critic.ip is not set
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 

@@ -87,7 +87,9 @@ def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tu
     return _load(files, make)
 
 
-def load_pairs(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tuple[list[PairSample], Dropped]:
+def load_pairs(
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
+) -> tuple[list[PairSample], Dropped]:
     """Pairs of {"text"} lines, the chosen one first; both end with the stop token, as what PPO scores does."""
 
     def make(records: tuple[dict, dict]) -> PairSample | str:
@@ -104,7 +106,9 @@ def load_pairs(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> 
     return _load(files, make, group=2)
 
 
-def load_prompts(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tuple[list[PromptSample], Dropped]:
+def load_prompts(
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
+) -> tuple[list[PromptSample], Dropped]:
     """Prompts of {"text"} lines. max_length: tokens that leave room for a response."""
 
     def make(record: dict) -> PromptSample | str:
@@ -125,7 +129,9 @@ def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, 
     files = [Path(file) for file in files]
     for file in files:
         if not file.exists():
-            raise FileNotFoundError(f"data file {file} does not exist: `aligner data --help` shows how to make one")
+            raise FileNotFoundError(
+                f"data file {file} does not exist: `aligner data --help` shows how to make one"
+            )
         with open(file, encoding="utf-8", errors="surrogateescape") as handle:
             lines = [(number, line) for number, line in enumerate(handle, 1) if line.strip()]
         for i in range(0, len(lines), group):

@@ -22,7 +22,7 @@ class JsonlWriter:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         _mend_last_line(self.path)
-        self._file = open(self.path, "a", encoding="utf-8")
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  (open as long as the run)
         self._synced = time.monotonic()
 
     def append(self, record: dict) -> None:

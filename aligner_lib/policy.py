@@ -1,6 +1,6 @@
 """The actor side of PPO: a policy that generates, scores tokens and learns, and the reference that it began as.
 
-    B rows of a micro batch, S sequence, H hidden, T selected predictions
+B rows of a micro batch, S sequence, H hidden, T selected predictions
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from aligner_lib.tokenizer import Tokenizer
 class Policy:
     """A language model's engine with what rollouts need. `reference` are the weights it had when this was made."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, sampling: Sampling, *, forward_micro_batch_size: int):
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, sampling: Sampling, *, forward_micro_batch_size: int
+    ):
         self.engine = engine
         self.tokenizer = tokenizer
         self.sampling = sampling
@@ -65,7 +67,9 @@ class Policy:
 
         def function(model, batch, hidden):
             mask = response_mask(batch.prompt_lengths, batch.lengths, batch.tokens.shape[1] - 1).bool()
-            logprobs, entropy = selected_logprobs(model, batch.tokens, hidden, mask, self.sampling.temperature, with_entropy)
+            logprobs, entropy = selected_logprobs(
+                model, batch.tokens, hidden, mask, self.sampling.temperature, with_entropy
+            )
             rows = torch.zeros(2, *mask.shape)
             rows[0][mask] = logprobs.cpu()
             if entropy is not None:
@@ -93,7 +97,9 @@ def selected_logprobs(
     return token_logprobs(logits, targets, parallel.tp_group()), None
 
 
-def map_rows(engine: Engine, batch: Rollouts, function: Callable, micro_batch_size: int, extra: int = 0) -> Tensor:
+def map_rows(
+    engine: Engine, batch: Rollouts, function: Callable, micro_batch_size: int, extra: int = 0
+) -> Tensor:
     """function's rows over length-grouped micro batches, put back in order and padded: float32 [size, ..., S-1 + extra]."""
     groups = length_grouped(batch.lengths.tolist(), micro_batch_size)
     results = engine.map([batch.rows(group).to(DEVICE) for group in groups], function)

@@ -23,11 +23,13 @@ VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "num
 class RunWriter:
     """Writes one run. A context: it notes how the run ended, also when it ended by an exception.
 
-        with RunWriter(path, kind="sft", config=..., ...) as run:
-            run.log(step, {"train/loss": 1.5})
+    with RunWriter(path, kind="sft", config=..., ...) as run:
+        run.log(step, {"train/loss": 1.5})
     """
 
-    def __init__(self, path: Path, *, kind: str, config: dict, seed: int, hashes: dict[str, str], max_steps: int):
+    def __init__(
+        self, path: Path, *, kind: str, config: dict, seed: int, hashes: dict[str, str], max_steps: int
+    ):
         self.folder = RunFolder(path)
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
@@ -160,7 +162,9 @@ def _versions() -> dict[str, str]:
 
 def _git_commit() -> str:
     here = Path(__file__).parent
-    result = subprocess.run(["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    result = subprocess.run(
+        ["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True
+    )
     return result.stdout.strip()
 
 

@@ -21,7 +21,9 @@ from safetensors import safe_open
 if TYPE_CHECKING:  # imported where it computes: checking a store and importing a model need no torch
     import torch
 
-FILE_BYTES = 1 << 28  # a file is written out once it holds this much, which bounds the memory of a streaming import
+FILE_BYTES = (
+    1 << 28
+)  # a file is written out once it holds this much, which bounds the memory of a streaming import
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,9 @@ class StoreReader:
                 out = torch.empty(wanted.shape, dtype=dtype or source.dtype)
             filled += _copy_overlap(out, wanted, source, block, overlap)
         if filled != math.prod(wanted.shape):
-            raise ValueError(f"{wanted.name} in {self.folder} is incomplete: {filled} of {math.prod(wanted.shape)} values")
+            raise ValueError(
+                f"{wanted.name} in {self.folder} is incomplete: {filled} of {math.prod(wanted.shape)} values"
+            )
         return out
 
     def read_whole(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -146,7 +150,9 @@ def check_store(folder: Path) -> int:
     total = 0
     for path in sorted(Path(folder).glob("*.safetensors")):
         header = read_header(path)
-        end = max((entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0)
+        end = max(
+            (entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=0
+        )
         size = path.stat().st_size
         header_bytes = 8 + int.from_bytes(path.open("rb").read(8), "little")
         if size != header_bytes + end:

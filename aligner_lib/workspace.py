@@ -75,7 +75,9 @@ class Workspace:
         """The SFT policy; without notebook 03, the downloaded model in its place."""
         if self.run("sft").latest_checkpoint() is not None:
             return self.run("sft").path
-        self._made_up(f"there is no SFT run in {self.out}: {self.model_name} as downloaded takes its place (notebook 03 trains one)")
+        self._made_up(
+            f"there is no SFT run in {self.out}: {self.model_name} as downloaded takes its place (notebook 03 trains one)"
+        )
         return self.model()
 
     def reward_model(self) -> Path:
@@ -121,7 +123,10 @@ class Workspace:
             }
         data = self.preference_data()
         lines = "comparisons" if kind == "rm" else "prompts"
-        prefix = {split: [data / f"{name}_{lines}.jsonl"] for split, name in (("train", "train"), ("validation", "test"))}
+        prefix = {
+            split: [data / f"{name}_{lines}.jsonl"]
+            for split, name in (("train", "train"), ("validation", "test"))
+        }
         files = {"model.data.data_prefix": prefix, "pretrained_checkpoint.restore_from_path": self.policy()}
         if kind in ("ppo", "evaluate"):
             files["critic.pretrained_checkpoint.restore_from_path"] = self.reward_model()

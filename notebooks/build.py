@@ -47,7 +47,8 @@ def build(source: Path, recorded: dict) -> str:
 def pipeline_map(number: str) -> str:
     """The stages in order, the current one in bold."""
     words = [
-        f"**{name}**" if stage == number else f"[{name}]({file}.ipynb)" for stage, (file, name) in STAGES.items()
+        f"**{name}**" if stage == number else f"[{name}]({file}.ipynb)"
+        for stage, (file, name) in STAGES.items()
     ]
     return " → ".join(words)
 

@@ -57,13 +57,17 @@ def advantages_and_returns(
     following = torch.zeros_like(values[:, 0])  # advantage of the next token
     for t in reversed(range(values.shape[1])):
         next_value = values[:, t + 1] if t + 1 < values.shape[1] else torch.zeros_like(following)
-        surprise = rewards[:, t] + discount_factor * next_value - values[:, t]  # δ, the temporal-difference error
+        surprise = (
+            rewards[:, t] + discount_factor * next_value - values[:, t]
+        )  # δ, the temporal-difference error
         following = surprise + discount_factor * gae_lambda * following
         advantages[:, t] = following
     return advantages * mask, (advantages + values) * mask
 
 
-def normalize(advantages: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
+def normalize(
+    advantages: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = lambda x: x
+) -> Tensor:
     """(A − μ) / √(σ² + 1e-8) over the masked tokens of all ranks, with the uncorrected variance. 0 outside the mask."""
     total, count = sum_over_ranks(torch.stack([(advantages * mask).sum(), mask.sum()]).double())
     mean = (total / count.clamp(min=1.0)).to(advantages.dtype)
@@ -72,7 +76,9 @@ def normalize(advantages: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor
     return (advantages - mean) * torch.rsqrt(variance + 1e-8) * mask
 
 
-def actor_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, ratio_eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def actor_loss(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, ratio_eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Clipped surrogate for each token, the ratio and the clipped ratio: same shape as the inputs.
 
     max(−A·r, −A·clip(r)): the pessimistic side for advantages of both signs.

@@ -16,10 +16,10 @@ from aligner_lib.megatron import cpu
 
 cpu.prepare()
 
-from megatron.core.inference.contexts import StaticInferenceContext  # noqa: E402
-from megatron.core.models.common.embeddings.rope_utils import apply_rotary_pos_emb  # noqa: E402
-from megatron.core.transformer.attention import SelfAttention  # noqa: E402
-from megatron.core.transformer.identity_op import IdentityOp  # noqa: E402
+from megatron.core.inference.contexts import StaticInferenceContext
+from megatron.core.models.common.embeddings.rope_utils import apply_rotary_pos_emb
+from megatron.core.transformer.attention import SelfAttention
+from megatron.core.transformer.identity_op import IdentityOp
 
 
 class KVCache(StaticInferenceContext):

@@ -18,8 +18,8 @@ from aligner_lib.store import Block, StoreReader, StoreWriter
 
 cpu.prepare()
 
-from megatron.core.dist_checkpointing import ShardedTensor  # noqa: E402
-from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_main_replica  # noqa: E402
+from megatron.core.dist_checkpointing import ShardedTensor
+from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_main_replica
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -105,7 +105,13 @@ def _optimizer_shards(model, optimizer) -> Iterator[tuple[Tensor, list, int, int
 
 
 def _block(shard: ShardedTensor, prefix: str = "", flat: tuple[int, int] | None = None) -> Block:
-    return Block(prefix + shard.key, tuple(shard.global_shape), tuple(shard.global_offset), tuple(shard.local_shape), flat)
+    return Block(
+        prefix + shard.key,
+        tuple(shard.global_shape),
+        tuple(shard.global_offset),
+        tuple(shard.local_shape),
+        flat,
+    )
 
 
 def _is_tp_main(shard: ShardedTensor) -> bool:

@@ -32,7 +32,9 @@ def prepare() -> None:
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # says that there is no CUDA
     for name in [name for name in sys.modules if name.split(".")[0] == "distutils"]:
-        del sys.modules[name]  # torch's extension builder loads setuptools, which refuses to come after distutils
+        del sys.modules[
+            name
+        ]  # torch's extension builder loads setuptools, which refuses to come after distutils
     if HAS_CUDA:
         return
     cpu = torch.device("cpu")

@@ -22,13 +22,13 @@ from aligner_lib.megatron import checkpoint, cpu, parallel
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
 from aligner_lib.store import StoreWriter
 
-from megatron.core.distributed import (  # noqa: E402
+from megatron.core.distributed import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
-from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
 
 
 class MicroBatch(Protocol):
@@ -60,7 +60,9 @@ class NonFiniteError(RuntimeError):
 class Engine:
     """A model with its optimizer. Without `optim` it only computes."""
 
-    def __init__(self, architecture: Architecture, numerics: Numerics, optim: dict | None = None, clip: float = 1.0):
+    def __init__(
+        self, architecture: Architecture, numerics: Numerics, optim: dict | None = None, clip: float = 1.0
+    ):
         """optim: keys lr, weight_decay, betas, eps. clip: largest gradient norm, 0 for none."""
         self.module: Transformer = build_model(architecture, numerics)
         self.optimizer = None
@@ -73,7 +75,9 @@ class Engine:
 
     # -- training -------------------------------------------------------------------------------------------------
 
-    def train_step(self, micro_batches: Sequence[MicroBatch], loss: LossFunction, lr: float) -> dict[str, float]:
+    def train_step(
+        self, micro_batches: Sequence[MicroBatch], loss: LossFunction, lr: float
+    ) -> dict[str, float]:
         """One optimiser step over this rank's micro batches of a global batch.
 
         Returns loss, grad_norm and the loss's metrics, each a mean over the global batch. Raises NonFiniteError.
@@ -119,13 +123,21 @@ class Engine:
             terms = loss(self.module, batch, hidden)
             count = torch.as_tensor(terms.count)
             sums = {"loss": terms.loss_sum, **terms.metrics}
-            return terms.loss_sum, count.int(), (count, {name: value.detach().double() for name, value in sums.items()})
+            return (
+                terms.loss_sum,
+                count.int(),
+                (count, {name: value.detach().double() for name, value in sums.items()}),
+            )
 
         done = self._schedule(micro_batches, megatron_loss, forward_only)
         names = sorted(done[0][1]) if done else []
-        sums = torch.stack(
-            [sum(count.double() for count, _ in done), *(sum(m[name] for _, m in done) for name in names)]
-        ) if done else torch.zeros(0)
+        sums = (
+            torch.stack(
+                [sum(count.double() for count, _ in done), *(sum(m[name] for _, m in done) for name in names)]
+            )
+            if done
+            else torch.zeros(0)
+        )
         if parallel.pp_size() > 1:
             names = parallel.from_last_stage_object(names if parallel.is_last_stage() else None)
             sums = parallel.from_last_stage(sums if parallel.is_last_stage() else None)
@@ -205,7 +217,10 @@ class FrozenWeights:
 def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: float):
     module.config.finalize_model_grads_func = finalize_model_grads
     ddp_config = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=False, check_for_nan_in_grad=False
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=True,
+        overlap_grad_reduce=False,
+        check_for_nan_in_grad=False,
     )
     wrapped = DistributedDataParallel(module.config, ddp_config, module)
     optimizer_config = OptimizerConfig(
@@ -226,7 +241,9 @@ def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: 
     for group in optimizer.optimizer.param_groups:
         for parameter in group["params"]:  # the moments are there from the start, so that they can be saved
             optimizer.optimizer.state[parameter].update(
-                step=torch.tensor(0.0), exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter)
+                step=torch.tensor(0.0),
+                exp_avg=torch.zeros_like(parameter),
+                exp_avg_sq=torch.zeros_like(parameter),
             )
     return wrapped, optimizer
 

@@ -1,6 +1,6 @@
 """Generation with Megatron's models: ragged prompts in one batch, a KV cache, finished rows leaving it.
 
-    B rows still alive, P longest prompt, S columns so far, V vocabulary
+B rows still alive, P longest prompt, S columns so far, V vocabulary
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Sampling:
 
     def __post_init__(self):
         if self.temperature <= 0:
-            raise ValueError(f"temperature is {self.temperature}; it must be positive (use_greedy takes the likeliest token)")
+            raise ValueError(
+                f"temperature is {self.temperature}; it must be positive (use_greedy takes the likeliest token)"
+            )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it lies in (0, 1]")
         if self.max_length < 1:
@@ -86,7 +88,10 @@ def _generate_batch(model, prompts, seeds, sampling, stop_id, decode, rows, resp
         visible[i, :padding] = False
     uniforms = torch.stack([_uniforms(seeds[row], sampling.max_length) for row in rows]).to(device)
     cache = KVCache(visible)
-    alive, slots = list(rows), torch.arange(len(rows), device=device)  # which rows the batch holds, and their uniforms
+    alive, slots = (
+        list(rows),
+        torch.arange(len(rows), device=device),
+    )  # which rows the batch holds, and their uniforms
     for position in range(sampling.max_length):
         logits = _next_logits(model, tokens, cache)  # [B, V] float32
         if position + 1 < sampling.min_length:
@@ -152,5 +157,7 @@ def _ends_with(tokens: list[int], sampling: Sampling, decode) -> bool:
     if not sampling.end_strings:
         return False
     assert decode is not None, "end strings need decode"
-    tail = decode(tokens[-max(len(end) for end in sampling.end_strings) - 1 :])  # a token is at least one byte long
+    tail = decode(
+        tokens[-max(len(end) for end in sampling.end_strings) - 1 :]
+    )  # a token is at least one byte long
     return any(tail.endswith(end) for end in sampling.end_strings)

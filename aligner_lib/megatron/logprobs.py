@@ -1,6 +1,6 @@
 """Log-probabilities of given tokens, with the vocabulary split over tensor-parallel ranks.
 
-    T tokens, V this rank's part of the vocabulary
+T tokens, V this rank's part of the vocabulary
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ def token_logprobs(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | N
     return _TokenLogprobs.apply(logits, targets, _split(group))
 
 
-def logprobs_and_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> tuple[Tensor, Tensor]:
+def logprobs_and_entropy(
+    logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None
+) -> tuple[Tensor, Tensor]:
     """As `token_logprobs`, and the entropy of each position's distribution in nats: float32 [T] each, differentiable."""
     entropy = _Entropy.apply(logits, _split(group))
     return token_logprobs(logits.clone(), targets, group), entropy

@@ -1,6 +1,6 @@
 """Models on Megatron Core: one transformer body, and a head that gives logits or one number a token.
 
-    B batch, S sequence, H hidden, V vocabulary (this rank's part), T selected tokens
+B batch, S sequence, H hidden, V vocabulary (this rank's part), T selected tokens
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from aligner_lib.architecture import Architecture
 from aligner_lib.megatron import cpu, parallel
 from aligner_lib.megatron.attention import FusedSelfAttention
 
-from megatron.core.models.gpt.gpt_layer_specs import (  # noqa: E402  (attention has prepared the CPU layer)
+from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
-from megatron.core.models.gpt.gpt_model import GPTModel  # noqa: E402
-from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,22 @@ class Transformer(GPTModel):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden: [T, H] → this tensor-parallel rank's part of the vocabulary [T, V]."""
-        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        weight = (
+            self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        )
         return self.output_layer(hidden, weight=weight)[0]
 
     def values(self, hidden: Tensor) -> Tensor:
         """hidden: [..., H] → [...], one number a token, in float32."""
         return self.value_head(hidden).squeeze(-1).float()
 
-    def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None) -> dict:
-        metadata = {**(metadata or {}), "non_homogeneous_layers": True}  # a key for each layer, as the importer writes
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
+    ) -> dict:
+        metadata = {
+            **(metadata or {}),
+            "non_homogeneous_layers": True,
+        }  # a key for each layer, as the importer writes
         if self.architecture.head == "lm" or not self.post_process:
             return super().sharded_state_dict(prefix, sharded_offsets, metadata)
         return _scalar_sharded_state_dict(self, prefix, metadata)
@@ -156,7 +163,9 @@ def _check_layout(architecture: Architecture) -> None:
                 f"tensor_model_parallel_size={tp} does not divide the model's {name}={getattr(architecture, name)}"
             )
     if architecture.num_layers % pp:
-        raise ValueError(f"pipeline_model_parallel_size={pp} does not divide num_layers={architecture.num_layers}")
+        raise ValueError(
+            f"pipeline_model_parallel_size={pp} does not divide num_layers={architecture.num_layers}"
+        )
 
 
 def _scalar_sharded_state_dict(model: Transformer, prefix: str, metadata: dict) -> dict:

@@ -12,7 +12,7 @@ from aligner_lib.megatron import cpu
 
 cpu.prepare()
 
-from megatron.core import parallel_state  # noqa: E402
+from megatron.core import parallel_state
 
 TIMEOUT = timedelta(minutes=30)
 

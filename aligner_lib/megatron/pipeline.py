@@ -8,7 +8,7 @@ from torch import Tensor
 
 from aligner_lib.megatron import parallel
 
-from megatron.core import parallel_state  # noqa: E402
+from megatron.core import parallel_state
 
 
 def pass_through_stages(model, tokens: Tensor, cache) -> Tensor:
@@ -18,7 +18,11 @@ def pass_through_stages(model, tokens: Tensor, cache) -> Tensor:
     if not parallel.is_first_stage():
         config = model.config
         hidden = torch.empty(
-            tokens.shape[1], tokens.shape[0], config.hidden_size, dtype=config.pipeline_dtype, device=tokens.device
+            tokens.shape[1],
+            tokens.shape[0],
+            config.hidden_size,
+            dtype=config.pipeline_dtype,
+            device=tokens.device,
         )
         dist.recv(hidden, src=parallel_state.get_pipeline_model_parallel_prev_rank())
         model.set_input_tensor([hidden])

@@ -39,7 +39,9 @@ class Evaluation:
         )
         rewards = self.critic.infer(rollouts).result().rewards
         mask = ppo.response_mask(rollouts.prompt_lengths, rollouts.lengths, rollouts.tokens.shape[1] - 1)
-        kl = ppo.kl_penalty(self.policy.logprobs(rollouts)[0], self.policy.reference_logprobs(rollouts), absolute=False)
+        kl = ppo.kl_penalty(
+            self.policy.logprobs(rollouts)[0], self.policy.reference_logprobs(rollouts), absolute=False
+        )
         records = rollout_records("evaluation", step, self.policy.tokenizer, rollouts, rewards, kl)
         gathered = parallel.gather_over_dp(records)
         if self.run is not None:

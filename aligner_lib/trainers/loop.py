@@ -64,12 +64,14 @@ def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) ->
             if last or done % settings.val_check_interval == 0:
                 metrics |= _timed_validation(trainer, done)
             _log(run, done, metrics)
-            stop = parallel.from_first_rank(run is not None and run.stop_requested() or signalled.is_set())
+            stop = parallel.from_first_rank((run is not None and run.stop_requested()) or signalled.is_set())
             if last or stop or done % settings.save_interval == 0:
                 saved = _save(trainer, settings, run, done)
             if stop and not last:
                 where = f"; its checkpoint is of step {saved}" if settings.save_checkpoints else ""
-                return _finish(run, "stopped", f"stopped after step {done} of {settings.max_steps}, as asked{where}")
+                return _finish(
+                    run, "stopped", f"stopped after step {done} of {settings.max_steps}, as asked{where}"
+                )
     return _finish(run, "finished", f"{done} steps")
 
 
@@ -128,7 +130,9 @@ def _stop_signals() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    before = {
+        number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGTERM, signal.SIGUSR2)
+    }
     try:
         yield asked
     finally:

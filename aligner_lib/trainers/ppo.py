@@ -75,7 +75,9 @@ class PPOTrainer:
         picked = global_batch(len(self.train_prompts), step - 1, s.num_rollout_samples, s.seed)
         with timers("rollout_time"):
             with timers("generate"):
-                rollouts = self._rollout([self.train_prompts[i] for i in picked], step, s.rollout_micro_batch_size)
+                rollouts = self._rollout(
+                    [self.train_prompts[i] for i in picked], step, s.rollout_micro_batch_size
+                )
             scoring = self.critic.infer(rollouts)
 
             # 2  Log-probabilities of the responses under the policy and under its reference.
@@ -132,7 +134,9 @@ class PPOTrainer:
         """This rank's items, global batch by global batch: each optimiser step sees the same samples in any layout."""
         size = self.settings.global_batch_size
         batches = [items[i : i + size] for i in range(0, len(items), size)]
-        return [item for batch in batches for item in share_of_rank(batch, parallel.dp_rank(), parallel.dp_size())]
+        return [
+            item for batch in batches for item in share_of_rank(batch, parallel.dp_rank(), parallel.dp_size())
+        ]
 
     def _experience(
         self, rollouts: Rollouts, scores: Scores, logprobs: Tensor, reference_logprobs: Tensor
@@ -148,7 +152,12 @@ class PPOTrainer:
         if s.normalize_advantages:
             advantages = ppo.normalize(advantages, mask, parallel.sum_over_dp)
         experience = Experience(
-            **vars(rollouts), mask=mask, logprobs=logprobs, values=scores.values, advantages=advantages, returns=returns
+            **vars(rollouts),
+            mask=mask,
+            logprobs=logprobs,
+            values=scores.values,
+            advantages=advantages,
+            returns=returns,
         )
         return experience, kl, rewards
 
@@ -188,9 +197,16 @@ class PPOTrainer:
         s = self.settings
         mask = (batch.mask * batch.ended[:, None]).bool()
         logprobs, entropies = selected_logprobs(
-            model, batch.tokens, hidden, mask, self.policy.sampling.temperature, with_entropy=s.entropy_bonus != 0
+            model,
+            batch.tokens,
+            hidden,
+            mask,
+            self.policy.sampling.temperature,
+            with_entropy=s.entropy_bonus != 0,
         )
-        losses, ratio, clipped = ppo.actor_loss(logprobs, batch.logprobs[mask], batch.advantages[mask], s.ratio_eps)
+        losses, ratio, clipped = ppo.actor_loss(
+            logprobs, batch.logprobs[mask], batch.advantages[mask], s.ratio_eps
+        )
         bonus = s.entropy_bonus * entropies.sum() if entropies is not None else losses.new_zeros(())
         sums = {
             "ppo_ratio": ratio.sum(),
@@ -211,7 +227,9 @@ class PPOTrainer:
                 "checkpoint"
             )
 
-    def _report(self, split: str, step: int, rollouts: Rollouts, rewards: Tensor, kl=None, advantages=None) -> None:
+    def _report(
+        self, split: str, step: int, rollouts: Rollouts, rewards: Tensor, kl=None, advantages=None
+    ) -> None:
         records = rollout_records(split, step, self.policy.tokenizer, rollouts, rewards, kl, advantages)
         gathered = parallel.gather_over_dp(records)
         if self.run is not None:

@@ -26,7 +26,9 @@ def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str
     return {f"{group}/{name}": value for name, value in figures.items()}
 
 
-def experience_metrics(experience: Experience, kl: Tensor, token_rewards: Tensor, entropies: Tensor) -> dict[str, float]:
+def experience_metrics(
+    experience: Experience, kl: Tensor, token_rewards: Tensor, entropies: Tensor
+) -> dict[str, float]:
     """Means and spreads over all ranks' response tokens, under train_rollouts/."""
     counts = experience.mask.bool()
     figures = {
@@ -77,7 +79,9 @@ def rollout_records(
 def mean_std(values: Tensor) -> tuple[float, float]:
     """Mean and uncorrected standard deviation over all ranks."""
     values = values.double()
-    count, total = parallel.sum_over_dp(torch.tensor([values.numel(), values.sum()], dtype=torch.float64)).tolist()
+    count, total = parallel.sum_over_dp(
+        torch.tensor([values.numel(), values.sum()], dtype=torch.float64)
+    ).tolist()
     mean = total / max(count, 1.0)
     squares = parallel.sum_over_dp(((values - mean) ** 2).sum()).item()
     return mean, (squares / max(count, 1.0)) ** 0.5

@@ -5,11 +5,10 @@
 #
 # {{map}}
 #
-# | | |
+# | goal | know what runs where, and that your installation works |
 # | --- | --- |
-# | **goal** | know what runs where, and that your installation works |
-# | **needs** | nothing |
-# | **downloads** | nothing |
+# | needs | nothing |
+# | downloads | nothing |
 #
 # {{card}}
 
@@ -85,7 +84,11 @@ print(f"model: {lab.model_name}\nfolder: {lab.out.name}/\njobs run: {lab.where}"
 
 # %%
 print(" ".join(["aligner", "sft", "--help"]))
-print(subprocess.run([sys.executable, "-m", "aligner_lib", "sft", "--help"], capture_output=True, text=True).stdout)
+print(
+    subprocess.run(
+        [sys.executable, "-m", "aligner_lib", "sft", "--help"], capture_output=True, text=True
+    ).stdout
+)
 
 # %% [markdown]
 # ## What you learnt

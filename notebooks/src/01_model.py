@@ -5,11 +5,10 @@
 #
 # {{map}}
 #
-# | | |
+# | goal | a model folder that Megatron Core can train, whatever it was before |
 # | --- | --- |
-# | **goal** | a model folder that Megatron Core can train, whatever it was before |
-# | **needs** | nothing |
-# | **downloads** | 98 MB (`laptop`, once), nothing (`smoke`) |
+# | needs | nothing |
+# | downloads | 98 MB (`laptop`, once), nothing (`smoke`) |
 #
 # {{card}}
 
@@ -54,7 +53,11 @@ import matplotlib.pyplot as plt
 a = architecture
 parts = {
     "embedding": a.vocab_size * a.hidden_size,
-    "attention": a.num_layers * 2 * a.hidden_size * a.kv_channels * (a.num_attention_heads + a.num_query_groups),
+    "attention": a.num_layers
+    * 2
+    * a.hidden_size
+    * a.kv_channels
+    * (a.num_attention_heads + a.num_query_groups),
     "MLP": a.num_layers * 3 * a.hidden_size * a.ffn_hidden_size,
     "norms": (2 * a.num_layers + 1) * a.hidden_size,
 }

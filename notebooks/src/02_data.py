@@ -5,11 +5,10 @@
 #
 # {{map}}
 #
-# | | |
+# | goal | three kinds of files, and a count of everything that was left out |
 # | --- | --- |
-# | **goal** | three kinds of files, and a count of everything that was left out |
-# | **needs** | nothing |
-# | **downloads** | nothing with `dataset="sample"`; Dolly (13 MB) and HH (90 MB) with `dolly` and `hh` |
+# | needs | nothing |
+# | downloads | nothing with `dataset="sample"`; Dolly (13 MB) and HH (90 MB) with `dolly` and `hh` |
 #
 # {{card}}
 
@@ -69,7 +68,11 @@ longer = sum(c > r for c, r in zip(chosen, rejected)) / len(chosen)
 figure, axes = plt.subplots(figsize=(7, 2.6))
 bins = range(0, max(chosen + rejected) + 2, 2)
 axes.hist([chosen, rejected], bins=bins, label=["chosen", "rejected"], color=["#0072B2", "#E69F00"])
-axes.set(xlabel="words in the last answer", ylabel="answers", title=f"chosen is longer in {longer:.0%} of the pairs")
+axes.set(
+    xlabel="words in the last answer",
+    ylabel="answers",
+    title=f"chosen is longer in {longer:.0%} of the pairs",
+)
 axes.legend(frameon=False)
 plt.show()
 

@@ -5,11 +5,10 @@
 #
 # {{map}}
 #
-# | | |
+# | goal | an SFT policy: the model that everything after starts from |
 # | --- | --- |
-# | **goal** | an SFT policy: the model that everything after starts from |
-# | **needs** | nothing (01 and 02 are caught up with where needed) |
-# | **downloads** | the model, once |
+# | needs | nothing (01 and 02 are caught up with where needed) |
+# | downloads | the model, once |
 #
 # {{card}}
 

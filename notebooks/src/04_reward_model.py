@@ -5,11 +5,10 @@
 #
 # {{map}}
 #
-# | | |
+# | goal | a number for any answer, higher for better ones |
 # | --- | --- |
-# | **goal** | a number for any answer, higher for better ones |
-# | **needs** | the SFT policy of 03 (else the downloaded model is taken) |
-# | **downloads** | nothing further |
+# | needs | the SFT policy of 03 (else the downloaded model is taken) |
+# | downloads | nothing further |
 #
 # {{card}}
 
@@ -38,7 +37,9 @@ import torch
 from aligner_lib.algorithms.preference import preference_accuracy, preference_loss
 
 chosen, rejected = torch.tensor([0.0, 2.0, -1.0]), torch.tensor([0.0, 0.0, 1.0])
-for c, r, loss, correct in zip(chosen, rejected, preference_loss(chosen, rejected), preference_accuracy(chosen, rejected)):
+for c, r, loss, correct in zip(
+    chosen, rejected, preference_loss(chosen, rejected), preference_accuracy(chosen, rejected)
+):
     print(f"chosen {c:+.0f}  rejected {r:+.0f}  loss {loss:.4f}  correct {correct:.0f}")
 
 # %% [markdown]
@@ -66,7 +67,10 @@ await monitor
 # | train accuracy 1, validation falls | it learns by heart | one epoch is enough |
 
 # %%
-curves(lab.run("rm"), metrics=[["train/loss", "validation/loss"], ["train/acc", "validation/acc"], "train/grad_norm"])
+curves(
+    lab.run("rm"),
+    metrics=[["train/loss", "validation/loss"], ["train/acc", "validation/acc"], "train/grad_norm"],
+)
 
 # %% [markdown]
 # ## Do chosen and rejected part?
@@ -79,7 +83,10 @@ curves(lab.run("rm"), metrics=[["train/rewards_chosen_mean", "train/rewards_reje
 # %%
 steps, accuracies = lab.run("rm").series("validation/acc")
 _, losses = lab.run("rm").series("validation/loss")
-lab.record("04", {"rm": {"val_acc": accuracies[-1], "val_loss": losses[-1], "first_loss": losses[0], "steps": steps[-1]}})
+lab.record(
+    "04",
+    {"rm": {"val_acc": accuracies[-1], "val_loss": losses[-1], "first_loss": losses[0], "steps": steps[-1]}},
+)
 print(f"first loss {losses[0]:.4f} (ln 2 = {torch.tensor(2.0).log():.4f}), accuracy now {accuracies[-1]:.3f}")
 
 # %% [markdown]

@@ -6,11 +6,10 @@
 #
 # {{map}}
 #
-# | | |
+# | goal | a policy with clearly higher rewards on prompts it never saw, still close to where it began |
 # | --- | --- |
-# | **goal** | a policy with clearly higher rewards on prompts it never saw, still close to where it began |
-# | **needs** | the SFT policy of 03, the reward model of 04 (made up for where they are missing) |
-# | **downloads** | nothing further |
+# | needs | the SFT policy of 03, the reward model of 04 (made up for where they are missing) |
+# | downloads | nothing further |
 #
 # {{card}}
 
@@ -42,9 +41,8 @@ logprobs = torch.tensor([[0.0, -1.0, -0.5, -0.2]]) * mask
 reference_logprobs = torch.tensor([[0.0, -1.2, -0.5, -0.6]]) * mask
 kl = ppo.kl_penalty(logprobs, reference_logprobs, absolute=False)
 rewards = ppo.rewards_with_kl(torch.tensor([1.0]), kl, lengths, coefficient=0.5)
-print("mask   ", mask.tolist())
-print("kl     ", kl.tolist())
-print("rewards", rewards.tolist())
+for name, row in {"mask": mask, "kl": kl, "rewards": rewards}.items():
+    print(f"{name:8}", [round(value, 4) for value in row[0].tolist()])
 
 # %% [markdown]
 # Index 0 predicts the second prompt token, so its mask is 0. At the last index the reward of 1 less $0.5 \cdot 0.4$
@@ -62,7 +60,7 @@ print("advantages", [round(a, 4) for a in advantages[0].tolist()])
 print("returns   ", [round(r, 4) for r in returns[0].tolist()])
 
 # %% [markdown]
-# Right to left: $0.8-0.5=0.3$; then $0 + 0.5 - 0.5 + 0.95\cdot0.3=0.285$; then $-0.1+0.95\cdot0.285=0.1708$.
+# Right to left: $0.8-0.5=0.3$; then $0 + 0.5 - 0.5 + 0.95\cdot0.3=0.285$; then $-0.1+0.95\cdot0.285=0.17075$.
 #
 # ### How far may one update go?
 #
@@ -75,7 +73,9 @@ import matplotlib.pyplot as plt
 ratios = torch.linspace(0.5, 1.5, 201)
 figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), sharex=True)
 for ax, advantage in zip(axes, (1.0, -1.0)):
-    loss, _, _ = ppo.actor_loss(ratios.log(), torch.zeros_like(ratios), torch.full_like(ratios, advantage), 0.2)
+    loss, _, _ = ppo.actor_loss(
+        ratios.log(), torch.zeros_like(ratios), torch.full_like(ratios, advantage), 0.2
+    )
     ax.plot(ratios, loss, color="#0072B2")
     ax.axvline(1.0, color="0.8", zorder=0)
     ax.set(title=f"advantage {advantage:+.0f}", xlabel="ratio of new to old probability", ylabel="loss")
@@ -118,10 +118,15 @@ await monitor
 
 # %%
 run = lab.run("ppo")
-curves(run, metrics=["train_rollouts/rewards", "train_rollouts/init_policy_kl", "train_rollouts/response_lengths"])
+curves(
+    run,
+    metrics=["train_rollouts/rewards", "train_rollouts/init_policy_kl", "train_rollouts/response_lengths"],
+)
 
 # %%
-curves(run, metrics=["val_rollouts/rewards", "critic/loss", "train_rollouts/fraction_of_samples_properly_ended"])
+curves(
+    run, metrics=["val_rollouts/rewards", "critic/loss", "train_rollouts/fraction_of_samples_properly_ended"]
+)
 
 # %% [markdown]
 # Two checks that any PPO run must pass: before the first update the ratio is 1 and the KL is 0.
@@ -149,7 +154,9 @@ figures = {
 }
 lab.record("05", {"ppo": figures})
 gain = (figures["val_reward_ppo"] - figures["val_reward_sft"]) / figures["val_reward_sft_std"]
-print(f"held-out reward {figures['val_reward_sft']:+.3f} → {figures['val_reward_ppo']:+.3f}: {gain:+.2f} standard deviations")
+print(
+    f"held-out reward {figures['val_reward_sft']:+.3f} → {figures['val_reward_ppo']:+.3f}: {gain:+.2f} standard deviations"
+)
 
 # %% [markdown]
 # ## What you learnt

@@ -5,11 +5,10 @@
 #
 # {{map}}
 #
-# | | |
+# | goal | rewards, lengths, KL and completions of both policies, from the same random numbers |
 # | --- | --- |
-# | **goal** | rewards, lengths, KL and completions of both policies, from the same random numbers |
-# | **needs** | the policies of 03 and 05, the reward model of 04 (made up for where they are missing) |
-# | **downloads** | nothing further |
+# | needs | the policies of 03 and 05, the reward model of 04 (made up for where they are missing) |
+# | downloads | nothing further |
 #
 # {{card}}
 
@@ -39,7 +38,12 @@ for name, policy in POLICIES.items():
     runs[name] = lab.run(folder)
 
 # %%
-MEASURES = {"rewards": "reward", "rewards_std": "its spread", "response_lengths": "tokens", "kl": "KL a token"}
+MEASURES = {
+    "rewards": "reward",
+    "rewards_std": "its spread",
+    "response_lengths": "tokens",
+    "kl": "KL a token",
+}
 figures = {name: run.metrics()[-1] for name, run in runs.items()}
 print(f"{'':12}" + "".join(f"{name:>10}" for name in runs))
 for key, label in MEASURES.items():
