@@ -1,0 +1,295 @@
+"""The `aligner` command. Each command imports what it needs, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aligner_lib.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]  # the checkout: notebooks/, tests/ and benchmarks/ are here
+RUNS = Path("runs")
+
+app = typer.Typer(
+    help="Learn RLHF by doing it: from a downloaded language model to an aligned one, on Megatron Core.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+model = typer.Typer(help="Models: fetch one by name, or import Hugging Face weights.", no_args_is_help=True)
+data = typer.Typer(help="Data: raw sets to the files that the trainers read.", no_args_is_help=True)
+app.add_typer(model, name="model")
+app.add_typer(data, name="data")
+
+Profile = Annotated[str | None, typer.Option(help="A group of defaults: smoke, laptop, gpu or slurm.")]
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+# ---- the tutorial ---------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def tutorial(
+    profile: Annotated[str, typer.Option(help="smoke (seconds), laptop (minutes), gpu or slurm.")] = "laptop",
+    only: Annotated[str | None, typer.Option(help="Only these notebooks, as in 03,04.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder [runs/tutorial-PROFILE-TIME].")] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option("-p", help="A notebook parameter, name=value; may be repeated.")
+    ] = None,
+):
+    """Run the notebooks in order and write a report: data, SFT, reward model, PPO, comparison."""
+    from aligner_lib import tutorial as notebooks
+
+    finished = notebooks.run(
+        notebooks=notebooks.choose(ROOT / "notebooks", only),
+        profile=profile,
+        out=out or notebooks.default_output(RUNS, profile, partial=only is not None),
+        parameters=notebooks.parse_parameters(parameter or ()),
+    )
+    raise typer.Exit(0 if finished else 1)
+
+
+@app.command(context_settings=PASS_ON)
+def jupyter(context: typer.Context):
+    """Open JupyterLab on the notebooks; further arguments go to it."""
+    _run_module("jupyterlab", [_needed("notebooks"), *context.args])
+
+
+# ---- models and data ------------------------------------------------------------------------------------------------
+
+
+@model.command("fetch")
+def model_fetch(name: Annotated[str, typer.Argument(help="smollm2-135m or smoke.")]):
+    """Bring a model into the cache, ready for training; prints its folder."""
+    from aligner_lib.models import fetch
+
+    typer.echo(fetch(name))
+
+
+@model.command("import")
+def model_import(
+    source: Annotated[Path, typer.Argument(help="Folder with config.json and safetensors, or a .gguf file.")],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
+):
+    """Import a Hugging Face model of the Llama family."""
+    from aligner_lib.models import import_hf
+
+    typer.echo(import_hf(source, out))
+
+
+Raw = Annotated[
+    list[str], typer.Option(help="File (.jsonl, .jsonl.gz, .parquet) or hub data set; may be repeated.")
+]
+Out = Annotated[Path, typer.Option(help="Folder to write to.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")]
+MaxChars = Annotated[int | None, typer.Option(help="Leave out longer samples (characters).")]
+
+
+@data.command("dolly")
+def data_dolly(
+    raw: Raw,
+    out: Out,
+    strict: Strict = False,
+    max_chars: MaxChars = None,
+    seed: Annotated[
+        int, typer.Option(help="Of the order of context and instruction, and of the split.")
+    ] = 1234,
+    validation_fraction: Annotated[float, typer.Option(help="Share of the prompts that is held out.")] = 0.1,
+):
+    """Dolly's instructions to SFT's train.jsonl and validation.jsonl."""
+    from data import format_dolly
+
+    options = {
+        "seed": seed,
+        "validation_fraction": validation_fraction,
+        "max_chars": max_chars,
+        "strict": strict,
+    }
+    typer.echo(format_dolly(_source(raw), out, **options))
+
+
+@data.command("hh")
+def data_hh(
+    raw: Raw,
+    out: Out,
+    split: Annotated[str, typer.Option(help="Begins the names of the files: train or test.")],
+    strict: Strict = False,
+    max_chars: MaxChars = None,
+    subset: Annotated[
+        str | None, typer.Option(help="A folder of a hub data set, as in harmless-base.")
+    ] = None,
+):
+    """HH's pairs to comparisons (reward model) and prompts (PPO)."""
+    from data import format_hh
+
+    typer.echo(format_hh(_source(raw), out, split, max_chars=max_chars, strict=strict, subset=subset))
+
+
+def _source(raw: list[str]) -> str | list[str]:
+    return raw[0] if len(raw) == 1 else raw  # a single one may also be a name
+
+
+# ---- jobs -----------------------------------------------------------------------------------------------------------
+
+Run = Annotated[
+    Path | None, typer.Option("--run", help="Run folder [runs/KIND-TIME]; an unfinished one goes on.")
+]
+Settings = Annotated[bool, typer.Option("--settings", help="Show all settings as they would be, and stop.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Settings, as in trainer.sft.max_steps=100; +key and ++key work too."),
+]
+
+
+@app.command()
+def sft(overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False):
+    """Supervised fine-tuning."""
+    _job("sft", overrides, profile, run, settings)
+
+
+@app.command()
+def rm(overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False):
+    """Reward model training."""
+    _job("rm", overrides, profile, run, settings)
+
+
+@app.command()
+def ppo(overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False):
+    """PPO: actor, reference, critic and reward model."""
+    _job("ppo", overrides, profile, run, settings)
+
+
+@app.command()
+def evaluate(
+    overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
+):
+    """A policy on held-out prompts: rewards, lengths, KL to its reference."""
+    _job("evaluate", overrides, profile, run, settings)
+
+
+def _job(
+    kind: str, overrides: list[str] | None, profile: str | None, run: Path | None, settings: bool
+) -> None:
+    from omegaconf import OmegaConf
+
+    from aligner_lib.config import compose
+    from aligner_lib.launcher import needs_launcher, relaunch
+
+    overrides = list(overrides or ())
+    if run is not None:
+        overrides.append(f"exp_manager.explicit_log_dir='{run}'")
+    config = compose(kind, overrides, profile)
+    if settings:
+        typer.echo(OmegaConf.to_yaml(config))
+        return
+    if config.exp_manager.explicit_log_dir is None:
+        config.exp_manager.explicit_log_dir = str(RUNS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if needs_launcher(config):
+        relaunch(kind, config, profile, overrides)
+    from aligner_lib.jobs import run_job
+
+    run_job(kind, config, profile)
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or its name below runs/.")]
+
+
+@app.command()
+def runs(root: Annotated[Path, typer.Argument(help="Where to look.")] = RUNS):
+    """List the runs below a folder, newest first."""
+    from aligner_lib.run_tables import list_runs
+
+    list_runs(root)
+
+
+@app.command()
+def show(run: RunName):
+    """Show what a run is, where it stands and its latest figures."""
+    from aligner_lib.run_tables import find_run, show_run
+
+    show_run(find_run(run, RUNS))
+
+
+@app.command()
+def stop(run: RunName):
+    """Ask a run to save a checkpoint and end after its current step."""
+    from aligner_lib.run_tables import find_run
+
+    folder = find_run(run, RUNS)
+    if folder.is_over:
+        raise UserError(f"{folder.path} is not running: it is {folder.status}")
+    folder.request_stop()
+    typer.echo(f"{folder.path} ends with a checkpoint after its current step")
+
+
+# ---- the house ------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def doctor():
+    """What is installed, what is missing, and what that means."""
+    from aligner_lib.doctor import report
+
+    report()
+
+
+@app.command(context_settings=PASS_ON)
+def test(context: typer.Context):
+    """Run the tests; further arguments go to pytest."""
+    os.chdir(_needed("tests").parent)
+    _run_module("pytest", context.args)
+
+
+@app.command(context_settings=PASS_ON)
+def bench(context: typer.Context):
+    """Compare speed with TRL and transformers; further arguments go to the benchmarks."""
+    os.chdir(_needed("benchmarks").parent)
+    _run_module("benchmarks", context.args)
+
+
+def _needed(folder: str) -> Path:
+    if not (ROOT / folder).is_dir():
+        raise UserError(f"{ROOT} has no {folder}/; this command works in a clone of the project")
+    return ROOT / folder
+
+
+def _run_module(name: str, arguments: list) -> None:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", name, *map(str, arguments)])
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    try:
+        app()
+    except (UserError, ValueError, OSError) as error:
+        if not _is_for_users(error):
+            raise
+        rank = os.environ.get("RANK")
+        typer.secho(f"{'error' if rank is None else f'error (rank {rank})'}: {error}", fg="red", err=True)
+        sys.exit(2)
+
+
+def _is_for_users(error: Exception) -> bool:
+    """A ValueError or OSError that this project raises names the value and the cure; from a library it is traced."""
+    if isinstance(error, UserError | FileNotFoundError):
+        return True
+    raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    return any(
+        raised_in.is_relative_to(ROOT / room) for room in ("aligner_lib", "data", "cluster", "widgets")
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""A job's settings: typed defaults, then a profile's, then what the user wrote.
+
+    config = compose("ppo", ["trainer.ppo.initial_policy_kl_penalty=0.02"], profile="laptop")
+
+The typed defaults are `aligner_lib.config_schema`; a profile is a YAML file of defaults in `aligner_lib/profiles`;
+overrides are written in Hydra's grammar. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from aligner_lib import config_schema
+from aligner_lib.config_rules import check, notices
+from aligner_lib.errors import ConfigError
+
+SCHEMAS = config_schema.SCHEMAS | {"critic": config_schema.CriticConfig}
+__all__ = ["SCHEMAS", "compose", "keys", "load", "nearest", "notices", "profiles", "save", "validate"]
+PROFILES = Path(__file__).parent / "profiles"
+
+
+def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None) -> DictConfig:
+    """The settings of a job of this kind: `sft`, `rm`, `ppo`, or `critic` (PPO's critic in a job of its own).
+
+    Raises ConfigError for an unknown key (it names the nearest), a wrong type, and a value that makes no sense.
+    """
+    config = _typed(kind)
+    for key, value in _profile_settings(kind, profile):
+        _assign(config, key, value, written=f"{key}={value} in profile {profile}")
+    for text in overrides:
+        key, value = parse_override(text)
+        for leaf, leaf_value in _leaves(key, value, config):
+            _assign(config, leaf, leaf_value, written=text)
+    validate(kind, config)
+    return config
+
+
+def validate(kind: str, config: DictConfig) -> None:
+    """Raise ConfigError, with the cure, for the first value that makes no sense."""
+    check(kind, config)
+
+
+def save(config: DictConfig) -> dict:
+    """Plain dicts and lists, as run.json keeps them."""
+    return OmegaConf.to_container(config, resolve=True)
+
+
+def load(kind: str, plain: dict) -> DictConfig:
+    """The settings that `save` gave; keys that this version does not know are an error, as in `compose`."""
+    config = _typed(kind)
+    for key, value in _leaves("", plain, config):
+        _assign(config, key, value, written=f"{key}={value}")
+    return config
+
+
+def keys(kind: str) -> list[str]:
+    """Every setting's full name, such as `trainer.ppo.initial_policy_kl_penalty`."""
+    return [key for key, _ in _leaves("", save(_typed(kind)), _typed(kind))]
+
+
+# ---- profiles -------------------------------------------------------------------------------------------------------
+
+
+def profiles() -> list[str]:
+    return sorted(path.stem for path in PROFILES.glob("*.yaml"))
+
+
+def profile_section(profile: str, section: str) -> dict[str, Any]:
+    """A profile's defaults for one kind of job, or for the `tutorial`; empty where it has none."""
+    return _read_profile(profile).get(section) or {}
+
+
+def _read_profile(profile: str) -> dict[str, Any]:
+    path = PROFILES / f"{profile}.yaml"
+    if not path.is_file():
+        raise ConfigError(f"there is no profile {profile!r}; there are {', '.join(profiles())}")
+    return OmegaConf.to_container(OmegaConf.load(path)) or {}
+
+
+def _profile_settings(kind: str, profile: str | None) -> Iterator[tuple[str, Any]]:
+    if profile is None:
+        return
+    # The critic's defaults stand where an actor that hosts it finds them too.
+    # An evaluation samples and scores as PPO does.
+    section = profile_section(profile, "ppo" if kind in ("critic", "evaluate") else kind)
+    section = section.get("critic", {}) if kind == "critic" else section
+    yield from _leaves("", section, _typed(kind))
+
+
+# ---- overrides ------------------------------------------------------------------------------------------------------
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`key=value`, `+key=value` or `++key=value` to (key, value). All three set a key that the schema has."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    if text.startswith("~"):
+        raise ConfigError(
+            f"{text!r} would delete a setting; every setting has a value here: write key=value instead"
+        )
+    if "=" not in text.lstrip("+= "):
+        raise ConfigError(
+            f"{text!r} is not a setting; write it as key=value, such as trainer.sft.max_steps=100"
+        )
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException:
+        raise ConfigError(
+            f"can't read {text!r}; a value with = , : or brackets goes in quotes: key='value'"
+        ) from None
+    if override.is_sweep_override():
+        raise ConfigError(f"{text!r} gives several values; one run takes one, and a list is written [a, b]")
+    if override.package is not None:
+        raise ConfigError(
+            f"{text!r}: {override.package!r} after @ is a package, which settings here don't have"
+        )
+    return override.key_or_group.replace("/", "."), override.value()
+
+
+def _leaves(key: str, value: Any, config: DictConfig) -> Iterator[tuple[str, Any]]:
+    """A dict's values one by one with their full keys, down to the settings and to free-form dicts."""
+    if not isinstance(value, dict) or (key and not _is_group(config, key)):
+        yield key, value
+        return
+    for name, inner in value.items():
+        yield from _leaves(f"{key}.{name}" if key else str(name), inner, config)
+
+
+def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
+    if not _is_known(config, key):
+        raise ConfigError(_unknown(key, config))
+    if _is_group(config, key):
+        names = ", ".join(OmegaConf.select(config, key))
+        raise ConfigError(f"{written}: {key} is a group of settings ({names}), not a value")
+    expected = _expected(config, key)
+    if expected.startswith("int") and isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1e3 steps
+    try:
+        OmegaConf.update(config, key, value, merge=True)
+    except OmegaConfBaseException:
+        raise ConfigError(
+            f"{written}: {value!r} is a {type(value).__name__}, and {key} takes {expected}"
+        ) from None
+
+
+# ---- what the schema knows ------------------------------------------------------------------------------------------
+
+
+@cache
+def _empty(kind: str) -> DictConfig:
+    if kind not in SCHEMAS:
+        raise ConfigError(f"there is no kind of job {kind!r}; there are {', '.join(SCHEMAS)}")
+    return OmegaConf.structured(SCHEMAS[kind])
+
+
+def _typed(kind: str) -> DictConfig:
+    return copy.deepcopy(_empty(kind))
+
+
+def _node(config: DictConfig, key: str) -> Any:
+    """The node at a key; None where there is none."""
+    parent, _, name = key.rpartition(".")
+    group = _node(config, parent) if parent else config
+    return group._get_node(name) if isinstance(group, DictConfig) and name in group else None
+
+
+def _is_group(config: DictConfig, key: str) -> bool:
+    node = _node(config, key)
+    return isinstance(node, DictConfig) and OmegaConf.get_type(node) is not dict
+
+
+def _is_known(config: DictConfig, key: str) -> bool:
+    if _node(config, key) is not None:
+        return True
+    # `data_prefix` and `reward_standardization` are dicts with keys of their own, which config_rules checks
+    parent, _, _ = key.rpartition(".")
+    return bool(parent) and isinstance(_node(config, parent), DictConfig) and not _is_group(config, parent)
+
+
+def _expected(config: DictConfig, key: str) -> str:
+    """The type that a key takes, in the schema's own words: `int`, `list[float]`, `str or None`."""
+    node = _node(config, key)
+    if node is None:
+        return "any value"
+    reference = node._metadata.ref_type
+    name = (
+        reference.__name__ if isinstance(reference, type) else str(reference).replace("typing.List", "list")
+    )
+    return f"{name} or None" if node._metadata.optional and name != "Any" else name
+
+
+def _unknown(key: str, config: DictConfig) -> str:
+    near = nearest(key, [leaf for leaf, _ in _leaves("", save(config), config)])
+    words = f"there is no setting {key!r}; did you mean {' or '.join(near)}?"
+    parent = key.rpartition(".")[0]
+    if _likeness(key, near[0]) < 0.8 and parent and _is_group(config, parent):
+        words += f" {parent} has {', '.join(_node(config, parent))}"  # a synonym has no likeness
+    return words
+
+
+def nearest(key: str, known: Iterable[str], at_most: int = 3) -> list[str]:
+    """The known keys most like a misspelt one, best first: by their last part first, since parents get confused."""
+    scores = {candidate: _likeness(key, candidate) for candidate in known}
+    ranked = sorted(scores, key=scores.get, reverse=True)
+    return [candidate for candidate in ranked[:at_most] if scores[candidate] > scores[ranked[0]] - 0.03]
+
+
+def _likeness(a: str, b: str) -> float:
+    def ratio(x: str, y: str) -> float:
+        return difflib.SequenceMatcher(None, x, y).ratio()
+
+    return 0.65 * ratio(a.rpartition(".")[2], b.rpartition(".")[2]) + 0.35 * ratio(a, b)

@@ -1,0 +1,155 @@
+"""`aligner doctor`: what this machine has, what it lacks, and what the lack costs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+State = Literal["ok", "missing", "note"]
+MARKS: dict[State, str] = {"ok": "[green]✓[/]", "missing": "[red]✗[/]", "note": "[yellow]–[/]"}
+GIB = 1 << 30
+
+# the package, and what is lost without it
+NEEDED = {
+    "torch": "nothing can be trained",
+    "megatron-core": "nothing can be trained",
+    "papermill": "`aligner tutorial` can't run",
+    "jupyterlab": "`aligner jupyter` can't start",
+    "ipywidgets": "monitors show no controls",
+    "plotly": "monitors show no charts",
+    "submitit": "notebooks can't start training beside them",
+}
+OPTIONAL = {
+    "transformer-engine": "only GPUs use it; there, Megatron's own layers work without it, slower",
+    "nvidia-pytriton": "actor and critic can't run as two jobs (Linux only)",
+    "trl": "only `./lab bench` needs it, and installs it",
+}
+
+
+class Finding(NamedTuple):
+    state: State
+    what: str
+    found: str
+
+
+def report() -> None:
+    """Print the findings; exits with 1 when something is missing that the tutorial needs."""
+    findings = list(examine())
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    for finding in findings:
+        table.add_row(MARKS[finding.state], finding.what, finding.found)
+    Console(soft_wrap=False).print(table)
+    if any(finding.state == "missing" for finding in findings):
+        raise SystemExit(1)
+
+
+def examine() -> Iterator[Finding]:
+    yield _python()
+    yield from _machine()
+    yield _cuda()
+    for package, cost in NEEDED.items():
+        yield _package(package, cost, "missing")
+    for package, cost in OPTIONAL.items():
+        yield _package(package, cost, "note")
+    yield _slurm()
+    yield _models()
+    yield _hub()
+
+
+def _python() -> Finding:
+    version = platform.python_version_tuple()[:2]
+    suitable = version in (("3", "11"), ("3", "12"))
+    cure = "" if suitable else "; 3.11 or 3.12 is needed: LAB_PYTHON=python3.12 ./lab …"
+    return Finding(
+        "ok" if suitable else "missing",
+        "Python",
+        f"{platform.python_version()} on {platform.platform(terse=True)}{cure}",
+    )
+
+
+def _machine() -> Iterator[Finding]:
+    memory, free = psutil.virtual_memory(), shutil.disk_usage(Path.cwd()).free
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("ok", "cores", str(cores))
+    enough = memory.available >= 7 * GIB
+    yield Finding(
+        "ok" if enough else "note",
+        "memory",
+        f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+        + ("" if enough else "; the laptop profile wants 7: close something, or use --profile smoke"),
+    )
+    enough = free >= 10 * GIB
+    yield Finding(
+        "ok" if enough else "note",
+        "disk",
+        f"{free / GIB:.0f} GiB free here"
+        + ("" if enough else "; a laptop tutorial writes several, most in checkpoints"),
+    )
+
+
+def _cuda() -> Finding:
+    if not shutil.which("nvidia-smi"):
+        return Finding("note", "CUDA", "no GPU: profiles smoke and laptop run on the CPU in float32")
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, timeout=20)
+    if answer.returncode:
+        return Finding(
+            "note",
+            "CUDA",
+            f"nvidia-smi fails ({answer.stdout.strip() or answer.stderr.strip()}): no GPU is used",
+        )
+    return Finding("ok", "CUDA", "; ".join(answer.stdout.strip().splitlines()))
+
+
+def _package(name: str, cost: str, when_missing: State) -> Finding:
+    try:
+        return Finding("ok", name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(when_missing, name, f"not installed: {cost}")
+
+
+def _slurm() -> Finding:
+    if not shutil.which("sbatch"):
+        return Finding("note", "Slurm", "not found: jobs run on this machine")
+    answer = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=20)
+    if answer.returncode:
+        reason = answer.stderr.strip().splitlines()[-1:] or ["it gives no reason"]
+        return Finding("note", "Slurm", f"sbatch is there and fails ({reason[0]}): jobs run on this machine")
+    return Finding("ok", "Slurm", answer.stdout.strip())
+
+
+def _models() -> Finding:
+    from aligner_lib.models import MODELS
+    from aligner_lib.models.fetch import cache_root, is_cached
+
+    root = cache_root()
+    cached = [name for name in MODELS if is_cached(name)]
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    words = (
+        f"{', '.join(cached)} ({size / 1e6:.0f} MB in {root})"
+        if cached
+        else f"none in {root} yet; fetched when needed"
+    )
+    return Finding("ok" if cached else "note", "models", words)
+
+
+def _hub(timeout: float = 3.0) -> Finding:
+    from huggingface_hub.constants import ENDPOINT
+
+    try:
+        urllib.request.urlopen(ENDPOINT, timeout=timeout).close()
+        return Finding("ok", "hub", "the Hugging Face hub answers")
+    except OSError:
+        cost = "the model comes from a package instead, data from the bundled samples"
+        return Finding("note", "hub", f"the Hugging Face hub can't be reached: {cost}")

@@ -1,0 +1,59 @@
+"""The most memory that any single process of a tree has held, watched from outside."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import psutil
+
+GIB = 1 << 30
+
+
+class PeakMemory:
+    """Watch this process and all below it while a `with` block runs.
+
+    Linux keeps each process's own high-water mark, so that a sample only has to come before the process ends;
+    elsewhere the sampled resident size is all there is.
+    """
+
+    def __init__(self, seconds_between_samples: float = 0.5):
+        self.bytes = 0
+        self._between = seconds_between_samples
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
+
+    @property
+    def gib(self) -> float:
+        return self.bytes / GIB
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        root = psutil.Process()
+        while True:
+            last = self._stop.is_set()  # asked before sampling: a short block is sampled once at its end
+            for process in [root, *root.children(recursive=True)]:
+                self.bytes = max(self.bytes, _peak_bytes(process))
+            if last:
+                return
+            self._stop.wait(self._between)
+
+
+def _peak_bytes(process: psutil.Process) -> int:
+    try:
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return process.memory_info().rss
+    except psutil.Error:
+        return 0  # it has ended

@@ -1,0 +1,86 @@
+"""Runs as tables on a terminal."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from aligner_lib.errors import UserError
+from aligner_lib.runs import RunFolder, find_runs
+
+STATUS_COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "lost": "red"}
+
+
+def list_runs(root: Path) -> None:
+    """Print one line a run: where it is, what it is, how far it came and when it began."""
+    found = find_runs(root)
+    if not found:
+        raise UserError(f"no runs in {root}/; `aligner tutorial`, `sft`, `rm` and `ppo` make them")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("run", "kind", "status", "step", "began"):
+        table.add_column(column, justify="right" if column == "step" else "left", overflow="fold")
+    for run in found:
+        info = run.info
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("created", 0)))
+        table.add_row(str(run.path), run.kind, _status(run), _progress(info), began)
+    Console().print(table)
+
+
+def show_run(run: RunFolder) -> None:
+    """Print what a run is, where it stands and the latest value of each of its metrics."""
+    console, info = Console(), run.info
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for name in ("kind", "seed", "host", "pid", "git_commit"):
+        if info.get(name) is not None:
+            facts.add_row(name, str(info[name]))
+    facts.add_row("status", _status(run) + (f" ({info['message']})" if info.get("message") else ""))
+    facts.add_row("step", _progress(info))
+    if not run.is_over:
+        facts.add_row("last sign of life", f"{run.heartbeat_age:.0f} s ago")
+    facts.add_row("checkpoints", ", ".join(path.name for path in run.checkpoints()) or "none yet")
+    console.print(f"[bold]{run.path}[/bold]")
+    console.print(facts)
+    _show_metrics(console, run)
+
+
+def _show_metrics(console: Console, run: RunFolder) -> None:
+    latest = {
+        metric: (value, record["step"])
+        for record in run.metrics()
+        for metric, value in record.items()
+        if metric not in ("step", "time") and isinstance(value, int | float)
+    }
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("metric")
+    table.add_column("latest", justify="right")
+    table.add_column("at step", justify="right")
+    for metric, (value, step) in sorted(latest.items()):
+        table.add_row(metric, f"{value:.6g}", str(step))
+    if latest:
+        console.print(table)
+
+
+def find_run(name: str, root: Path) -> RunFolder:
+    """The run at a path, or the newest of that name below the root; UserError names what is there."""
+    run = RunFolder(name)
+    if (run.path / "run.json").exists():
+        return run
+    found = find_runs(root)
+    for candidate in found:
+        if name in (candidate.name, str(candidate.path.relative_to(root))):
+            return candidate
+    known = ", ".join(str(run.path.relative_to(root)) for run in found[:5]) or "none"
+    raise UserError(f"no run {name!r}: it is no run folder, and the newest in {root}/ are: {known}")
+
+
+def _status(run: RunFolder) -> str:
+    status = run.status
+    return f"[{STATUS_COLOURS.get(status, 'white')}]{status}[/]"
+
+
+def _progress(info: dict) -> str:
+    step, of = (info.get("heartbeat") or {}).get("step"), info.get("max_steps")
+    return "–" if step is None else f"{step}/{of}" if of else str(step)

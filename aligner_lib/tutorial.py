@@ -1,0 +1,239 @@
+"""Run the notebooks in order, without a browser, and keep what they made.
+
+OUT/notebooks/   the executed notebooks
+OUT/results/     what each notebook measured: <nn>.json, written by the notebook
+OUT/summary.json all of it in one record, with seconds and memory
+OUT/report.html  the notebooks as one page that opens offline
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aligner_lib.config import nearest, profiles
+from aligner_lib.errors import UserError
+from aligner_lib.memory import PeakMemory
+from aligner_lib.progress import Progress
+from aligner_lib.runs import find_runs
+
+START_TIMEOUT = 120  # seconds for a kernel to come up on a busy machine
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """One numbered notebook, such as notebooks/03_sft.ipynb."""
+
+    path: Path
+
+    @property
+    def number(self) -> str:
+        return self.path.name[:2]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Where a notebook stopped."""
+
+    notebook: str
+    cell: str | None  # as JupyterLab shows it; None: outside of any cell
+    error: str
+
+    def __str__(self) -> str:
+        where = f"notebook {self.notebook}" + (f", cell {self.cell}" if self.cell is not None else "")
+        return f"{where}: {self.error}"
+
+
+def choose(folder: Path, only: str | None = None) -> list[Notebook]:
+    """The folder's numbered notebooks in order; `only` is a list of numbers such as "03,04"."""
+    found = [Notebook(path) for path in sorted(Path(folder).glob("[0-9][0-9]*.ipynb"))]
+    if not found:
+        raise UserError(f"there are no notebooks in {folder}; the tutorial runs in a clone of the project")
+    if only is None:
+        return found
+    wanted = [number.strip().zfill(2) for number in only.split(",") if number.strip()]
+    known = [notebook.number for notebook in found]
+    for number in wanted:
+        if number not in known:
+            raise UserError(f"--only {only}: there is no notebook {number}; there are {', '.join(known)}")
+    return [notebook for notebook in found if notebook.number in wanted]
+
+
+def default_output(root: Path, profile: str, partial: bool = False) -> Path:
+    """A new folder for each whole tutorial; a partial one goes on in the newest, whose results it needs."""
+    earlier = sorted(Path(root).glob(f"tutorial-{profile}-*"))
+    if partial and earlier:
+        return earlier[-1]
+    return Path(root) / f"tutorial-{profile}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
+    """`name=value` texts to values: numbers, true, false and null as such, everything else as text."""
+    parameters = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise UserError(f"-p {pair}: write it as name=value")
+        parameters[name] = _value(text)
+    return parameters
+
+
+def run(notebooks: list[Notebook], profile: str, out: Path, parameters: dict[str, Any]) -> bool:
+    """Run notebooks one after another; True if all of them ran to the end.
+
+    A failing cell ends the tutorial with one message; what ran before it is reported all the same.
+    Raises UserError for a profile or a parameter that no notebook has.
+    """
+    if profile not in profiles():
+        raise UserError(f"there is no profile {profile!r}; there are {', '.join(profiles())}")
+    out = Path(out).resolve()
+    accepted = {notebook: _accepted_parameters(notebook) for notebook in notebooks}
+    _check_parameters(parameters, set().union(*accepted.values()))
+    values = parameters | {"profile": profile, "out": str(out)}
+    (out / "notebooks").mkdir(parents=True, exist_ok=True)
+    (out / "results").mkdir(exist_ok=True)
+    seconds, failure = {}, None
+    with PeakMemory() as memory, Progress(len(notebooks)) as progress:
+        for notebook in notebooks:
+            start = time.monotonic()
+            given = {name: value for name, value in values.items() if name in accepted[notebook]}
+            failure = _run_one(notebook, out, given, progress)
+            seconds[notebook.name] = round(time.monotonic() - start, 1)
+            progress.finish_notebook(notebook.name, seconds[notebook.name], failed=failure is not None)
+            if failure:
+                _stop_runs(out)
+                break
+    summary = _write_summary(out, profile, seconds, memory.gib, failure)
+    _tell(out, summary, failure, progress)
+    return failure is None
+
+
+def _run_one(notebook: Notebook, out: Path, parameters: dict[str, Any], progress: Progress) -> Failure | None:
+    import papermill
+
+    (out / "results" / f"{notebook.number}.json").unlink(missing_ok=True)
+    engine = _engine(lambda done, cells: progress.advance(notebook.name, done, cells))
+    try:
+        papermill.execute_notebook(
+            notebook.path,
+            out / "notebooks" / notebook.path.name,
+            parameters=parameters,
+            engine_name=engine,
+            cwd=notebook.path.parent,
+            progress_bar=False,
+            start_timeout=START_TIMEOUT,
+            extra_arguments=[
+                "--IPKernelApp.log_level=ERROR"
+            ],  # it warns about TCP, which stays on this machine
+        )
+    except papermill.PapermillExecutionError as error:
+        cell = f"[{error.exec_count}] ({error.source.strip().splitlines()[0]})"
+        return Failure(notebook.name, cell, f"{error.ename}: {_without_colours(error.evalue)}")
+    except KeyboardInterrupt:
+        return Failure(notebook.name, None, "interrupted")
+    except Exception as error:  # the kernel died or never came up: report it like a failing cell
+        return Failure(notebook.name, None, f"{type(error).__name__}: {error}")
+    return None
+
+
+def _engine(on_cell: Callable[[int, int], None]) -> str:
+    """papermill's own engine, which also tells how many cells are done; registered under the name returned."""
+    from papermill.engines import NBClientEngine, papermill_engines
+
+    class Engine(NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(cls, nb_man, kernel_name, **options):
+            complete, cells = nb_man.cell_complete, len(nb_man.nb.cells)
+            on_cell(0, cells)
+
+            def cell_complete(cell, cell_index=None, **kwargs):
+                complete(cell, cell_index=cell_index, **kwargs)
+                on_cell((cell_index or 0) + 1, cells)
+
+            nb_man.cell_complete = cell_complete
+            return super().execute_managed_notebook(nb_man, kernel_name, **options)
+
+    papermill_engines.register("aligner", Engine)
+    return "aligner"
+
+
+def _accepted_parameters(notebook: Notebook) -> set[str]:
+    import papermill
+
+    return set(papermill.inspect_notebook(notebook.path))
+
+
+def _check_parameters(parameters: dict[str, Any], known: set[str]) -> None:
+    for name in parameters:
+        if name in ("profile", "out"):
+            raise UserError(f"-p {name}=…: the option --{name} says this")
+        if name not in known:
+            near = nearest(name, known - {"profile", "out"})
+            raise UserError(f"-p {name}: no notebook has this parameter; did you mean {' or '.join(near)}?")
+
+
+def _stop_runs(out: Path) -> None:
+    """Ask the training that a broken notebook leaves behind to save and end."""
+    for left in find_runs(out):
+        if not left.is_over:
+            left.request_stop()
+
+
+# ---- what came out --------------------------------------------------------------------------------------------------
+
+
+def _write_summary(out: Path, profile: str, seconds: dict, peak_gib: float, failure: Failure | None) -> dict:
+    """Merge the notebooks' results; notebooks that ran earlier in the same folder keep their seconds."""
+    path = out / "summary.json"
+    earlier = json.loads(path.read_text()) if path.exists() else {}
+    summary = {
+        "profile": profile,
+        "seconds": dict(sorted((earlier.get("seconds", {}) | seconds).items())),
+        "peak_memory_gib": round(max(peak_gib, earlier.get("peak_memory_gib", 0.0)), 2),
+    }
+    for result in sorted((out / "results").glob("*.json")):
+        _merge(summary, json.loads(result.read_text()))
+    if failure:
+        summary["failed"] = str(failure)
+    path.write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def _merge(into: dict, record: dict) -> None:
+    for name, value in record.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value
+
+
+def _tell(out: Path, summary: dict, failure: Failure | None, progress: Progress) -> None:
+    from aligner_lib.report import write_report
+
+    executed = sorted((out / "notebooks").glob("*.ipynb"))
+    write_report(out / "report.html", executed, summary)
+    if failure:
+        progress.say(f"stopped in {failure}")
+    progress.say(f"report    {out / 'report.html'}")
+    progress.say(f"summary   {out / 'summary.json'}")
+    progress.say(f"notebooks {out / 'notebooks'}")
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)  # numbers, true, false, null, and lists
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def _without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
