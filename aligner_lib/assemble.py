@@ -117,6 +117,11 @@ def reward_model(config: DictConfig, say: Say) -> Assembly:
 
 def ppo(config: DictConfig, say: Say) -> Assembly:
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
+    if config.remote_critic_rm.critic.ip is not None:
+        raise UserError(
+            f"remote_critic_rm.critic.ip={config.remote_critic_rm.critic.ip}: a critic in a job of its own is not there "
+            "yet; leave it out, and the critic runs in the actor's process"
+        )
     start, rewards = _pretrained(config), _reward_model(config.critic)
     tokenizer = Tokenizer(start)
     train = _prompts(config, "train", tokenizer, say)

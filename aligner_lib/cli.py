@@ -39,7 +39,7 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 def tutorial(
     profile: Annotated[str, typer.Option(help="smoke (seconds), laptop (minutes), gpu or slurm.")] = "laptop",
     only: Annotated[str | None, typer.Option(help="Only these notebooks, as in 03,04.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Output folder [runs/tutorial-PROFILE-TIME].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder (else runs/tutorial-PROFILE-TIME).")] = None,
     parameter: Annotated[
         list[str] | None, typer.Option("-p", help="A notebook parameter, name=value; may be repeated.")
     ] = None,
@@ -139,7 +139,7 @@ def _source(raw: list[str]) -> str | list[str]:
 # ---- jobs -----------------------------------------------------------------------------------------------------------
 
 Run = Annotated[
-    Path | None, typer.Option("--run", help="Run folder [runs/KIND-TIME]; an unfinished one goes on.")
+    Path | None, typer.Option("--run", help="Run folder (else runs/KIND-TIME); an unfinished run goes on.")
 ]
 Settings = Annotated[bool, typer.Option("--settings", help="Show all settings as they would be, and stop.")]
 Overrides = Annotated[

@@ -100,6 +100,7 @@ class _Exporter(HTMLExporter):
 
 def _make_static(notebook: NotebookNode) -> bool:
     """Replace outputs that need a server or a CDN; True if the page needs plotly's script."""
+    notebook.metadata.pop("widgets", None)  # their state is of no use without a kernel
     charts = False
     for cell in notebook.cells:
         for output in cell.get("outputs", []):

@@ -23,6 +23,7 @@ from aligner_lib.progress import Progress
 from aligner_lib.runs import find_runs
 
 START_TIMEOUT = 120  # seconds for a kernel to come up on a busy machine
+QUIET_KERNEL = "--IPKernelApp.log_level=CRITICAL"  # it would warn of TCP on this machine, and of its own end
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,7 @@ def _run_one(notebook: Notebook, out: Path, parameters: dict[str, Any], progress
             cwd=notebook.path.parent,
             progress_bar=False,
             start_timeout=START_TIMEOUT,
-            extra_arguments=[
-                "--IPKernelApp.log_level=ERROR"
-            ],  # it warns about TCP, which stays on this machine
+            extra_arguments=[QUIET_KERNEL],
         )
     except papermill.PapermillExecutionError as error:
         cell = f"[{error.exec_count}] ({error.source.strip().splitlines()[0]})"

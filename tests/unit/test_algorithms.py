@@ -1,0 +1,252 @@
+"""The mathematics on tables small enough to check by hand: prompts of 2 tokens, responses of up to 3."""
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from aligner_lib.algorithms.ppo import (
+    actor_loss,
+    advantages_and_returns,
+    critic_loss,
+    kl_penalty,
+    masked_mean,
+    normalize,
+    response_mask,
+    rewards_with_kl,
+)
+from aligner_lib.algorithms.preference import preference_accuracy, preference_loss
+from aligner_lib.algorithms.schedule import learning_rate
+
+
+def table(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float32)
+
+
+# ---- masks ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_mask_covers_the_response_with_its_stop_token():
+    # five tokens are four predictions; prompt 2 and length 5: predictions 1, 2, 3, of tokens 2, 3, 4
+    mask = response_mask(torch.tensor([2, 2, 1]), torch.tensor([5, 3, 5]), size=4)
+    assert_close(mask, table([0, 1, 1, 1], [0, 1, 0, 0], [1, 1, 1, 1]))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5))
+def test_the_mask_counts_each_response_token_once(shapes):
+    prompts = torch.tensor([prompt for prompt, _ in shapes])
+    responses = torch.tensor([response for _, response in shapes])
+    mask = response_mask(prompts, prompts + responses, int((prompts + responses).max()) - 1)
+    assert mask.sum(dim=1).tolist() == responses.tolist()
+
+
+def test_the_masked_mean_is_of_the_masked_values_alone():
+    assert masked_mean(table([1, 2, 9]), table([1, 1, 0])).item() == 1.5
+    assert masked_mean(table([1, 2, 9]), table([0, 0, 0])).item() == 0.0
+
+
+# ---- rewards --------------------------------------------------------------------------------------------------------
+
+
+def test_the_kl_estimate_is_the_difference_of_log_probabilities():
+    policy, reference = table([-1.0, -2.0]), table([-1.5, -0.5])
+    assert_close(kl_penalty(policy, reference, absolute=False), table([0.5, -1.5]))
+    assert_close(kl_penalty(policy, reference, absolute=True), table([0.5, 1.5]))
+
+
+def test_the_score_stands_at_the_last_token_and_the_kl_at_every_token():
+    kl = table([0, 1, 2, 4], [0, 1, 0, 0])
+    lengths = torch.tensor([5, 3])  # last predictions: 3 and 1
+    rewards = rewards_with_kl(torch.tensor([10.0, -7.0]), kl, lengths, coefficient=0.5)
+    assert_close(rewards, table([0, -0.5, -1, 8], [0, -7.5, 0, 0]))
+
+
+def test_a_single_token_is_scored_where_it_is():
+    assert_close(rewards_with_kl(torch.tensor([3.0]), table([0.0]), torch.tensor([1]), 1.0), table([3]))
+
+
+# ---- advantages -----------------------------------------------------------------------------------------------------
+
+
+def test_advantages_by_hand():
+    values, rewards, mask = table([9, 1, 2, 3]), table([9, 0, 0, 5]), table([0, 1, 1, 1])
+    advantages, returns = advantages_and_returns(values, rewards, mask, discount_factor=1.0, gae_lambda=0.5)
+    # surprises, last first: 5 - 3 = 2;  0 + 3 - 2 = 1;  0 + 2 - 1 = 1
+    # advantages: 2;  1 + 2/2 = 2;  1 + 2/2 = 2;  what lies before the mask counts nowhere
+    assert_close(advantages, table([0, 2, 2, 2]))
+    assert_close(returns, table([0, 3, 4, 5]))
+
+
+def test_the_discount_shrinks_what_follows():
+    advantages, _ = advantages_and_returns(table([0, 4]), table([0, 8]), table([1, 1]), 0.5, gae_lambda=1.0)
+    # last: 8 - 4 = 4; first: 0 + 0.5 * 4 - 0 + 0.5 * 4 = 4
+    assert_close(advantages, table([4, 4]))
+
+
+def test_a_response_that_was_cut_off_gets_no_bootstrap():
+    """The value after the last token is 0, also where the row is as wide as the table."""
+    advantages, _ = advantages_and_returns(table([0, 0, 7]), table([0, 0, 0]), table([1, 1, 1]), 1.0, 0.0)
+    assert_close(advantages, table([0, 7, -7]))
+
+
+finite = st.floats(-10, 10, width=32)
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=8), st.integers(0, 3))
+def test_with_lambda_and_discount_1_advantages_are_rewards_to_come_less_the_value(pairs, padding):
+    values = torch.tensor([[value for value, _ in pairs] + [1.0] * padding])
+    rewards = torch.tensor([[reward for _, reward in pairs] + [1.0] * padding])
+    mask = torch.tensor([[1.0] * len(pairs) + [0.0] * padding])
+    advantages, returns = advantages_and_returns(values, rewards, mask, 1.0, 1.0)
+    to_come = (rewards * mask).flip(1).cumsum(1).flip(1) * mask
+    assert_close(returns, to_come, atol=1e-3, rtol=0)
+    assert_close(advantages, to_come - values * mask, atol=1e-3, rtol=0)
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=8), st.floats(0, 1, width=32))
+def test_with_lambda_0_advantages_are_one_step_surprises(pairs, discount):
+    values, rewards = (torch.tensor([list(column)]) for column in zip(*pairs))
+    advantages, _ = advantages_and_returns(values, rewards, torch.ones_like(values), discount, 0.0)
+    following = torch.cat([values[:, 1:], torch.zeros(1, 1)], dim=1)
+    assert_close(advantages, rewards + discount * following - values, atol=1e-4, rtol=0)
+
+
+def test_normalised_advantages_by_hand():
+    # masked: 1, 3, 5; mean 3, uncorrected variance 8/3
+    normal = normalize(table([1, 3, 99], [5, 99, 99]), table([1, 1, 0], [1, 0, 0]))
+    unit = 2 / math.sqrt(8 / 3)
+    assert_close(normal, table([-unit, 0, 0], [unit, 0, 0]))
+
+
+def test_equal_advantages_become_zeros():
+    assert_close(normalize(table([2, 2]), table([1, 1])), table([0, 0]))
+    assert_close(normalize(table([2, 2]), table([0, 0])), table([0, 0]))
+
+
+def test_normalisation_takes_all_ranks_together():
+    advantages, mask = table([1, 3, 99], [5, 4, 2], [7, 0, 0]), table([1, 1, 0], [1, 1, 1], [1, 0, 0])
+    whole = normalize(advantages, mask)
+    shares = on_ranks(lambda rank, total: normalize(advantages[rank::2], mask[rank::2], total), ranks=2)
+    assert_close(shares[0], whole[0::2])
+    assert_close(shares[1], whole[1::2])
+
+
+def on_ranks(work, ranks: int) -> list:
+    """work(rank, sum over ranks) on threads that stand for processes."""
+    barrier, given_in = threading.Barrier(ranks, timeout=10), [None] * ranks
+
+    def rank_work(rank: int):
+        def total(tensor: torch.Tensor) -> torch.Tensor:
+            given_in[rank] = tensor
+            barrier.wait()
+            result = sum(given_in)
+            barrier.wait()
+            return result
+
+        return work(rank, total)
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(rank_work, range(ranks)))
+
+
+# ---- losses ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss"),
+    [
+        (1.0, 2.0, -2.0),
+        (1.5, 2.0, -2.4),  # good and already likelier: the gain stops at 1.2
+        (0.5, 2.0, -1.0),  # good and less likely: not clipped, so that it can come back
+        (1.5, -2.0, 3.0),  # bad and likelier: not clipped
+        (0.5, -2.0, 1.6),  # bad and already less likely: the gain stops at 0.8
+    ],
+)
+def test_the_clip_takes_the_pessimistic_side_for_both_signs(ratio, advantage, loss):
+    old = torch.tensor([-1.0])
+    losses, ratios, clipped = actor_loss(old + math.log(ratio), old, torch.tensor([advantage]), ratio_eps=0.2)
+    assert losses.item() == pytest.approx(loss)
+    assert ratios.item() == pytest.approx(ratio)
+    assert clipped.item() == pytest.approx(min(max(ratio, 0.8), 1.2))
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "learns"), [(1.5, 2, False), (0.5, 2, True), (1.5, -2, True), (0.5, -2, False)])
+def test_only_the_gain_side_of_the_clip_has_no_gradient(ratio, advantage, learns):
+    logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
+    actor_loss(logprobs, torch.zeros(1), torch.tensor([float(advantage)]), 0.2)[0].sum().backward()
+    assert (logprobs.grad.item() != 0) == learns
+
+
+@given(st.floats(-2, 2), finite, st.floats(0.01, 0.9))
+def test_the_actor_loss_is_never_below_the_unclipped_one(log_ratio, advantage, eps):
+    ratio = torch.tensor([log_ratio], dtype=torch.float64)
+    losses, ratios, _ = actor_loss(ratio, torch.zeros_like(ratio), torch.tensor([advantage], dtype=torch.float64), eps)
+    assert losses.item() >= (-advantage * ratios).item() - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("value", "old", "target", "clip", "loss"),
+    [
+        (1.0, 0.0, 3.0, 0.0, 2.0),  # half of (3 - 1)²; no clip
+        (1.0, 0.0, 3.0, -1.0, 2.0),
+        (1.0, 0.0, 3.0, 0.5, 3.125),  # held at 0.5: half of 2.5²
+        (1.0, 0.0, 0.0, 0.5, 0.5),  # held would be nearer: the worse one counts
+        (1.0, 0.8, 3.0, 0.5, 2.0),  # within the clip
+    ],
+)
+def test_the_value_loss_and_its_clip(value, old, target, clip, loss):
+    numbers = (torch.tensor([number]) for number in (value, old, target))
+    assert critic_loss(*numbers, clip=clip).item() == pytest.approx(loss)
+
+
+def test_equal_rewards_give_ln_2_and_no_success():
+    scores = torch.tensor([0.0, 5.0])
+    assert_close(preference_loss(scores, scores), torch.full((2,), math.log(2)))
+    assert preference_accuracy(scores, scores).tolist() == [0.0, 0.0]
+
+
+def test_the_preference_loss_by_hand():
+    chosen, rejected = torch.tensor([math.log(3), 0.0]), torch.tensor([0.0, math.log(3)])
+    assert_close(preference_loss(chosen, rejected), torch.tensor([math.log(4 / 3), math.log(4)]))
+    assert preference_accuracy(chosen, rejected).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("difference", [1e4, -1e4])
+def test_the_preference_loss_stays_finite(difference):
+    loss = preference_loss(torch.tensor([difference]), torch.zeros(1)).item()
+    assert loss == pytest.approx(max(-difference, 0.0))
+
+
+# ---- the learning rate ----------------------------------------------------------------------------------------------
+
+
+def test_the_rate_warms_up_peaks_and_decays():
+    rates = [learning_rate(step, peak=1.0, max_steps=6, warmup_steps=1, constant_steps=1, min_lr=0.2) for step in range(1, 8)]
+    # one step at half the peak, four of a half cosine from 1 to 0.2, then 0.2
+    cosine = [0.2 + 0.4 * (1 + math.cos(math.pi * i / 4)) for i in range(5)]
+    assert rates == pytest.approx([0.5, *cosine, 0.2])
+
+
+def test_a_constant_rate_stays():
+    assert [learning_rate(s, peak=3.0, max_steps=4, warmup_steps=2, name="constant") for s in (1, 2, 3, 4, 99)] == [1, 2, 3, 3, 3]
+
+
+def test_an_unknown_schedule_is_named():
+    with pytest.raises(ValueError, match="'linear'.*CosineAnnealing or constant"):
+        learning_rate(2, peak=1.0, max_steps=4, name="linear")
+
+
+@given(st.integers(1, 50), st.integers(0, 60), st.integers(0, 20), st.floats(0, 1))
+def test_the_rate_lies_between_its_bounds_and_falls_after_the_warm_up(max_steps, warmup, constant, min_lr):
+    rates = [
+        learning_rate(s, peak=1.0, max_steps=max_steps, warmup_steps=warmup, constant_steps=constant, min_lr=min_lr)
+        for s in range(1, max_steps + 2)
+    ]
+    assert all(0 < rate <= 1 or rate == min_lr for rate in rates)
+    falling = rates[warmup:]
+    assert all(a >= b for a, b in zip(falling, falling[1:]))

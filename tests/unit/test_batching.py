@@ -1,0 +1,69 @@
+"""The order of samples: seen once an epoch, the same after a restart, on every layout."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aligner_lib.algorithms.batching import global_batch, length_grouped, sample_order, share_of_rank
+from aligner_lib.seeds import response_seed
+
+sizes, seeds = st.integers(1, 40), st.integers(0, 5)
+
+
+def test_a_batch_reaches_over_the_end_of_an_epoch():
+    assert global_batch(3, 0, 2, seed=0, shuffle=False) == [0, 1]
+    assert global_batch(3, 1, 2, seed=0, shuffle=False) == [2, 0]
+    assert global_batch(2, 0, 5, seed=0, shuffle=False) == [0, 1, 0, 1, 0]
+
+
+@given(sizes, st.integers(0, 3), seeds)
+def test_an_epoch_is_a_permutation(size, epoch, seed):
+    assert sorted(sample_order(size, epoch, seed)) == list(range(size))
+
+
+def test_epochs_and_seeds_differ_and_repeat():
+    order = sample_order(100, 0, 1)
+    assert order == sample_order(100, 0, 1)
+    assert order != sample_order(100, 1, 1)
+    assert order != sample_order(100, 0, 2)
+
+
+@given(sizes, st.integers(1, 15), st.integers(1, 12), seeds, st.booleans())
+def test_batches_in_a_row_are_the_epochs_in_a_row(size, batch_size, steps, seed, shuffle):
+    """A run that is resumed asks for single steps, out of nothing: together they are the unbroken order."""
+    picked = [i for step in range(steps) for i in global_batch(size, step, batch_size, seed, shuffle)]
+    epochs = -(-len(picked) // size)
+    unbroken = [i for epoch in range(epochs) for i in sample_order(size, epoch, seed, shuffle)]
+    assert picked == unbroken[: len(picked)]
+
+
+@given(st.lists(st.integers(), max_size=20), st.integers(1, 5))
+def test_the_shares_of_the_ranks_are_the_batch(items, ranks):
+    shares = [share_of_rank(items, rank, ranks) for rank in range(ranks)]
+    assert sorted(item for share in shares for item in share) == sorted(items)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@given(st.lists(st.integers(1, 100), max_size=30), st.integers(1, 8))
+def test_micro_batches_cover_all_samples_longest_first(lengths, micro_batch_size):
+    groups = length_grouped(lengths, micro_batch_size)
+    order = [i for group in groups for i in group]
+    assert sorted(order) == list(range(len(lengths)))
+    assert all(1 <= len(group) <= micro_batch_size for group in groups)
+    assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
+
+
+def test_samples_of_like_length_share_a_micro_batch():
+    assert length_grouped([5, 90, 6, 91], 2) == [[3, 1], [2, 0]]
+
+
+def test_response_seeds_differ_by_seed_step_and_number():
+    keys = [(seed, step, number) for seed in range(3) for step in range(12) for number in range(12)]
+    drawn = [response_seed(*key) for key in keys]
+    assert len(set(drawn)) == len(keys)
+    assert all(0 <= seed < 2**63 for seed in drawn)
+
+
+@pytest.mark.parametrize(("key", "seed"), [((1, 23, 4), (12, 3, 4)), ((1, 2, 34), (1, 23, 4))])
+def test_response_seeds_don_t_run_together(key, seed):
+    assert response_seed(*key) != response_seed(*seed)

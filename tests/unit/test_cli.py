@@ -1,0 +1,281 @@
+"""The `aligner` command as a user meets it: in a process of its own where that matters, in this one elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from aligner_lib import cli, launcher
+from aligner_lib.config import compose
+from aligner_lib.errors import UserError
+from aligner_lib.run_writer import RunWriter
+
+ROOT = Path(__file__).parents[2]
+
+
+def aligner(*arguments, cwd, **environment) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "aligner_lib", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True)
+
+
+@pytest.fixture
+def inside(monkeypatch, tmp_path):
+    """Run a command in this process, with tmp_path as the working directory; gives the exit code."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments) -> int:
+        monkeypatch.setattr(sys, "argv", ["aligner", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return exit.value.code or 0
+
+    return run
+
+
+@pytest.fixture
+def recorded_job(monkeypatch):
+    """Put a recorder in the place of training; gives the calls."""
+    calls = []
+    jobs = type(sys)("aligner_lib.jobs")
+    jobs.run_job = lambda kind, config, profile: calls.append((kind, config, profile))
+    monkeypatch.setitem(sys.modules, "aligner_lib.jobs", jobs)
+    monkeypatch.delenv("RANK", raising=False)
+    return calls
+
+
+# ---- help -----------------------------------------------------------------------------------------------------------
+
+
+def test_help_names_every_command_and_loads_nothing_heavy(tmp_path):
+    script = (
+        "import sys; sys.argv = ['aligner', '--help']\n"
+        "from aligner_lib.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'megatron', 'papermill', 'nbconvert', 'omegaconf'} & set(sys.modules))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in "tutorial jupyter sft rm ppo runs show stop doctor test bench model data".split():
+        assert f" {name} " in answer.stdout
+    assert answer.stdout.strip().splitlines()[-1] == "set()"
+
+
+def test_every_command_has_help(inside, capsys):
+    for name in [
+        "tutorial",
+        "sft",
+        "rm",
+        "ppo",
+        "runs",
+        "show",
+        "stop",
+        "doctor",
+        "model fetch",
+        "data hh",
+        "data dolly",
+    ]:
+        assert inside(*name.split(), "--help") == 0
+        assert "Usage" in capsys.readouterr().out
+
+
+# ---- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_gets_its_profile_run_folder_and_overrides(inside, recorded_job):
+    assert (
+        inside("ppo", "--profile", "smoke", "--run", "some run", "++model.ppo.ratio_eps=0.3", "+model.seed=7")
+        == 0
+    )
+    [(kind, config, profile)] = recorded_job
+    assert (kind, profile) == ("ppo", "smoke")
+    assert config.exp_manager.explicit_log_dir == "some run"
+    assert (config.model.ppo.ratio_eps, config.model.seed) == (0.3, 7)
+
+
+def test_a_run_without_a_folder_gets_one_below_runs(inside, recorded_job):
+    assert inside("rm") == 0
+    [(_, config, _)] = recorded_job
+    assert config.exp_manager.explicit_log_dir.startswith("runs/rm-")
+
+
+def test_settings_are_shown_without_a_run(inside, recorded_job, capsys):
+    assert inside("sft", "--settings", "model.optim.lr=3e-4") == 0
+    assert "lr: 0.0003" in capsys.readouterr().out
+    assert recorded_job == []
+
+
+@pytest.mark.parametrize("kind", ["sft", "rm", "ppo"])
+def test_several_processes_start_through_the_launcher(inside, recorded_job, monkeypatch, kind):
+    started = []
+
+    def execv(program, arguments):
+        started.append(arguments)
+        raise SystemExit(0)  # execv does not come back
+
+    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    overrides = ["trainer.devices=2", "+model.tensor_model_parallel_size=2"]
+    assert inside(kind, "--profile", "smoke", "--run", "r", *overrides) == 0
+    [arguments] = started
+    at = arguments.index("aligner_lib")
+    assert arguments[arguments.index("--nproc-per-node") + 1] == "2"
+    assert arguments[at : at + 6] == ["aligner_lib", kind, "--profile", "smoke", "--run", "r"]
+    assert recorded_job == []
+    # a rank gets the very command again, and trains
+    monkeypatch.setenv("RANK", "0")
+    assert inside(*arguments[at + 1 :]) == 0
+    [(_, config, profile)] = recorded_job
+    assert (profile, config.trainer.devices, config.exp_manager.explicit_log_dir) == ("smoke", 2, "r")
+
+
+def test_the_launcher_hands_our_options_to_us(tmp_path):
+    """torchrun matches abbreviations of its own options, `--run` among them, anywhere before a `--`."""
+    config = compose("sft", ["trainer.devices=2", f"exp_manager.explicit_log_dir={tmp_path}/r"])
+    overrides = ["trainer.devices=2", "model.nonsense=1"]
+    arguments = launcher.command("sft", config, None, overrides)
+    answer = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "there is no setting 'model.nonsense'" in answer.stderr
+    assert answer.returncode != 0
+
+
+def test_several_nodes_need_somebody_who_starts_them(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    config = compose("sft", ["trainer.num_nodes=2", "trainer.devices=8"])
+    with pytest.raises(UserError, match="every node"):
+        launcher.needs_launcher(config)
+    monkeypatch.setenv("RANK", "3")
+    assert not launcher.needs_launcher(config)
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_users_mistake_is_one_message_without_a_traceback(tmp_path):
+    answer = aligner("ppo", "trainer.ppo.inital_policy_kl_penalty=0.1", cwd=tmp_path)
+    assert answer.returncode == 2
+    assert "Traceback" not in answer.stderr
+    assert "trainer.ppo.initial_policy_kl_penalty" in answer.stderr
+    assert len(answer.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sft", "--profile", "desktop"], "laptop"),
+        (["data", "dolly", "--raw", "nowhere.jsonl", "--out", "o"], "nowhere.jsonl"),
+        (["model", "fetch", "gpt-5"], "smollm2-135m"),
+        (["model", "import", "nowhere", "--out", "o"], "nowhere"),
+        (["show", "ghost"], "ghost"),
+        (["runs"], "no runs"),
+        (["tutorial", "--only", "77"], "77"),
+        (["tutorial", "--profile", "desktop"], "laptop"),
+        (["tutorial", "-p", "steps"], "name=value"),
+    ],
+)
+def test_mistakes_are_told_with_what_there_is(inside, capsys, arguments, words):
+    assert inside(*arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
+    jobs = type(sys)("aligner_lib.jobs")
+    jobs.run_job = lambda *_: json.loads("{")  # a ValueError, and not one of ours
+    monkeypatch.setitem(sys.modules, "aligner_lib.jobs", jobs)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(sys, "argv", ["aligner", "sft"])
+    with pytest.raises(json.JSONDecodeError):
+        cli.main()
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+def test_data_commands_write_the_trainers_files(inside, capsys):
+    assert inside("data", "dolly", "--raw", "sample", "--out", "sft") == 0
+    assert inside("data", "hh", "--raw", "sample", "--split", "test", "--out", "hh", "--strict") == 0
+    assert set(json.loads(Path("sft/train.jsonl").read_text().splitlines()[0])) == {
+        "input",
+        "output",
+        "category",
+    }
+    assert len(Path("hh/test_comparisons.jsonl").read_text().splitlines()) > 100
+    assert "kept" in capsys.readouterr().out
+
+
+def test_strict_stops_at_the_first_bad_record(inside, capsys):
+    Path("raw.jsonl").write_text(
+        '{"instruction": "a", "response": "b", "context": "", "category": "x"}\nnonsense\n'
+    )
+    assert inside("data", "dolly", "--raw", "raw.jsonl", "--out", "o", "--strict") == 2
+    assert "raw.jsonl:2" in capsys.readouterr().err
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    """A finished run and one that goes on (in this process), below runs/."""
+    with ExitStack() as open_runs:
+        for name in ("first", "second"):
+            run = RunWriter(tmp_path / "runs" / name, kind="sft", config={}, seed=3, hashes={}, max_steps=2)
+            open_runs.enter_context(run)
+            run.start(0, tensorboard=False)
+            run.log(1, {"train/loss": 1.25})
+            if name == "first":
+                run.finish("finished")
+        yield
+
+
+def test_runs_show_and_stop(inside, two_runs, capsys, tmp_path):
+    assert inside("runs") == 0
+    listed = capsys.readouterr().out
+    assert "runs/first" in listed and "finished" in listed and "running" in listed
+    assert inside("show", "second") == 0
+    assert "1.25" in capsys.readouterr().out
+    assert inside("stop", "second") == 0
+    assert (tmp_path / "runs/second/control/stop").exists()
+    assert inside("stop", "first") == 2
+    assert "finished" in capsys.readouterr().err
+
+
+# ---- the house ------------------------------------------------------------------------------------------------------
+
+
+def test_test_passes_everything_on_to_pytest(inside, monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execv", lambda program, arguments: started.append((os.getcwd(), arguments)))
+    assert inside("test", "-k", "x or y", "--co", "tests/unit") == 0
+    [(folder, arguments)] = started
+    assert folder == str(ROOT)
+    assert arguments[1:] == ["-m", "pytest", "-k", "x or y", "--co", "tests/unit"]
+
+
+def test_doctor_tells_what_is_there_and_what_is_not(tmp_path):
+    started = time.monotonic()
+    answer = aligner(
+        "doctor",
+        cwd=tmp_path,
+        HF_ENDPOINT="http://127.0.0.1:9",
+        ALIGNER_CACHE=str(tmp_path / "c"),
+        COLUMNS="200",
+    )
+    assert time.monotonic() - started < 20
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    for words in [
+        "megatron-core",
+        "CUDA",
+        "Slurm",
+        "GiB free",
+        "hub can't be reached",
+        "fetched when needed",
+    ]:
+        assert words in answer.stdout

@@ -1,0 +1,127 @@
+"""Formatted files as token ids: what is learnt from, what is left out, and how that is told."""
+
+import json
+
+import pytest
+
+from aligner_lib.datasets import load_pairs, load_prompts, load_sft
+from aligner_lib.tokenizer import Tokenizer
+
+LONG = "word " * 200
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smoke):
+    return Tokenizer(smoke)
+
+
+@pytest.fixture
+def jsonl(tmp_path):
+    def write(*records, name="data.jsonl"):
+        lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
+        path = tmp_path / name
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        return path
+
+    return write
+
+
+GOOD = {"input": "Say hello.", "output": "Hello there."}
+
+
+def test_an_answer_follows_its_prompt_after_a_space_and_ends_with_the_stop_token(jsonl, tokenizer):
+    (sample,), dropped = load_sft([jsonl(GOOD)], tokenizer, 64)
+    assert sample.tokens[-1] == tokenizer.eos_id
+    assert tokenizer.decode(sample.tokens[: sample.answer_start]) == "Say hello."
+    assert tokenizer.decode(sample.tokens[sample.answer_start : -1]) == " Hello there."
+    assert dropped.lines() == []
+
+
+def test_truncation_takes_from_the_input_never_from_the_answer(jsonl, tokenizer):
+    whole = tokenizer.encode(" Hello there.") + [tokenizer.eos_id]
+    (sample,), _ = load_sft([jsonl(GOOD | {"input": LONG})], tokenizer, len(whole) + 3)
+    assert sample.answer_start == 3
+    assert sample.tokens == tokenizer.encode(LONG)[:3] + whole
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (GOOD | {"output": LONG}, "output longer than 64 tokens"),
+        (GOOD | {"output": "  "}, "empty output"),
+        (GOOD | {"input": ""}, "empty input"),
+        ({"output": "x"}, "no key 'input'"),
+        (GOOD | {"output": 7}, "'output' is no text"),
+        ([GOOD], "not a JSON object"),
+        (b"{", "not JSON"),
+        (b'{"input": "\xff", "output": "x"}', "not UTF-8"),
+    ],
+)
+def test_what_can_t_be_learnt_from_is_counted_with_its_place(jsonl, tokenizer, record, reason):
+    samples, dropped = load_sft([jsonl(GOOD, b"", record, GOOD)], tokenizer, 64)
+    assert len(samples) == 2
+    (line,) = dropped.lines()
+    assert line.startswith(f"1 of 3 samples left out: {reason}")
+    assert line.endswith("(first: data.jsonl:3)")
+
+
+def test_the_first_places_of_each_reason_are_named(jsonl, tokenizer):
+    _, dropped = load_sft([jsonl(GOOD, *[b"{"] * 5, {}, name="a.jsonl")], tokenizer, 64)
+    assert dropped.lines() == [
+        "5 of 7 samples left out: not JSON (first: a.jsonl:2, a.jsonl:3, a.jsonl:4)",
+        "1 of 7 samples left out: no key 'input' (first: a.jsonl:7)",
+    ]
+
+
+@pytest.mark.parametrize("load", [load_sft, load_pairs, load_prompts])
+def test_a_file_with_nothing_usable_is_an_error(jsonl, tokenizer, load):
+    with pytest.raises(ValueError, match=r"no usable sample in .*empty\.jsonl: there is no line in it"):
+        load([jsonl(name="empty.jsonl")], tokenizer, 64)
+    with pytest.raises(ValueError, match=r"no usable sample in .*: 1 of 1 samples left out: .*:1"):
+        load([jsonl(b"nonsense")], tokenizer, 64)
+    with pytest.raises(ValueError, match="an empty list of files"):
+        load([], tokenizer, 64)
+
+
+def test_a_missing_file_is_an_error(tmp_path, tokenizer):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.jsonl does not exist"):
+        load_prompts([tmp_path / "nowhere.jsonl"], tokenizer, 64)
+
+
+def pair(chosen: str, rejected: str) -> list[dict]:
+    return [{"text": chosen}, {"text": rejected}]
+
+
+def test_pairs_are_lines_two_by_two_and_end_with_the_stop_token(jsonl, tokenizer):
+    (sample,), _ = load_pairs([jsonl(*pair("User: hi\n\nAssistant: hello", "User: hi\n\nAssistant: go"))], tokenizer, 64)
+    assert sample.chosen == tokenizer.encode("User: hi\n\nAssistant: hello") + [tokenizer.eos_id]
+    assert sample.rejected == tokenizer.encode("User: hi\n\nAssistant: go") + [tokenizer.eos_id]
+    assert len(sample) == max(len(sample.chosen), len(sample.rejected))
+
+
+def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
+    file = jsonl(*pair("a", "a"), *pair("good", "bad"), *pair(LONG, "b"), *pair("c", " "), *pair("fine", "poor"), {"text": "alone"})
+    samples, dropped = load_pairs([file], tokenizer, 64)
+    assert [tokenizer.decode(sample.chosen) for sample in samples] == ["good", "fine"]
+    assert dropped.total == 6
+    assert dict(dropped.reasons) == {
+        "chosen and rejected are equal": 1,
+        "longer than 64 tokens (encoder_seq_length)": 1,
+        "empty text": 1,
+        "a chosen line without its rejected one": 1,
+    }
+    assert dropped.places["a chosen line without its rejected one"] == ["data.jsonl:11"]
+
+
+def test_prompts_that_leave_no_room_for_a_response_are_left_out(jsonl, tokenizer):
+    samples, dropped = load_prompts([jsonl({"text": "Hi"}, {"text": LONG}, {"text": ""})], tokenizer, 20)
+    assert [(sample.text, sample.tokens) for sample in samples] == [("Hi", tokenizer.encode("Hi"))]
+    assert sorted(dropped.reasons.values()) == [1, 1]
+    assert any("longer than 20 tokens" in line for line in dropped.lines())
+
+
+def test_several_files_are_one_data_set(jsonl, tokenizer):
+    files = [jsonl({"text": name}, name=f"{name}.jsonl") for name in ("one", "two")]
+    samples, dropped = load_prompts(files, tokenizer, 20)
+    assert [sample.text for sample in samples] == ["one", "two"]
+    assert dropped.total == 2

@@ -1,0 +1,142 @@
+"""JSON Lines files that are torn, cut, replaced or half on the disk."""
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aligner_lib.jsonl import JsonlReader, JsonlWriter, truncate_after
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def line(step: int, **more) -> bytes:
+    return json.dumps({"step": step, **more}).encode() + b"\n"
+
+
+def steps(records: list[dict]) -> list[int]:
+    return [record["step"] for record in records]
+
+
+def test_what_is_written_is_read_once(path):
+    writer, reader = JsonlWriter(path), JsonlReader(path)
+    writer.append({"step": 1, "text": "Grüße\n\u2028 and more"})
+    assert reader.poll() == [{"step": 1, "text": "Grüße\n\u2028 and more"}]
+    assert reader.poll() == []
+    writer.append({"step": 2})
+    assert reader.poll() == [{"step": 2}]
+    writer.close()
+
+
+def test_no_file_is_no_record(path):
+    reader = JsonlReader(path)
+    assert reader.poll() == []
+    path.write_bytes(line(1))
+    assert steps(reader.poll()) == [1]
+
+
+@given(st.data())
+def test_any_way_of_arriving_gives_the_same_records(tmp_path_factory, data):
+    """Bytes come in pieces cut anywhere, within a line and within a character."""
+    values = st.recursive(st.none() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=5)
+    records = data.draw(st.lists(st.dictionaries(st.text(), values), max_size=6))
+    content = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
+    max_bytes = data.draw(st.none() | st.integers(1, 64))
+    path = tmp_path_factory.mktemp("jsonl") / "records.jsonl"
+    reader, read = JsonlReader(path), []
+    for start, end in zip([0, *cuts], [*cuts, len(content)]):
+        with open(path, "ab") as file:
+            file.write(content[start:end])
+        while new := reader.poll(max_bytes):
+            read += new
+    assert read == records
+    assert (reader.restarts, reader.skipped) == (0, 0)
+
+
+def test_a_torn_last_line_waits_for_its_end(path):
+    path.write_bytes(line(1) + b'{"step": 2, "lo')
+    reader = JsonlReader(path)
+    assert steps(reader.poll()) == [1]
+    with open(path, "ab") as file:
+        file.write(b'ss": 3}\n')
+    assert reader.poll() == [{"step": 2, "loss": 3}]
+
+
+def test_a_writer_drops_the_torn_line_that_a_killed_one_left(path):
+    path.write_bytes(line(1) + b'{"step": 2, "lo')
+    writer = JsonlWriter(path)
+    writer.append({"step": 2})
+    writer.close()
+    assert path.read_bytes() == line(1) + line(2)
+
+
+def test_nuls_are_blocks_not_yet_written(path):
+    path.write_bytes(line(1) + b"\0" * 7 + line(2) + b"\0\0\n" + line(3))
+    reader = JsonlReader(path)
+    assert steps(reader.poll()) == [1, 2, 3]
+    assert reader.skipped == 0
+
+
+@pytest.mark.parametrize("bad", [b"no json\n", b"[1, 2]\n", b"7\n", b'{"step": 1}}\n', b"\xff\xfe\n", b'{"a":1},{"b":2}\n'])
+def test_a_line_that_is_no_object_is_skipped_and_counted(path, bad):
+    path.write_bytes(line(1) + bad + line(2))
+    reader = JsonlReader(path)
+    assert steps(reader.poll()) == [1, 2]
+    assert reader.skipped == 1
+
+
+def test_a_file_that_shrank_is_read_again(path):
+    path.write_bytes(line(1) + line(2) + line(3))
+    reader = JsonlReader(path)
+    reader.poll()
+    os.truncate(path, len(line(1)))
+    assert steps(reader.poll()) == [1]
+    assert reader.restarts == 1
+
+
+def test_a_file_that_shrank_and_grew_past_its_old_end_is_read_again(path):
+    path.write_bytes(line(1) + line(2, loss=0.5) + line(3))
+    reader = JsonlReader(path)
+    reader.poll()
+    path.write_bytes(line(1) + line(2, loss=0.25) + line(3) + line(4))
+    assert steps(reader.poll()) == [1, 2, 3, 4]
+    assert reader.restarts == 1
+
+
+def test_a_file_that_was_replaced_is_read_again(path):
+    path.write_bytes(line(1) + line(2))
+    reader = JsonlReader(path)
+    reader.poll()
+    other = path.with_suffix(".new")
+    other.write_bytes(line(7) + line(8) + line(9))
+    other.rename(path)
+    assert steps(reader.poll()) == [7, 8, 9]
+    assert reader.restarts == 1
+
+
+def test_a_line_longer_than_the_bound_is_read_whole(path):
+    path.write_bytes(line(1, text="x" * 100) + line(2))
+    reader = JsonlReader(path)
+    assert steps(reader.poll(max_bytes=10)) == [1, 2]
+
+
+# ---- what a resumed run cuts off ------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(-1, 10), st.binary(max_size=6).filter(lambda b: b"\n" not in b))
+def test_a_resumed_run_keeps_what_came_up_to_its_checkpoint(tmp_path_factory, numbers, step, torn):
+    path = tmp_path_factory.mktemp("jsonl") / "records.jsonl"
+    path.write_bytes(b"".join(map(line, sorted(numbers))) + torn)
+    truncate_after(path, step)
+    assert path.read_bytes() == b"".join(line(number) for number in sorted(numbers) if number <= step)
+
+
+def test_there_may_be_nothing_to_cut(path):
+    truncate_after(path, 3)
+    assert not path.exists()

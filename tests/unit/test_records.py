@@ -1,0 +1,48 @@
+"""Padded rows, and the cut that goes with choosing some of them."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aligner_lib.records import Experience, Rollouts, TokenBatch, pad_rows
+
+PAD = 0
+
+
+def rollouts(*rows: tuple[list[int], list[int]]) -> Rollouts:
+    tokens, lengths = pad_rows([prompt + response for prompt, response in rows], PAD)
+    prompt_lengths = torch.tensor([len(prompt) for prompt, _ in rows])
+    return Rollouts(tokens, lengths, prompt_lengths, ended=torch.ones(len(rows), dtype=torch.bool))
+
+
+def test_rows_are_padded_on_the_right():
+    tokens, lengths = pad_rows([[1, 2, 3], [4]], fill=9)
+    assert tokens.tolist() == [[1, 2, 3], [4, 9, 9]]
+    assert lengths.tolist() == [3, 1]
+
+
+def test_prompt_and_response_come_apart_again():
+    batch = rollouts(([5, 6], [7, 8, 9]), ([5], [7]))
+    assert batch.size == 2
+    assert batch.response_lengths.tolist() == [3, 1]
+    assert (batch.prompt_tokens(0), batch.response_tokens(0)) == ([5, 6], [7, 8, 9])
+    assert (batch.prompt_tokens(1), batch.response_tokens(1)) == ([5], [7])
+
+
+def test_chosen_rows_lose_columns_that_none_of_them_uses():
+    batch = rollouts(([1], [2, 3, 4]), ([5, 6], [7]), ([8], [9]))
+    table = torch.arange(9.0).reshape(3, 3)  # predictions are one column fewer than tokens
+    experience = Experience(**vars(batch), mask=table, logprobs=table, values=table, advantages=table, returns=table)
+    chosen = experience.rows([2, 1])
+    assert chosen.tokens.tolist() == [[8, 9, PAD], [5, 6, 7]]
+    assert chosen.lengths.tolist() == [2, 3]
+    assert chosen.returns.tolist() == [[6, 7], [3, 4]]
+    assert isinstance(chosen, Experience)
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=6), st.data())
+def test_rows_keep_their_tokens(rows, data):
+    index = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=6))
+    batch = TokenBatch(*pad_rows(rows, PAD)).rows(index)
+    assert batch.tokens.shape[1] == max(len(rows[i]) for i in index)
+    assert [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths)] == [rows[i] for i in index]

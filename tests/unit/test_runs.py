@@ -1,0 +1,200 @@
+"""Run folders: what a run says of itself, also when it could not say goodbye."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from aligner_lib.run_writer import RunWriter
+from aligner_lib.runs import RunFolder, find_runs
+
+
+def writer(path, **changes) -> RunWriter:
+    what = {"kind": "sft", "config": {"a": 1}, "seed": 7, "hashes": {"model": "abc"}, "max_steps": 9}
+    return RunWriter(path, **(what | changes))
+
+
+def ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def change_info(path, **changes) -> None:
+    info = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(info | changes))
+
+
+def test_a_run_that_is_not_there_is_empty(tmp_path):
+    run = RunFolder(tmp_path / "none")
+    assert (run.status, run.kind, run.info, run.metrics(), run.latest_checkpoint()) == ("waiting", "", {}, [], None)
+    assert run.heartbeat_age == float("inf")
+    assert not run.is_over
+    assert not run.path.exists()
+
+
+def test_a_run_tells_what_it_is(tmp_path):
+    with writer(tmp_path / "run") as run:
+        run.start(0, tensorboard=False)
+        run.log(1, {"train/loss": 2.5})
+        run.log(2, {"train/loss": 1.5, "validation/loss": 2.0})
+        seen = RunFolder(tmp_path / "run")
+        assert (seen.status, seen.kind, seen.name) == ("running", "sft", "run")
+        assert seen.info["heartbeat"]["step"] == 2
+        assert 0 <= seen.heartbeat_age < 60
+        run.finish("finished", "2 steps")
+    assert seen.status == "finished"
+    assert seen.is_over
+    assert [record["step"] for record in seen.follow()] == [1, 2]
+    assert seen.series("train/loss") == ([1, 2], [2.5, 1.5])
+    assert seen.series("validation/loss") == ([2], [2.0])
+    wanted = {"name", "kind", "status", "message", "config", "seed", "versions", "git_commit", "hashes", "created", "pid", "host"}
+    assert wanted | {"max_steps", "heartbeat"} <= set(seen.info)
+    assert {"python", "torch", "megatron-core"} <= set(seen.info["versions"])
+
+
+def test_an_exception_makes_the_run_failed_with_its_message(tmp_path):
+    with pytest.raises(RuntimeError), writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        raise RuntimeError("the loss is nan")
+    assert (RunFolder(tmp_path).status, RunFolder(tmp_path).info["message"]) == ("failed", "the loss is nan")
+
+
+def test_an_interrupt_makes_the_run_stopped(tmp_path):
+    with pytest.raises(KeyboardInterrupt), writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        raise KeyboardInterrupt
+    assert RunFolder(tmp_path).status == "stopped"
+
+
+def test_a_run_whose_process_died_is_lost(tmp_path):
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", pid=ended_pid())
+    assert RunFolder(tmp_path).status == "lost"
+    assert RunFolder(tmp_path).is_over
+
+
+def test_another_host_s_process_can_t_be_asked(tmp_path):
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", pid=ended_pid(), host="some-other-node")
+    assert RunFolder(tmp_path).status == "running"
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", pid=os.getppid())
+    with pytest.raises(FileExistsError, match=rf"still going \(pid {os.getppid()}\).*choose another folder"):
+        writer(tmp_path)
+
+
+def test_the_heartbeat_goes_on_between_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr("aligner_lib.run_writer.HEARTBEAT_SECONDS", 0.01)
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        before = RunFolder(tmp_path).info["heartbeat"]["time"]
+        pause = threading.Event()
+        assert any(RunFolder(tmp_path).info["heartbeat"]["time"] > before or pause.wait(0.01) for _ in range(1000))
+
+
+def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path):
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        for step in range(1, 6):
+            run.log(step, {"train/loss": 1.0})
+            run.log_rollouts([{"step": step, "prompt": "p"}] * 2)
+        run.folder.request_stop()
+        assert run.stop_requested()
+    created = RunFolder(tmp_path).info["created"]
+    with writer(tmp_path) as run:
+        run.start(3, tensorboard=False)
+        assert not run.stop_requested()
+        run.log(4, {"train/loss": 2.0})
+    again = RunFolder(tmp_path)
+    assert again.series("train/loss") == ([1, 2, 3, 4], [1.0, 1.0, 1.0, 2.0])
+    assert [record["step"] for record in again.rollouts()] == [1, 1, 2, 2, 3, 3]
+    assert (again.info["created"], again.info["resumed"]) == (created, 1)
+
+
+def test_a_new_run_in_an_old_folder_starts_its_files_anew(tmp_path):
+    for _ in range(2):
+        with writer(tmp_path) as run:
+            run.start(0, tensorboard=False)
+            run.log(0, {"validation/loss": 1.0})
+    assert len(RunFolder(tmp_path).metrics()) == 1
+
+
+def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(RuntimeError, match="the first error"), writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        monkeypatch.setattr("pathlib.Path.write_text", full)
+        raise RuntimeError("the first error")
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "running"  # the last thing that was written
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def checkpoint(run: RunWriter, step: int, keep: int = 1, check=lambda _: None, content: str = "whole") -> None:
+    aside = run.checkpoint_aside(step)
+    (aside / "weights").write_text(content)
+    run.accept_checkpoint(aside, step, keep, check)
+
+
+def test_checkpoints_beyond_the_kept_ones_go(tmp_path):
+    run = writer(tmp_path)
+    for step in (2, 4, 1_000_002):
+        checkpoint(run, step, keep=2)
+    assert [path.name for path in run.folder.checkpoints()] == ["step_000004", "step_1000002"]
+    assert run.folder.latest_checkpoint().name == "step_1000002"
+
+
+def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path):
+    run = writer(tmp_path)
+    checkpoint(run, 2)
+    (run.checkpoint_aside(4) / "weights").write_text("ha")  # and here it is killed
+    assert [path.name for path in run.folder.checkpoints()] == ["step_000002"]
+    again = writer(tmp_path)
+    assert again.folder.latest_checkpoint().name == "step_000002"
+    assert list(again.checkpoint_aside(4).iterdir()) == []
+    checkpoint(again, 4)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000004"]
+
+
+def test_a_damaged_checkpoint_never_gets_its_name(tmp_path):
+    def check(folder):
+        if (folder / "weights").read_text() != "whole":
+            raise ValueError("damaged")
+
+    run = writer(tmp_path)
+    checkpoint(run, 2, check=check)
+    with pytest.raises(ValueError, match="damaged"):
+        checkpoint(run, 4, check=check, content="half")
+    assert [path.name for path in run.folder.checkpoints()] == ["step_000002"]
+
+
+def test_a_checkpoint_written_again_takes_the_old_one_s_place(tmp_path):
+    run = writer(tmp_path)
+    checkpoint(run, 2, content="old")
+    checkpoint(run, 2, content="new")
+    assert (run.folder.latest_checkpoint() / "weights").read_text() == "new"
+
+
+# ---- finding runs ---------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_found_newest_first(tmp_path):
+    for age, place in ((3, "a"), (1, "deep/er/b"), (2, "deep/c")):
+        with writer(tmp_path / place):
+            pass
+        writer(tmp_path / place).finish("finished")
+        change_info(tmp_path / place, created=100 - age)
+    assert [run.path.relative_to(tmp_path).as_posix() for run in find_runs(tmp_path)] == ["deep/er/b", "deep/c", "a"]

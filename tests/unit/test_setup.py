@@ -1,0 +1,150 @@
+"""pyproject.toml, the locks and environment.yml say the same, and hold what the project needs."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MACHINES = [
+    {"python_version": python, "python_full_version": f"{python}.5", "sys_platform": system, "platform_machine": machine,
+     "platform_system": "Linux" if system == "linux" else "Darwin", "implementation_name": "cpython",
+     "platform_python_implementation": "CPython", "os_name": "posix"}
+    for python in ("3.11", "3.12")
+    for system, machine in (("linux", "x86_64"), ("darwin", "arm64"))
+]  # fmt: skip
+NEEDED = {
+    "jupyterlab",
+    "ipywidgets",
+    "papermill",
+    "torch",
+    "megatron-core",
+    "nvidia-pytriton",
+    "submitit",
+    "plotly",
+}
+
+
+def locked(name: str, machine: dict) -> dict[str, str]:
+    """A lock's versions on one kind of machine."""
+    pins = {}
+    for line in (ROOT / name).read_text().splitlines():
+        if match := re.match(r"([\w.-]+)==(\S+)(?: ; (.*?))? \\$", line):
+            package, version, marker = match.groups()
+            if marker is None or Marker(marker).evaluate(machine):
+                assert package not in pins, f"{package} stands twice for {machine}"
+                pins[canonicalize_name(package)] = version
+    return pins
+
+
+def direct(extra: str | None = None) -> list[Requirement]:
+    lines = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
+    return [Requirement(line) for line in lines]
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m['sys_platform']}-{m['python_version']}")
+@pytest.mark.parametrize("extra", [None, "bench", "gpu"])
+def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(extra, machine):
+    pins = locked("requirements.lock", machine)
+    if extra is not None:
+        more = locked(f"requirements-{extra}.lock", machine)
+        assert not pins.keys() & more.keys(), "an extra's lock holds only what it adds"
+        pins |= more
+    for requirement in direct(extra):
+        if requirement.marker is None or requirement.marker.evaluate(machine):
+            version = pins.get(canonicalize_name(requirement.name))
+            assert version is not None, f"{requirement} is not in the lock: ./lab lock"
+            assert requirement.specifier.contains(version, prereleases=True), (
+                f"{requirement}: {version}: ./lab lock"
+            )
+
+
+def test_every_pin_has_a_hash():
+    for name in ("requirements.lock", "requirements-bench.lock", "requirements-gpu.lock"):
+        entries = re.split(
+            r"\n(?=\S)", re.sub(r"^ *#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE).strip()
+        )
+        for entry in entries:
+            assert "==" in entry and "--hash=sha256:" in entry, f"{name}: {entry[:80]}"
+
+
+def test_the_packages_that_the_lessons_are_built_on_are_there():
+    assert {requirement.name for requirement in direct()} >= NEEDED
+    assert {requirement.name for requirement in direct("gpu")} == {"transformer-engine"}
+
+
+def test_megatron_core_goes_with_the_python_version():
+    versions = {m["python_version"]: locked("requirements.lock", m)["megatron-core"] for m in MACHINES}
+    assert versions["3.11"] == "0.16.1"
+    assert versions["3.12"].startswith("0.19.")
+
+
+def test_linux_only_packages_leave_a_mac_the_rest():
+    linux, mac = (locked("requirements.lock", machine) for machine in MACHINES[:2])
+    assert "nvidia-pytriton" in linux and "nvidia-pytriton" not in mac
+    assert "torch" in mac and "megatron-core" in mac
+
+
+def test_conda_installs_the_same_lock():
+    environment = OmegaConf.to_container(OmegaConf.load(ROOT / "environment.yml"))
+    python, pip, packages = environment["dependencies"]
+    assert pip == "pip"
+    assert packages == {"pip": ["-r requirements.lock"]}
+    assert Requirement(PROJECT["name"] + PROJECT["requires-python"]).specifier.contains(
+        python.removeprefix("python=")
+    )
+
+
+def test_the_interpreter_that_runs_this_has_the_locked_versions():
+    import importlib.metadata
+
+    here = {"python_version": f"{sys.version_info[0]}.{sys.version_info[1]}", "sys_platform": sys.platform}
+    pins = locked("requirements.lock", next(m for m in MACHINES if here.items() <= m.items()))
+    for requirement in direct():
+        if requirement.marker is None or requirement.marker.evaluate():
+            # a local version, as in 2.15.0+cpu, is the same release
+            installed = importlib.metadata.version(requirement.name).partition("+")[0]
+            assert installed == pins[canonicalize_name(requirement.name)], requirement.name
+
+
+# ---- what is in the repository --------------------------------------------------------------------------------------
+
+
+def tracked() -> list[Path]:
+    """The repository's files: committed, or about to be."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if answer.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in answer.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_file_names_a_package_index():
+    hosts = re.compile(
+        rb"|".join(
+            host.encode()
+            for host in ("pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".org", "npmjs" + ".com")
+        )
+    )
+    found = [path for path in tracked() if hosts.search(path.read_bytes())]
+    assert found == []
+
+
+def test_no_files_of_one_persons_tools_are_tracked():
+    names = {path.name for path in tracked()}
+    assert not names & {"uv.lock", ".python-version", ".DS_Store", "poetry.lock"}
+
+
+def test_ruff_is_content():
+    answer = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--quiet", "."], cwd=ROOT, capture_output=True, text=True
+    )
+    assert answer.returncode == 0, answer.stdout

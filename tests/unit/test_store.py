@@ -1,0 +1,132 @@
+"""Blocks on disk, read back in any other cut; damaged and missing ones are named."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aligner_lib.store import Block, StoreReader, StoreWriter, check_store
+
+NUMBERS = torch.arange(24.0).reshape(4, 6)
+
+
+def block(rows: tuple[int, int], columns: tuple[int, int], flat=None, shape=(4, 6)) -> Block:
+    """Rows [a, b) and columns [c, d) of the tensor `w`."""
+    sizes = (rows[1] - rows[0], columns[1] - columns[0])
+    return Block("w", shape, (rows[0], columns[0]), sizes, flat)
+
+
+def cut(b: Block) -> torch.Tensor:
+    """The numbers that belong in a block."""
+    (row, column), (rows, columns) = b.offset, b.shape
+    values = NUMBERS[row : row + rows, column : column + columns]
+    return values if b.flat is None else values.flatten()[b.flat[0] : b.flat[1]]
+
+
+def write(folder, *ranks: list[Block]) -> StoreReader:
+    for rank, blocks in enumerate(ranks):
+        writer = StoreWriter(folder, rank)
+        for b in blocks:
+            writer.add(b, cut(b))
+        writer.flush()
+    return StoreReader(folder)
+
+
+def test_a_whole_tensor_comes_back(tmp_path):
+    writer = StoreWriter(tmp_path)
+    tensors = {"w": NUMBERS, "scalar": torch.tensor(3.5), "half": torch.ones(3, dtype=torch.bfloat16)}
+    for name, tensor in tensors.items():
+        writer.add(Block.whole(name, tensor), tensor)
+    writer.flush()
+    reader = StoreReader(tmp_path)
+    assert reader.names() == sorted(tensors)
+    for name, tensor in tensors.items():
+        assert reader.shape(name) == tuple(tensor.shape)
+        assert torch.equal(reader.read_whole(name), tensor)
+        assert reader.read_whole(name).dtype == tensor.dtype
+    assert reader.read_whole("half", torch.float32).dtype == torch.float32
+
+
+def cuts_of(size: int):
+    """Ways to cut [0, size) into ranges."""
+    inner = st.sets(st.integers(1, size - 1), max_size=3).map(sorted)
+    return inner.map(lambda at: list(zip([0, *at], [*at, size])))
+
+
+@given(st.data())
+def test_any_layout_reads_what_any_other_wrote(tmp_path_factory, data):
+    """Blocks, and flat parts of blocks that go on in another process's file."""
+    ranks = []
+    for rows in data.draw(cuts_of(4)):
+        for columns in data.draw(cuts_of(6)):
+            whole = block(rows, columns)
+            size = math.prod(whole.shape)
+            parts = data.draw(cuts_of(size)) if size > 1 and data.draw(st.booleans()) else [None]
+            ranks += [[block(rows, columns, part)] for part in parts]
+    reader = write(tmp_path_factory.mktemp("store"), *ranks)
+    for rows in data.draw(cuts_of(4)):
+        for columns in data.draw(cuts_of(6)):
+            wanted = block(rows, columns)
+            assert torch.equal(reader.read(wanted), cut(wanted))
+    assert torch.equal(reader.read_whole("w", torch.float64), NUMBERS.double())
+
+
+def test_a_full_file_is_written_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("aligner_lib.store.FILE_BYTES", 1)
+    write(tmp_path, [block((0, 2), (0, 6)), block((2, 4), (0, 6))])
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_part_that_nobody_wrote_is_told(tmp_path):
+    reader = write(tmp_path, [block((0, 4), (0, 3))])
+    assert torch.equal(reader.read(block((1, 3), (0, 2))), NUMBERS[1:3, 0:2])
+    with pytest.raises(ValueError, match="w in .* is incomplete: 12 of 24 values"):
+        reader.read_whole("w")
+
+
+def test_an_unknown_name_is_told(tmp_path):
+    reader = write(tmp_path, [block((0, 4), (0, 6))])
+    assert "w" in reader
+    assert "v" not in reader
+    with pytest.raises(KeyError, match="no tensor 'v'"):
+        reader.read_whole("v")
+
+
+def test_another_shape_is_told(tmp_path):
+    reader = write(tmp_path, [block((0, 4), (0, 6))])
+    with pytest.raises(ValueError, match=r"w in .* has shape \[4, 6\], the model needs \[4, 7\]"):
+        reader.read(block((0, 4), (0, 7), shape=(4, 7)))
+
+
+def test_an_empty_folder_has_no_weights(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no weights in"):
+        StoreReader(tmp_path)
+
+
+def test_values_must_fill_their_block(tmp_path):
+    with pytest.raises(AssertionError, match="w: 5 values for a block of 24"):
+        StoreWriter(tmp_path).add(block((0, 4), (0, 6)), torch.zeros(5))
+
+
+@given(keep=st.integers(0, 400))
+def test_a_file_that_lost_its_end_is_named(tmp_path_factory, keep):
+    folder = tmp_path_factory.mktemp("store")
+    write(folder, [block((0, 4), (0, 6))])
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    assert check_store(folder) == len(whole)
+    path.write_bytes(whole[: min(keep, len(whole) - 1)])
+    with pytest.raises(ValueError, match=rf"{path} is damaged"):
+        check_store(folder)
+
+
+def test_a_file_with_a_spoilt_header_is_named(tmp_path):
+    write(tmp_path, [block((0, 4), (0, 6))])
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    content[8:12] = b"\xff\xff\xff\xff"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="its header can't be read"):
+        StoreReader(tmp_path)

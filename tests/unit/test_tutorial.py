@@ -1,0 +1,158 @@
+"""The tutorial's runner on notebooks made here: parameters, results, failures, and a report that opens offline."""
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from aligner_lib import tutorial
+from aligner_lib.errors import UserError
+from aligner_lib.memory import GIB, PeakMemory
+from aligner_lib.report import external_references
+
+PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
+RESULT = "import json, pathlib\n(pathlib.Path(out) / 'results' / '{}.json').write_text(json.dumps({}))"
+
+
+def write_notebook(path: Path, *cells) -> None:
+    parameters = new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
+    notebook = new_notebook(cells=[cells[0], parameters, *cells[1:]])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+
+
+@pytest.fixture(scope="module")
+def notebooks(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("notebooks")
+    write_notebook(
+        folder / "00_start.ipynb",
+        new_markdown_cell(
+            "# Start\nThe ratio $r_\\theta$ and\n\n$$L = -\\log\\sigma(r_c - r_r)$$\n\n[next](01_next.ipynb)"
+        ),
+        new_code_cell("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()"),
+        new_code_cell("import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 2, 3]))"),
+        new_code_cell("import ipywidgets\nipywidgets.IntSlider(value=41)"),
+        new_code_cell("filled = b'x' * (400 << 20)"),
+        new_code_cell(RESULT.format("00", "{'sft': {'before': 3.5, 'steps': steps, 'profile': profile}}")),
+    )
+    write_notebook(
+        folder / "01_next.ipynb",
+        new_markdown_cell("# Next"),
+        new_code_cell(RESULT.format("01", "{'sft': {'after': 2.5}}")),
+        new_code_cell("if breaks:\n    raise RuntimeError('the dam has broken')"),
+        new_code_cell(RESULT.format("01", "{'ended': True}")),
+    )
+    write_notebook(folder / "02_last.ipynb", new_markdown_cell("# Last"), new_code_cell("last = 1"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(notebooks, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("out")
+    chosen = tutorial.choose(notebooks, "00,1")
+    assert tutorial.run(chosen, "smoke", out, tutorial.parse_parameters(["steps=5"]))
+    return out
+
+
+@pytest.mark.notebooks
+def test_summary_merges_what_the_notebooks_measured(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["profile"] == "smoke"
+    assert summary["sft"] == {"before": 3.5, "steps": 5, "profile": "smoke"} and summary["ended"] is True
+    assert set(summary["seconds"]) == {"00_start", "01_next"}
+    assert summary["peak_memory_gib"] > 0.4  # the kernel's, a process below this one
+    assert "failed" not in summary
+
+
+@pytest.mark.notebooks
+def test_executed_notebooks_are_kept_and_the_sources_are_not_touched(finished, notebooks):
+    executed = nbformat.read(finished / "notebooks" / "00_start.ipynb", as_version=4)
+    assert any(cell.get("outputs") for cell in executed.cells)
+    source = nbformat.read(notebooks / "00_start.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in source.cells)
+
+
+@pytest.mark.notebooks
+def test_the_report_opens_offline_with_pictures_charts_and_equations(finished):
+    page = (finished / "report.html").read_text()
+    assert external_references(page) == []
+    assert "data:image/png;base64," in page
+    assert "Plotly.newPlot" in page and "plotly.js v" in page
+    assert page.count("<math") == 2 and "$$" not in page.split("</script>")[-1]
+    assert "IntSlider(value=41" in page  # what a widget says of itself
+    assert 'href="#01_next"' in page and 'id="01_next"' in page
+
+
+@pytest.mark.notebooks
+def test_a_failing_cell_ends_it_with_one_message_and_a_report_of_what_ran(notebooks, tmp_path, capsys):
+    chosen = tutorial.choose(notebooks, "01,02")
+    assert not tutorial.run(chosen, "smoke", tmp_path, {"breaks": True})
+    told = capsys.readouterr().out
+    [line] = [line for line in told.splitlines() if "stopped in" in line]
+    assert "01_next" in line and "RuntimeError: the dam has broken" in line and "if breaks:" in line
+    assert "Traceback" not in told
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["sft"] == {"after": 2.5} and "dam" in summary["failed"]
+    assert set(summary["seconds"]) == {"01_next"}  # 02 did not start
+    assert "the dam has broken" in (tmp_path / "report.html").read_text()
+    # put right, it goes on in the same folder
+    assert tutorial.run(chosen, "smoke", tmp_path, {"breaks": False})
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["ended"] is True and "failed" not in summary and "sft" not in summary
+
+
+@pytest.mark.notebooks
+def test_a_kernel_that_dies_is_a_failure_like_any_other(tmp_path, capsys):
+    write_notebook(
+        tmp_path / "00_dies.ipynb", new_markdown_cell("# Dies"), new_code_cell("import os\nos._exit(9)")
+    )
+    assert not tutorial.run(tutorial.choose(tmp_path), "smoke", tmp_path / "out", {})
+    assert "00_dies" in capsys.readouterr().out
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_only_chooses_by_number_and_names_what_there_is(notebooks):
+    assert [n.name for n in tutorial.choose(notebooks)] == ["00_start", "01_next", "02_last"]
+    assert [n.name for n in tutorial.choose(notebooks, "2,00")] == ["00_start", "02_last"]
+    with pytest.raises(UserError, match="00, 01, 02"):
+        tutorial.choose(notebooks, "07")
+
+
+def test_a_parameter_that_no_notebook_has_is_refused_with_the_nearest(notebooks, tmp_path):
+    with pytest.raises(UserError, match="steps"):
+        tutorial.run(tutorial.choose(notebooks), "smoke", tmp_path / "o", {"stpes": 3})
+    with pytest.raises(UserError, match="--profile"):
+        tutorial.run(tutorial.choose(notebooks), "smoke", tmp_path / "o", {"profile": "gpu"})
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a=3", 3), ("a=1e-4", 1e-4), ("a=true", True), ("a=False", False), ("a=null", None), ("a=dolly", "dolly"),
+     ("a=b=c", "b=c"), ("a=", ""), ("a=[1, 2]", [1, 2])],
+)  # fmt: skip
+def test_parameter_values_have_types(text, value):
+    assert tutorial.parse_parameters([text]) == {"a": value}
+
+
+def test_a_whole_tutorial_gets_a_new_folder_and_a_part_goes_on_in_the_newest(tmp_path):
+    assert tutorial.default_output(tmp_path, "smoke", partial=True).parent == tmp_path
+    for stamp in ("20250101-000000", "20250102-000000"):
+        (tmp_path / f"tutorial-smoke-{stamp}").mkdir()
+    assert tutorial.default_output(tmp_path, "smoke", partial=True).name == "tutorial-smoke-20250102-000000"
+    assert not tutorial.default_output(tmp_path, "smoke").exists()
+
+
+def test_external_references_finds_what_a_browser_would_fetch():
+    page = '<script src="//cdn/x.js"></script><img src="data:image/png;base64,x"><a href="http://read.me">more</a>'
+    assert external_references(page + '<link href="s.css">') == ["//cdn/x.js", "s.css"]
+
+
+def test_peak_memory_sees_what_was_freed_again():
+    with PeakMemory() as memory:
+        filled = bytearray(b"x") * (256 << 20)
+        del filled
+    assert memory.bytes >= 256 << 20
+    assert memory.gib == memory.bytes / GIB
