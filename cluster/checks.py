@@ -1,0 +1,218 @@
+"""Is this cluster ready for a job? Asked before anything is submitted, and answered in words."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import environment, queue
+from cluster.hetjob import SubmissionRefused
+from cluster.queue import Unreachable
+from cluster.resources import Resources, by_component
+
+_TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+_PROBE_S = 90
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer: ok, or what is wrong and how to cure it."""
+
+    what: str
+    ok: bool
+    detail: str
+    needed: bool = True  # False: a job runs without it
+
+    def __str__(self) -> str:
+        mark = "ok  " if self.ok else ("FAIL" if self.needed else "note")
+        return f"{mark}  {self.what}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A line of sinfo."""
+
+    name: str
+    nodes: int
+    time: str
+    gres: str  # of a node, such as gpu:h100:8; several kinds of nodes make several lines
+    up: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.nodes} nodes, {self.gres or 'no GPUs'}, time limit {self.time})"
+
+
+def partitions() -> list[Partition]:
+    """What sinfo lists. Raises Unreachable."""
+    answer = queue.run_tool("sinfo", "-h", "-o", "%R|%D|%l|%G|%a")
+    if answer.returncode:
+        raise Unreachable(answer.stderr.strip())
+    rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 4]
+    return [
+        Partition(name, int(nodes), limit, "" if gres == "(null)" else gres.split("(")[0], state == "up")
+        for name, nodes, limit, gres, state in rows
+    ]
+
+
+def check(resources=None, shared: Path | str = ".", probe: bool = True) -> list[Finding]:
+    """Look at Slurm, at what `resources` ask of it, and, with a small job, at a compute node.
+
+    shared: the folder that run folders will lie in. Prints nothing; `print(*check(), sep="\\n")`.
+    """
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        return [
+            Finding(
+                "Slurm's commands", False, f"not on the PATH: {', '.join(missing)}; is this a login node?"
+            )
+        ]
+    try:
+        there = partitions()
+    except Unreachable as problem:
+        return [Finding("controller", False, f"{problem}; is slurmctld up, and does SLURM_CONF lead to it?")]
+    findings = [Finding("controller", True, f"cluster {queue.cluster_name()}")]
+    findings += [Finding("partition", part.up, str(part), needed=False) for part in there]
+    findings.append(_accounting())
+    wanted = {} if resources is None else resources
+    for name, share in (by_component(wanted, _names(wanted)) if wanted else {}).items():
+        findings += [Finding(f"resources {name}", False, text) for text in complaints(share, there)] or [
+            Finding(f"resources {name}", True, f"{share.nodes} nodes, {share.gpus} GPUs")
+        ]
+    if probe:
+        findings += _probe(Path(shared).absolute(), next(iter(by_component(resources, ["main"]).values())))
+    return findings
+
+
+def _names(resources) -> list[str]:
+    from cluster.resources import load_resources
+
+    if isinstance(resources, str | Path):
+        resources = load_resources(resources)
+    several = isinstance(resources, Mapping) and all(
+        isinstance(value, Resources) for value in resources.values()
+    )
+    return list(resources) if several else ["main"]
+
+
+def complaints(share: Resources, there: list[Partition]) -> Iterator[str]:
+    """What these partitions cannot give. An estimate: Slurm itself has the last word."""
+    names = sorted({part.name for part in there})
+    fitting = [part for part in there if not share.partition or part.name in share.partition.split(",")]
+    if not fitting:
+        yield f"partition {share.partition!r} does not exist; there are {', '.join(names)}"
+        return
+    with_gpus = [part for part in fitting if _gpus(part.gres, share.gpu_type) >= share.gpus_per_node]
+    if not with_gpus:
+        offers = ", ".join(sorted({part.gres or "none" for part in fitting}))
+        yield f"{share.gres} on a node is more than any node offers ({offers})"
+    elif (most := _most_nodes(with_gpus)) < share.nodes:
+        yield f"{share.nodes} such nodes are more than any partition has ({most})"
+
+
+def _most_nodes(parts: list[Partition]) -> int:
+    """A partition with several kinds of nodes has several lines."""
+    names = {part.name for part in parts}
+    return max(sum(part.nodes for part in parts if part.name == name) for name in names)
+
+
+def _gpus(gres: str, kind: str) -> int:
+    """GPUs a node in a GRES string: 'gpu:h100:8,nvme:1' -> 8."""
+    counts = [part.split(":") for part in gres.split(",") if part.startswith("gpu")]
+    return sum(int(words[-1]) for words in counts if words[-1].isdigit() and (not kind or kind in words))
+
+
+def _accounting() -> Finding:
+    answer = queue.run_tool("sacct", "-n", "-X", "-S", "now-1minutes") if shutil.which("sacct") else None
+    if answer is not None and answer.returncode == 0:
+        return Finding("accounting", True, "sacct answers")
+    text = "none: states come from squeue, which forgets a job some minutes after its end (the run folder does not)"
+    return Finding("accounting", False, text, needed=False)
+
+
+def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
+    """A job of one task: can a compute node write here, and run this Python with this project?"""
+    token = shared / f".aligner-check-{uuid.uuid4().hex[:8]}"
+    try:
+        shared.mkdir(parents=True, exist_ok=True)
+        token.write_text("")
+        token.unlink()
+    except OSError as error:
+        yield Finding("shared folder", False, f"{shared} is not writable here: {error.strerror}")
+        return
+    python = share.python or sys.executable
+    line = f"echo $SLURMD_NODENAME > {shlex.quote(str(token))} && {shlex.quote(python)} -c 'import cluster.launch'"
+    options = [
+        f"--{key}={getattr(share, key)}" for key in ("partition", "account", "qos") if getattr(share, key)
+    ]
+    words = ["srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=aligner-check", "--quiet", *options]
+    try:
+        done = subprocess.run(
+            [*words, "bash", "-c", line],
+            env=environment.job_environment(),
+            cwd="/",  # so that a module on the node is not found by accident
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_S,
+        )
+    except subprocess.TimeoutExpired:
+        yield Finding(
+            "compute node", False, f"no node was free within {_PROBE_S} s; try again later", needed=False
+        )
+        return
+    node = token.read_text().strip() if token.exists() else ""
+    token.unlink(missing_ok=True)
+    said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    if not node:
+        text = f"{shared} cannot be written from a node ({said}); choose a folder that all nodes mount"
+        yield Finding("shared folder", False, text)
+        return
+    yield Finding("shared folder", True, f"{shared} is writable from {node}")
+    cure = (
+        f"{python} does not run this project on {node} ({said}); put the environment on a shared file system"
+    )
+    yield Finding("Python there", done.returncode == 0, python if done.returncode == 0 else cure)
+
+
+def refuse_impossible(wanted: Mapping[str, Resources]) -> None:
+    """Raises SubmissionRefused for what no node can give: Slurm would take some of it, and let it wait for ever."""
+    try:
+        there = partitions()
+    except Unreachable as problem:
+        raise SubmissionRefused(f"Slurm does not answer: {problem}") from None
+    if found := [f"{name}: {text}" for name, share in wanted.items() for text in complaints(share, there)]:
+        raise SubmissionRefused(f"this cluster cannot run the job: {'; '.join(found)}")
+
+
+def explain_refusal(said: str, wanted: Mapping[str, Resources]) -> str:
+    """Slurm's refusal, with what this cluster has in place of what was asked for."""
+    said = said.replace("sbatch: error: ", "").replace("Batch job submission failed: ", "").strip()
+    try:
+        there = partitions()
+    except Unreachable:
+        return f"Slurm refused the job: {said}"
+    found = [f"{name}: {text}" for name, share in wanted.items() for text in complaints(share, there)]
+    if "account" in said.lower():
+        found.append(
+            f"account {next(iter(wanted.values())).account!r}; yours are {', '.join(_accounts()) or 'none'}"
+        )
+    found = found or [f"there are {'; '.join(map(str, there))}"]
+    return f"Slurm refused the job: {said} ({'; '.join(found)})"
+
+
+def _accounts() -> list[str]:
+    if shutil.which("sacctmgr") is None:
+        return []
+    answer = queue.run_tool(
+        "sacctmgr", "-n", "-P", "show", "assoc", "format=account", "where", "user=" + _user()
+    )
+    return sorted(set(answer.stdout.split()))
+
+
+def _user() -> str:
+    import getpass
+
+    return getpass.getuser()

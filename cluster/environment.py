@@ -1,0 +1,54 @@
+"""Which variables a job inherits from the process that submits it."""
+
+import os
+import site
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+# A notebook kernel's own: a plot backend that needs the kernel, its parent's pid, the hub's tokens.
+_KERNEL_PREFIXES = ("JPY_", "JUPYTERHUB_", "KERNEL_", "PYDEVD_")
+_KERNEL_NAMES = {"CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "GIT_PAGER", "PAGER"}
+# An outer job's own: JupyterLab often runs inside an allocation, whose ranks and limits are not the new job's.
+_OUTER_PREFIXES = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "SUBMITIT_", "TORCHELASTIC_", "ALIGNER_JOB_")
+_OUTER_NAMES = {
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+}
+# How Slurm's client commands find and enter their cluster: these stay.
+_CLIENT_NAMES = {"SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS"}
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+
+
+def _foreign(name: str, value: str) -> bool:
+    if name in _CLIENT_NAMES:
+        return False
+    if name == "MPLBACKEND":
+        return value.startswith("module://")
+    return name.startswith(_KERNEL_PREFIXES + _OUTER_PREFIXES) or name in _KERNEL_NAMES | _OUTER_NAMES
+
+
+def foreign_names(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Names of the variables that belong to the notebook kernel or to an outer job, sorted."""
+    return sorted(name for name, value in environ.items() if _foreign(name, value))
+
+
+def job_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a job: this process's, without what belongs to its kernel or to an outer job."""
+    kept = {name: value for name, value in environ.items() if not _foreign(name, value)}
+    return kept | own_variables(environ)
+
+
+def own_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What every job gets: live logs, and this project on the module path unless it is installed there."""
+    variables = {"PYTHONUNBUFFERED": "1"}
+    installed = {Path(folder).resolve() for folder in [*site.getsitepackages(), site.getusersitepackages()]}
+    if PROJECT_ROOT not in installed:
+        paths = [str(PROJECT_ROOT), *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
+        variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    return variables
+
+
+def python() -> str:
+    return sys.executable

@@ -1,0 +1,205 @@
+"""One handle for a job, wherever it runs."""
+
+import asyncio
+import html
+import time
+from collections.abc import Generator, Iterator
+from functools import partial
+from pathlib import Path
+
+from cluster import logs, record
+from cluster.record import Record
+from cluster.states import State, Status
+
+_LINES_IN_ERROR = 20
+
+
+class JobFailed(RuntimeError):
+    """The command failed: says how, the exception that it printed, and its last lines."""
+
+    def __init__(self, job: "Job", status: Status):
+        self.run, self.state, self.returncode = job.run, status.state, status.returncode
+        self.last_lines = job.failure_lines(status, _LINES_IN_ERROR)
+        self.exception_line = logs.exception_line(self.last_lines)
+        head = f"{job.name} failed: {self.exception_line or status.reason}"
+        log = job.log_of(status.component or job.record.main, status.rank)
+        super().__init__(f"{head}\n  {status.reason}; log: {log}\n{self.last_lines}")
+
+
+def backend(where: str):
+    """The module that knows how to look at jobs there, imported when first needed."""
+    if where == "local":
+        from cluster.local import LocalBackend
+
+        return LocalBackend()
+    if where == "slurm":
+        from cluster.slurm import SlurmBackend
+
+        return SlurmBackend()
+    raise ValueError(f"where={where!r}; a job runs 'local' or 'slurm'")
+
+
+class Job:
+    """A submitted command: its state, its log, and the ways to wait for it or end it.
+
+    All that it knows is in the run folder, so any process that sees the folder can make one: `Job.attach(run)`.
+    """
+
+    def __init__(self, run: Path | str, handle: Record):
+        self.run = Path(run).absolute()
+        self.record = handle
+        self._backend = backend(handle.where)
+
+    @classmethod
+    def attach(cls, run: Path | str) -> "Job":
+        """The job that was last submitted for this run folder. Raises JobNotFound when there is none."""
+        return cls(run, record.read(Path(run)))
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def folder(self) -> Path:
+        """What the dispatch wrote for this submission."""
+        return self.run / self.record.folder
+
+    @property
+    def status(self) -> Status:
+        """State, reason, nodes and estimated start, asked for now."""
+        return self._backend.status(self.run, self.record)
+
+    @property
+    def state(self) -> State:
+        return self.status.state
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.status.nodes
+
+    @property
+    def gpus(self) -> int:
+        return self.record.gpus
+
+    @property
+    def reason(self) -> str:
+        """Why it is pending, or what ended it."""
+        return self.status.reason
+
+    @property
+    def start_estimate(self) -> str:
+        return self.status.start
+
+    @property
+    def heartbeat_age(self) -> float | None:
+        """Seconds since the trainer last said in run.json that it lives; None before its first word."""
+        beat = (record.read_json(self.run / "run.json") or {}).get("heartbeat") or {}
+        return time.time() - beat["time"] if "time" in beat else None
+
+    @property
+    def log_path(self) -> Path:
+        """stdout and stderr of the main component's rank 0; the others' logs lie beside it."""
+        return self.log_of(self.record.main)
+
+    def log_of(self, component: str, rank: int = 0) -> Path:
+        assert component in self.record.components, f"{component!r} is none of {list(self.record.components)}"
+        return record.log_path(self.folder, component, rank)
+
+    def tail(self, n: int = 20) -> str:
+        """The last n lines of the log."""
+        return logs.tail(self.log_path, n)
+
+    def logs(self, follow: bool = False) -> Iterator[str]:
+        """The log's lines; with follow=True also those to come, until the job has ended."""
+        if follow:
+            return logs.follow(self.log_path, self._ended, partial(time.sleep, 0.2))
+        return iter(logs.tail(self.log_path, 10**9).splitlines())
+
+    def failure_lines(self, status: Status, n: int) -> str:
+        """The last lines of the log that tells why: the failed rank's, else srun's or the batch script's."""
+        component = status.component or self.record.main
+        paths = [self.log_of(component, status.rank), self.folder / f"{component}.srun.log"]
+        texts = [logs.tail(path, n) for path in [*paths, self.log_path, self.folder / "batch.log"]]
+        return next((text for text in texts if text.strip()), "(nothing was logged)")
+
+    def wait(self, timeout: float | None = None) -> State:
+        """Block until the job has ended.
+
+        Raises JobFailed when its command failed, TimeoutError after `timeout` seconds (the job goes on).
+        """
+        for pause in self._pauses(timeout):
+            time.sleep(pause)
+        return self._final()
+
+    def __await__(self) -> Generator[object, None, State]:
+        return self.wait_async().__await__()
+
+    async def wait_async(self, timeout: float | None = None) -> State:
+        """Like wait, but leaves the event loop free: widgets and other cells go on."""
+        pauses = self._pauses(timeout)
+        # In a thread: a scheduler that does not answer takes seconds to say so.
+        while (pause := await asyncio.to_thread(next, pauses, None)) is not None:
+            await asyncio.sleep(pause)
+        return await asyncio.to_thread(self._final)
+
+    def cancel(self) -> State:
+        """End the job at once, with all its processes; `stop` ends it with a checkpoint."""
+        if not self.state.final:
+            self._backend.cancel(self.run, self.record)
+        return self.state
+
+    def stop(self) -> None:
+        """Ask the run to checkpoint and end within one step."""
+        record.request_stop(self.run)
+
+    def requeue(self) -> None:
+        """Checkpoint, end, and wait in the queue again (Slurm only)."""
+        if not hasattr(self._backend, "requeue"):
+            raise ValueError(
+                f"{self.name} runs {self.record.where}, which has no queue; submit it again to resume"
+            )
+        self._backend.requeue(self.run, self.record)
+
+    def _ended(self) -> bool:
+        return self.state.final
+
+    def _pauses(self, timeout: float | None) -> Iterator[float]:
+        """Pauses between two looks at the state, until it is final. Raises TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._ended():
+            left = self._backend.poll_s if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(
+                    f"{self.name} is still {self.state} after {timeout} s; it goes on ({self.run})"
+                )
+            yield min(self._backend.poll_s, left)
+
+    def _final(self) -> State:
+        status = self.status
+        if status.state == State.FAILED:
+            raise JobFailed(self, status)
+        return status.state
+
+    def __repr__(self) -> str:
+        status = self.status
+        parts = [
+            status.state,
+            self.record.where,
+            self.id,
+            *([",".join(status.nodes)] if status.nodes else []),
+        ]
+        reason = f" ({status.reason})" if status.reason else ""
+        return f"<Job {self.name}: {' '.join(parts)}{reason}>"
+
+    def _repr_html_(self) -> str:
+        status = self.status
+        facts = [self.record.where, f"id {self.id}", ", ".join(status.nodes), status.reason, status.start]
+        if (age := self.heartbeat_age) is not None and not status.state.final:
+            facts.append(f"heartbeat {age:.0f} s ago")
+        text = " · ".join(html.escape(fact) for fact in facts if fact)
+        name, run = html.escape(self.name), html.escape(str(self.run))
+        return f"<div><b>{name}</b> {status.state} <small>{text}<br><code>{run}</code></small></div>"

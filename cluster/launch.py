@@ -1,0 +1,72 @@
+"""On a compute node: turn Slurm's variables into torch.distributed's, then become the command.
+
+    srun … python -m cluster.launch --component K -- COMMAND …
+
+It replaces itself by the command (exec), so the command is Slurm's task: signals and exit status are its own.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from cluster.hostlist import expand
+from cluster.processes import JOB_VARIABLE
+
+# Below Linux' ephemeral ports (32768 and up), so that no outgoing connection can sit on one of them.
+_FIRST_PORT, _PORTS = 20_000, 10_000
+
+
+def rank_variables(
+    rank: int, world_size: int, local_rank: int, local_size: int, host: str, port: int
+) -> dict:
+    """What torch.distributed's env:// initialisation reads."""
+    values = {
+        "RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_WORLD_SIZE": local_size,
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def master_port(job_id: int, component: int) -> int:
+    """A port that jobs which share a node do not share; a requeued job keeps its own.
+
+    Slurm gives every member of an array and every component of a hetjob a job id of its own, the components'
+    ids following the first one's. Inside a hetjob SLURM_JOB_ID is the first one's, hence `component`.
+    """
+    return _FIRST_PORT + (job_id + component) % _PORTS
+
+
+def from_slurm(environ: Mapping[str, str], component: int = 0) -> dict[str, str]:
+    """torch.distributed's variables for this Slurm task. Raises KeyError outside of `srun`."""
+    nodes = int(environ["SLURM_STEP_NUM_NODES"])
+    tasks = int(environ["SLURM_STEP_NUM_TASKS"])
+    return rank_variables(
+        rank=int(environ["SLURM_PROCID"]),
+        world_size=tasks,
+        local_rank=int(environ["SLURM_LOCALID"]),
+        local_size=tasks // nodes,
+        host=expand(environ["SLURM_STEP_NODELIST"])[0],
+        port=master_port(int(environ["SLURM_JOB_ID"]), component),
+    )
+
+
+def main(argv: list[str]) -> None:
+    flag, component, dashes, *command = argv
+    assert (flag, dashes) == ("--component", "--") and command, f"usage: --component K -- COMMAND, got {argv}"
+    variables = from_slurm(os.environ, int(component))
+    if variables["RANK"] == "0":
+        host, port = variables["MASTER_ADDR"], variables["MASTER_PORT"]
+        folder = os.environ.get(JOB_VARIABLE, "")
+        print(f"[launch] {variables['WORLD_SIZE']} ranks, rendezvous at {host}:{port}, {folder}", flush=True)
+    try:
+        os.execvpe(command[0], command, {**os.environ, **variables})
+    except OSError as error:
+        sys.exit(f"[launch] cannot run {command[0]!r} on this node: {error.strerror}; is its folder shared?")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,65 @@
+"""Processes of this machine: is it still the same one, and how to end all that belong to a job."""
+
+import contextlib
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+
+JOB_VARIABLE = "ALIGNER_JOB_FOLDER"
+GRACE_S = 5.0  # between SIGTERM and SIGKILL
+
+
+def identity(pid: int) -> str | None:
+    """A mark that a later process with the same pid does not share; None when the process is gone.
+
+    Linux: the start in clock ticks since boot, which no change of the wall clock moves (psutil's
+    create_time moves with it). Elsewhere: the time of creation.
+    """
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        if sys.platform != "linux":
+            return f"created {process.create_time():.2f}"
+        # The second field is the program's name in brackets and may hold spaces and brackets itself.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return f"ticks {fields[19]}"
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def of_job(folder: str, spare: tuple[int, ...] = ()) -> list[psutil.Process]:
+    """Processes whose environment names `folder` as their job's, however deep and whoever adopted them."""
+    return [
+        process for process in psutil.process_iter() if process.pid not in spare and _belongs(process, folder)
+    ]
+
+
+def _belongs(process: psutil.Process, folder: str) -> bool:
+    try:
+        alive = process.status() != psutil.STATUS_ZOMBIE
+        return alive and process.environ().get(JOB_VARIABLE) == folder
+    except (psutil.Error, OSError):  # gone meanwhile, or another user's
+        return False
+
+
+def end_job(folder: str, spare: tuple[int, ...] = ()) -> None:
+    """End every process of the job: SIGTERM, GRACE_S seconds to clean up, then SIGKILL until none is left."""
+    _signal_all(of_job(folder, spare), signal.SIGTERM, GRACE_S)
+    for _ in range(100):  # one that forks while it is being killed needs another round
+        stubborn = of_job(folder, spare)
+        if not stubborn:
+            return
+        _signal_all(stubborn, signal.SIGKILL, 1.0)
+    raise RuntimeError(
+        f"processes {[p.pid for p in stubborn]} of {folder} outlive SIGKILL; are they stuck in I/O?"
+    )
+
+
+def _signal_all(processes: list[psutil.Process], number: signal.Signals, wait_s: float):
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+    return psutil.wait_procs(processes, timeout=wait_s)

@@ -1,0 +1,130 @@
+"""What Slurm says about jobs: `squeue` first, since it is the truth of now; `sacct` for what squeue has forgotten.
+
+Neither is called more often than needed: one call serves all the jobs that this process follows.
+"""
+
+import os
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+_TIMEOUT_S = 10
+_FRESH_S = (1.0, 15.0)  # an answer serves for a second at first, for longer while nothing changes
+_FORMAT = "%i|%T|%N|%S|%e|%r|%k"
+_ACCOUNTING_FORMAT = "JobID,State,NodeList,JobName,Submit,ExitCode"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One component of one job, as the scheduler sees it."""
+
+    id: str  # 12, 12+0 (a hetjob's component), 12_3 (an array's member)
+    state: str  # Slurm's word: PENDING, RUNNING, COMPLETING, TIMEOUT, …
+    nodes: str = ""
+    start: str = ""
+    end: str = ""
+    reason: str = ""
+    comment: str = ""
+
+    @property
+    def job(self) -> str:
+        return self.id.partition("+")[0]
+
+
+class Unreachable(RuntimeError):
+    """The controller does not answer: it may be restarting, and says nothing about the job."""
+
+
+def run_tool(*words: str) -> subprocess.CompletedProcess:
+    """One of Slurm's client commands. Raises Unreachable when it is not there or does not answer."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except FileNotFoundError:
+        raise Unreachable(f"{words[0]} is not on this machine's PATH") from None
+    except subprocess.TimeoutExpired:
+        raise Unreachable(f"{words[0]} did not answer within {_TIMEOUT_S} s") from None
+
+
+def parse_squeue(text: str) -> list[Entry]:
+    """Entries from squeue's lines in _FORMAT; the comment comes last, since it may hold the separator."""
+    return [Entry(*_blank_nothing(line.split("|", 6))) for line in text.splitlines() if line.count("|") >= 6]
+
+
+def parse_sacct(text: str) -> list[dict[str, str]]:
+    """Rows of `sacct -n -P`, without steps; 'CANCELLED by 1000' becomes CANCELLED."""
+    names = _ACCOUNTING_FORMAT.split(",")
+    rows = [
+        dict(zip(names, line.split("|"), strict=True)) for line in text.splitlines() if line.count("|") == 5
+    ]
+    return [{**row, "State": row["State"].split(" ")[0]} for row in rows if "." not in row["JobID"]]
+
+
+def _blank_nothing(values: list[str]) -> list[str]:
+    return ["" if value.strip() in ("N/A", "(null)", "None", "NONE") else value.strip() for value in values]
+
+
+@dataclass
+class Queue:
+    """squeue's answers about the jobs that were asked for, shared by all handles of this process."""
+
+    _ids: set[str] = field(default_factory=set)
+    _entries: dict[str, list[Entry]] = field(default_factory=dict)
+    _asked: float = float("-inf")
+    _changed: float = float("-inf")
+    _configuration: str = ""
+
+    def entries(self, job_id: str, fresh: bool = False) -> list[Entry]:
+        """The job's components; empty when squeue knows it no more. Raises Unreachable."""
+        if self._configuration != os.environ.get("SLURM_CONF", ""):  # another cluster: other jobs, same ids
+            self.__init__(_configuration=os.environ.get("SLURM_CONF", ""))
+        new = job_id not in self._ids
+        self._ids.add(job_id)
+        now = time.monotonic()
+        shelf_life = min(_FRESH_S[1], max(_FRESH_S[0], (now - self._changed) / 10))
+        if fresh or new or now - self._asked > shelf_life:
+            self._ask()
+        return self._entries.get(job_id, [])
+
+    def forget(self, job_id: str) -> None:
+        """Stop asking about a job that has ended."""
+        self._ids.discard(job_id)
+        self._entries.pop(job_id, None)
+
+    def _ask(self) -> None:
+        wanted = sorted({job_id.partition("_")[0] for job_id in self._ids})
+        answer = run_tool("squeue", "-h", "-r", "-t", "all", "-o", _FORMAT, "-j", ",".join(wanted))
+        # With one id alone squeue fails for a job that it has forgotten; with several it leaves it out.
+        if answer.returncode and "Invalid job id" not in answer.stderr:
+            raise Unreachable(answer.stderr.strip() or f"squeue ended with {answer.returncode}")
+        entries: dict[str, list[Entry]] = {}
+        for entry in parse_squeue(answer.stdout):
+            entries.setdefault(entry.job, []).append(entry)
+        if entries != self._entries:
+            self._changed = time.monotonic()
+        self._entries, self._asked = entries, time.monotonic()
+
+
+QUEUE = Queue()
+
+
+def accounted_state(job_id: str, name: str, submitted: float) -> str:
+    """The state that accounting remembers, worst component first; "" without accounting or without the job.
+
+    Name and time of submission have to agree: a cluster that was set up anew gives the same ids again.
+    """
+    answer = run_tool("sacct", "-n", "-P", "-X", "-o", _ACCOUNTING_FORMAT, "-j", job_id)
+    if answer.returncode:
+        return ""
+    earliest = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(submitted - 60))
+    rows = [row for row in parse_sacct(answer.stdout) if row["JobName"] == name and row["Submit"] >= earliest]
+    states = [row["State"] for row in rows]
+    return next((state for state in states if state != "COMPLETED"), states[0] if states else "")
+
+
+def cluster_name() -> str:
+    """Slurm's ClusterName; "" when the controller does not answer."""
+    try:
+        lines = run_tool("scontrol", "show", "config").stdout.splitlines()
+    except Unreachable:
+        return ""
+    return next((line.partition("=")[2].strip() for line in lines if line.startswith("ClusterName")), "")

@@ -1,0 +1,149 @@
+"""What a job asks for: nodes, GPUs, time, a container. Read from YAML files, checked before anything is sent."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+CONFIGS = Path(__file__).parent / "configs"
+_TIME = re.compile(r"^(\d+-)?\d+(:\d{1,2}){0,2}$")  # minutes, h:mm:ss, days-h:mm
+
+
+@dataclass(frozen=True)
+class Resources:
+    """One component's share of a cluster. A hetjob has several of these, by name."""
+
+    nodes: int = 1
+    tasks_per_node: int = 0  # processes a node; 0: one a GPU, or one where there are no GPUs
+    gpus_per_node: int = 0  # 0: a CPU job
+    gpu_type: str = ""  # for typed GRES: "h100" asks for gpu:h100:8
+    cpus_per_task: int = 0  # 0: the cluster's default
+    mem: str = ""  # a node, as Slurm writes it ("512G"; "0" is all of it); "": the cluster's default
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    time: str = "4:00:00"
+    exclusive: bool = False
+    constraint: str = ""
+    container_image: str = ""  # pyxis: an image's name or a .sqsh file
+    container_mounts: tuple[str, ...] = ()  # "from:to"
+    python: str = ""  # the interpreter on the nodes, for the dispatch's own wrapper; "": this one
+    setup: tuple[str, ...] = ()  # shell lines before the run (module load …)
+    sbatch: Mapping[str, object] = field(default_factory=dict)  # further flags: {reservation: course}
+    signal_delay_s: int = 180  # the notice before the time limit: a step and a checkpoint have to fit in
+    max_requeues: int = 100  # then the job ends: nothing may circle for ever
+    linger_s: int = 120  # components that serve the last one: time to save and leave after it has ended
+
+    def __post_init__(self):
+        for name in (
+            "nodes",
+            "tasks_per_node",
+            "gpus_per_node",
+            "cpus_per_task",
+            "signal_delay_s",
+            "max_requeues",
+        ):
+            value, least = getattr(self, name), 1 if name == "nodes" else 0
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"resources: {name}={value!r} must be a whole number of at least {least}")
+        if not isinstance(self.time, str) or not _TIME.match(self.time):
+            raise ValueError(
+                f"resources: time={self.time!r} is not a Slurm time; write h:mm:ss or days-h:mm:ss "
+                "(in YAML between quotes: 4:00:00 bare is a number there)"
+            )
+        if self.gpu_type and not self.gpus_per_node:
+            raise ValueError(f"resources: gpu_type={self.gpu_type!r} without gpus_per_node; say how many")
+        if self.container_mounts and not self.container_image:
+            raise ValueError(f"resources: container_mounts={self.container_mounts} without a container_image")
+        if self.gpus_per_node and self.tasks_per_node > self.gpus_per_node:
+            raise ValueError(
+                f"resources: tasks_per_node={self.tasks_per_node} is more than gpus_per_node={self.gpus_per_node}; "
+                "ranks cannot share a GPU"
+            )
+
+    @property
+    def tasks(self) -> int:
+        """Processes a node."""
+        return self.tasks_per_node or self.gpus_per_node or 1
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.tasks
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def gres(self) -> str:
+        return (
+            ":".join(filter(None, ["gpu", self.gpu_type, str(self.gpus_per_node)]))
+            if self.gpus_per_node
+            else ""
+        )
+
+    def but(self, **changes) -> "Resources":
+        """A copy with some values changed: `resources.but(account="me", nodes=4)`."""
+        return from_mapping({**{f.name: getattr(self, f.name) for f in fields(self)}, **changes})
+
+
+def from_mapping(values: Mapping, where: str = "resources") -> Resources:
+    """Resources from plain values. Raises ValueError that names an unknown key and its nearest neighbour."""
+    known = {f.name for f in fields(Resources)}
+    for key in values:
+        if key not in known:
+            near = get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            raise ValueError(f"{where}: unknown key {key!r}; {hint}")
+    values = dict(values)
+    for name in ("setup", "container_mounts"):
+        given = values.get(name, ())
+        values[name] = (given,) if isinstance(given, str) else tuple(given or ())
+    try:
+        return Resources(**values)
+    except (ValueError, TypeError) as error:
+        raise ValueError(str(error).replace("resources", where, 1)) from None
+
+
+def load_resources(name: str | Path) -> Resources | dict[str, Resources]:
+    """Resources from a YAML file: one under cluster/configs by name, or any by path.
+
+    A file with `components:` describes a hetjob: its other keys hold for every component. Raises ValueError
+    for a file that does not exist, and for what Resources refuses.
+    """
+    import yaml
+
+    path = Path(name) if str(name).endswith((".yaml", ".yml")) else CONFIGS / f"{name}.yaml"
+    if not path.exists():
+        there = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
+        raise ValueError(f"no resources {str(name)!r}: {path} does not exist; by name there are {there}")
+    values = yaml.safe_load(path.read_text())
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: should hold keys and values, but holds {type(values).__name__}")
+    components = values.pop("components", None)
+    if components is None:
+        return from_mapping(values, str(path))
+    return {
+        name: from_mapping({**values, **(own or {})}, f"{path}, component {name}")
+        for name, own in components.items()
+    }
+
+
+def by_component(given, names: list[str]) -> dict[str, Resources]:
+    """Resources for each component, from whatever `submit` was given (None, Resources, a mapping, a file)."""
+    if isinstance(given, str | Path):
+        given = load_resources(given)
+    if given is None or isinstance(given, Resources):
+        return {name: replace(given) if given else Resources() for name in names}
+    if not all(isinstance(value, Resources) for value in given.values()):
+        given = {"": from_mapping(given)}
+    if len(given) == 1 and len(names) == 1:
+        return {names[0]: next(iter(given.values()))}
+    if "" in given:
+        return {name: given[""] for name in names}
+    if set(given) != set(names):
+        raise ValueError(
+            f"resources are for the components {sorted(given)}, and commands for {sorted(names)}"
+        )
+    return {name: given[name] for name in names}

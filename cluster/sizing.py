@@ -1,0 +1,150 @@
+"""How many GPUs a model needs: memory a GPU, worked from bytes a parameter and the layout.
+
+An estimate to plan with, not a promise: fragmentation and NCCL's buffers take some gigabytes more (`OVERHEAD_GIB`).
+"""
+
+from dataclasses import dataclass
+
+GIB = 2**30
+OVERHEAD_GIB = 5.0  # CUDA context, NCCL buffers, fragmentation
+ROLES = ("sft", "reward model", "actor", "critic")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of a decoder-only transformer with a gated MLP."""
+
+    name: str
+    layers: int
+    hidden: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    tied: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Weights of all matrices (the norms' vectors are left out: under 0.1 %)."""
+        kv = self.hidden * self.kv_heads // self.heads
+        attention = 2 * self.hidden * self.hidden + 2 * self.hidden * kv
+        mlp = 3 * self.hidden * self.feed_forward
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.layers * (attention + mlp) + embeddings
+
+
+MODELS = {
+    model.name: model
+    for model in (
+        Model("SmolLM2-135M", 30, 576, 1536, 9, 3, 49_152, tied=True),
+        Model("Llama-3.2-1B", 16, 2048, 8192, 32, 8, 128_256, tied=True),
+        Model("Llama-2-7B", 32, 4096, 11_008, 32, 32, 32_000),
+        Model("Llama-2-70B", 80, 8192, 28_672, 64, 8, 32_000),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of tensor, pipeline and data parallelism."""
+
+    tp: int
+    pp: int
+    dp: int
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.pp * self.dp
+
+
+@dataclass(frozen=True)
+class Memory:
+    """GiB on the fullest GPU."""
+
+    weights: float  # bf16
+    gradients: float  # fp32
+    optimizer: float  # fp32 master weights and Adam's two moments, sharded over data parallel ranks
+    activations: float
+    kv_cache: float
+    inference_copy: float  # a second set of bf16 weights: the reference policy, or the reward model
+
+    @property
+    def total(self) -> float:
+        parts = (self.weights, self.gradients, self.optimizer, self.activations, self.kv_cache)
+        return sum(parts) + self.inference_copy + OVERHEAD_GIB
+
+
+def activation_bytes(model: Model, layout: Layout, tokens: int) -> float:
+    """Bytes of kept activations for one micro batch of `tokens`, attention's core recomputed (selective).
+
+    34 bytes a token, layer and hidden unit, as in Korthikanti et al. 2022, table 2 (sequence parallel, so all of it
+    is divided by TP). The first pipeline stage holds PP micro batches of layers/PP layers: PP cancels out. Then the
+    logits and their gradient in fp32, which the last stage holds for one micro batch.
+    """
+    return (34 * tokens * model.hidden * model.layers + 8 * tokens * model.vocabulary) / layout.tp
+
+
+def memory(
+    model: Model,
+    layout: Layout,
+    role: str,
+    sequence: int = 4096,
+    micro_batch: int = 1,
+    rollout_batch: int = 8,
+    offload: bool = True,
+) -> Memory:
+    """What one role needs a GPU.
+
+    role: 'sft', 'reward model', 'actor' (also generates, and has a reference policy) or 'critic' (also has a reward
+    model). offload: the second set of weights waits on the CPU and is swapped in, so that only one is resident.
+    Raises ValueError for an unknown role, and for a layout that does not divide the model.
+    """
+    if role not in ROLES:
+        raise ValueError(f"role={role!r}; known are {', '.join(ROLES)}")
+    if model.layers % layout.pp or model.heads % layout.tp:
+        raise ValueError(
+            f"{model.name}: {model.layers} layers in {layout.pp} stages, {model.heads} heads over {layout.tp}"
+        )
+    shard = model.parameters / (layout.tp * layout.pp) / GIB
+    head = model.hidden // model.heads
+    kv_heads = max(model.kv_heads / layout.tp, 1)  # fewer KV heads than TP ranks: each rank keeps one
+    kv_token = 2 * 2 * (model.layers / layout.pp) * kv_heads * head  # keys and values, bf16
+    return Memory(
+        weights=2 * shard,
+        gradients=4 * shard,
+        optimizer=12 * shard / layout.dp,
+        activations=activation_bytes(model, layout, sequence * micro_batch) / GIB,
+        kv_cache=kv_token * sequence * rollout_batch / GIB if role == "actor" else 0.0,
+        inference_copy=2 * shard if role in ("actor", "critic") and not offload else 0.0,
+    )
+
+
+def smallest_layout(
+    model: Model, role: str, gpu_gib: float = 80.0, gpus_per_node: int = 8, **options
+) -> Layout:
+    """The layout with the fewest GPUs that fits, in whole nodes beyond one; TP inside a node, then PP, then DP.
+
+    Among equals the one with the least TP x PP (less communication). Raises ValueError when 4096 GPUs are too few.
+    """
+    tps = [tp for tp in (1, 2, 4, 8) if tp <= gpus_per_node and model.heads % tp == 0]
+    pps = [pp for pp in (1, 2, 4, 8, 16) if model.layers % pp == 0]
+    dps = [2**power for power in range(13)]
+    layouts = [Layout(tp, pp, dp) for tp in tps for pp in pps for dp in dps if tp * pp * dp <= 4096]
+    for layout in sorted(layouts, key=lambda layout: (layout.gpus, layout.tp * layout.pp, layout.pp)):
+        if memory(model, layout, role, **options).total <= gpu_gib:
+            return layout
+    raise ValueError(f"{model.name} as {role} fits on no layout of up to 4096 GPUs of {gpu_gib} GiB")
+
+
+def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> list[dict]:
+    """A row a model and role: the smallest layout that fits, and the memory on its fullest GPU."""
+    rows = []
+    for name in models or list(MODELS):
+        for role in ROLES:
+            layout = smallest_layout(MODELS[name], role, gpu_gib, **options)
+            need = memory(MODELS[name], layout, role, **options)
+            row = {"model": name, "role": role, "parameters": MODELS[name].parameters, "gpus": layout.gpus}
+            rows.append(
+                row | {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "gib": round(need.total, 1)}
+            )
+    return rows

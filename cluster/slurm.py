@@ -1,0 +1,177 @@
+"""Jobs on Slurm: sending them, and what state they are in."""
+
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from cluster import checks, hostlist, queue, record
+from cluster.hetjob import HetjobExecutor, SubmissionRefused
+from cluster.job import Job
+from cluster.local import ended
+from cluster.queue import Entry, Unreachable
+from cluster.record import Record
+from cluster.resources import Resources
+from cluster.sbatch import Member
+from cluster.states import State, Status
+
+# Slurm's words, by what they mean for a run that is queued again after a lost node or a preemption.
+_WAITING = {
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+}
+_ACTIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
+_TAKEN = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "LAUNCH_FAILED"}
+_FAILURES = {
+    "TIMEOUT": "the time limit came before the checkpoint was written: ask for more time or a longer signal_delay_s",
+    "OUT_OF_MEMORY": "out of memory: ask for more mem, or a smaller micro batch",
+    "DEADLINE": "its deadline passed",
+    "NODE_FAIL": "a node failed, and Slurm did not queue the job again",
+    "BOOT_FAIL": "a node did not boot, and Slurm did not queue the job again",
+    "PREEMPTED": "preempted, and Slurm did not queue the job again",
+    "FAILED": "the batch script failed before the command's end; see batch.log",
+    "COMPLETED": "the batch script left no exit record; see batch.log",
+    "": "it left the queue without an exit record (killed with its node?)",
+}
+_SETTLE_S = 60.0  # exit records come late over a network file system; requeues of lost jobs take a moment
+
+
+class SlurmBackend:
+    """Looks at, ends, and requeues a job on Slurm; knows nothing but its record."""
+
+    poll_s = 0.5
+
+    def status(self, run: Path, job: Record) -> Status:
+        folder = run / job.folder
+        cancelled = (folder / "cancelled").exists()
+        outcome = record.read_json(folder / "exit.json")
+        if outcome is not None:  # the batch script's own word, which no scheduler has to confirm
+            queue.QUEUE.forget(job.id)
+            return Status(State.CANCELLED, "cancelled") if cancelled else _from_record(folder, outcome)
+        try:
+            entries = [entry for entry in queue.QUEUE.entries(job.id) if entry.comment == job.mark]
+        except Unreachable as problem:
+            return Status(State.UNKNOWN, f"Slurm does not answer: {problem}")
+        status = _from_queue(entries) if entries else _from_accounting(job, folder)
+        if cancelled and status.state != State.PENDING:
+            return Status(State.CANCELLED, "cancelled", status.nodes)
+        return status
+
+    def cancel(self, run: Path, job: Record) -> None:
+        self._tool("scancel", job.id)
+        (run / job.folder / "cancelled").touch()  # only now: Slurm may not have answered
+        queue.QUEUE.forget(job.id)
+
+    def requeue(self, run: Path, job: Record) -> None:
+        """The same notice that Slurm gives before the time limit: checkpoint, end, queue again."""
+        self._tool("scancel", "--batch", "--signal=USR2", job.id)
+
+    def _tool(self, *words: str) -> None:
+        answer = queue.run_tool(*words)
+        if answer.returncode:
+            raise RuntimeError(f"{' '.join(words)}: {answer.stderr.strip()}")
+
+
+def _from_record(folder: Path, outcome: dict) -> Status:
+    """The status that exit.json tells of. srun's code is the highest of all ranks': name the first that failed."""
+    return ended(outcome | first_failure(folder, outcome["component"]))
+
+
+def first_failure(folder: Path, component: str) -> dict:
+    """{rank, returncode} of the task that failed first, from srun's messages; {} when it named none."""
+    path = folder / f"{component}.srun.log"
+    text = path.read_text(errors="replace") if path.exists() else ""
+    if found := re.search(r"tasks? (\d+)[\d,-]*: Exited with exit code (\d+)", text):
+        return {"rank": int(found[1]), "returncode": int(found[2])}
+    return {}
+
+
+def _from_queue(entries: list[Entry]) -> Status:
+    """All components together: a hetjob runs when every component runs."""
+    states = {entry.state for entry in entries}
+    nodes = tuple(host for entry in entries for host in hostlist.expand(entry.nodes))
+    reason = next((entry.reason for entry in entries if entry.reason), "")
+    start = max(entry.start for entry in entries)
+    if states & _WAITING:
+        return Status(State.PENDING, reason, start=start)
+    if states & _ACTIVE:
+        return Status(State.RUNNING, nodes=nodes)
+    ago = min(_seconds_since(entry.end) for entry in entries)
+    if "CANCELLED" in states and not states & (_FAILURES.keys() - {"COMPLETED", "FAILED"}):
+        return Status(State.CANCELLED, "cancelled with scancel", nodes)
+    if ago < _SETTLE_S and states & _TAKEN:
+        return Status(State.PENDING, "its nodes were taken; Slurm is about to queue it again")
+    if ago < _SETTLE_S and states == {"COMPLETED"}:
+        return Status(State.RUNNING, nodes=nodes)  # its exit record is still on its way to this machine
+    return _failed(next((state for state in states if state != "COMPLETED"), "COMPLETED"), nodes)
+
+
+def _from_accounting(job: Record, folder: Path) -> Status:
+    """A job that squeue has forgotten, or that another cluster's squeue never knew."""
+    if job.cluster and (here := queue.cluster_name()) and here != job.cluster:
+        return Status(State.UNKNOWN, f"it was sent to cluster {job.cluster}, and SLURM_CONF leads to {here}")
+    if time.time() - job.submitted < _SETTLE_S / 6:
+        return Status(State.PENDING, "just submitted")
+    try:
+        state = queue.accounted_state(job.id, job.name.partition("/")[0], job.submitted)
+    except Unreachable:
+        state = ""
+    if not state and (folder / "taken").exists():  # no accounting, or another job by now
+        state = (folder / "taken").read_text().strip()
+    if state in _WAITING | _ACTIVE:  # accounting can be minutes late
+        return Status(State.UNKNOWN, f"squeue does not know it, and sacct still says {state}")
+    return Status(State.CANCELLED, "cancelled with scancel") if state == "CANCELLED" else _failed(state)
+
+
+def _failed(state: str, nodes: tuple[str, ...] = ()) -> Status:
+    text = _FAILURES.get(state, "see batch.log")
+    return Status(State.FAILED, f"{state}: {text}" if state else text, nodes)
+
+
+def _seconds_since(when: str) -> float:
+    try:
+        return (datetime.now() - datetime.fromisoformat(when)).total_seconds()
+    except ValueError:
+        return 0.0
+
+
+def start(
+    members: Mapping[str, Member],
+    folder: Path,
+    wanted: Mapping[str, Resources],
+    variables: Mapping[str, str],
+    name: str,
+    parallel: int = 0,
+) -> list[Job]:
+    """Send one job (or an array of members), write each member's handle, return their Jobs."""
+    checks.refuse_impossible(wanted)
+    executor = HetjobExecutor(folder, list(members.values()), wanted, variables, name, parallel)
+    submitted, cluster = time.time(), queue.cluster_name()
+    try:
+        job_id = executor.start().job_id  # of a hetjob: the first component's
+    except SubmissionRefused as refused:
+        raise SubmissionRefused(checks.explain_refusal(str(refused), wanted)) from refused
+    jobs = []
+    for index, (member_name, member) in enumerate(members.items()):
+        array = len(members) > 1
+        handle = Record(
+            where="slurm",
+            id=f"{job_id}_{index}" if array else job_id,
+            name=f"{name}/{member_name}" if array else name,
+            folder=str(member.folder.relative_to(member.run)),
+            components=dict(member.components),
+            cluster=cluster,
+            mark=str(folder),
+            submitted=submitted,
+            nodes=sum(share.nodes for share in wanted.values()),
+            gpus=sum(share.gpus for share in wanted.values()),
+        )
+        record.write(member.run, handle)
+        jobs.append(Job(member.run, handle))
+    return jobs

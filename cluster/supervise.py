@@ -1,0 +1,122 @@
+"""Runs a job's ranks on this machine: all start together, and all end when one fails.
+
+python -m cluster.supervise FOLDER     reads FOLDER/spec.json, writes FOLDER/exit.json
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import processes, record
+from cluster.launch import rank_variables
+
+_POLL_S = 0.05
+
+
+@dataclass
+class Rank:
+    component: str
+    rank: int
+    process: subprocess.Popen
+
+
+class Terminated(Exception):
+    """Somebody sent us SIGTERM: the job is being cancelled, or the machine is going down."""
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """A Linux process can ask for a signal at its parent's death, so that a SIGKILL up here leaves no orphan."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    pr_set_pdeathsig = 1
+    return lambda: libc.prctl(pr_set_pdeathsig, int(number))
+
+
+def start(folder: Path, components: list[dict]) -> list[Rank]:
+    """Start every rank of every component, each with its own log in `folder`."""
+    ranks = []
+    for component in components:
+        size, port = component["ranks"], free_port()
+        for index in range(size):
+            variables = rank_variables(index, size, index, size, "127.0.0.1", port)
+            with record.log_path(folder, component["name"], index).open("ab") as log:
+                process = _start_rank(component["command"], variables, log)
+            ranks.append(Rank(component["name"], index, process))
+    return ranks
+
+
+def _start_rank(command: list[str], variables: dict[str, str], log) -> subprocess.Popen:
+    try:
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent(signal.SIGKILL),
+        )
+    except OSError as error:
+        log.write(f"{type(error).__name__}: cannot run {command[0]!r}: {error.strerror}\n".encode())
+        raise
+
+
+def watch(ranks: list[Rank], main: str, linger_s: float) -> dict:
+    """Wait until the main component has ended or any rank has failed; returns what exit.json will say."""
+    main_end = None
+    while True:
+        for rank in ranks:
+            if rank.process.poll():
+                return {"returncode": rank.process.returncode, "component": rank.component, "rank": rank.rank}
+        running = [rank for rank in ranks if rank.process.returncode is None]
+        if main_end is None and not any(rank.component == main for rank in running):
+            main_end = time.monotonic()
+        if not running or (main_end is not None and time.monotonic() - main_end > linger_s):
+            return {"returncode": 0, "component": main, "rank": 0}
+        time.sleep(_POLL_S)
+
+
+def supervise(folder: Path) -> dict:
+    spec = record.read_json(folder / "spec.json")
+    assert spec, f"{folder}/spec.json is missing"
+
+    def terminated(number, frame):
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        ranks = start(folder, spec["components"])
+        outcome = watch(ranks, main=spec["components"][-1]["name"], linger_s=spec["linger_s"])
+    except Terminated:
+        outcome = {"returncode": -signal.SIGTERM}
+    except OSError as error:
+        outcome = {"returncode": 127, "note": str(error)}
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are ending already
+    processes.end_job(str(folder), spare=(os.getpid(), os.getppid()))
+    return outcome
+
+
+def main(argv: list[str]) -> None:
+    folder = Path(argv[0])
+    # Without its controller nobody could cancel the job any more.
+    if bind := _die_with_parent(signal.SIGTERM):
+        bind()
+    outcome = supervise(folder)
+    record.write_json(folder / "exit.json", outcome | {"time": time.time()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

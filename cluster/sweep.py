@@ -1,0 +1,138 @@
+"""The same run over a few values: one array job, one run folder a member, one table at the end."""
+
+import html
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import logs, record
+from cluster.job import Job
+from cluster.plan import Plan, print_plan
+from cluster.record import MAIN
+from cluster.resources import Resources, by_component
+from cluster.states import State
+from cluster.submission import refuse_if_busy, words_of
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The members' Jobs, by name."""
+
+    run: Path
+    jobs: Mapping[str, Job]
+
+    @classmethod
+    def attach(cls, run: Path | str) -> "Sweep":
+        """The sweep whose members lie in this folder. Raises JobNotFound when a member was never submitted."""
+        names = record.read_json(record.job_folder(Path(run)) / "sweep.json")
+        if names is None:
+            raise record.JobNotFound(f"{run} holds no sweep")
+        return cls(Path(run).absolute(), {name: Job.attach(Path(run) / name) for name in names["members"]})
+
+    @property
+    def states(self) -> dict[str, State]:
+        return {name: job.state for name, job in self.jobs.items()}
+
+    def wait(self, timeout: float | None = None) -> dict[str, State]:
+        """Block until every member has ended. A failed member raises nothing: it is in the states.
+
+        Raises TimeoutError.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        states = self.states
+        while not all(state.final for state in states.values()):
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"after {timeout} s: {states}")
+            time.sleep(_POLL_S)
+            states = self.states
+        return states
+
+    def cancel(self) -> None:
+        for job in self.jobs.values():
+            job.cancel()
+
+    def table(self, metrics: Sequence[str] = ()) -> list[dict]:
+        """A row a member: its name, state, and the last value of each metric (None where it has none)."""
+        rows = []
+        for name, job in self.jobs.items():
+            last = last_values(job.run / "metrics.jsonl")
+            wanted = metrics or [key for key in last if key not in ("step", "time")]
+            values = {metric: last.get(metric) for metric in wanted}
+            rows.append({"member": name, "state": str(job.state), "step": last.get("step"), **values})
+        return rows
+
+    def _repr_html_(self) -> str:
+        rows = self.table()
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        cells = [[_cell(row.get(name)) for name in names] for row in rows]
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+        body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in cells)
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else html.escape(f"{value:.4g}" if isinstance(value, float) else str(value))
+
+
+def last_values(metrics: Path, lines: int = 200) -> dict:
+    """The last value of every metric in a metrics file's last lines; a torn line counts for nothing."""
+    values: dict = {}
+    for line in logs.tail(metrics, lines).splitlines():
+        try:
+            values |= json.loads(line)
+        except ValueError:
+            continue
+    return values
+
+
+def submit_sweep(
+    commands: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]],
+    run: Path | str,
+    where: str = "slurm",
+    resources: Resources | Mapping | str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    name: str | None = None,
+    parallel: int = 0,
+) -> Sweep | Plan:
+    """Submit one array job of several runs, `run/MEMBER` for each name in `commands`.
+
+    parallel: members at a time; 0: as many as the cluster has room for. where='print' prints the batch script.
+    Raises ValueError for what is wrong before anything starts (hetjobs cannot be arrays), RunBusy.
+    """
+    from cluster import sbatch, slurm
+
+    if where not in ("slurm", "print"):
+        raise ValueError(
+            f"where={where!r}: a sweep is an array job on Slurm; elsewhere submit one run after another"
+        )
+    run = Path(run).absolute()
+    name = name or run.name
+    wanted = by_component(resources, [MAIN])
+    components = {member: words_of(command) for member, command in commands.items()}
+    if any(list(parts) != [MAIN] for parts in components.values()) or len(components) < 2:
+        raise ValueError(
+            "a sweep needs two or more runs of one component each: Slurm has no arrays of hetjobs"
+        )
+    variables = {key: str(value) for key, value in (env or {}).items()}
+    paper = where == "print"
+    make = record.next_submission_folder if paper else record.new_submission_folder
+    if not paper:
+        for member in components:
+            refuse_if_busy(run / member)
+    folder_of = {member: make(run / member) for member in components}
+    members = {
+        member: sbatch.Member(run / member, folder_of[member], components[member]) for member in components
+    }
+    folder = make(run)
+    if paper:
+        text = sbatch.script(list(members.values()), wanted, variables, name, folder, parallel)
+        return print_plan(name, run, wanted, text, copies=len(members))
+    for member in members.values():
+        record.clear_stop(member.run)
+    jobs = slurm.start(members, folder, wanted, variables, name, parallel)
+    record.write_json(record.job_folder(run) / "sweep.json", {"members": list(members)})
+    return Sweep(run, dict(zip(members, jobs, strict=True)))

@@ -1,0 +1,135 @@
+"""What reads other programs' text: host lists, squeue, sacct, logs."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster import logs
+from cluster.hostlist import expand
+from cluster.launch import from_slurm, master_port
+from cluster.queue import parse_sacct, parse_squeue
+from cluster.sweep import last_values
+
+
+@pytest.mark.parametrize(
+    ("short", "hosts"),
+    [
+        ("", []),
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("gpu[07-09,12],login1", ["gpu07", "gpu08", "gpu09", "gpu12", "login1"]),
+        ("rack[1-2]n[09-10]", ["rack1n09", "rack1n10", "rack2n09", "rack2n10"]),
+        ("a[1].site,b-[2]", ["a1.site", "b-2"]),
+    ],
+)
+def test_host_lists(short, hosts):
+    assert expand(short) == hosts
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 5)), min_size=1, max_size=5), st.booleans())
+def test_every_range_of_a_host_list_is_there(ranges, padded):
+    width = 3 if padded else 0
+    inside = ",".join(f"{low:0{width}d}-{low + more:0{width}d}" for low, more in ranges)
+    expected = [f"n{low + step:0{width}d}" for low, more in ranges for step in range(more + 1)]
+    assert expand(f"n[{inside}]") == expected
+
+
+def test_torchs_variables_come_from_the_steps():
+    environ = {
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NUM_TASKS": "16",
+        "SLURM_PROCID": "9",
+        "SLURM_LOCALID": "1",
+    }
+    environ |= {"SLURM_STEP_NODELIST": "gpu[07,09]", "SLURM_JOB_ID": "123456"}
+    assert from_slurm(environ, component=1) == {
+        "RANK": "9",
+        "WORLD_SIZE": "16",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "8",
+        "MASTER_ADDR": "gpu07",
+        "MASTER_PORT": "23457",
+    }
+
+
+@given(st.integers(1, 10**9), st.integers(0, 9), st.integers(1, 9000))
+def test_neighbouring_jobs_have_ports_of_their_own(job, component, apart):
+    port = master_port(job, component)
+    assert 20_000 <= port < 30_000
+    assert port != master_port(job + component + apart, 0)
+
+
+def test_squeue_lines():
+    text = "12+0|RUNNING|n[1-2]|2026-01-01T10:00:00|N/A|None|/runs/a|b\n12+1|PENDING||N/A|NONE|Resources|(null)\nodd\n"
+    first, second = parse_squeue(text)
+    assert (first.id, first.job, first.nodes, first.end, first.reason) == ("12+0", "12", "n[1-2]", "", "")
+    assert first.comment == "/runs/a|b"
+    assert (second.state, second.start, second.reason, second.comment) == ("PENDING", "", "Resources", "")
+
+
+def test_sacct_rows_leave_out_steps_and_who_cancelled():
+    text = "5|CANCELLED by 1000|n1|sft|2026-01-01T10:00:00|0:15\n5.batch|CANCELLED|n1|batch|2026-01-01T10:00:00|0:15\n"
+    assert [(row["JobID"], row["State"]) for row in parse_sacct(text)] == [("5", "CANCELLED")]
+
+
+@given(st.text(alphabet="ab\n", max_size=300), st.integers(0, 20), st.integers(1, 40))
+def test_the_tail_is_the_end_of_the_lines(tmp_path_factory, text, wanted, block):
+    path = tmp_path_factory.mktemp("log") / "log"
+    path.write_text(text)
+    before, logs._BLOCK = logs._BLOCK, block  # small blocks, so that lines cross them
+    try:
+        lines = text.removesuffix("\n").split("\n") if text else []
+        assert logs.tail(path, wanted) == "\n".join(lines[-wanted:] if wanted else [])
+    finally:
+        logs._BLOCK = before
+
+
+@given(st.lists(st.binary(max_size=20), max_size=10))
+def test_followed_pieces_give_every_line_once(tmp_path_factory, pieces):
+    path = tmp_path_factory.mktemp("log") / "log"
+    path.touch()
+    follower, lines = logs.Follower(path), []
+    for piece in pieces:
+        with path.open("ab") as file:
+            file.write(piece)
+        lines += follower.read()
+    lines += follower.rest()
+    expected = b"".join(pieces).split(b"\n")
+    expected = expected if expected[-1] else expected[:-1]
+    assert lines == [line.decode(errors="replace") for line in expected]
+
+
+def test_a_truncated_log_is_read_anew(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\n")
+    follower = logs.Follower(path)
+    assert follower.read() == ["one", "two"]
+    path.write_text("new\n")
+    assert follower.read() == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Traceback:\n  x\nValueError: bad\n", "ValueError: bad"),
+        (
+            "[rank1]: torch.OutOfMemoryError: CUDA out of memory\nbye",
+            "torch.OutOfMemoryError: CUDA out of memory",
+        ),
+        ("KeyboardInterrupt\n", "KeyboardInterrupt"),
+        ("ValueError: first\nRuntimeError: second\n", "RuntimeError: second"),
+        ("all is well: no Error here\n", ""),
+    ],
+)
+def test_the_exception_in_a_log(text, line):
+    assert logs.exception_line(text) == line
+
+
+def test_the_last_value_of_every_metric(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"step": 1, "train/loss": 2.0}, {"step": 2, "val/loss": 3.0}, {"step": 3, "train/loss": 1.0}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 4, "tr')
+    assert last_values(path) == {"step": 3, "train/loss": 1.0, "val/loss": 3.0}
+    assert last_values(tmp_path / "none") == {}

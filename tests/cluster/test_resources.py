@@ -1,0 +1,171 @@
+"""Resources, the batch scripts made of them, and the sizing table."""
+
+import shlex
+
+import pytest
+
+from cluster import Resources, load_resources, submit, submit_sweep
+from cluster.checks import Partition, complaints
+from cluster.resources import CONFIGS, by_component, from_mapping
+from cluster.sizing import MODELS, Layout, Memory, memory, smallest_layout, table
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+def test_every_example_loads_and_prints(name, tmp_path, capsys):
+    wanted = load_resources(name)
+    commands = {part: ["true"] for part in wanted} if isinstance(wanted, dict) else ["true"]
+    plan = submit(commands, tmp_path / "run", "print", name)
+    assert plan.nodes == sum(
+        share.nodes for share in (wanted.values() if isinstance(wanted, dict) else [wanted])
+    )
+    assert plan.text.count("#SBATCH hetjob") == (len(wanted) - 1 if isinstance(wanted, dict) else 0)
+
+
+def test_a_hetjobs_file_shares_what_stands_above_its_components(tmp_path):
+    path = tmp_path / "het.yaml"
+    path.write_text('time: "1:00:00"\naccount: me\ncomponents:\n  critic: {nodes: 2}\n  actor:\n')
+    assert load_resources(path) == {
+        "critic": Resources(nodes=2, time="1:00:00", account="me"),
+        "actor": Resources(time="1:00:00", account="me"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"gpus_per_nod": 8}, "unknown key 'gpus_per_nod'; did you mean 'gpus_per_node'"),
+        ({"nodes": 0}, "nodes=0 must be a whole number of at least 1"),
+        ({"nodes": "2"}, "nodes='2' must be a whole number"),
+        ({"time": "4 hours"}, "time='4 hours' is not a Slurm time"),
+        ({"time": 14400}, "time=14400"),
+        ({"gpu_type": "h100"}, "say how many"),
+        ({"container_mounts": ["/a:/a"]}, "without a container_image"),
+        ({"gpus_per_node": 2, "tasks_per_node": 4}, "ranks cannot share a GPU"),
+    ],
+)
+def test_wrong_resources_are_refused_with_the_cure(values, words):
+    with pytest.raises(ValueError) as refused:
+        from_mapping(values)
+    assert words in str(refused.value)
+
+
+def test_a_file_that_is_not_there_names_those_that_are():
+    with pytest.raises(ValueError, match=r"by name there are .*one_node"):
+        load_resources("two_node")
+
+
+def test_resources_belong_to_components():
+    wanted = {"critic": Resources(nodes=2), "actor": Resources()}
+    assert by_component(wanted, ["critic", "actor"]) == wanted
+    assert by_component({"nodes": 3}, ["main"]) == {"main": Resources(nodes=3)}
+    with pytest.raises(ValueError, match="components"):
+        by_component(wanted, ["main", "other"])
+
+
+def test_the_seeds_hetjob_as_one_call(tmp_path, capsys):
+    """Seed 002's script: one node of eight GPUs each, exclusive, four hours."""
+    share = Resources(
+        gpus_per_node=8, account="me", partition="batch", exclusive=True, sbatch={"overcommit": True}
+    )
+    actor = ["python", "-m", "aligner_lib", "ppo", "trainer.ppo.max_steps=15", "++model.optim.lr=9e-7"]
+    text = submit({"critic": ["serve"], "actor": actor}, tmp_path / "run", "print", share, name="2p_ppo").text
+    critic_block, actor_block = text.split("#SBATCH hetjob\n")
+    for block in (critic_block, actor_block):
+        for flag in (
+            "nodes=1",
+            "ntasks-per-node=8",
+            "gres=gpu:8",
+            "account=me",
+            "partition=batch",
+            "time=4:00:00",
+        ):
+            assert f"#SBATCH --{flag}\n" in block
+        assert "#SBATCH --exclusive\n" in block and "#SBATCH --overcommit\n" in block
+    body = shlex.split(actor_block.replace("\\\n", " "), comments=True)
+    assert body[body.index("aligner_lib") + 1 :][:3] == [
+        "ppo",
+        "trainer.ppo.max_steps=15",
+        "++model.optim.lr=9e-7",
+    ]
+    assert "--het-group=1" in body
+
+
+def test_words_reach_the_command_as_they_are(tmp_path, capsys):
+    odd = ["python", "-c", "print('a b')", "++data={train: [x], validation: [y]}", "$HOME", "it's"]
+    text = submit(odd, tmp_path / "run", "print").text
+    component = text[text.index("component main") : text.index("\nfinish")].replace("\\\n", " ")
+    assert shlex.split(component)[-len(odd) :] == odd
+
+
+def test_a_sweep_is_an_array_on_paper(tmp_path, capsys):
+    plan = submit_sweep({"a": ["t", "kl=0.1"], "b": ["t", "kl=0.2"]}, tmp_path / "s", "print", parallel=1)
+    assert "#SBATCH --array=0-1%1\n" in plan.text
+    assert plan.nodes == 2
+    assert not (tmp_path / "s").exists()
+    with pytest.raises(ValueError, match="no arrays of hetjobs"):
+        submit_sweep({"a": {"x": ["t"], "y": ["t"]}, "b": ["t"]}, tmp_path / "s", "print")
+
+
+THERE = [
+    Partition("batch", 4, "infinite", "gpu:a100:4", True),
+    Partition("batch", 2, "infinite", "gpu:h100:8,nvme:1", True),
+    Partition("cpu", 99, "infinite", "", True),
+]
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (Resources(nodes=2, gpus_per_node=8, partition="batch"), None),
+        (Resources(nodes=6, gpus_per_node=4, partition="batch"), None),
+        (Resources(nodes=50), None),
+        (Resources(nodes=3, gpus_per_node=8), "3 such nodes are more than any partition has (2)"),
+        (Resources(gpus_per_node=8, gpu_type="a100"), "gpu:a100:8 on a node is more than any node offers"),
+        (Resources(gpus_per_node=1, partition="cpu"), "offers (none)"),
+        (Resources(partition="cput"), "there are batch, cpu"),
+    ],
+)
+def test_what_the_partitions_cannot_give(share, words):
+    found = list(complaints(share, THERE))
+    assert (found == []) if words is None else (words in found[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("SmolLM2-135M", 0.1345), ("Llama-3.2-1B", 1.2358), ("Llama-2-7B", 6.738), ("Llama-2-70B", 68.98)],
+)
+def test_parameters_are_the_published_ones(name, billions):
+    assert MODELS[name].parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+def test_bytes_a_parameter_worked_by_hand():
+    """One GPU: 2 + 4 + 12 = 18 bytes a parameter; two data parallel ranks: 2 + 4 + 6 = 12."""
+    model = MODELS["Llama-2-7B"]
+    parameters_gib = model.parameters / 2**30
+    alone, shared = (memory(model, Layout(1, 1, dp), "sft") for dp in (1, 2))
+    assert alone.weights + alone.gradients + alone.optimizer == pytest.approx(18 * parameters_gib)
+    assert shared.weights + shared.gradients + shared.optimizer == pytest.approx(12 * parameters_gib)
+    # A token's keys and values: 2 x 2 bytes x 32 layers x 32 heads x 128 = 0.5 MiB; 8 rollouts of 4096 tokens: 16 GiB.
+    assert memory(model, Layout(1, 1, 1), "actor").kv_cache == 16
+    assert memory(model, Layout(2, 1, 1), "actor").kv_cache == 8
+
+
+def test_a_total_counts_every_part():
+    assert Memory(1, 2, 3, 4, 5, 6).total == 1 + 2 + 3 + 4 + 5 + 6 + 5
+
+
+def test_the_smallest_layout_fits_and_half_of_it_does_not():
+    model = MODELS["Llama-2-70B"]
+    layout = smallest_layout(model, "actor")
+    assert memory(model, layout, "actor").total <= 80
+    halves = [Layout(tp, pp, dp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8, 16) for dp in (1, 2, 4, 8, 16)]
+    smaller = [half for half in halves if half.gpus < layout.gpus]
+    assert all(memory(model, half, "actor").total > 80 for half in smaller)
+
+
+def test_the_table_has_every_model_in_every_role():
+    rows = table(["SmolLM2-135M", "Llama-2-7B"])
+    assert len(rows) == 8
+    assert all(row["gpus"] == row["tp"] * row["pp"] * row["dp"] and row["gib"] <= 80 for row in rows)
+    with pytest.raises(ValueError, match="fits on no layout"):
+        table(["Llama-2-70B"], gpu_gib=4)

@@ -1,0 +1,254 @@
+"""Jobs on a real Slurm: states, logs, failures, refusals, reattaching."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from processes_help import python, until
+from runs_help import last_step, losses, trainer, unbroken_losses
+
+from cluster import Job, JobFailed, Resources, RunBusy, State, submit
+from cluster.hetjob import SubmissionRefused
+from cluster.queue import QUEUE
+
+ROOT = Path(__file__).parents[2]
+SHORT = Resources(time="5")
+BOUND_S = 60
+
+# Rank 0 listens on MASTER_PORT, the others connect to MASTER_ADDR and say who they are.
+RENDEZVOUS = """
+import os, socket
+names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
+rank, size, local, local_size, host, port = (os.environ[name] for name in names)
+me = f"{rank}/{size} {local}/{local_size} {os.environ['SLURMD_NODENAME']}"
+if rank == "0":
+    server = socket.create_server((host, int(port)))
+    seen = [me]
+    while len(seen) < int(size):
+        connection, _ = server.accept()
+        seen.append(connection.makefile().read())
+    print(*sorted(seen), sep="\\n")
+else:
+    for _ in range(1000):
+        try:
+            connection = socket.create_connection((host, int(port)))
+            break
+        except ConnectionRefusedError:
+            import time; time.sleep(0.02)
+    connection.sendall(me.encode())
+"""
+
+
+def test_ranks_on_two_nodes_meet_at_the_masters_address(slurm, run):
+    job = submit(python(RENDEZVOUS), run, "slurm", Resources(nodes=2, tasks_per_node=2, time="5"))
+    assert job.wait(BOUND_S) == State.FINISHED
+    launch, *seen = job.log_path.read_text().splitlines()
+    assert "4 ranks, rendezvous at n" in launch
+    first, second = seen[0].split()[-1], seen[2].split()[-1]
+    assert first != second
+    assert seen == [f"0/4 0/2 {first}", f"1/4 1/2 {first}", f"2/4 0/2 {second}", f"3/4 1/2 {second}"]
+
+
+def test_gpus_are_asked_for_and_seen(slurm, run):
+    show = python("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    job = submit(show, run, "slurm", Resources(gpus_per_node=4, tasks_per_node=1, time="5"))
+    job.wait(BOUND_S)
+    assert job.tail(1) == "0,1,2,3"
+    assert job.gpus == 4
+
+
+def test_a_running_job_tells_where_it_runs_and_how_old_its_heartbeat_is(slurm, run, tmp_path):
+    job = submit(trainer(run, 3, "--gate", tmp_path / "gate", 2), run, "slurm", Resources(nodes=2, time="5"))
+    until(lambda: last_step(run) == 2, "step 2")
+    assert job.state == State.RUNNING
+    assert len(job.nodes) == 2 and set(job.nodes) <= {"n1", "n2", "n3", "n4"}
+    assert 0 <= job.heartbeat_age < BOUND_S
+    assert "heartbeat" in job._repr_html_()
+    with pytest.raises(RunBusy):
+        submit(["true"], run, "slurm")
+    (tmp_path / "gate").touch()
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert losses(run) == unbroken_losses(3)
+
+
+def test_the_first_metric_comes_within_five_seconds(slurm, run):
+    begun = time.monotonic()
+    job = submit(trainer(run, 1), run, "slurm", SHORT)
+    until(lambda: last_step(run) == 1, "the first metric", 5)
+    assert time.monotonic() - begun < 5
+    job.wait(BOUND_S)
+
+
+def test_a_failed_rank_gives_its_exception_and_its_last_lines(slurm, run):
+    code = "import os, signal\nprint('rank', os.environ['RANK'])\n"
+    code += "if os.environ['RANK'] == '1':\n    raise ValueError('loss is nan')\nsignal.pause()"
+    job = submit(python(code), run, "slurm", Resources(nodes=2, time="5"), name="sft")
+    with pytest.raises(JobFailed) as failure:
+        job.wait(BOUND_S)
+    assert failure.value.exception_line == "ValueError: loss is nan"
+    assert failure.value.returncode == 1
+    assert "rank 1" in failure.value.last_lines
+    assert "main rank 1 ended with exit status 1" in str(failure.value)
+
+
+def test_a_program_that_is_not_on_the_node_is_named(slurm, run):
+    with pytest.raises(JobFailed, match="no-such-program"):
+        submit(["no-such-program"], run, "slurm", SHORT).wait(BOUND_S)
+
+
+def test_cancel_ends_the_job_and_its_processes(slurm, run, tmp_path):
+    job = submit(trainer(run, 2, "--gate", tmp_path / "never", 1), run, "slurm", SHORT)
+    until(lambda: last_step(run) == 1, "step 1")
+    assert job.cancel() == State.CANCELLED
+    until(lambda: not slurm.tool("squeue", "-h"), "an empty queue")
+    assert job.wait(BOUND_S) == State.CANCELLED
+    assert Job.attach(run).state == State.CANCELLED
+
+
+def test_scancel_by_hand_is_no_failure(slurm, run, tmp_path):
+    job = submit(trainer(run, 2, "--gate", tmp_path / "never", 1), run, "slurm", SHORT)
+    until(lambda: last_step(run) == 1, "step 1")
+    slurm.tool("scancel", job.id)
+    assert job.wait(BOUND_S) == State.CANCELLED
+
+
+def test_the_users_stop_ends_the_run_for_good(slurm, run, tmp_path):
+    job = submit(trainer(run, 9, "--gate", tmp_path / "never", 2), run, "slurm", SHORT)
+    until(lambda: last_step(run) == 2, "step 2")
+    job.stop()
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert json.loads((run / "run.json").read_text())["status"] == "stopped"
+    again = submit(trainer(run, 4), run, "slurm", SHORT)  # submitted again, it goes on
+    again.wait(BOUND_S)
+    assert losses(run) == unbroken_losses(4)
+
+
+def test_a_pending_job_says_why(slurm, run):
+    for node in ("n1", "n2", "n3", "n4"):
+        slurm.set_node(node, "drain")
+    job = submit(["true"], run, "slurm", SHORT)
+    until(lambda: job.reason, "a reason")
+    assert job.state == State.PENDING
+    assert job.cancel() == State.CANCELLED
+
+
+def test_the_notebook_kernels_variables_stay_behind(slurm, run, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret")
+    monkeypatch.setenv("HF_HOME", "/cache")
+    show = python(
+        "import os; print(*[os.environ.get(n) for n in ('MPLBACKEND', 'JUPYTERHUB_API_TOKEN', 'HF_HOME', 'A')])"
+    )
+    job = submit(show, run, "slurm", SHORT, env={"A": "it's $HOME"})
+    job.wait(BOUND_S)
+    assert job.tail(1) == "None None /cache it's $HOME"
+
+
+def test_another_process_reattaches_from_the_run_folder_alone(slurm, run, tmp_path):
+    submit(trainer(run, 3, "--gate", tmp_path / "gate", 1), run, "slurm", SHORT)
+    code = f"from cluster import Job; job = Job.attach({str(run)!r}); print(job.wait(60)); print(job.tail(1))"
+    other = subprocess.Popen(python(code), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    until(lambda: last_step(run) == 1, "step 1")
+    (tmp_path / "gate").touch()
+    assert other.communicate(timeout=BOUND_S)[0].splitlines() == ["FINISHED", "resumed at step 0"]
+
+
+def test_the_controllers_restart_disturbs_no_run(slurm, run, tmp_path):
+    job = submit(trainer(run, 3, "--gate", tmp_path / "gate", 1), run, "slurm", SHORT)
+    until(lambda: last_step(run) == 1, "step 1")
+    slurm.kill("slurmctld", signal.SIGTERM)
+    QUEUE.forget(job.id)  # ask now
+    assert job.state == State.UNKNOWN
+    assert "does not answer" in job.reason
+    slurm.start_controller()
+    until(lambda: job.state == State.RUNNING, "the controller's answer")
+    (tmp_path / "gate").touch()
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert losses(run) == unbroken_losses(3)
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        (Resources(partition="nope"), "partition 'nope' does not exist; there are debug, urgent"),
+        (Resources(nodes=9), "9 such nodes are more than any partition has"),
+        (Resources(gpus_per_node=9), "gpu:9 on a node is more than any node offers"),
+        (Resources(gpus_per_node=1, gpu_type="h100"), "gpu:h100:1 on a node"),
+        (Resources(qos="nope"), "Slurm refused the job"),
+        (Resources(sbatch={"no-such-flag": 1}), "no-such-flag"),
+    ],
+)
+def test_what_cannot_run_is_refused_at_submission(accounts, run, resources, words):
+    with pytest.raises(SubmissionRefused) as refused:
+        submit(["true"], run, "slurm", resources)
+    assert words in str(refused.value)
+    assert not (run / "job" / "job.json").exists()
+
+
+def test_a_wrong_account_is_refused_with_the_right_ones(accounts, run):
+    with pytest.raises(SubmissionRefused, match="account 'nope'; yours are course"):
+        submit(["true"], run, "slurm", Resources(account="nope"))
+
+
+def test_an_unwritable_folder_is_refused_before_submission(slurm, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="not writable"):
+        submit(["true"], tmp_path / "file" / "run", "slurm")
+
+
+def test_without_slurm_the_message_says_so(run, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SubmissionRefused, match="not on this machine's PATH"):
+        submit(["true"], run, "slurm")
+
+
+def test_two_clusters_with_the_same_job_ids_are_not_mixed(slurm, accounts, run, tmp_path, monkeypatch):
+    there = submit(trainer(run, 2, "--gate", tmp_path / "gate", 1), run, "slurm", SHORT)
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
+    slurm.tool("scontrol", "update", f"FirstJobId={there.id}")
+    here = None
+    for index in range(1 + int(there.id)):  # until the id comes round here too
+        here = submit(["true"], tmp_path / f"run{index}", "slurm", SHORT)
+        if int(here.id) >= int(there.id):
+            break
+    assert here.wait(BOUND_S) == State.FINISHED
+    elsewhere = Job.attach(run)
+    assert elsewhere.state == State.UNKNOWN
+    assert "cluster accounts" in elsewhere.reason
+    monkeypatch.setenv("SLURM_CONF", str(accounts.conf))
+    until(lambda: elsewhere.state == State.RUNNING, "the start over there")
+    (tmp_path / "gate").touch()
+    assert elsewhere.wait(BOUND_S) == State.FINISHED
+
+
+def test_accounting_remembers_what_the_queue_has_forgotten(accounts, run, tmp_path):
+    from cluster.queue import accounted_state
+
+    job = submit(trainer(run, 2, "--gate", tmp_path / "never", 1), run, "slurm", SHORT, name="sft")
+    until(lambda: last_step(run) == 1, "step 1")
+    accounts.tool("scancel", job.id)
+    submitted = job.record.submitted
+    until(lambda: accounted_state(job.id, "sft", submitted) == "CANCELLED", "sacct's word")
+    assert accounted_state(job.id, "another", submitted) == ""
+    assert accounted_state(job.id, "sft", submitted + 3600) == ""  # an older job with this id
+
+
+def test_print_shows_the_script_and_sends_nothing(slurm, run, capsys):
+    plan = submit(trainer(run, 1), run, "print", Resources(nodes=2, gpus_per_node=8, account="course"))
+    assert capsys.readouterr().out == plan.text + "\n"
+    assert "#SBATCH --account=course" in plan.text and plan.gpus == 16
+    assert not run.exists()
+    assert slurm.tool("squeue", "-h", "-t", "all", "-o", "%k").find(str(run)) == -1
+
+
+def test_what_is_printed_is_what_slurm_takes(slurm, run, tmp_path):
+    plan = submit(["true"], run, "print", Resources(nodes=2, gpus_per_node=8, exclusive=True))
+    (tmp_path / "plan.sh").write_text(plan.text)
+    environ = {**os.environ, "SLURM_CONF": str(slurm.conf)}
+    words = ["sbatch", "--test-only", str(tmp_path / "plan.sh")]
+    tried = subprocess.run(words, env=environ, capture_output=True, text=True)
+    assert tried.returncode == 0, tried.stderr

@@ -1,0 +1,96 @@
+"""A trainer in small: what the dispatch needs of a real one, and nothing else.
+
+    python trainer.py RUN STEPS [--step-s S] [--gate FILE AT] [--fail-at N] [--critic]
+
+It counts steps, logs a "loss" that depends on all earlier steps, checkpoints each step, resumes from the last
+checkpoint, and ends with a checkpoint on RUN/control/stop and on SIGTERM. Rank 0 does it all; other ranks follow.
+"""
+
+import argparse
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+BOUND_S = 120
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("steps", type=int)
+    parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--gate", nargs=2, help="wait at step AT until FILE exists")
+    parser.add_argument("--fail-at", type=int, default=-1)
+    parser.add_argument("--critic", action="store_true", help="find the critic first, and say so at the end")
+    args = parser.parse_args()
+    stop = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append("SIGTERM"))
+    end = args.run / "job" / f"end-{os.environ['ALIGNER_JOB_ATTEMPT']}"
+    if os.environ["RANK"] == "0":
+        train(args, stop)
+        end.touch()
+    else:
+        wait_for(lambda: end.exists() or stop)
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def train(args, stop: list[str]) -> None:
+    checkpoint = args.run / "checkpoint.json"
+    if args.critic:
+        from cluster.rendezvous import find
+
+        print("critic at", find(args.run, "critic", timeout_s=60)["host"], flush=True)
+    state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "seed": 1}
+    print("resumed at step", state["step"], flush=True)
+    while state["step"] < args.steps:
+        if state["step"] == args.fail_at:
+            raise ValueError(f"loss is nan at step {state['step']}")
+        step(args.run, state, args.step_s)
+        write(checkpoint, state)
+        heartbeat(args.run, "running", state["step"])
+        if args.gate and state["step"] == int(args.gate[1]):
+            wait_for(lambda: Path(args.gate[0]).exists() or stop or stopping(args.run))
+        if stop or stopping(args.run):
+            print("stopping for", stop or "control/stop", "at step", state["step"], flush=True)
+            return heartbeat(args.run, "stopped", state["step"])
+    if args.critic:
+        (args.run / "critic-stop").touch()
+    heartbeat(args.run, "finished", state["step"])
+
+
+def stopping(run: Path) -> bool:
+    return (run / "control" / "stop").exists()
+
+
+def step(run: Path, state: dict, seconds: float) -> None:
+    time.sleep(seconds)
+    state["seed"] = (
+        state["seed"] * 48271 % 2147483647
+    )  # a chain: a lost or a repeated step changes all that follow
+    state["step"] += 1
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(
+            json.dumps({"step": state["step"], "time": time.time(), "train/loss": state["seed"]}) + "\n"
+        )
+
+
+def heartbeat(run: Path, status: str, step: int) -> None:
+    write(run / "run.json", {"status": status, "heartbeat": {"time": time.time(), "step": step}})
+
+
+def write(path: Path, value: dict) -> None:
+    aside = path.with_suffix(".aside")
+    aside.write_text(json.dumps(value))
+    aside.replace(path)
+
+
+if __name__ == "__main__":
+    main()
