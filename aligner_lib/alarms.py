@@ -1,0 +1,216 @@
+"""Alarms: what in a run's metrics asks for a person, what it means, and which knob to turn.
+
+Pure functions of records, for whoever has them: the run itself, which writes alarms.jsonl so that a batch job has them
+too, and every monitor. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import asdict, dataclass
+
+BASELINE = 5  # records at the start of a run that later ones are compared with
+RECENT = 3  # records that must agree: one odd step is no alarm
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When an alarm sounds."""
+
+    kl: float = 0.3  # nats a token from the reference
+    reward_rise: float = 0.5  # in standard deviations of the first rewards …
+    length_drift: float = 0.3  # … while the length changed by this share, at more than half the KL threshold
+    entropy: float = 0.3  # share of the entropy at the start
+    clip_fraction: float = 0.3
+    first_ratio: float = 0.02  # distance from 1 before the first update of a step
+    ended: float = 0.5  # share of responses that end by themselves
+    heartbeat_seconds: float = 120.0
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One alarm: a name for programs, a title, a sentence on what it means, a sentence on what to do."""
+
+    name: str
+    step: int
+    title: str
+    meaning: str
+    knob: str
+
+
+def active(first: list[dict], recent: list[dict], limits: Thresholds = Thresholds()) -> list[Alarm]:
+    """The alarms that hold now. `first` holds the run's first records, `recent` its last; both in order."""
+    now = _Figures(recent[-RECENT:])
+    start = _Figures(first)
+    rules = (_not_finite, _kl, _reward_hacking, _entropy, _clipping, _first_ratio, _endless)
+    return [alarm for rule in rules if (alarm := rule(start, now, limits)) is not None]
+
+
+def stale(heartbeat_age: float, step: int, limits: Thresholds = Thresholds()) -> Alarm | None:
+    """The alarm of a run that should be running but gives no sign of life; only an onlooker can raise it."""
+    if heartbeat_age <= limits.heartbeat_seconds:
+        return None
+    return Alarm(
+        "stale_heartbeat",
+        step,
+        "No sign of life",
+        f"The run says that it is running but has written nothing for {heartbeat_age:.0f} s: it hangs, its node is "
+        "gone, or the file system is stuck.",
+        "Read the job's log; cancel and submit it again to resume from the last checkpoint.",
+    )
+
+
+class Watch:
+    """Follow a run record by record: `check` gives the alarms that begin with this one."""
+
+    def __init__(self, limits: Thresholds = Thresholds()):
+        self.limits = limits
+        self._first: list[dict] = []
+        self._recent: deque[dict] = deque(maxlen=RECENT)
+        self._sounding: set[str] = set()
+
+    def check(self, record: dict) -> list[Alarm]:
+        if len(self._first) < BASELINE:
+            self._first.append(record)
+        self._recent.append(record)
+        alarms = active(self._first, list(self._recent), self.limits)
+        new = [alarm for alarm in alarms if alarm.name not in self._sounding]
+        self._sounding = {alarm.name for alarm in alarms}
+        return new
+
+
+def as_record(alarm: Alarm, time: float) -> dict:
+    """A line of alarms.jsonl."""
+    return {"time": time, **asdict(alarm)}
+
+
+class _Figures:
+    """Means of metrics over a few records."""
+
+    def __init__(self, records: list[dict]):
+        self.records = records
+        self.step = records[-1]["step"] if records else 0
+
+    def mean(self, metric: str) -> float | None:
+        """Over the records that have it, if it is finite."""
+        values = [record[metric] for record in self.records if metric in record]
+        values = [value for value in values if math.isfinite(value)]
+        return sum(values) / len(values) if values else None
+
+    def all_beyond(self, metric: str, beyond) -> float | None:
+        """The mean, when there are RECENT records with the metric and every one of them is beyond; else None."""
+        values = [record[metric] for record in self.records if metric in record]
+        return self.mean(metric) if len(values) >= RECENT and all(map(beyond, values)) else None
+
+
+def _not_finite(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+    for record in now.records:
+        bad = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
+        if bad:
+            return Alarm(
+                "not_finite",
+                record["step"],
+                "Not a number",
+                f"{', '.join(bad[:3])} became NaN or infinite: from here on the weights are likely lost.",
+                "Go back to the last checkpoint with a lower learning rate, and look at the samples of this step.",
+            )
+    return None
+
+
+def _kl(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+    kl = now.all_beyond("train_rollouts/init_policy_kl", lambda value: value > limits.kl)
+    if kl is None:
+        return None
+    return Alarm(
+        "kl",
+        now.step,
+        "Far from the reference",
+        f"The policy is {kl:.2f} nats a token from its reference, beyond {limits.kl:g}: it may write what the reward "
+        "model was never trained to judge.",
+        "Raise trainer.ppo.initial_policy_kl_penalty, or lower the actor's learning rate.",
+    )
+
+
+def _reward_hacking(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+    def change(metric: str) -> float:
+        before, after = start.mean(f"train_rollouts/{metric}"), now.mean(f"train_rollouts/{metric}")
+        return after - before if before is not None and after is not None else 0.0
+
+    spread = start.mean("train_rollouts/rewards_std") or 1.0
+    kl = now.mean("train_rollouts/init_policy_kl") or 0.0
+    length = start.mean("train_rollouts/response_lengths") or 1.0
+    drift = change("response_lengths") / length
+    if (
+        change("rewards") < limits.reward_rise * spread
+        or kl < limits.kl / 2
+        or abs(drift) < limits.length_drift
+    ):
+        return None
+    return Alarm(
+        "reward_hacking",
+        now.step,
+        "Reward hacking?",
+        f"The reward rose by {change('rewards'):.2f} while responses became {abs(drift):.0%} "
+        f"{'longer' if drift > 0 else 'shorter'} and the KL grew to {kl:.2f}: the policy may please the reward model "
+        "without being better. Read its responses.",
+        "Stop; raise trainer.ppo.initial_policy_kl_penalty and start again from an earlier checkpoint.",
+    )
+
+
+def _entropy(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+    before = start.mean("train_rollouts/entropy")
+    if not before:
+        return None
+    entropy = now.all_beyond("train_rollouts/entropy", lambda value: value < limits.entropy * before)
+    if entropy is None:
+        return None
+    return Alarm(
+        "entropy",
+        now.step,
+        "Entropy collapse",
+        f"The entropy fell from {before:.2f} to {entropy:.2f} nats a token: the policy says nearly the same thing "
+        "every time and no longer explores.",
+        "Raise model.ppo.entropy_bonus or the KL penalty, or lower the learning rate.",
+    )
+
+
+def _clipping(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+    share = now.all_beyond("train_optim/clip_fraction", lambda value: value > limits.clip_fraction)
+    if share is None:
+        return None
+    return Alarm(
+        "clip_fraction",
+        now.step,
+        "Steps too large",
+        f"{share:.0%} of the tokens' ratios are clipped: the policy moves further in one rollout than PPO trusts.",
+        "Lower the actor's learning rate, or take fewer optimiser steps a rollout (a larger model.global_batch_size).",
+    )
+
+
+def _first_ratio(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+    ratio = now.mean("train_optim/first_ppo_ratio")
+    if ratio is None or abs(ratio - 1) <= limits.first_ratio:
+        return None
+    return Alarm(
+        "first_ratio",
+        now.step,
+        "Generation and training disagree",
+        f"Before the first update of a step the ratio is {ratio:.3f} and not 1: the log-probabilities of generation "
+        "and of training differ, so every gradient is biased.",
+        "Compare the precision and the temperature of the two, and the masks; don't tune anything else before.",
+    )
+
+
+def _endless(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+    metric = "train_rollouts/fraction_of_samples_properly_ended"
+    share = now.all_beyond(metric, lambda value: value < limits.ended)
+    if share is None:
+        return None
+    return Alarm(
+        "endless",
+        now.step,
+        "Responses don't end",
+        f"Only {share:.0%} of the responses end by themselves, and only these train the actor.",
+        "Raise model.ppo.length_params.max_length, check the end strings, or penalise the KL more.",
+    )

@@ -1,0 +1,78 @@
+"""One JupyterLab and one Chromium for all browser tests. Without a browser the tests say so and are skipped."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent / "widgets"))
+
+import fake_trainer
+from lab import ROOT, Lab, Page, chromium, wait_for
+
+from aligner_lib.runs import RunFolder
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if HERE in Path(item.fspath).parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory):
+    with Lab(tmp_path_factory.mktemp("lab")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if chromium() is None:
+        pytest.skip("no Chromium on the PATH: install the system's package `chromium`")
+    with sync_api.sync_playwright() as playwright:
+        options = ["--no-sandbox", "--enable-precise-memory-info", "--js-flags=--expose-gc"]
+        instance = playwright.chromium.launch(executable_path=chromium(), args=options)
+        yield instance
+        instance.close()
+
+
+@pytest.fixture
+def page(lab, browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    context.set_default_timeout(30_000)
+    notebook = Page(context.new_page(), lab)
+    yield notebook
+    notebook.close()
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def healthy(tmp_path_factory):
+    """The folder of a PPO run that went well."""
+    path = tmp_path_factory.mktemp("runs") / "healthy"
+    fake_trainer.train(path, "ppo", steps=20)
+    return path
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    """Starts fake trainers in processes of their own: trainer("run", steps=…, seconds=…) gives the RunFolder."""
+    processes = []
+
+    def start(name: str, **options) -> RunFolder:
+        arguments = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+        command = [sys.executable, fake_trainer.__file__, str(tmp_path / name), *arguments]
+        processes.append(subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}))
+        run = RunFolder(tmp_path / name)
+        wait_for(lambda: run.metrics(), 30, "the fake trainer wrote nothing")
+        return run
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()

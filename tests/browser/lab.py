@@ -1,0 +1,193 @@
+"""A JupyterLab server of its own and a Chromium, for tests: nothing of the user's, nothing from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+QUIET = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+}
+
+
+def chromium() -> str | None:
+    """The path of an installed Chromium; None without."""
+    return next(filter(None, map(shutil.which, CHROMIUM)), None)
+
+
+class Lab:
+    """JupyterLab on a port of 127.0.0.1, with HOME and all settings in `folder`. A context."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.notebooks = folder / "notebooks"
+        self.notebooks.mkdir(parents=True)
+        self.token = secrets.token_hex(8)
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Lab:
+        settings = self.folder / "settings"
+        settings.mkdir()
+        (settings / "overrides.json").write_text(json.dumps(QUIET))
+        # it lives as long as the server
+        self._log = open(self.folder / "server.log", "w")
+        options = [
+            f"--ServerApp.port={self.port}",
+            "--ServerApp.port_retries=0",
+            f"--IdentityProvider.token={self.token}",
+            f"--ServerApp.root_dir={self.notebooks}",
+            f"--LabApp.app_settings_dir={settings}",
+            "--LabApp.extension_manager=readonly",
+            "--LabApp.expose_app_in_browser=True",
+            "--ServerApp.allow_root=True",
+            "--no-browser",
+        ]
+        command = [sys.executable, "-m", "jupyterlab", *options]
+        self.process = subprocess.Popen(command, env=self.environment(), stdout=self._log, stderr=self._log)
+        wait_for(self._answers, 60, f"JupyterLab did not come up; see {self._log.name}")
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self._log.close()
+
+    def environment(self) -> dict[str, str]:
+        """Nothing of the user's Jupyter, and this checkout importable."""
+        keep = {key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")}
+        folders = {
+            f"JUPYTER_{name}_DIR": str(self.folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")
+        }
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        return keep | folders | {"HOME": str(self.folder), "PYTHONPATH": paths}
+
+    def write(self, name: str, *cells: str) -> Path:
+        """A notebook of code cells."""
+        path = self.notebooks / name
+        nbformat.write(notebook(*cells), path)
+        return path
+
+    def server_log(self) -> str:
+        return (self.folder / "server.log").read_text()
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, f"JupyterLab ended; see {self._log.name}"
+        try:
+            with urllib.request.urlopen(f"{self.url}/api?token={self.token}", timeout=2):
+                return True
+        except OSError:
+            return False
+
+
+class Page:
+    """One notebook in a browser tab."""
+
+    def __init__(self, page, lab: Lab):
+        self.page, self.lab = page, lab
+        self.requests: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, notebook: str) -> Page:
+        # A workspace of its own: JupyterLab opens again what was open in the last one.
+        workspace = notebook.partition(".")[0]
+        self.page.goto(f"{self.lab.url}/lab/workspaces/{workspace}/tree/{notebook}?token={self.lab.token}")
+        return self.ready()
+
+    def ready(self) -> Page:
+        """Until the notebook's kernel is connected and idle."""
+        self.page.wait_for_function(
+            """() => {
+                const app = window.jupyterapp, panel = app?.shell?.currentWidget;
+                if (!panel?.sessionContext?.isReady) return false;
+                const kernel = panel.sessionContext.session?.kernel;
+                return kernel?.connectionStatus === 'connected' && kernel?.status === 'idle';
+            }""",
+            timeout=60_000,
+        )
+        return self
+
+    def show(self, name: str, *cells: str) -> Page:
+        """Write a notebook, open it, and run it until its monitor is there."""
+        self.lab.write(name, *cells)
+        self.open(name).run_all()
+        self.page.wait_for_selector(".lab-widget")
+        return self
+
+    def points(self, line: str = "0/0/0", monitor: int = 0) -> list[float]:
+        """The x of a line's points, as the browser has them."""
+        return self.page.evaluate(
+            """([line, monitor]) => {
+                const found = document.querySelectorAll('.lab-monitor')[monitor]?.lab.store.lines.get(line);
+                return found ? found.x : [];
+            }""",
+            [line, monitor],
+        )
+
+    def wait_for_points(self, count: int, line: str = "0/0/0") -> None:
+        wait_for(lambda: len(self.points(line)) >= count, 30, f"the chart never had {count} points")
+
+    def close(self) -> None:
+        """End the notebook's kernel: it would go on following its run."""
+        self.page.evaluate("() => window.jupyterapp?.serviceManager.sessions.shutdownAll()")
+
+    def run_all(self) -> None:
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+
+    def restart_kernel(self) -> None:
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('kernelmenu:restart'); }")
+        self.page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=10_000)
+        self.ready()
+
+    def save(self) -> None:
+        self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+
+    def reload(self) -> None:
+        self.page.reload()
+        self.ready()
+
+    def theme(self, name: str) -> None:
+        self.page.evaluate(
+            "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name
+        )
+        light = "false" if "Dark" in name else "true"
+        self.page.wait_for_selector(f'body[data-jp-theme-light="{light}"]', state="attached", timeout=20_000)
+
+
+def notebook(*cells: str):
+    """A notebook document of code cells for the kernel `python3`."""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return book
+
+
+def wait_for(condition, seconds: float, message: str = "it did not happen"):
+    """What the condition gives, as soon as it gives something true. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(message)
+        time.sleep(0.05)
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,164 @@
+"""A million records, and many monitors: what must stay small stays small."""
+
+import asyncio
+import json
+import struct
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from lab import wait_for
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+from tornado.websocket import websocket_connect
+
+MILLION = 1_000_000
+ATTACH = """
+import time, psutil
+from widgets import Monitor
+import widgets.picture
+memory = psutil.Process().memory_info().rss
+started = time.perf_counter()
+monitor = Monitor({path!r})
+attached = time.perf_counter() - started
+"""
+MEASURE = """
+while len(monitor._feed.series[0]) < {count}: time.sleep(0.05)
+grown = psutil.Process().memory_info().rss - memory
+import json
+from pathlib import Path
+from aligner_lib.jsonl import JsonlWriter
+writer, sizes, send = JsonlWriter(Path({path!r}) / "metrics.jsonl"), [], monitor.send
+def weigh(content, buffers=()):
+    sizes.append(sum(map(len, buffers)))
+    send(content, buffers)
+monitor.send = weigh
+for step in range({count} + 1, {count} + 41):
+    writer.append({{"step": step, "time": 2e9 + step, "train/loss": 2.0, "train/grad_norm": 1.0, "train/lr": 1e-5}})
+    time.sleep(0.05)
+while len(monitor._feed.series[0]) < {count} + 40: time.sleep(0.05)
+print(json.dumps({{"attached": attached, "grown": grown, "largest": max(sizes), "updates": len(sizes)}}))
+"""
+HEAP = "() => { window.gc(); return performance.memory.usedJSHeapSize; }"
+
+
+def write_million(path):
+    path.mkdir()
+    (path / "run.json").write_text(json.dumps({"kind": "sft", "status": "finished", "name": path.name}))
+    with open(path / "metrics.jsonl", "w") as file:
+        for step in range(1, MILLION + 1):
+            loss = 1e3 if step == 777_777 else 1.5 + (step * 7919 % 1009) / 1e4
+            file.write(
+                f'{{"step": {step}, "time": {1e9 + step}, "train/loss": {loss}, "train/grad_norm": 1.0, "train/lr": 1e-05}}\n'
+            )
+
+
+def test_a_million_records(page, tmp_path):
+    path = tmp_path / "long"
+    write_million(path)
+    page.lab.write(
+        "million.ipynb",
+        ATTACH.format(path=str(path)),
+        "monitor",
+        MEASURE.format(path=str(path), count=MILLION),
+    )
+    page.open("million.ipynb")
+    before = page.page.evaluate(HEAP)
+    page.run_all()
+    page.page.wait_for_selector(".lab-widget")
+    printed = page.page.locator(".jp-OutputArea-output pre", has_text='"attached"')
+    printed.wait_for(timeout=60_000)
+    figures = json.loads(printed.inner_text())
+    print(figures, "heap", page.page.evaluate(HEAP) - before)
+    assert figures["attached"] < 3.0
+    assert figures["grown"] < 200e6
+    assert figures["largest"] < 50_000 and figures["updates"] >= 2
+    assert page.page.evaluate(HEAP) - before < 100e6
+    wait_for(lambda: page.points()[-1] == MILLION + 40, 20)
+    assert len(page.points()) <= 2000
+    spike = "() => Math.max(...document.querySelector('.lab-monitor').lab.store.lines.get('0/0/0').y)"
+    assert page.page.evaluate(spike) == 1000, "the one spike among a million is drawn"
+
+
+def test_six_monitors_and_thirty_notebooks_flood_nothing(page, trainer):
+    """Six monitors in one notebook, and a monitor in each of thirty kernels, all on one server."""
+    run = trainer("run", steps=4000, seconds=0.05)
+    cell = f"from widgets import Monitor\nMonitor({str(run.path)!r})"
+    page.show("six.ipynb", *[cell] * 6)
+    wait_for(lambda: page.page.locator(".lab-monitor").count() == 6, 30)
+    with ThreadPoolExecutor(1) as thread:  # Playwright has an event loop running in this one
+        counts = thread.submit(asyncio.run, count_messages(page.lab, cell, notebooks=30, seconds=5.0)).result()
+    assert len(counts) == 30
+    assert all(5 <= count <= 5 * 2 + 2 for count in counts), f"messages of each in 5 s: {counts}"
+    known = len(page.points(monitor=5))
+    wait_for(lambda: len(page.points(monitor=5)) > known + 40, 30, "the six stand still")
+    assert "rate exceeded" not in page.lab.server_log()
+
+
+async def count_messages(lab, cell: str, notebooks: int, seconds: float) -> list[int]:
+    """How many widget messages each of so many kernels sends through the server in a while."""
+    kernels = [await start_kernel(lab) for _ in range(notebooks)]
+    sockets = [await connect(lab, kernel, cell) for kernel in kernels]
+    await asyncio.gather(*[until_watching(socket) for socket in sockets])
+    counts = await asyncio.gather(*[count_comms(socket, seconds) for socket in sockets])
+    for socket in sockets:
+        socket.close()
+    await asyncio.gather(*[call(lab, f"/api/kernels/{kernel}", "DELETE") for kernel in kernels])
+    return list(counts)
+
+
+async def call(lab, path: str, method: str, body: str | None = None) -> bytes:
+    headers = {"Authorization": f"token {lab.token}"}
+    request = HTTPRequest(lab.url + path, method=method, headers=headers, body=body, request_timeout=60)
+    return (await AsyncHTTPClient().fetch(request)).body
+
+
+async def start_kernel(lab) -> str:
+    return json.loads(await call(lab, "/api/kernels", "POST", json.dumps({"name": "python3"})))["id"]
+
+
+async def connect(lab, kernel: str, cell: str):
+    """A web socket to a kernel that has been told to run the cell."""
+    url = f"{lab.url.replace('http', 'ws')}/api/kernels/{kernel}/channels?token={lab.token}"
+    socket = await websocket_connect(url)
+    header = {
+        "msg_id": uuid.uuid4().hex,
+        "msg_type": "execute_request",
+        "session": "many",
+        "username": "",
+        "version": "5.3",
+    }
+    content = {
+        "code": cell,
+        "silent": False,
+        "store_history": False,
+        "user_expressions": {},
+        "allow_stdin": False,
+    }
+    message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+    await socket.write_message(json.dumps(message))
+    return socket
+
+
+def kind_of(message) -> str:
+    """A message's type; with buffers it is bytes: offsets, then the JSON."""
+    if isinstance(message, bytes):
+        offsets = struct.unpack_from("!II", message, 0)[0], *struct.unpack_from("!II", message, 4)
+        message = message[offsets[1] : offsets[2]]
+    return json.loads(message)["header"]["msg_type"]
+
+
+async def until_watching(socket) -> None:
+    while kind_of(await asyncio.wait_for(socket.read_message(), 120)) != "execute_result":
+        pass
+
+
+async def count_comms(socket, seconds: float) -> int:
+    count, end = 0, asyncio.get_running_loop().time() + seconds
+    while (left := end - asyncio.get_running_loop().time()) > 0:
+        try:
+            message = await asyncio.wait_for(
+                asyncio.shield(asyncio.ensure_future(socket.read_message())), left
+            )
+        except TimeoutError:
+            break
+        count += kind_of(message) == "comm_msg"
+    return count

@@ -1,0 +1,105 @@
+"""The other widgets in the browser: completions, job panel, pairs, chat."""
+
+import json
+
+import pytest
+from lab import wait_for
+
+from aligner_lib.runs import RunFolder
+
+JOB = """
+class Job:
+    state, reason, nodes = "RUNNING", "", ("node7",)
+    def tail(self, n=20): return "step 1\\n<b>step 2</b>"
+    def cancel(self): self.state = "CANCELLED"
+job = Job()
+"""
+
+
+def test_completions_are_text_and_all_of_the_history(page, trainer):
+    run = trainer("run", steps=30)
+    wait_for(lambda: run.is_over, 20)
+    page.show("texts.ipynb", f"from widgets import Completions\nCompletions({str(run.path)!r})")
+    cards = page.page.locator(".lab-card")
+    wait_for(lambda: cards.count() == 4, 10)
+    assert "<script>window.stolen = 2</script>" in page.page.locator(".lab-cards").inner_text()
+    assert page.page.evaluate("() => window.stolen") is None
+    assert page.page.locator(".lab-cards script, .lab-cards img").count() == 0
+    page.page.get_by_label("step", exact=True).press("Home")
+    page.page.get_by_text("train · step 1", exact=True).first.wait_for()
+    page.page.get_by_label("every step").check()
+    page.page.get_by_text("1 to 8 of 120").wait_for()
+    page.page.get_by_label("find text").fill("boil an egg")
+    page.page.get_by_text("1 to 8 of 30").wait_for()
+    page.page.get_by_label("sorted by").select_option("best reward")
+    wait_for(lambda: rewards(page) == sorted(rewards(page), reverse=True), 5)
+    page.page.get_by_label("first answer beside it").check()
+    page.page.get_by_text("first answer · step 1").first.wait_for()
+    page.page.get_by_label("tokens by").select_option("KL")
+    page.page.locator(".lab-text span[title^='KL']").first.wait_for()
+
+
+def rewards(page) -> list[float]:
+    return [float(text) for text in page.page.locator(".lab-figure:first-of-type b").all_inner_texts()]
+
+
+def test_completions_follow_the_run_and_survive_a_reload(page, trainer):
+    run = trainer("run", steps=300, seconds=0.2)
+    page.show("follow.ipynb", f"from widgets import Completions\nCompletions({str(run.path)!r})")
+    first = page.page.locator(".lab-step output").inner_text()
+    wait_for(lambda: page.page.locator(".lab-step output").inner_text() != first, 10, "no new step came")
+    page.save()
+    page.reload()
+    page.page.get_by_text(", the latest").wait_for()
+    assert page.page.locator(".lab-card").count() == 4
+
+
+def test_the_panel_steers_a_running_job(page, trainer):
+    run = trainer("run", steps=3000, seconds=0.1)
+    page.show("panel.ipynb", JOB, f"from widgets import JobPanel\nJobPanel({str(run.path)!r}, job)")
+    assert "<b>step 2</b>" in page.page.get_by_role("region", name="end of the log").inner_text()
+    page.page.get_by_role("button", name="Checkpoint now").click()
+    wait_for(run.latest_checkpoint, 10, "no checkpoint")
+    page.page.get_by_label("KL coefficient", exact=True).fill("0.05")
+    page.page.get_by_role("button", name="set KL coefficient").click()
+    wait_for(lambda: run.metrics()[-1]["train_rollouts/kl_coef"] == 0.05, 10, "the run did not take it over")
+    assert not (run.path / "control" / "set.json").exists()
+    page.page.get_by_role("button", name="Cancel").click()
+    page.page.get_by_role("button", name="Cancel without a checkpoint?").click()
+    page.page.get_by_text("cancelled").first.wait_for()
+    page.page.get_by_role("button", name="Stop after this step").click()
+    wait_for(lambda: run.status == "stopped", 10, "the run did not stop")
+
+
+def test_pairs_and_chat(page, tmp_path):
+    pairs = [{"prompt": f"question {i}", "chosen": "<i>good</i>", "rejected": "bad"} for i in range(12)]
+    (tmp_path / "pairs.json").write_text(json.dumps(pairs))
+    code = f"import json\nfrom widgets import Pairs, Chat\npairs = json.load(open({str(tmp_path / 'pairs.json')!r}))"
+    pairs_cell = "Pairs(pairs, scores=[(1, 0)] * 11 + [(0, 1)])"
+    chat_cell = "Chat({'SFT': str.upper, 'broken': lambda p: 1 / 0}, score=lambda p, r: len(r))"
+    page.show("talk.ipynb", code, pairs_cell, chat_cell)
+    page.page.get_by_text("1 to 5 of 12").wait_for()
+    page.page.get_by_label("where the reward model disagrees").check()
+    page.page.get_by_text("1 to 1 of 1", exact=True).wait_for()
+    assert "<i>good</i>" in page.page.locator(".lab-paged .lab-card").inner_text()
+    page.page.get_by_label("your message").fill("say <b>hello</b>")
+    page.page.get_by_label("your message").press("Enter")
+    page.page.get_by_text("SAY <B>HELLO</B>", exact=True).wait_for()
+    page.page.get_by_text("ZeroDivisionError: division by zero").wait_for()
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_accessible(page, healthy, theme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    run = str(RunFolder(healthy).path)
+    code = f"from widgets import *\nfrom IPython.display import display\ndisplay(Completions({run!r}), JobPanel({run!r}, job))"
+    talk = "display(Chat({'a': str.upper}), Pairs([{'prompt': 'p', 'chosen': 'c', 'rejected': 'r'}], scores=[(1, 0)]))"
+    page.show("axe2.ipynb", JOB, code, talk)
+    page.page.locator(".lab-chat").wait_for()
+    page.page.get_by_label("tokens by").select_option("KL")
+    page.page.locator(".lab-text span[title^='KL']").first.wait_for()
+    page.theme(theme)
+    found = axe.Axe().run(page.page, context=".lab-widget").response["violations"]
+    assert [
+        (v["id"], [n["html"] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
+    ] == []

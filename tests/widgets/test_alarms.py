@@ -1,0 +1,105 @@
+"""Each alarm sounds on its own figure, and none on a healthy run."""
+
+import math
+
+import pytest
+
+from aligner_lib.alarms import Thresholds, Watch, active, as_record, stale
+from aligner_lib.runs import RunFolder
+from widgets.alerts import Alerts
+from widgets.series import Series
+
+HEALTHY = {
+    "train_rollouts/rewards": 0.0,
+    "train_rollouts/rewards_std": 1.0,
+    "train_rollouts/init_policy_kl": 0.02,
+    "train_rollouts/response_lengths": 40.0,
+    "train_rollouts/entropy": 2.0,
+    "train_rollouts/fraction_of_samples_properly_ended": 0.95,
+    "train_optim/clip_fraction": 0.05,
+    "train_optim/first_ppo_ratio": 1.0,
+}
+
+
+def records(count=3, start=0, **changes):
+    named = {f"train_{name.replace('__', '/')}": value for name, value in changes.items()}
+    return [{"step": start + i, "time": 0.0, **HEALTHY, **named} for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    "changes, name",
+    [
+        ({"rollouts__init_policy_kl": 0.4}, "kl"),
+        ({"rollouts__entropy": 0.2}, "entropy"),
+        ({"rollouts__entropy": 0.0}, "entropy"),
+        ({"optim__clip_fraction": 0.5}, "clip_fraction"),
+        ({"optim__first_ppo_ratio": 1.1}, "first_ratio"),
+        ({"rollouts__fraction_of_samples_properly_ended": 0.1}, "endless"),
+        ({"rollouts__fraction_of_samples_properly_ended": 0.0}, "endless"),
+        ({"optim__loss": math.nan}, "not_finite"),
+        (
+            {"rollouts__rewards": 1.0, "rollouts__init_policy_kl": 0.2, "rollouts__response_lengths": 60.0},
+            "reward_hacking",
+        ),
+    ],
+)
+def test_each_alarm(changes, name):
+    (alarm,) = active(records(5), records(3, 20, **changes))
+    assert alarm.name == name and alarm.step == (20 if name == "not_finite" else 22)
+    assert alarm.meaning.endswith(".") and alarm.knob.endswith(".")
+
+
+def test_one_odd_step_is_no_alarm():
+    assert active(records(5), records(2, 20) + records(1, 22, rollouts__init_policy_kl=9.0)) == []
+
+
+def test_a_reward_that_rises_alone_is_success():
+    assert active(records(5), records(3, 20, rollouts__rewards=3.0)) == []
+
+
+def test_thresholds_are_the_callers():
+    assert active(records(5), records(3, 20, rollouts__init_policy_kl=0.4), Thresholds(kl=0.5)) == []
+
+
+def test_stale_heartbeat():
+    assert stale(100.0, 7) is None
+    assert stale(130.0, 7).name == "stale_heartbeat"
+    assert "130 s" in stale(130.0, 7).meaning
+
+
+def test_a_watch_says_it_once_until_it_has_passed():
+    watch = Watch()
+    heard = []
+    for record in (
+        records(5)
+        + records(4, 5, rollouts__entropy=0.1)
+        + records(4, 9)
+        + records(3, 13, rollouts__entropy=0.1)
+    ):
+        heard += watch.check(record)
+    assert [(alarm.name, alarm.step) for alarm in heard] == [("entropy", 7), ("entropy", 15)]
+    assert as_record(heard[0], time=5.0)["name"] == "entropy"
+
+
+def alarms_of(path):
+    watch = Watch()
+    return {alarm.name for record in RunFolder(path).metrics() for alarm in watch.check(record)}
+
+
+def test_a_healthy_run_is_quiet(healthy):
+    assert alarms_of(healthy) == set()
+
+
+def test_a_run_without_kl_penalty_is_not(gaming):
+    assert {"kl", "reward_hacking", "entropy", "endless"} <= alarms_of(gaming)
+
+
+def test_a_monitor_that_comes_late_says_since_when(gaming):
+    run = RunFolder(gaming)
+    series, watch = Series(run), Watch()
+    series.poll()
+    began = {}
+    for record in run.metrics():
+        began |= {alarm.name: f"since step {alarm.step}" for alarm in watch.check(record)}
+    shown = {alarm["name"]: alarm["where"] for alarm in Alerts(run, series, Thresholds()).now()}
+    assert shown and shown == {name: began[name] for name in shown}

@@ -1,0 +1,122 @@
+"""What is sent, applied to what was sent before, is always the whole: the browser never drifts from the run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from aligner_lib.runs import RunFolder
+from widgets import feed as feed_module
+from widgets.feed import Feed
+from widgets.thin import fold
+from widgets.wire import finite, pack, unpack
+
+
+class Browser:
+    """static/wire.js in Python."""
+
+    def __init__(self):
+        self.lines, self.head = {}, {}
+
+    def apply(self, data: bytes) -> None:
+        head, points = unpack(data)
+        if head["kind"] == "snapshot":
+            self.lines.clear()
+        else:
+            assert head["base"] == self.head["version"], "an update was missed"
+        for line, new in zip(head["lines"], points):
+            mine = self.lines.get(line["key"], np.empty((0, 3), dtype=np.float32))
+            for _ in range(line["fold"]):
+                mine = fold(mine)
+            self.lines[line["key"]] = np.concatenate([mine[: line["keep"]], new])
+        self.head |= head
+
+
+def append(path, first, last, **metrics):
+    with open(path / "metrics.jsonl", "a") as file:
+        for step in range(first, last + 1):
+            record = {
+                "step": step,
+                "time": 1000.0 + step,
+                "train/loss": (step * 7919 % 1009) / 100,
+                **metrics,
+            }
+            file.write(json.dumps(record) + "\n")
+
+
+def follow(path):
+    feed, browser = Feed([RunFolder(path)], ["train/loss"]), Browser()
+    feed.poll()
+    browser.apply(feed.snapshot())
+    return feed, browser
+
+
+def assert_same(feed, browser):
+    fresh = Browser()
+    other = Feed(feed.runs, feed.wanted)
+    other.poll()
+    fresh.apply(other.snapshot())
+    assert browser.lines.keys() == fresh.lines.keys()
+    for key, points in fresh.lines.items():
+        assert np.allclose(browser.lines[key], points, rtol=1e-5), key
+
+
+def test_updates_add_up_to_a_snapshot(tmp_path, monkeypatch):
+    monkeypatch.setattr(feed_module, "MAX_POINTS", 16)
+    feed, browser = follow(tmp_path)
+    step = 0
+    for count in (1, 2, 5, 8, 1, 1, 30, 3, 200, 1):
+        append(tmp_path, step + 1, step + count)
+        step += count
+        feed.poll()
+        browser.apply(feed.update())
+        assert_same(feed, browser)
+    assert len(browser.lines["0/0/0"]) <= 16
+
+
+def test_nothing_new_sends_nothing(tmp_path):
+    append(tmp_path, 1, 5)
+    feed, _ = follow(tmp_path)
+    feed.poll()
+    assert feed.update() is None
+
+
+def test_a_resumed_run_starts_the_browser_anew(tmp_path):
+    append(tmp_path, 1, 20)
+    feed, browser = follow(tmp_path)
+    append(tmp_path, 11, 12)  # the run was resumed at step 10
+    feed.poll()
+    browser.apply(feed.update())
+    assert browser.head["kind"] == "snapshot"
+    assert browser.lines["0/0/0"][:, 0].tolist() == list(range(1, 13))
+
+
+def test_an_update_is_small_however_long_the_run(tmp_path):
+    append(tmp_path, 1, 30_000)
+    feed, _ = follow(tmp_path)
+    append(tmp_path, 30_001, 30_010)
+    feed.poll()
+    assert len(feed.update()) < 2_000
+
+
+def test_detail_shows_every_record_of_a_narrow_view(tmp_path):
+    append(tmp_path, 1, 30_000)
+    feed, _ = follow(tmp_path)
+    head, (points,) = unpack(feed.detail(20_000, 20_500))
+    assert head["view"] == [20_000, 20_500]
+    assert points[:, 0].tolist() == list(range(19_999, 20_502))
+
+
+def test_infinite_values_travel_as_text_and_are_not_drawn(tmp_path):
+    append(tmp_path, 1, 3)
+    append(tmp_path, 4, 4, **{"train/loss": float("nan")})
+    _, browser = follow(tmp_path)
+    assert browser.lines["0/0/0"][:, 0].tolist() == [1, 2, 3]
+    assert browser.head["not_finite"] == [{"train/loss": [4]}]
+    assert [alarm["name"] for alarm in browser.head["alarms"]] == ["not_finite"]
+    assert finite({"a": [float("inf")]}) == {"a": ["inf"]}
+
+
+def test_a_line_without_points_is_a_mistake():
+    with pytest.raises(AssertionError, match="points for every line"):
+        pack({"lines": [{"key": "a", "count": 0}]}, [])

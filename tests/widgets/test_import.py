@@ -1,0 +1,27 @@
+"""`import widgets` and every name in it: quick, and without torch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = """
+import sys, time
+import anywidget, ipywidgets, numpy  # what the notebook's kernel needs anyway
+started = time.perf_counter()
+import widgets
+for name in widgets.__all__:
+    getattr(widgets, name)
+print(time.perf_counter() - started)
+assert not {"torch", "megatron", "transformers", "matplotlib", "pandas"} & set(sys.modules)
+"""
+
+
+def test_import_is_quick_and_light():
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout) < 1.0

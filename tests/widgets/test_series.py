@@ -1,0 +1,139 @@
+"""Files as they are found: torn, full of NULs, cut, replaced. Nothing crashes, nothing is invented."""
+
+import json
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aligner_lib.jsonl import JsonlReader
+from aligner_lib.runs import RunFolder
+from widgets.series import Series
+
+
+def line(step, time=0.0, **metrics):
+    return json.dumps({"step": step, "time": time or 1000.0 + step, **metrics}) + "\n"
+
+
+def series_of(path):
+    series = Series(RunFolder(path))
+    series.poll()
+    return series
+
+
+def test_no_file_yet(tmp_path):
+    assert len(series_of(tmp_path / "not there")) == 0
+
+
+def test_a_torn_last_line_comes_when_it_is_whole(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    whole = line(1, a=1.0) + line(2, a=2.0)
+    file.write_text(whole[:-9])
+    series = series_of(tmp_path)
+    assert list(series.steps) == [1]
+    file.write_text(whole)
+    series.poll()
+    assert list(series.steps) == [1, 2]
+
+
+def test_lines_that_are_no_records_are_skipped(tmp_path):
+    odd = ["\0\0\0\n", "not json\n", "[1, 2]\n", '"text"\n', "{}\n", '{"step": true, "time": 1}\n', "\n"]
+    (tmp_path / "metrics.jsonl").write_text(line(1, a=1.0) + "".join(odd) + "\0\0" + line(2, a=2.0))
+    series = series_of(tmp_path)
+    assert list(series.steps) == [1, 2]
+    assert series.column("a")[1].tolist() == [1.0, 2.0]
+
+
+def test_what_is_no_number_is_no_metric(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(line(1, a="x", b=True, c=None, d=[1], e=3))
+    assert series_of(tmp_path).metrics == ["e"]
+
+
+def test_truncation_and_rotation_start_anew(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(line(step, a=1.0) for step in range(1, 9)))
+    series = series_of(tmp_path)
+    file.write_text(line(1, a=5.0))
+    series.poll()
+    assert series.column("a")[1].tolist() == [5.0]
+    other = tmp_path / "other"
+    other.write_text("".join(line(step, a=6.0) for step in range(1, 30)))
+    other.rename(file)
+    series.poll()
+    assert series.column("a")[1].tolist() == [6.0] * 29
+
+
+def test_a_file_cut_and_grown_past_its_old_end_between_two_looks(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(line(step, a=1.0) for step in range(1, 9)))
+    series = series_of(tmp_path)
+    with open(file, "r+") as same:
+        same.truncate(0)
+        same.write("".join(line(step, a=2.0) for step in range(1, 20)))
+    series.poll()
+    assert series.column("a")[1].tolist() == [2.0] * 19
+
+
+def test_steps_that_go_back_replace_what_was_there(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("".join(line(s, a=float(s)) for s in (1, 2, 3, 4, 3, 4, 5)))
+    series = series_of(tmp_path)
+    assert list(series.steps) == [1, 2, 3, 4, 5] and series.generation > 0
+    assert series.column("a")[0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_clock_that_jumps_moves_no_point_to_the_left(tmp_path):
+    times = [100.0, 110.0, 50.0, 120.0]
+    (tmp_path / "metrics.jsonl").write_text("".join(line(i + 1, time, a=1.0) for i, time in enumerate(times)))
+    assert series_of(tmp_path).axis("time").tolist() == [0.0, 10.0, 10.0, 20.0]
+
+
+def test_metrics_logged_now_and_then_keep_their_rows(tmp_path):
+    text = line(1, a=1.0) + line(2, a=2.0, v=9.0) + line(2, w=4.0)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    series = series_of(tmp_path)
+    assert series.column("v")[0].tolist() == [1]
+    assert [{k: v for k, v in row.items() if k != "time"} for row in series.table(["a", "v", "w"], 0, 9)] == [
+        {"step": 1, "a": 1.0},
+        {"step": 2, "a": 2.0, "v": 9.0},
+        {"step": 2, "w": 4.0},
+    ]
+
+
+pieces = st.one_of(
+    st.integers(1, 50).map(lambda step: line(step, a=step / 2).encode()),
+    st.binary(max_size=20),
+    st.sampled_from(
+        [b"\n", b"\0", b'{"step": 1', b"NaN\n", b'{"step": 3, "time": 1, "a": NaN}\n', b"[" * 3000 + b"\n"]
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(pieces, max_size=12), st.integers(1, 200))
+def test_any_bytes_read_in_any_portions_give_the_records_of_their_lines(tmp_path_factory, parts, portion):
+    path = tmp_path_factory.mktemp("any") / "metrics.jsonl"
+    data = b"".join(parts)
+    path.write_bytes(data)
+    reader, found = JsonlReader(path), []
+    while records := reader.poll(portion):
+        found += records
+    while reader.offset < data.rfind(b"\n") + 1:  # portions without a record
+        before = reader.offset
+        found += reader.poll(portion)
+        assert reader.offset > before
+    assert len(found) == len(expected_records(data))
+    series = Series(RunFolder(path.parent))
+    series.poll()
+    assert all(math.isfinite(value) for value in series.column("a")[1])
+
+
+def expected_records(data: bytes) -> list[dict]:
+    records = []
+    for text in data[: data.rfind(b"\n") + 1].split(b"\n"):
+        try:
+            record = json.loads(text.strip(b"\0 \r\t"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records

@@ -1,0 +1,70 @@
+"""How the end of a run is told."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fake_trainer
+import pytest
+
+from aligner_lib.run_writer import RunWriter
+from aligner_lib.runs import RunFolder
+from widgets.waiting import RunFailed, RunLost, until_over, verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_finished(healthy):
+    assert verdict(RunFolder(healthy)) == "healthy finished after step 60."
+
+
+def test_failed_gives_the_runs_own_message(tmp_path):
+    with pytest.raises(FloatingPointError):
+        fake_trainer.train(tmp_path / "run", "sft", fail_at=3)
+    with pytest.raises(
+        RunFailed, match="failed at step 2: the loss is NaN at step 7: lower the learning rate"
+    ):
+        verdict(RunFolder(tmp_path / "run"))
+
+
+def test_stopped_names_its_checkpoint(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
+        writer.start(0, tensorboard=False)
+        writer.log(1, {"train/loss": 1.0})
+        writer.finish("stopped")
+    assert verdict(run).startswith("run was stopped after step 1")
+
+
+def test_a_process_that_was_killed_is_lost(tmp_path):
+    code = f"""
+import os, signal
+from aligner_lib.run_writer import RunWriter
+with RunWriter({str(tmp_path / "run")!r}, kind="sft", config={{}}, seed=0, hashes={{}}, max_steps=5) as writer:
+    writer.start(0, tensorboard=False)
+    writer.log(1, {{"train/loss": 1.0}})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], env=environment, timeout=60)
+    with pytest.raises(RunLost, match="left no message after step 1"):
+        verdict(RunFolder(tmp_path / "run"))
+
+
+def test_a_job_that_died_before_its_run_began(tmp_path):
+    class Job:
+        state = "FAILED"
+
+        def tail(self):
+            return "no such partition"
+
+    run = RunFolder(tmp_path / "run")
+    assert list(until_over([run], [Job()], timeout=None)) == []
+    with pytest.raises(RunLost, match="no such partition"):
+        verdict(run, Job())
+
+
+def test_waiting_is_bounded(tmp_path):
+    with pytest.raises(TimeoutError, match=r"run \(waiting\)"):
+        list(until_over([RunFolder(tmp_path / "run")], [None], timeout=-1))

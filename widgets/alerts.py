@@ -1,0 +1,71 @@
+"""Alarms of the runs that a monitor follows, from the columns that it holds."""
+
+from __future__ import annotations
+
+from aligner_lib.alarms import BASELINE, RECENT, Alarm, Thresholds, active, stale
+from widgets.series import Series
+
+LOOK_BACK = 2000
+METRICS = (
+    "train_rollouts/init_policy_kl",
+    "train_rollouts/rewards",
+    "train_rollouts/rewards_std",
+    "train_rollouts/response_lengths",
+    "train_rollouts/entropy",
+    "train_rollouts/fraction_of_samples_properly_ended",
+    "train_optim/clip_fraction",
+    "train_optim/first_ppo_ratio",
+)
+
+
+class Alerts:
+    """The alarms of one run, each with the step since which it holds."""
+
+    def __init__(self, run, series: Series, limits: Thresholds):
+        self.run, self.series, self.limits = run, series, limits
+        self._since: dict[str, int] = {}
+
+    def now(self) -> list[dict]:
+        """[{name, title, where, meaning, knob}] of the alarms that hold."""
+        alarms = self._alarms()
+        self._since = {alarm.name: self._since.get(alarm.name) or self._began(alarm) for alarm in alarms}
+        return [
+            {
+                "name": alarm.name,
+                "title": alarm.title,
+                "where": f"since step {self._since[alarm.name]}",
+                "meaning": alarm.meaning,
+                "knob": alarm.knob,
+            }
+            for alarm in alarms
+        ]
+
+    def _began(self, alarm: Alarm) -> int:
+        """The step since which an alarm has held: whoever comes late looks back, LOOK_BACK records at most."""
+        count, step = len(self.series), alarm.step
+        rows = self.series.table(METRICS, max(0, count - LOOK_BACK), count)
+        first = self.series.table(METRICS, 0, BASELINE)
+        for end in range(len(rows) - 1, RECENT - 1, -1):
+            held = next(
+                (a for a in active(first, rows[end - RECENT : end], self.limits) if a.name == alarm.name),
+                None,
+            )
+            if held is None:
+                return step
+            step = held.step
+        return step
+
+    def _alarms(self) -> list[Alarm]:
+        count = len(self.series)
+        first = self.series.table(METRICS, 0, BASELINE)
+        recent = self.series.table(METRICS, max(0, count - RECENT), count)
+        alarms = active(first, recent, self.limits)
+        if bad := self.series.not_finite:
+            step = min(steps[0] for steps in bad.values())
+            odd = {"step": step, **{metric: float("nan") for metric, steps in bad.items() if step in steps}}
+            alarms = active([], [odd], self.limits) + [
+                alarm for alarm in alarms if alarm.name != "not_finite"
+            ]
+        if self.run.status == "running" and count:
+            alarms.append(stale(self.run.heartbeat_age, self.series.steps[-1], self.limits))
+        return [alarm for alarm in alarms if alarm is not None]

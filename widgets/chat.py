@@ -1,0 +1,77 @@
+"""Talk to several checkpoints at once, with the reward model's opinion of each answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import anywidget
+import traitlets
+
+from widgets import frontend
+from widgets.wire import finite
+
+Answer = Callable[[str], str]
+Score = Callable[[str, str], float]
+
+
+class Chat(anywidget.AnyWidget):
+    """Ask several models the same thing and read their answers side by side.
+
+    models: name → function of a prompt that gives the response.
+    score: function of (prompt, response) that gives the reward model's number; without it no number is shown.
+    An error of a model is shown in its place; the others still answer.
+    """
+
+    _esm = frontend.script("dom", "format", "textbox", "chat")
+    _css = frontend.style("base", "cards")
+    names = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    turns = traitlets.List().tag(
+        sync=True
+    )  # [{prompt, answers: [{text, reward, error} or None while it thinks]}]
+    busy = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, models: Mapping[str, Answer], score: Score | None = None):
+        if not models:
+            raise ValueError("Chat({}): give it at least one model, {name: function of a prompt}")
+        self._models, self._score = dict(models), score
+        super().__init__(names=list(models))
+        self.on_msg(self._on_message)
+
+    def ask(self, prompt: str) -> list[dict]:
+        """The answers of all models, in their order; also shown."""
+        turn = {"prompt": prompt, "answers": [None] * len(self._models)}
+        self.busy = True
+        try:
+            for i, model in enumerate(self._models.values()):
+                self._show(turn)
+                turn["answers"][i] = self._answer(model, prompt)
+        finally:
+            self._show(turn)
+            self.turns = [*self.turns[:-1], dict(turn, done=True)]
+            self.busy = False
+        return turn["answers"]
+
+    def _answer(self, model: Answer, prompt: str) -> dict:
+        try:
+            text = model(prompt)
+            reward = None if self._score is None else float(self._score(prompt, text))
+            return finite({"text": text, "reward": reward, "error": ""})
+        except Exception as error:  # the reader sees it in the model's place
+            return {"text": "", "reward": None, "error": f"{type(error).__name__}: {error}"}
+
+    def _show(self, turn: dict) -> None:
+        """Put the turn, as far as it is, at the end of the conversation."""
+        before = [one for one in self.turns if one.get("done")]
+        self.turns = [*before, {"prompt": turn["prompt"], "answers": list(turn["answers"])}]
+
+    def _on_message(self, _, content: dict, buffers) -> None:
+        prompt = str(content.get("prompt", "")).strip()
+        if content.get("kind") == "ask" and prompt and not self.busy:
+            # A model takes seconds: answering here would keep the kernel from everything else.
+            threading.Thread(target=self.ask, args=(prompt,), daemon=True).start()
+        elif content.get("kind") == "clear" and not self.busy:
+            self.turns = []
+
+    def __repr__(self) -> str:
+        return f"Chat with {', '.join(self.names)}: {len(self.turns)} turns"

@@ -1,0 +1,119 @@
+"""What the model wrote, at every step of a run: filter, sort, go back in time, compare, look at single tokens."""
+
+from __future__ import annotations
+
+import threading
+
+from widgets import frontend
+from widgets.monitor import as_run
+from widgets.paged import Paged, of_query, window
+from widgets.rollouts import Rollouts
+
+PAGE = 8
+POLL_SECONDS = 1.0
+SORTS = {
+    "written": lambda record: record["id"],
+    "best reward": lambda record: -_figure(record, "reward"),
+    "worst reward": lambda record: _figure(record, "reward"),
+    "highest KL": lambda record: -_figure(record, "kl"),
+    "longest": lambda record: -_figure(record, "length"),
+    "shortest": lambda record: _figure(record, "length"),
+}
+COLOURS = {"none": "", "KL": "token_kl", "advantage": "token_advantage"}
+
+
+class Completions(Paged):
+    """Prompt, response, reward, KL and length of every rollout of a run, live or after.
+
+    run: a run folder (path or RunFolder) or a Recording.
+    reference: another run to show beside it, prompt by prompt, such as the evaluation of the model before training.
+    By default that is the same run's first answer to the prompt, which the policy gave while it was its own reference.
+    """
+
+    _esm = frontend.script("dom", "format", "textbox", "paged", "completions")
+    _css = frontend.style("base", "cards")
+
+    def __init__(self, run, reference=None):
+        self.run = as_run(run)
+        self._rollouts = Rollouts(self.run)
+        self._rollouts.poll()
+        self._reference = None
+        if reference is not None:
+            self._reference = Rollouts(as_run(reference))
+            self._reference.poll()
+        self._beside = f"{as_run(reference).name}" if reference is not None else "first answer"
+        super().__init__()
+        self._closed = threading.Event()
+        threading.Thread(target=self._follow, name="Completions", daemon=True).start()
+
+    def find(self, query: dict) -> dict:
+        rollouts = self._rollouts
+        steps, splits = rollouts.steps, sorted({record.get("split", "") for record in rollouts.records})
+        step = of_query(query, "step", None, steps)
+        shown = step if step is not None else (steps[-1] if steps else None)
+        found = [record for record in rollouts.records if self._matches(record, query, shown, splits)]
+        found.sort(key=SORTS[of_query(query, "sort", "written", SORTS)])
+        start, records = window(found, query, PAGE)
+        return {
+            "run": self.run.name,
+            "beside": self._beside,
+            "steps": steps,
+            "step": shown,
+            "latest": step is None,
+            "splits": splits,
+            "sorts": list(SORTS),
+            "colours": list(COLOURS),
+            "all": len(rollouts.records),
+            "total": len(found),
+            "start": start,
+            "size": PAGE,
+            "rows": [self._row(record, query) for record in records],
+        }
+
+    def _matches(self, record: dict, query: dict, step: int | None, splits: list[str]) -> bool:
+        text = str(of_query(query, "text", "")).lower()
+        split = of_query(query, "split", "", splits)
+        return (
+            (bool(query.get("every")) or record["step"] == step)
+            and (not split or record.get("split") == split)
+            and (not query.get("cut") or not record.get("ended", True))
+            and (not text or text in record["prompt"].lower() or text in record["response"].lower())
+        )
+
+    def _row(self, record: dict, query: dict) -> dict:
+        row = dict(record)
+        field = COLOURS[of_query(query, "colour", "none", COLOURS)]
+        if field:
+            tokens = self._rollouts.tokens(record["id"])
+            if field in tokens and len(tokens[field]) == len(tokens.get("tokens", ())):
+                row |= {"tokens": tokens["tokens"], "weights": tokens[field]}
+        if query.get("beside"):
+            row["beside"] = self._other(record)
+        return row
+
+    def _other(self, record: dict) -> dict | None:
+        """The reference's answer to the same prompt."""
+        source = self._reference or self._rollouts
+        index = source.first.get(record["prompt"])
+        return (
+            None
+            if index is None
+            else {k: source.records[index].get(k) for k in ("step", "response", "reward")}
+        )
+
+    def _follow(self) -> None:
+        while not self._closed.wait(POLL_SECONDS):
+            with self._lock:
+                news = self._rollouts.poll()
+            if news:
+                self.answer()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._closed.set()
+        super().close()
+
+
+def _figure(record: dict, name: str) -> float:
+    value = record.get(name)
+    return float(value) if isinstance(value, (int, float)) else 0.0

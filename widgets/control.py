@@ -1,0 +1,65 @@
+"""Steering a run through files in its folder, so that a notebook, a terminal and a batch script can all do it.
+
+    control/stop         end after this step, with a checkpoint
+    control/checkpoint   save one after this step; the run removes the file when it is saved
+    control/set.json     {"kl_coef": …, "lr": …}; the run takes them over at its next step and removes the file,
+                         and its metrics show the new values from there on
+
+run.json says under `controls` which of them a run obeys: stop, checkpoint, kl_coef, lr. All obey stop.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+KNOBS = {"kl_coef": "train_rollouts/kl_coef", "lr": "train_optim/lr"}  # knob → the metric that shows it
+
+
+def obeys(run) -> list[str]:
+    """What the run can be asked."""
+    return ["stop", *(name for name in run.info.get("controls", ()) if name != "stop")]
+
+
+def request_checkpoint(run) -> None:
+    """Ask the run for a checkpoint after the step that it is in."""
+    _must_obey(run, "checkpoint")
+    _folder(run).joinpath("checkpoint").touch()
+
+
+def request_change(run, **changes: float) -> None:
+    """Ask the run to go on with another KL coefficient or learning rate. Raises ValueError for what it can't take."""
+    for name, value in changes.items():
+        if name not in KNOBS:
+            raise ValueError(f"{name!r} is no knob of a run; there are {', '.join(KNOBS)}")
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name}={value!r}: it takes a number that is not negative")
+        _must_obey(run, name)
+    aside = _folder(run) / ".set.json"
+    aside.write_text(json.dumps(pending(run)["set"] | changes))
+    aside.rename(aside.with_name("set.json"))
+
+
+def pending(run) -> dict:
+    """What was asked and not yet done: {stop, checkpoint, set}."""
+    control = run.path / "control"
+    try:
+        changes = json.loads((control / "set.json").read_text())
+    except (FileNotFoundError, ValueError):
+        changes = {}
+    return {
+        "stop": (control / "stop").exists(),
+        "checkpoint": (control / "checkpoint").exists(),
+        "set": changes,
+    }
+
+
+def _folder(run):
+    control = run.path / "control"
+    control.mkdir(parents=True, exist_ok=True)
+    return control
+
+
+def _must_obey(run, what: str) -> None:
+    if what not in obeys(run):
+        raise ValueError(f"{run.name} does not take {what!r} while it runs; it obeys {', '.join(obeys(run))}")

@@ -1,0 +1,164 @@
+"""What the browser knows of the runs, and the little that must be sent to bring it up to date."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from aligner_lib.alarms import Thresholds
+from widgets import charts, thin
+from widgets.alerts import Alerts
+from widgets.charts import Chart, charts_for
+from widgets.progress import progress
+from widgets.series import Series
+from widgets.wire import pack
+
+MAX_POINTS = 2000  # a line
+MAX_UPDATE_BYTES = 45_000
+
+
+class Feed:
+    """Packs runs for the browser: `snapshot()` is everything, `update()` is what came since the last call of either.
+
+    Both carry a version. The browser takes an update only if it has the version before (`base`), else it asks for
+    a snapshot: a page that is just being reloaded may miss one.
+    """
+
+    def __init__(
+        self, runs: list, wanted: list | None = None, axis: str = "step", limits: Thresholds | None = None
+    ):
+        self.runs = runs
+        self.series = [Series(run) for run in runs]
+        self.wanted = wanted
+        self.added: list[str] = []  # metrics that the reader asked for
+        self.axis = axis
+        self.version = 0
+        self._alerts = [Alerts(run, one, limits or Thresholds()) for run, one in zip(runs, self.series)]
+        self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
+        self._generations = [one.generation for one in self.series]
+        self._head: dict = {}
+        self._layout: list = []
+
+    def poll(self, budget_seconds: float = float("inf")) -> bool:
+        """Read what the runs wrote; True when there was something."""
+        return any([series.poll(budget_seconds) for series in self.series])
+
+    @property
+    def charts(self) -> list[Chart]:
+        kind = next((run.kind for run in self.runs if run.kind), "")
+        return charts_for(self.series, kind, self.wanted) + charts_for(self.series, kind, self.added)
+
+    def snapshot(self) -> bytes:
+        """Everything: for a page that has nothing yet."""
+        self._generations = [one.generation for one in self.series]
+        self._sent.clear()
+        self.version += 1
+        self._layout = self._resolve()
+        self._head = self._describe()
+        return self._pack("snapshot", self._head, [self._points(*line) for line in self._lines()])
+
+    def update(self) -> bytes | None:
+        """What changed; None when nothing did."""
+        if self._layout != self._resolve() or self._generations != [one.generation for one in self.series]:
+            return self.snapshot()
+        head = self._describe()
+        news = {key: value for key, value in head.items() if value != self._head[key]}
+        points, size = [], 0
+        for key, x, y in self._lines():
+            if size < MAX_UPDATE_BYTES and (new := self._points(key, x, y)) is not None:
+                points.append(new)
+                size += new[1].size * 4
+        if not points and not news:
+            return None
+        self._head = head
+        self.version += 1
+        return self._pack("update", news | {"base": self.version - 1}, points)
+
+    def detail(self, low: float, high: float) -> bytes:
+        """The lines between two places of the axis, in more detail."""
+        lines, points = [], []
+        for key, x, y in self._lines():
+            # One record more on each side, so that the line runs to the edges.
+            start = max(0, int(np.searchsorted(x, low)) - 1)
+            stop = int(np.searchsorted(x, high, side="right")) + 1
+            size = thin.bucket_size(len(y[start:stop]), MAX_POINTS)
+            points.append(thin.thin(x[start:stop], y[start:stop], size))
+            lines.append({"key": key, "size": size, "count": len(points[-1])})
+        return pack({"kind": "detail", "view": [low, high], "version": self.version, "lines": lines}, points)
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    def _lines(self):
+        """(key, x, y) of every line of every chart; the key names run, chart, and line."""
+        for r, series in enumerate(self.series):
+            x = series.axis(self.axis)
+            for c, chart in enumerate(self.charts):
+                for k, line in enumerate(chart.lines):
+                    rows, values = line.column(series)
+                    yield f"{r}/{c}/{k}", x[rows], values
+                    if spread := line.spread(series):
+                        rows, values = series.column(spread)
+                        yield f"{r}/{c}/{k}/spread", x[rows], values
+
+    def _points(self, key: str, x: np.ndarray, y: np.ndarray) -> tuple[dict, np.ndarray] | None:
+        """The points that the browser lacks, and what it must do with those it has; None when it has all."""
+        sent, sent_size = self._sent.get(key, (0, thin.RAW))
+        if sent == len(y) and key in self._sent:
+            return None
+        size = thin.bucket_size(len(y), MAX_POINTS)
+        fold = (size // sent_size).bit_length() - 1 if sent else 0
+        keep = thin.closed_points(sent, size)
+        points = thin.thin(x, y, size, start=keep // 2 * size)
+        self._sent[key] = (len(y), size)
+        return {"key": key, "fold": fold, "keep": keep, "size": size, "count": len(points)}, points
+
+    def _describe(self) -> dict:
+        """The head without its points: what the runs are and how the charts are called."""
+        return {
+            "axis": self.axis,
+            "runs": [progress(run, series) for run, series in zip(self.runs, self.series)],
+            "timers": [charts.timers(series) for series in self.series],
+            "charts": [
+                {"title": c.title, "hint": c.hint, "unit": c.unit, "lines": [line.label for line in c.lines]}
+                for c in self.charts
+            ],
+            "records": [len(series) for series in self.series],
+            "not_finite": [{m: bad[:5] for m, bad in s.not_finite.items()} for s in self.series],
+            "metrics": sorted({metric for series in self.series for metric in series.metrics}),
+            "alarms": self._alarms(),
+            "players": [_player(run) for run in self.runs],
+            "can_stop": all(hasattr(run, "request_stop") for run in self.runs),
+        }
+
+    def _alarms(self) -> list[dict]:
+        several = len(self.runs) > 1
+        return [
+            alarm | {"where": f"{run.name}, {alarm['where']}" if several else alarm["where"]}
+            for run, alerts in zip(self.runs, self._alerts)
+            for alarm in alerts.now()
+        ]
+
+    def _resolve(self) -> list:
+        """Which metric each line shows; when that changes, the browser starts anew."""
+        return [
+            (chart.title, line.label, [line.metric(series) for series in self.series])
+            for chart in self.charts
+            for line in chart.lines
+        ]
+
+    def _pack(self, kind: str, head: dict, points: list) -> bytes:
+        points = [one for one in points if one is not None]
+        head = {
+            "kind": kind,
+            "version": self.version,
+            "now": time.time(),
+            **head,
+            "lines": [line for line, _ in points],
+        }
+        return pack(head, [values for _, values in points])
+
+
+def _player(run) -> dict | None:
+    """How a recording is played; None for a run."""
+    return {"speed": run.speed} if hasattr(run, "restart") else None

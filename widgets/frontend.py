@@ -1,0 +1,21 @@
+"""The JavaScript and the styles of the widgets, put together from the small files in static/.
+
+A widget's script is one ES module. The files share its scope, so they import nothing from each other: the order in
+which they are named is the order in which they are read, and the last one exports the widget.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+STATIC = Path(__file__).parent / "static"
+
+
+def script(*names: str) -> str:
+    """One ES module of static/{name}.js files."""
+    return "\n".join((STATIC / f"{name}.js").read_text() for name in names)
+
+
+def style(*names: str) -> str:
+    """One style sheet of static/{name}.css files."""
+    return "\n".join((STATIC / f"{name}.css").read_text() for name in names)

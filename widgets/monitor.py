@@ -1,0 +1,190 @@
+"""The live monitor: charts of one run, or of several in comparison, while they train or after."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import anywidget
+import traitlets
+
+from aligner_lib.runs import RunFolder
+from widgets import frontend, waiting
+from widgets.feed import Feed
+from widgets.series import AXES
+from widgets.wire import finite
+
+UPDATE_SECONDS = 0.5
+ATTACH_SECONDS = 1.5  # a longer history is read in the background
+PICTURE_SECONDS = 60.0
+
+
+class Monitor(anywidget.AnyWidget):
+    """Watch runs live: reward, KL, length, loss and so on, with progress and time; `await monitor` until they end.
+
+    runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts.
+    metrics: metric names, lists of names that share a chart, or Chart objects; by default what suits the kind of run.
+    limits: aligner_lib.alarms.Thresholds, when the alarms' own don't suit.
+    job: the job's handle (cluster.Job), so that a job that dies before its run begins is noticed.
+
+    It reads the folders only: close it, restart the kernel, make another; the runs do not notice.
+    """
+
+    _esm = frontend.script(
+        "dom", "wire", "format", "pens", "smooth", "chart", "heading", "bars", "numbers", "monitor"
+    )
+    _css = frontend.style("base", "monitor")
+    data = traitlets.Bytes().tag(sync=True)
+    axis = traitlets.Enum(AXES, default_value="step").tag(sync=True)
+
+    def __init__(self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None):
+        self.runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
+        if not self.runs:
+            raise ValueError("Monitor([]): give it at least one run folder")
+        self.jobs = [job] * len(self.runs)
+        self._lock = threading.RLock()
+        self._feed = Feed(self.runs, metrics, axis, limits)
+        self._feed.poll(ATTACH_SECONDS)
+        super().__init__(axis=axis)
+        self._picture = None
+        self._closed = threading.Event()
+        self.on_msg(self._on_message)
+        self.observe(self._change_axis, "axis")
+        self._follower = threading.Thread(target=self._follow, name="Monitor", daemon=True)
+        self._follower.start()
+
+    # -- to the browser -------------------------------------------------------------------------------------------
+
+    def get_state(self, key=None, drop_defaults=False):
+        """The state that a page starts from, made when it asks: what goes out while it lives are only updates."""
+        if key is None or "data" in ([key] if isinstance(key, str) else key):
+            with self._lock:
+                # set without notifying: the caller sends it
+                self._trait_values["data"] = self._feed.snapshot()
+        return super().get_state(key=key, drop_defaults=drop_defaults)
+
+    def refresh(self) -> None:
+        """Read what is new and send it now; it happens by itself twice a second."""
+        with self._lock:
+            self._feed.poll(budget_seconds=UPDATE_SECONDS)
+            update = self._feed.update()
+        if update is not None:
+            self.send({"kind": "update"}, buffers=[update])
+
+    def _follow(self) -> None:
+        drawn = time.monotonic()
+        while not self._closed.wait(UPDATE_SECONDS):
+            self.refresh()
+            if self._picture is not None and time.monotonic() - drawn > PICTURE_SECONDS:
+                self._picture.draw()
+                drawn = time.monotonic()
+
+    def close(self) -> None:
+        """Stop following; the runs go on."""
+        self._closed.set()
+        super().close()
+
+    # -- from the browser -----------------------------------------------------------------------------------------
+
+    def _on_message(self, _, content: dict, buffers) -> None:
+        kind = content.get("kind")
+        if kind == "resync":
+            self.send_state("data")
+        elif kind == "detail":
+            with self._lock:
+                detail = self._feed.detail(*map(float, content["view"]))
+            self.send({"kind": "detail"}, buffers=[detail])
+        elif kind == "rows":
+            self._send_rows(int(content["start"]), int(content["stop"]), int(content["run"]))
+        elif kind == "add":
+            self._feed.added.append(str(content["metric"]))
+            self.refresh()
+        elif kind == "stop":
+            self.request_stop()
+        elif kind == "play":
+            self._play(content)
+
+    def _send_rows(self, start: int, stop: int, run: int) -> None:
+        with self._lock:
+            series = self._feed.series[run]
+            metrics = list(
+                dict.fromkeys(m for c in self._feed.charts for line in c.lines for m in line.metrics)
+            )
+            metrics = [metric for metric in metrics if metric in series.metrics]
+            rows = series.table(metrics, start, min(stop, start + 500))
+        self.send({"kind": "rows", "run": run, "start": start, "metrics": metrics, "rows": finite(rows)})
+
+    def _change_axis(self, change) -> None:
+        with self._lock:
+            self._feed.axis = change["new"]
+        self.send_state("data")
+
+    def request_stop(self) -> None:
+        """Ask every run that is still going to save a checkpoint and end after its step."""
+        for run in self.runs:
+            if not run.is_over and hasattr(run, "request_stop"):
+                run.request_stop()
+
+    def _play(self, content: dict) -> None:
+        for run in self.runs:
+            if hasattr(run, "restart"):
+                run.speed = float(content["speed"])
+                if content.get("restart"):
+                    run.restart()
+        self.refresh()
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the runs are over, then leave a picture of the final curves. Prefer `await monitor`.
+
+        Raises RunFailed with the run's message, RunLost when its process is gone, TimeoutError after `timeout` seconds.
+        """
+        for pause in waiting.until_over(self.runs, self.jobs, timeout):
+            time.sleep(pause)
+        self._conclude()
+
+    async def wait_async(self, timeout: float | None = None) -> None:
+        """Like wait, but leaves the kernel free, so that buttons work meanwhile. `await monitor` is short for it."""
+        for pause in waiting.until_over(self.runs, self.jobs, timeout):
+            await asyncio.sleep(pause)
+        self._conclude()
+
+    def __await__(self):
+        return self.wait_async().__await__()
+
+    def _conclude(self) -> None:
+        with self._lock:
+            self._feed.poll()
+        self.send_state("data")
+        if self._picture is None:
+            self._show_picture()
+        self._picture.draw()
+        for run, job in zip(self.runs, self.jobs):
+            print(waiting.verdict(run, job))
+
+    # -- shown ----------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"Monitor of {', '.join(f'{run.name} ({run.status})' for run in self.runs)}"
+
+    def _repr_mimebundle_(self, **kwargs):
+        self._show_picture()
+        return super()._repr_mimebundle_(**kwargs)
+
+    def _show_picture(self) -> None:
+        """The static picture is an output of its own, just before the widget, which hides it while it lives.
+
+        So it outlives the kernel, and shows where no widget does.
+        """
+        from widgets.picture import LivePicture
+
+        if self._picture is None:
+            self._picture = LivePicture(self.runs, self._feed, self._lock)
+        self._picture.show()
+
+
+def as_run(run):
+    """A RunFolder of a path; what is one already, or acts like one, stays."""
+    return run if hasattr(run, "metrics_reader") else RunFolder(run)

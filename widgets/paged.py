@@ -1,0 +1,48 @@
+"""Widgets that show a page of many records: the reader asks, the kernel answers with what fits on a screen."""
+
+from __future__ import annotations
+
+import threading
+
+import anywidget
+import traitlets
+
+from widgets.wire import finite
+
+
+class Paged(anywidget.AnyWidget):
+    """`query` says what the reader wants to see, `page` is the answer. Both are state: a reloaded page has them."""
+
+    query = traitlets.Dict().tag(sync=True)
+    page = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, **query):
+        self._lock = threading.RLock()
+        super().__init__(query=query)
+        self.answer()
+        self.observe(lambda _: self.answer(), "query")
+
+    def find(self, query: dict) -> dict:
+        """The page for a query."""
+        raise NotImplementedError
+
+    def answer(self) -> None:
+        """Bring the page up to date."""
+        with self._lock:
+            self.page = finite(self.find(self.query))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self.page.get('total', 0)} of {self.page.get('all', 0)}"
+
+
+def of_query(query: dict, name: str, default, allowed=None):
+    """A query's field; the default where it is missing or not allowed. Queries come from a browser."""
+    value = query.get(name, default)
+    return default if allowed is not None and value not in allowed else value
+
+
+def window(found: list, query: dict, size: int) -> tuple[int, list]:
+    """(start, records) of the page that the query asks for, moved to where there are records."""
+    start = int(of_query(query, "start", 0) or 0)
+    start = max(0, min(start, (len(found) - 1) // size * size if found else 0))
+    return start, found[start : start + size]

@@ -1,0 +1,94 @@
+"""Preference pairs: read what people preferred, and where a reward model disagrees."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from widgets import frontend
+from widgets.paged import Paged, of_query, window
+
+PAGE = 5
+SORTS = {
+    "as in the file": lambda pair: pair["id"],
+    "smallest margin": lambda pair: pair.get("margin") or 0.0,
+    "largest margin": lambda pair: -(pair.get("margin") or 0.0),
+    "longest": lambda pair: -len(pair["chosen"]) - len(pair["rejected"]),
+    "chosen much longer": lambda pair: len(pair["rejected"]) - len(pair["chosen"]),
+}
+ASSISTANT = "\n\nAssistant:"
+
+
+class Pairs(Paged):
+    """Explore preference pairs: chosen and rejected side by side, filtered and sorted.
+
+    pairs: a `*_comparisons.jsonl` file (a chosen line, then its rejected one), or dicts {prompt, chosen, rejected}.
+    scores: (chosen, rejected) rewards of each pair, when a reward model has judged them; adds the margin.
+    Raises ValueError when lines, prompts or scores don't match up.
+    """
+
+    _esm = frontend.script("dom", "format", "textbox", "paged", "pairs")
+    _css = frontend.style("base", "cards")
+
+    def __init__(self, pairs, scores: Sequence[tuple[float, float]] | None = None):
+        self.pairs = (
+            read_pairs(pairs) if isinstance(pairs, (str, os.PathLike)) else [dict(pair) for pair in pairs]
+        )
+        if scores is not None and len(scores) != len(self.pairs):
+            raise ValueError(
+                f"Pairs: {len(scores)} scores for {len(self.pairs)} pairs; give one (chosen, rejected) each"
+            )
+        for i, pair in enumerate(self.pairs):
+            pair["id"] = i
+            if scores is not None:
+                chosen, rejected = map(float, scores[i])
+                pair |= {"reward_chosen": chosen, "reward_rejected": rejected, "margin": chosen - rejected}
+        super().__init__()
+
+    def find(self, query: dict) -> dict:
+        text = str(of_query(query, "text", "")).lower()
+        found = [
+            pair
+            for pair in self.pairs
+            if (not query.get("wrong") or pair.get("margin", 1.0) <= 0)
+            and (not text or any(text in pair[field].lower() for field in ("prompt", "chosen", "rejected")))
+        ]
+        found.sort(key=SORTS[of_query(query, "sort", "as in the file", SORTS)])
+        start, rows = window(found, query, PAGE)
+        return {
+            "sorts": list(SORTS),
+            "scored": any("margin" in pair for pair in self.pairs),
+            "all": len(self.pairs),
+            "total": len(found),
+            "start": start,
+            "size": PAGE,
+            "rows": rows,
+        }
+
+
+def read_pairs(path) -> list[dict]:
+    """Pairs of a comparisons file: lines of {"text"}, a chosen one and then its rejected one."""
+    texts = [record["text"] for record in _records(path)]
+    if len(texts) % 2:
+        raise ValueError(
+            f"{path}: {len(texts)} lines; pairs need an even number, chosen and rejected in turn"
+        )
+    return [_pair(chosen, rejected) for chosen, rejected in zip(texts[::2], texts[1::2])]
+
+
+def _records(path) -> list[dict]:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is not there; `aligner data` writes the comparisons of HH")
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def _pair(chosen: str, rejected: str) -> dict:
+    """The two share all up to the last answer."""
+    end = chosen.rfind(ASSISTANT) + len(ASSISTANT)
+    if chosen[:end] != rejected[:end]:
+        raise ValueError(
+            f"a chosen and a rejected text have different prompts: {chosen[:60]!r} and {rejected[:60]!r}"
+        )
+    return {"prompt": chosen[:end], "chosen": chosen[end:].strip(), "rejected": rejected[end:].strip()}

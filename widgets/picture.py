@@ -1,0 +1,234 @@
+"""Static figures of runs: what stays in a notebook when nothing runs any more."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from widgets import thin
+from widgets.charts import Chart, charts_for, timers
+from widgets.feed import Feed
+from widgets.palette import pen
+from widgets.series import AXES, Series
+from widgets.smooth import DEFAULT, smooth
+
+INK, SOFT, GRID = "#222222", "#666666", "#E3E3E3"
+POINTS = 600  # a line: more than a chart has pixels
+DPI = 144
+COLOURS = 128
+
+
+class Picture:
+    """A figure with its alternative text: shows as a PNG wherever notebooks are shown."""
+
+    def __init__(self, figure, alt: str):
+        self.figure = figure
+        self.alt = alt
+
+    def png(self) -> bytes:
+        """In a palette of its own colours: a third of the size, and notebooks stay small."""
+        from PIL import Image
+
+        full, small = io.BytesIO(), io.BytesIO()
+        self.figure.savefig(full, format="png", dpi=DPI, facecolor="white")
+        picture = Image.open(full).convert("RGB")
+        picture.quantize(COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+        return small.getvalue()
+
+    def save(self, path) -> None:
+        """Write it; the ending says the format (png, svg, pdf)."""
+        self.figure.savefig(path, dpi=DPI, facecolor="white")
+
+    def _repr_mimebundle_(self, **kwargs):
+        size = {"width": round(self.figure.get_figwidth() * 96)}
+        return {"image/png": self.png(), "text/plain": self.alt}, {"image/png": {"alt": self.alt, **size}}
+
+
+def curves(
+    runs, metrics: list | None = None, *, axis: str = "step", smoothing: float = DEFAULT, columns: int = 3
+):
+    """A Picture of a run's curves, or of several runs in the same charts.
+
+    metrics: metric names, lists of names that share a chart, or Chart objects; by default what suits the kind of run.
+    axis: `step`, `time` or `tokens`. smoothing: half-life as a fraction of the run; 0 draws the records alone.
+    """
+    from widgets.monitor import as_run
+
+    if axis not in AXES:
+        raise ValueError(f"curves(axis={axis!r}): the axes are {', '.join(AXES)}")
+    runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
+    series = [Series(run) for run in runs]
+    for one in series:
+        one.poll()
+    kind = next((run.kind for run in runs if run.kind), "")
+    return draw(runs, series, charts_for(series, kind, metrics), axis, smoothing, columns)
+
+
+def draw(
+    runs, series: list[Series], charts: list[Chart], axis="step", smoothing=DEFAULT, columns=3
+) -> Picture:
+    """The charts in a grid, with where the time went below, and the text that says what they show."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = max(1, min(columns, len(charts)))
+    rows = max(1, -(-len(charts) // columns))
+    figure = Figure(figsize=(3.35 * columns, 2.35 * rows + 0.3), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)
+    several, legend = len(runs) > 1, None
+    for i, chart in enumerate(charts):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        _draw_chart(axes, chart, runs, series, axis, smoothing)
+        labels = axes.get_legend_handles_labels()[1]
+        if labels != legend and len(series) * len(chart.lines) > 1 and labels:
+            axes.legend(fontsize=7, frameon=False, labelcolor=SOFT, handlelength=2.6, borderaxespad=0.2)
+            legend = labels
+        if i >= len(charts) - columns:
+            axes.set_xlabel(_axis_label(axis), color=SOFT, fontsize=8)
+    if not charts:
+        figure.text(0.5, 0.5, "No metrics yet", ha="center", color=SOFT)
+    figure.suptitle(
+        _heading(runs), x=0.01, ha="left", fontsize=10, color=INK, weight="bold" if not several else None
+    )
+    return Picture(figure, describe(runs, series, charts))
+
+
+def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -> None:
+    several = len(series) > 1
+    for r, one in enumerate(series):
+        x = one.axis(axis)
+        for k, line in enumerate(chart.lines):
+            rows, values = line.column(one)
+            if len(values):
+                label = " ".join(_labels(runs[r], line.label, several, k > 0))
+                spread = _spread(line, one, rows)
+                _draw_line(
+                    axes,
+                    x[rows],
+                    values,
+                    spread,
+                    pen(r if several else k),
+                    several and k > 0,
+                    label,
+                    smoothing,
+                )
+    unit = f"  ({chart.unit})" if chart.unit else ""
+    axes.set_title(chart.title + unit, loc="left", fontsize=9, color=INK)
+    _plain(axes)
+
+
+def _draw_line(axes, x, y, spread, pen, faint: bool, label: str, smoothing: float) -> None:
+    size = thin.bucket_size(len(y), POINTS)
+    points = thin.thin(x, y, size)
+    calm = smooth(points, size, smoothing)
+    if spread is not None:
+        band = smooth(thin.thin(x, spread, size), size, smoothing)
+        axes.fill_between(points[:, 0], calm - band, calm + band, color=pen.colour, alpha=0.13, linewidth=0)
+    axes.plot(points[:, 0], points[:, 1], color=pen.colour, linewidth=0.8, alpha=0.35)
+    axes.plot(
+        points[:, 0],
+        calm,
+        color=pen.colour,
+        linestyle=pen.dash,
+        linewidth=1.0 if faint else 1.6,
+        marker=pen.marker,
+        markersize=3.2,
+        markerfacecolor="white" if faint else pen.colour,
+        markevery=1 if len(points) < 15 else len(points) // 6,
+        label=label,
+    )
+
+
+def _spread(line, series: Series, rows):
+    """The standard deviation at the line's records, when the run logs it at every one of them."""
+    metric = line.spread(series)
+    if not metric:
+        return None
+    spread_rows, deviations = series.column(metric)
+    return deviations if np.array_equal(spread_rows, rows) else None
+
+
+def _plain(axes) -> None:
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(GRID)
+    axes.tick_params(colors=SOFT, labelsize=7.5, length=0)
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.02, y=0.12)
+    axes.locator_params(axis="y", nbins=5)
+    axes.locator_params(axis="x", nbins=5)
+
+
+def _labels(run, line: str, several_runs: bool, later_line: bool) -> list[str]:
+    return [run.name] * several_runs + [line] * (later_line or not several_runs)
+
+
+def _axis_label(axis: str) -> str:
+    return {"step": "step", "time": "seconds since the first step", "tokens": "tokens"}[axis]
+
+
+def _heading(runs) -> str:
+    return "    ".join(f"{run.name}: {run.status}" for run in runs)
+
+
+# -- in words -------------------------------------------------------------------------------------------------------
+
+
+def describe(runs, series: list[Series], charts: list[Chart]) -> str:
+    """What the charts show, for those who do not see them: first and last value of every line, and the extremes."""
+    sentences = []
+    for run, one in zip(runs, series):
+        step = one.steps[-1] if len(one) else 0
+        sentences.append(f"Run {run.name}: {run.status}, step {step}.")
+        for chart in charts:
+            for line in chart.lines:
+                _, values = line.column(one)
+                if len(values):
+                    sentences.append(_in_words(chart, line, values))
+        if parts := timers(one):
+            sentences.append("Seconds a step: " + ", ".join(f"{name} {s:.3g}" for name, s in parts) + ".")
+    return " ".join(sentences)
+
+
+def _in_words(chart: Chart, line, values) -> str:
+    name = chart.title if len(chart.lines) == 1 else f"{chart.title} ({line.label})"
+    text = f"{name}: {values[0]:.3g} at first, {values[-1]:.3g} at last"
+    low, high = values.min(), values.max()
+    outside = low < min(values[0], values[-1]) or high > max(values[0], values[-1])
+    return text + (f", between {low:.3g} and {high:.3g}." if outside else ".")
+
+
+class LivePicture:
+    """The picture below a monitor: redrawn now and then while the run goes on, and once at its end."""
+
+    def __init__(self, runs, feed: Feed, lock):
+        self._runs, self._feed, self._lock = runs, feed, lock
+        self._handle = None
+        self._drawn = None
+
+    def show(self) -> None:
+        """Show it here, once more if it was shown before; empty while there is nothing to draw."""
+        from IPython.display import display
+
+        empty = {"text/plain": ""}
+        picture = self._now() if any(map(len, self._feed.series)) else None
+        shown = {"display_id": self._handle.display_id if self._handle else True}
+        handle = display(empty, raw=True, **shown) if picture is None else display(picture, **shown)
+        self._handle = self._handle or handle
+
+    def draw(self) -> None:
+        """Replace what is shown, unless nothing has changed."""
+        with self._lock:
+            changed = self._seen() != self._drawn
+        if changed and self._handle is not None:
+            self._handle.update(self._now())
+
+    def _now(self) -> Picture:
+        with self._lock:
+            self._drawn = self._seen()
+            return draw(self._runs, self._feed.series, self._feed.charts, self._feed.axis)
+
+    def _seen(self) -> list:
+        return [(len(series), run.status) for series, run in zip(self._feed.series, self._runs)]

@@ -1,0 +1,64 @@
+"""How far a run is, how fast it goes, and when it will be done: numbers for a heading."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from widgets.series import Series
+
+WINDOW = 30  # records that a rate is taken over
+
+
+def progress(run, series: Series) -> dict:
+    """name, kind, status, message, step, max_steps, eta_seconds, tokens_a_second, heartbeat; None where unknown.
+
+    heartbeat is the time of the run's last sign of life.
+    """
+    info = run.info
+    heartbeat = info.get("heartbeat") or {}
+    step = max(series.steps[-1] if series.steps else 0, heartbeat.get("step") or 0)
+    status = run.status
+    seconds = seconds_a_step(series)
+    eta = None
+    if status == "running" and seconds is not None and info.get("max_steps"):
+        eta = max(0, info["max_steps"] - step) * seconds
+    return {
+        "name": info.get("name") or run.name,
+        "kind": info.get("kind", ""),
+        "status": status,
+        "message": info.get("message") or "",
+        "step": step,
+        "max_steps": info.get("max_steps"),
+        "eta_seconds": eta,
+        "tokens_a_second": tokens_a_second(series),
+        "heartbeat": heartbeat.get("time"),
+    }
+
+
+def seconds_a_step(series: Series) -> float | None:
+    """Median over the last records: a pause or a clock that jumps does not move it."""
+    steps = np.array(series.steps[-WINDOW:], dtype=float)
+    times = np.array(series.times[-WINDOW:])
+    forward = (np.diff(steps) > 0) & (np.diff(times) > 0)
+    if not forward.any():
+        return None
+    return float(np.median(np.diff(times)[forward] / np.diff(steps)[forward]))
+
+
+def tokens_a_second(series: Series) -> float | None:
+    """Tokens generated or trained on in the last records, over the time that these took."""
+    tokens = series.tokens()[-WINDOW:]
+    seconds = np.diff(np.array(series.times[-WINDOW:]))
+    good = seconds > 0
+    if not good.any() or not tokens[1:][good].any():
+        return None
+    return float(tokens[1:][good].sum() / seconds[good].sum())
+
+
+def duration(seconds: float) -> str:
+    """45 s, 3 min, 2 h 05."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f}"

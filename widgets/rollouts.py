@@ -1,0 +1,53 @@
+"""The rollouts of a run, all of them: texts at hand, tokens compressed until somebody looks."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+TOKEN_FIELDS = ("tokens", "token_kl", "token_advantage")
+CHUNK_BYTES = 1 << 22
+
+
+class Rollouts:
+    """Follows a run's rollouts. `records` have all but the tokens; `tokens(i)` gives those of record i."""
+
+    def __init__(self, run):
+        self._reader = run.rollouts_reader()
+        self._restarts = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.records: list[dict] = []
+        self._tokens: list[bytes] = []
+        self.first: dict[str, int] = {}  # prompt → its earliest record
+
+    def poll(self) -> bool:
+        """Read what is new; True when there was something."""
+        news = False
+        while records := self._reader.poll(CHUNK_BYTES):
+            if self._reader.restarts != self._restarts:
+                self._restarts = self._reader.restarts
+                self._clear()
+            for record in records:
+                self._add(record)
+            news = True
+        return news
+
+    def _add(self, record: dict) -> None:
+        if not isinstance(record.get("step"), int) or not isinstance(record.get("response"), str):
+            return
+        tokens = {name: record[name] for name in TOKEN_FIELDS if name in record}
+        self._tokens.append(zlib.compress(json.dumps(tokens).encode(), 1))
+        light = {key: value for key, value in record.items() if key not in TOKEN_FIELDS}
+        light["id"] = len(self.records)
+        self.first.setdefault(light.setdefault("prompt", ""), light["id"])
+        self.records.append(light)
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted({record["step"] for record in self.records})
+
+    def tokens(self, record: int) -> dict:
+        """{tokens, token_kl, token_advantage}, as far as the run logged them."""
+        return json.loads(zlib.decompress(self._tokens[record]))

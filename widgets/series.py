@@ -1,0 +1,159 @@
+"""The metrics of one run as columns that grow: what a chart asks for, at a fraction of the records' memory."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterable
+from itertools import chain
+
+import numpy as np
+
+CHUNK_BYTES = 1 << 20
+NUMBERS = {int, float}  # exact types: fast to test, and a bool is no number
+TOKEN_METRICS = ("train/tokens", "train_rollouts/tokens")
+AXES = ("step", "time", "tokens")
+
+
+class Series:
+    """Follow a run's metrics. `generation` changes when what was read no longer holds (a resumed run goes back)."""
+
+    def __init__(self, run):
+        self.run = run
+        self.generation = 0
+        self._reader = run.metrics_reader()
+        self._restarts = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.steps = array("q")
+        self.times = array("d")
+        self._rows: dict[str, array] = {}
+        self._values: dict[str, array] = {}
+        self.not_finite: dict[str, list[int]] = {}  # metric → the first steps at which it was NaN or infinite
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of all metrics so far, in the order in which they first came."""
+        return list(self._values)
+
+    def poll(self, budget_seconds: float = float("inf")) -> bool:
+        """Read what is new; True when there was something. Stops early when the time is up: poll again."""
+        deadline = time.monotonic() + budget_seconds
+        news = False
+        while records := self._reader.poll(CHUNK_BYTES):
+            if self._reader.restarts != self._restarts:
+                self._restarts = self._reader.restarts
+                self.generation += 1
+                self._clear()
+            self.extend(records)
+            news = True
+            if time.monotonic() > deadline:
+                break
+        return news
+
+    def extend(self, records: list[dict]) -> None:
+        """Append records. Each has an integer `step` and a `time`; the rest are metrics, where they are numbers."""
+        if not _all_numbers(records, "step") or not _all_numbers(records, "time"):
+            records = [r for r in records if type(r.get("step")) is int and type(r.get("time")) in NUMBERS]
+        for part in _ascending(records):
+            if self.steps and part[0]["step"] < self.steps[-1]:
+                self._cut(part[0]["step"])
+            self._append(part)
+
+    def _append(self, records: list[dict]) -> None:
+        first = len(self.steps)
+        self.steps.extend([int(record["step"]) for record in records])
+        self.times.extend([record["time"] for record in records])
+        for metric in dict.fromkeys(chain.from_iterable(records)):
+            if metric in ("step", "time"):
+                continue
+            values = [record.get(metric) for record in records]
+            rows = range(first, first + len(records))
+            if not set(map(type, values)) <= NUMBERS:
+                rows = [row for row, value in zip(rows, values) if type(value) in NUMBERS]
+                values = [value for value in values if type(value) in NUMBERS]
+            if values:
+                self._append_metric(metric, rows, values)
+
+    def _append_metric(self, metric: str, rows, values: list[float]) -> None:
+        self._rows.setdefault(metric, array("i")).extend(rows)
+        self._values.setdefault(metric, array("d")).extend(values)
+        if not np.isfinite(sum(values)):
+            bad = self.not_finite.setdefault(metric, [])
+            bad.extend(self.steps[row] for row, value in zip(rows, values) if not np.isfinite(value))
+            del bad[100:]
+
+    def _cut(self, step: int) -> None:
+        """Forget what was logged from `step` on: the run was resumed before it and writes it again."""
+        self.generation += 1
+        keep = int(np.searchsorted(np.frombuffer(self.steps, dtype=np.int64), step))
+        del self.steps[keep:], self.times[keep:]
+        for metric, rows in self._rows.items():
+            n = int(np.searchsorted(np.frombuffer(rows, dtype=np.int32), keep))
+            del rows[n:], self._values[metric][n:]
+        self.not_finite = {m: [s for s in bad if s < step] for m, bad in self.not_finite.items()}
+
+    # -- what charts ask ------------------------------------------------------------------------------------------
+
+    def column(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """(rows, values) of a metric, finite values only; copies, so the series may grow meanwhile."""
+        if metric not in self._values:
+            return np.empty(0, dtype=np.int32), np.empty(0)
+        rows, values = np.array(self._rows[metric], dtype=np.int32), np.array(self._values[metric])
+        finite = np.isfinite(values)
+        return (rows, values) if finite.all() else (rows[finite], values[finite])
+
+    def axis(self, name: str) -> np.ndarray:
+        """Every row's place on an axis: `step`; `time`, in seconds since the first; `tokens`, generated or trained."""
+        if name == "step":
+            return np.array(self.steps, dtype=np.float64)
+        if name == "time":
+            # A clock that was set back moves no point to the left.
+            times = np.maximum.accumulate(np.array(self.times)) if self.times else np.empty(0)
+            return times - times[:1]
+        assert name == "tokens", f"no axis {name!r}; there are {AXES}"
+        return np.cumsum(self.tokens())
+
+    def tokens(self) -> np.ndarray:
+        """Tokens of every row: trained on or generated in it; zero where the run does not say."""
+        tokens = np.zeros(len(self))
+        for metric in TOKEN_METRICS:
+            rows, values = self.column(metric)
+            tokens[rows] = values
+        return tokens
+
+    def latest(self, metric: str) -> float | None:
+        """The last value, finite or not; None before there is one."""
+        values = self._values.get(metric)
+        return values[-1] if values else None
+
+    def table(self, metrics: list[str], start: int, stop: int) -> list[dict]:
+        """Rows start … stop as records again, for the table of numbers."""
+        stop = min(stop, len(self))
+        found = [{"step": self.steps[row], "time": self.times[row]} for row in range(start, stop)]
+        for metric in metrics:
+            if metric not in self._rows:
+                continue
+            rows = np.array(self._rows[metric], dtype=np.int32)
+            for i in range(*np.searchsorted(rows, [start, stop])):
+                found[rows[i] - start][metric] = self._values[metric][i]
+        return found
+
+
+def _all_numbers(records: list[dict], key: str) -> bool:
+    return {type(record.get(key)) for record in records} <= NUMBERS
+
+
+def _ascending(records: list[dict]) -> Iterable[list[dict]]:
+    """Split records where their step goes back."""
+    start = 0
+    for i in range(1, len(records)):
+        if records[i]["step"] < records[i - 1]["step"]:
+            yield records[start:i]
+            start = i
+    if records:
+        yield records[start:]

@@ -1,0 +1,38 @@
+// One question, several models.
+
+export default {
+  render({ model, el }) {
+    const text = make("textarea", { rows: 2, "aria-label": "your message", placeholder: "Ask all models", onkeydown: (event) => {
+      if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); send(); }
+      event.stopPropagation(); // not the notebook's keys
+    } });
+    const ask = make("button", { type: "button", onclick: () => send() }, "Send");
+    const clear = make("button", { type: "button", onclick: () => model.send({ kind: "clear" }) }, "Clear");
+    const turns = make("ol", { class: "lab-cards", "aria-live": "polite" });
+    el.append(make("section", { class: "lab-widget lab-chat", "aria-label": "chat" }, turns, make("div", { class: "lab-tools" }, text, ask, clear)));
+
+    function send() {
+      if (!text.value.trim() || model.get("busy")) return;
+      model.send({ kind: "ask", prompt: text.value });
+      text.value = "";
+    }
+
+    function answerBox(name, answer) {
+      if (!answer) return textBox(name, "…", []);
+      const figures = answer.reward === null ? [] : [["reward", number(answer.reward)]];
+      return textBox(name, answer.error || answer.text, figures);
+    }
+
+    function draw() {
+      const names = model.get("names");
+      turns.replaceChildren(...model.get("turns").map((turn) => make("li", { class: "lab-card" },
+        make("div", { class: "lab-prompt lab-text" }, turn.prompt),
+        make("div", { class: "lab-sides" }, ...names.map((name, i) => answerBox(name, turn.answers[i]))))));
+      ask.disabled = clear.disabled = model.get("busy");
+    }
+
+    model.on("change:turns change:busy", draw);
+    draw();
+    return () => model.off("change:turns change:busy", draw);
+  },
+};

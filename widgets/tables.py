@@ -1,0 +1,133 @@
+"""Completions as static tables: what notebooks keep. Everything a model wrote is escaped: markup shows as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+STYLE = """<style>
+.lab-table {border-collapse: collapse; width: 100%; font: 13px/1.45 var(--jp-ui-font-family, system-ui, sans-serif)}
+.lab-table caption {text-align: left; padding: 4px 8px; opacity: .75}
+.lab-table th {text-align: left; font-weight: 600; padding: 4px 8px; border-bottom: 1px solid #8888}
+.lab-table td {text-align: left; vertical-align: top; padding: 6px 8px; border-bottom: 1px solid #8883}
+.lab-table .lab-text {white-space: pre-wrap; overflow-wrap: anywhere; min-width: 14em}
+.lab-table .lab-number {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
+</style>"""
+ORDERS: dict[str, Callable] = {
+    "reward": lambda record: -record.get("reward", 0.0),
+    "worst": lambda record: record.get("reward", 0.0),
+    "kl": lambda record: -record.get("kl", 0.0),
+    "length": lambda record: -record.get("length", 0),
+    "": lambda record: 0,
+}
+
+
+class Table:
+    """An HTML table with a plain text beside it."""
+
+    def __init__(self, caption: str, columns: list[str], rows: list[list]):
+        self.caption, self.columns, self.rows = caption, columns, rows
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{escape(column)}</th>' for column in self.columns)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
+        caption = f"<caption>{escape(self.caption)}</caption>"
+        return f'{STYLE}<table class="lab-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+    def __repr__(self) -> str:
+        lines = [self.caption]
+        for row in self.rows:
+            lines += [f"  {column}: {value}" for column, value in zip(self.columns, row)] + [""]
+        return "\n".join(lines)
+
+
+def show_completions(
+    run, *, step: int | None = None, n: int = 6, sort: str = "", split: str = "", most_characters: int = 600
+) -> Table:
+    """A table of n completions of a run: prompt, response, reward, KL, length.
+
+    step: the last one that has rollouts by default. sort: `reward` (best first), `worst`, `kl`, `length`, or as
+    written. split: `train` or `validation`; both by default.
+    """
+    records = completions(run, step, split)
+    records = sorted(records, key=_order(sort))[:n]
+    name = _name(run)
+    caption = f"{name}, step {records[0]['step']}" if records else f"{name}: no completions"
+    rows = [
+        [_short(r["prompt"], most_characters), _short(r["response"], most_characters), *_numbers(r)]
+        for r in records
+    ]
+    return Table(caption, ["prompt", "response", "reward", "KL", "tokens"], rows)
+
+
+def compare_completions(
+    a, b, *, step: int | None = None, n: int = 6, sort: str = "", most_characters: int = 600
+) -> Table:
+    """The responses of two runs to the same prompts, side by side, each with its reward.
+
+    step: of both runs; the last of each by default. sort: `gain` orders by how much b's reward is above a's.
+    """
+    of_b = {}
+    for record in completions(b, step):
+        of_b.setdefault(record["prompt"], record)
+    pairs = [(r, of_b.pop(r["prompt"])) for r in completions(a, step) if r["prompt"] in of_b]
+    if sort == "gain":
+        pairs.sort(key=lambda pair: pair[0].get("reward", 0) - pair[1].get("reward", 0))
+    else:
+        pairs.sort(key=lambda pair: _order(sort)(pair[1]))
+    rows = [
+        [_short(x["prompt"], most_characters)]
+        + [cell for one in (x, y) for cell in (_short(one["response"], most_characters), one.get("reward"))]
+        for x, y in pairs[:n]
+    ]
+    caption = f"{len(rows)} of {len(pairs)} prompts that both runs answered"
+    return Table(caption, ["prompt", _name(a), "reward", _name(b), "reward"], rows)
+
+
+def completions(run, step: int | None = None, split: str = "") -> list[dict]:
+    """The rollout records of a step (by default of the last that has any). Raises ValueError for a step without."""
+    from widgets.monitor import as_run
+
+    records = [r for r in as_run(run).rollouts() if not split or r.get("split") == split]
+    if not records:
+        return []
+    steps = sorted({record["step"] for record in records})
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        raise ValueError(f"{_name(run)} has no completions of step {step}; it has those of {steps}")
+    return [record for record in records if record["step"] == step]
+
+
+def _order(sort: str) -> Callable:
+    if sort not in ORDERS:
+        raise ValueError(f"sort={sort!r}; completions sort by {', '.join(filter(None, ORDERS))}")
+    return ORDERS[sort]
+
+
+def _numbers(record: dict) -> list:
+    length = record.get("length")
+    return [
+        record.get("reward"),
+        record.get("kl"),
+        length if record.get("ended", True) else f"{length}, cut off",
+    ]
+
+
+def _cell(value) -> str:
+    if value is None:
+        return "<td></td>"
+    if isinstance(value, float):
+        return f'<td class="lab-number">{value:.3f}</td>'
+    if isinstance(value, int):
+        return f'<td class="lab-number">{value}</td>'
+    return f'<td class="lab-text">{escape(str(value))}</td>'
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most].rstrip() + " …"
+
+
+def _name(run) -> str:
+    from widgets.monitor import as_run
+
+    return as_run(run).name
