@@ -27,6 +27,8 @@ model = typer.Typer(help="Models: fetch one by name, or import Hugging Face weig
 data = typer.Typer(help="Data: raw sets to the files that the trainers read.", no_args_is_help=True)
 app.add_typer(model, name="model")
 app.add_typer(data, name="data")
+on_cluster = typer.Typer(help="Slurm: is it ready for a job?", no_args_is_help=True)
+app.add_typer(on_cluster, name="cluster")
 
 Profile = Annotated[str | None, typer.Option(help="A group of defaults: smoke, laptop, gpu or slurm.")]
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -229,6 +231,50 @@ def stop(run: RunName):
         raise UserError(f"{folder.path} is not running: it is {folder.status}")
     folder.request_stop()
     typer.echo(f"{folder.path} ends with a checkpoint after its current step")
+
+
+@app.command()
+def logs(
+    run: RunName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+):
+    """Show a job's log."""
+    for line in _job_of(run).logs(follow=follow):
+        typer.echo(line.rstrip("\n"))
+
+
+@app.command()
+def cancel(run: RunName):
+    """End a run's job at once, wherever it runs; `stop` saves a checkpoint first."""
+    job = _job_of(run)
+    typer.echo(f"{job.run}: {job.cancel()}")
+
+
+def _job_of(run: str):
+    from aligner_lib.run_tables import find_run
+    from cluster import Job, JobNotFound
+
+    folder = find_run(run, RUNS).path
+    try:
+        return Job.attach(folder)
+    except JobNotFound as error:
+        raise UserError(f"{error}; a run that was started by hand has no job") from None
+
+
+@on_cluster.command("check")
+def cluster_check(
+    resources: Annotated[
+        str | None, typer.Argument(help="A resources file: what it asks for is checked, too.")
+    ] = None,
+    shared: Annotated[Path, typer.Option(help="The folder that run folders will lie in.")] = Path("."),
+    probe: Annotated[bool, typer.Option(help="Start a small job to look at a compute node.")] = True,
+):
+    """Is Slurm ready for a job? Partitions, GPUs, the shared folder, Python, accounting."""
+    from cluster import check
+
+    findings = check(resources, shared, probe)
+    typer.echo("\n".join(map(str, findings)))
+    raise typer.Exit(0 if all(finding.ok or not finding.needed for finding in findings) else 1)
 
 
 # ---- the house ------------------------------------------------------------------------------------------------------

@@ -16,12 +16,13 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
+where = "local"  # local: a process beside this kernel · slurm
 
 # %%
 from aligner_lib.workspace import Workspace
 from widgets import Monitor, curves
 
-lab = Workspace(out, profile, dataset)
+lab = Workspace(out, profile, dataset, where)
 
 # %% [markdown]
 # ## How does a number come out of pairs?

@@ -17,12 +17,13 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
+where = "local"  # local: a process beside this kernel · slurm
 
 # %%
 from aligner_lib.workspace import Workspace
 from widgets import Monitor, curves, show_completions
 
-lab = Workspace(out, profile, dataset)
+lab = Workspace(out, profile, dataset, where)
 
 # %% [markdown]
 # ## One step, by hand
