@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +19,16 @@ from aligner_lib.runs import RunFolder
 
 HEARTBEAT_SECONDS = 2.0
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What somebody asked of a run through its control/ folder."""
+
+    stop: bool = False
+    checkpoint: bool = False
+    changes: dict[str, float] = field(default_factory=dict)  # control → value
+    read: bool = False  # set.json was there
 
 
 class RunWriter:
@@ -91,8 +102,34 @@ class RunWriter:
         for record in records:
             self._rollouts.append(record)
 
-    def stop_requested(self) -> bool:
-        return (self.path / "control" / "stop").exists()
+    def requests(self, controls: tuple[str, ...]) -> Requests:
+        """What the files in control/ ask for. A change that this run can't make is dropped, and said in `message`."""
+        control = self.path / "control"
+        try:
+            written = json.loads((control / "set.json").read_text())
+            changes = {name: float(value) for name, value in written.items() if name in controls}
+            refused = sorted(set(written) - set(changes))
+        except FileNotFoundError:
+            changes, refused = {}, []
+        except (ValueError, TypeError, AttributeError):
+            changes, refused = {}, ["set.json, which is not {name: number}"]
+        if refused:
+            self._info["message"] = (
+                f"not changed: {', '.join(refused)}; this run takes {', '.join(controls) or 'no change'}"
+            )
+        return Requests(
+            (control / "stop").exists(), (control / "checkpoint").exists(), changes, bool(changes or refused)
+        )
+
+    def acknowledge(self, requests: Requests) -> None:
+        """Remove the files of what has been done; `stop` stays until the run is started again."""
+        for name, done in (("checkpoint", requests.checkpoint), ("set.json", requests.read)):
+            if done:
+                (self.path / "control" / name).unlink(missing_ok=True)
+
+    def announce_controls(self, controls: tuple[str, ...]) -> None:
+        """Say in run.json what this run obeys."""
+        self._info["controls"] = ["stop", "checkpoint", *controls]
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 

@@ -25,6 +25,10 @@ class Evaluation:
     rollout_micro_batch_size: int
     seed: int
     run: RunWriter | None  # on the first rank
+    controls = ()
+
+    def change(self, name: str, value: float) -> None:
+        raise AssertionError("an evaluation has no controls")
 
     def step(self, step: int) -> dict[str, float]:
         raise AssertionError("an evaluation has no steps")

@@ -24,6 +24,11 @@ Metrics = dict[str, float]
 
 
 class Trainer(Protocol):
+    controls: tuple[str, ...]  # what can be changed while it runs
+
+    def change(self, name: str, value: float) -> None:
+        """Go on with another value from the next step on."""
+
     def step(self, step: int) -> Metrics:
         """Do step number `step` (the first is 1)."""
 
@@ -50,7 +55,9 @@ class LoopSettings:
 
 def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) -> str:
     """Train to max_steps or until asked to stop; returns the run's status. `run` is None on all ranks but the first."""
-    done = _resume(trainer, settings, run)
+    if run is not None:
+        run.announce_controls(trainer.controls)
+    done, changes = _resume(trainer, settings, run)
     saved = done
     with _stop_signals() as signalled:
         if done == 0:
@@ -64,9 +71,15 @@ def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) ->
             if last or done % settings.val_check_interval == 0:
                 metrics |= _timed_validation(trainer, done)
             _log(run, done, metrics)
-            stop = parallel.from_first_rank((run is not None and run.stop_requested()) or signalled.is_set())
-            if last or stop or done % settings.save_interval == 0:
-                saved = _save(trainer, settings, run, done)
+            asked = parallel.from_first_rank(run.requests(trainer.controls) if run is not None else None)
+            stop = parallel.from_first_rank(asked.stop or signalled.is_set())
+            for name, value in asked.changes.items():
+                trainer.change(name, value)
+            changes |= asked.changes
+            if last or stop or asked.checkpoint or done % settings.save_interval == 0:
+                saved = _save(trainer, settings, run, done, changes)
+            if run is not None:
+                run.acknowledge(asked)
             if stop and not last:
                 where = f"; its checkpoint is of step {saved}" if settings.save_checkpoints else ""
                 return _finish(
@@ -75,7 +88,8 @@ def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) ->
     return _finish(run, "finished", f"{done} steps")
 
 
-def _resume(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) -> int:
+def _resume(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) -> tuple[int, dict]:
+    """Load the latest checkpoint; returns the steps done and the changes that were asked for in them."""
     latest = run.folder.latest_checkpoint() if run is not None and settings.resume else None
     latest = parallel.from_first_rank(latest)
     if latest is None and settings.must_resume:
@@ -83,19 +97,22 @@ def _resume(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) -> 
             "there is no checkpoint to resume from: exp_manager.resume_ignore_no_checkpoint=True starts anew"
         )
     if latest is None:
-        return 0
+        return 0, {}
     trainer.load(latest)
-    return json.loads((latest / "trainer.json").read_text())["step"]
+    state = json.loads((latest / "trainer.json").read_text())
+    for name, value in state["changes"].items():
+        trainer.change(name, value)
+    return state["step"], state["changes"]
 
 
-def _save(trainer: Trainer, settings: LoopSettings, run: RunWriter | None, step: int) -> int:
+def _save(trainer: Trainer, settings: LoopSettings, run: RunWriter | None, step: int, changes: dict) -> int:
     if not settings.save_checkpoints:
         return 0
     aside = parallel.from_first_rank(run.checkpoint_aside(step) if run is not None else None)
     trainer.save(aside)
     parallel.barrier()
     if run is not None:
-        (aside / "trainer.json").write_text(json.dumps({"step": step}))
+        (aside / "trainer.json").write_text(json.dumps({"step": step, "changes": changes}))
         run.accept_checkpoint(aside, step, settings.keep_checkpoints, check=_check_checkpoint)
     parallel.barrier()
     return step

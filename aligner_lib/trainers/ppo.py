@@ -7,7 +7,7 @@ Algorithm: Ouyang et al. 2022 (arXiv:2203.02155), in NeMo-Aligner's form.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.batching import global_batch, length_grouped, share_of_rank
 from aligner_lib.critic import CriticService
 from aligner_lib.datasets import PromptSample
+from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import LossTerms
@@ -29,7 +30,7 @@ from aligner_lib.trainers.ppo_report import experience_metrics, rollout_metrics,
 from aligner_lib.trainers.rate import Rate
 
 
-class KLBoundError(RuntimeError):
+class KLBoundError(UserError):
     """The policy has gone further from its reference than the configured bound."""
 
 
@@ -67,6 +68,15 @@ class PPOTrainer:
     critic_rate: Rate
     settings: PPOSettings
     run: RunWriter | None  # on the first rank
+    controls = ("lr", "kl_coef")
+
+    def change(self, name: str, value: float) -> None:
+        """The actor's learning rate, or the KL coefficient, from the next step on."""
+        if name == "lr":
+            self.rate.held = value
+        else:
+            assert name == "kl_coef", f"PPO has no control {name!r}"
+            self.settings = replace(self.settings, initial_policy_kl_penalty=value)
 
     def step(self, step: int) -> dict[str, float]:
         s, timers = self.settings, Timers()

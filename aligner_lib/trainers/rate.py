@@ -9,14 +9,17 @@ from omegaconf import DictConfig
 from aligner_lib.algorithms.schedule import learning_rate
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rate:
-    """Call it with an optimiser step (the first is 1) for the learning rate."""
+    """Call it with an optimiser step (the first is 1) for the learning rate. `held` is a rate that a user set instead."""
 
     optim: DictConfig  # a config_schema.Optim
     max_steps: int
+    held: float | None = None
 
     def __call__(self, step: int) -> float:
+        if self.held is not None:
+            return self.held
         sched = self.optim.sched
         return learning_rate(
             step,

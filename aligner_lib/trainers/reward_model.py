@@ -35,6 +35,11 @@ class RewardModelTrainer:
     seed: int
     scale: RewardScale = field(default_factory=RewardScale)
     measure_scale: bool = True  # take mean and std from the validation pairs
+    controls = ("lr",)
+
+    def change(self, name: str, value: float) -> None:
+        assert name == "lr", f"reward model training has no control {name!r}"
+        self.rate.held = value
 
     def step(self, step: int) -> dict[str, float]:
         started = time.perf_counter()

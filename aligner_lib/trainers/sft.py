@@ -41,6 +41,11 @@ class SFTTrainer:
     seed: int
     shuffle: bool = True
     answer_only_loss: bool = True
+    controls = ("lr",)
+
+    def change(self, name: str, value: float) -> None:
+        assert name == "lr", f"SFT has no control {name!r}"
+        self.rate.held = value
 
     def step(self, step: int) -> dict[str, float]:
         started = time.perf_counter()

@@ -109,11 +109,11 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
             run.log(step, {"train/loss": 1.0})
             run.log_rollouts([{"step": step, "prompt": "p"}] * 2)
         run.folder.request_stop()
-        assert run.stop_requested()
+        assert run.requests(()).stop
     created = RunFolder(tmp_path).info["created"]
     with writer(tmp_path) as run:
         run.start(3, tensorboard=False)
-        assert not run.stop_requested()
+        assert not run.requests(()).stop
         run.log(4, {"train/loss": 2.0})
     again = RunFolder(tmp_path)
     assert again.series("train/loss") == ([1, 2, 3, 4], [1.0, 1.0, 1.0, 2.0])

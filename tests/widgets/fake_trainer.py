@@ -147,12 +147,12 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
             if kind == "ppo":
                 run.log_rollouts(rollouts(step, metrics, chance))
             asked = run.path / "control" / "checkpoint"
-            if run.stop_requested() or asked.exists():
+            if run.requests(()).stop or asked.exists():
                 aside = run.checkpoint_aside(step)
                 (aside / "weights").write_text("fake")
                 run.accept_checkpoint(aside, step, keep=2, check=lambda folder: None)
                 asked.unlink(missing_ok=True)
-            if run.stop_requested():
+            if run.requests(()).stop:
                 run.finish("stopped")
                 return
         run.finish("finished")
