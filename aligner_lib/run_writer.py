@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from aligner_lib.alarms import Watch, as_record
 from aligner_lib.jsonl import JsonlWriter, truncate_after
 from aligner_lib.runs import RunFolder
 
@@ -71,15 +72,17 @@ class RunWriter:
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
         self._tensorboard = None
+        self._watch = Watch()
 
     def start(self, step: int, *, tensorboard: bool = True) -> None:
         """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off."""
         (self.path / "control").mkdir(exist_ok=True)
         (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
-        for name in ("metrics.jsonl", "rollouts.jsonl"):
+        for name in ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"):
             truncate_after(self.path / name, step if step else -1)
         self._metrics = JsonlWriter(self.path / "metrics.jsonl")
         self._rollouts = JsonlWriter(self.path / "rollouts.jsonl")
+        self._alarms = JsonlWriter(self.path / "alarms.jsonl")
         self._info["heartbeat"]["step"] = step
         if tensorboard:
             self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
@@ -94,6 +97,8 @@ class RunWriter:
         self._metrics.append({"step": step, "time": round(now, 3), **metrics})
         self._info["heartbeat"] = {"time": now, "step": step}
         self._write_info()
+        for alarm in self._watch.check({"step": step, **metrics}):
+            self._alarms.append(as_record(alarm, now))
         if self._tensorboard is not None:
             for name, value in metrics.items():
                 self._tensorboard.add_scalar(name, value, step, walltime=now)

@@ -3,6 +3,7 @@
     run.json        what the run is: kind, status, config, seed, versions, hashes, heartbeat
     metrics.jsonl   one record a step
     rollouts.jsonl  prompts, responses and their scores
+    alarms.jsonl    what asked for a person, and which knob to turn
     checkpoints/    step_000012/, complete once it has this name
     control/        files by which anybody steers the run: `stop`
     job/            the dispatch's own files (cluster/)
