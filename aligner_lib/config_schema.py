@@ -46,7 +46,7 @@ class Model:
     activations_checkpoint_granularity: str | None = None  # selective or full recomputation of activations
     activations_checkpoint_method: str | None = None  # uniform or block, with full
     activations_checkpoint_num_layers: int | None = None  # layers a recomputed chunk
-    offload_adam_states: bool = False  # Adam's moments on the CPU while nothing trains (GPU only)
+    offload_adam_states: bool = False  # accepted for compatibility: moments stay on the device that trains
     optim: Optim = field(default_factory=Optim)
 
 

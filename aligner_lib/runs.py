@@ -52,12 +52,17 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        """One of STATUSES, `waiting` before the run has started, or `lost` when its process died without a word."""
+        """One of STATUSES, `waiting` before the run has started, or `lost` when its process died without a word.
+
+        On another machine the process can't be asked: there a heartbeat older than STALE_SECONDS counts as lost.
+        """
         info = self.info
         status = info.get("status", "waiting")
-        if status == "running" and info.get("host") == os.uname().nodename and not _alive(info["pid"]):
-            return "lost"
-        return status
+        if status != "running":
+            return status
+        here = info.get("host") == os.uname().nodename
+        alive = _alive(info["pid"]) if here else time.time() - info["heartbeat"]["time"] < STALE_SECONDS
+        return "running" if alive else "lost"
 
     @property
     def is_over(self) -> bool:

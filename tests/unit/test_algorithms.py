@@ -175,7 +175,9 @@ def test_the_clip_takes_the_pessimistic_side_for_both_signs(ratio, advantage, lo
     assert clipped.item() == pytest.approx(min(max(ratio, 0.8), 1.2))
 
 
-@pytest.mark.parametrize(("ratio", "advantage", "learns"), [(1.5, 2, False), (0.5, 2, True), (1.5, -2, True), (0.5, -2, False)])
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "learns"), [(1.5, 2, False), (0.5, 2, True), (1.5, -2, True), (0.5, -2, False)]
+)
 def test_only_the_gain_side_of_the_clip_has_no_gradient(ratio, advantage, learns):
     logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
     actor_loss(logprobs, torch.zeros(1), torch.tensor([float(advantage)]), 0.2)[0].sum().backward()
@@ -185,7 +187,9 @@ def test_only_the_gain_side_of_the_clip_has_no_gradient(ratio, advantage, learns
 @given(st.floats(-2, 2), finite, st.floats(0.01, 0.9))
 def test_the_actor_loss_is_never_below_the_unclipped_one(log_ratio, advantage, eps):
     ratio = torch.tensor([log_ratio], dtype=torch.float64)
-    losses, ratios, _ = actor_loss(ratio, torch.zeros_like(ratio), torch.tensor([advantage], dtype=torch.float64), eps)
+    losses, ratios, _ = actor_loss(
+        ratio, torch.zeros_like(ratio), torch.tensor([advantage], dtype=torch.float64), eps
+    )
     assert losses.item() >= (-advantage * ratios).item() - 1e-9
 
 
@@ -226,14 +230,19 @@ def test_the_preference_loss_stays_finite(difference):
 
 
 def test_the_rate_warms_up_peaks_and_decays():
-    rates = [learning_rate(step, peak=1.0, max_steps=6, warmup_steps=1, constant_steps=1, min_lr=0.2) for step in range(1, 8)]
+    rates = [
+        learning_rate(step, peak=1.0, max_steps=6, warmup_steps=1, constant_steps=1, min_lr=0.2)
+        for step in range(1, 8)
+    ]
     # one step at half the peak, four of a half cosine from 1 to 0.2, then 0.2
     cosine = [0.2 + 0.4 * (1 + math.cos(math.pi * i / 4)) for i in range(5)]
     assert rates == pytest.approx([0.5, *cosine, 0.2])
 
 
 def test_a_constant_rate_stays():
-    assert [learning_rate(s, peak=3.0, max_steps=4, warmup_steps=2, name="constant") for s in (1, 2, 3, 4, 99)] == [1, 2, 3, 3, 3]
+    assert [
+        learning_rate(s, peak=3.0, max_steps=4, warmup_steps=2, name="constant") for s in (1, 2, 3, 4, 99)
+    ] == [1, 2, 3, 3, 3]
 
 
 def test_an_unknown_schedule_is_named():
@@ -244,7 +253,9 @@ def test_an_unknown_schedule_is_named():
 @given(st.integers(1, 50), st.integers(0, 60), st.integers(0, 20), st.floats(0, 1))
 def test_the_rate_lies_between_its_bounds_and_falls_after_the_warm_up(max_steps, warmup, constant, min_lr):
     rates = [
-        learning_rate(s, peak=1.0, max_steps=max_steps, warmup_steps=warmup, constant_steps=constant, min_lr=min_lr)
+        learning_rate(
+            s, peak=1.0, max_steps=max_steps, warmup_steps=warmup, constant_steps=constant, min_lr=min_lr
+        )
         for s in range(1, max_steps + 2)
     ]
     assert all(0 < rate <= 1 or rate == min_lr for rate in rates)

@@ -93,14 +93,23 @@ def pair(chosen: str, rejected: str) -> list[dict]:
 
 
 def test_pairs_are_lines_two_by_two_and_end_with_the_stop_token(jsonl, tokenizer):
-    (sample,), _ = load_pairs([jsonl(*pair("User: hi\n\nAssistant: hello", "User: hi\n\nAssistant: go"))], tokenizer, 64)
+    (sample,), _ = load_pairs(
+        [jsonl(*pair("User: hi\n\nAssistant: hello", "User: hi\n\nAssistant: go"))], tokenizer, 64
+    )
     assert sample.chosen == tokenizer.encode("User: hi\n\nAssistant: hello") + [tokenizer.eos_id]
     assert sample.rejected == tokenizer.encode("User: hi\n\nAssistant: go") + [tokenizer.eos_id]
     assert len(sample) == max(len(sample.chosen), len(sample.rejected))
 
 
 def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
-    file = jsonl(*pair("a", "a"), *pair("good", "bad"), *pair(LONG, "b"), *pair("c", " "), *pair("fine", "poor"), {"text": "alone"})
+    file = jsonl(
+        *pair("a", "a"),
+        *pair("good", "bad"),
+        *pair(LONG, "b"),
+        *pair("c", " "),
+        *pair("fine", "poor"),
+        {"text": "alone"},
+    )
     samples, dropped = load_pairs([file], tokenizer, 64)
     assert [tokenizer.decode(sample.chosen) for sample in samples] == ["good", "fine"]
     assert dropped.total == 6

@@ -43,7 +43,11 @@ def test_no_file_is_no_record(path):
 @given(st.data())
 def test_any_way_of_arriving_gives_the_same_records(tmp_path_factory, data):
     """Bytes come in pieces cut anywhere, within a line and within a character."""
-    values = st.recursive(st.none() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=5)
+    values = st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda v: st.lists(v) | st.dictionaries(st.text(), v),
+        max_leaves=5,
+    )
     records = data.draw(st.lists(st.dictionaries(st.text(), values), max_size=6))
     content = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
@@ -83,7 +87,9 @@ def test_nuls_are_blocks_not_yet_written(path):
     assert reader.skipped == 0
 
 
-@pytest.mark.parametrize("bad", [b"no json\n", b"[1, 2]\n", b"7\n", b'{"step": 1}}\n', b"\xff\xfe\n", b'{"a":1},{"b":2}\n'])
+@pytest.mark.parametrize(
+    "bad", [b"no json\n", b"[1, 2]\n", b"7\n", b'{"step": 1}}\n', b"\xff\xfe\n", b'{"a":1},{"b":2}\n']
+)
 def test_a_line_that_is_no_object_is_skipped_and_counted(path, bad):
     path.write_bytes(line(1) + bad + line(2))
     reader = JsonlReader(path)
@@ -129,7 +135,11 @@ def test_a_line_longer_than_the_bound_is_read_whole(path):
 # ---- what a resumed run cuts off ------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 9), max_size=12), st.integers(-1, 10), st.binary(max_size=6).filter(lambda b: b"\n" not in b))
+@given(
+    st.lists(st.integers(0, 9), max_size=12),
+    st.integers(-1, 10),
+    st.binary(max_size=6).filter(lambda b: b"\n" not in b),
+)
 def test_a_resumed_run_keeps_what_came_up_to_its_checkpoint(tmp_path_factory, numbers, step, torn):
     path = tmp_path_factory.mktemp("jsonl") / "records.jsonl"
     path.write_bytes(b"".join(map(line, sorted(numbers))) + torn)

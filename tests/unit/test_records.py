@@ -32,7 +32,9 @@ def test_prompt_and_response_come_apart_again():
 def test_chosen_rows_lose_columns_that_none_of_them_uses():
     batch = rollouts(([1], [2, 3, 4]), ([5, 6], [7]), ([8], [9]))
     table = torch.arange(9.0).reshape(3, 3)  # predictions are one column fewer than tokens
-    experience = Experience(**vars(batch), mask=table, logprobs=table, values=table, advantages=table, returns=table)
+    experience = Experience(
+        **vars(batch), mask=table, logprobs=table, values=table, advantages=table, returns=table
+    )
     chosen = experience.rows([2, 1])
     assert chosen.tokens.tolist() == [[8, 9, PAD], [5, 6, 7]]
     assert chosen.lengths.tolist() == [2, 3]
@@ -45,4 +47,6 @@ def test_rows_keep_their_tokens(rows, data):
     index = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=6))
     batch = TokenBatch(*pad_rows(rows, PAD)).rows(index)
     assert batch.tokens.shape[1] == max(len(rows[i]) for i in index)
-    assert [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths)] == [rows[i] for i in index]
+    assert [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths)] == [
+        rows[i] for i in index
+    ]

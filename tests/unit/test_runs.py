@@ -30,7 +30,13 @@ def change_info(path, **changes) -> None:
 
 def test_a_run_that_is_not_there_is_empty(tmp_path):
     run = RunFolder(tmp_path / "none")
-    assert (run.status, run.kind, run.info, run.metrics(), run.latest_checkpoint()) == ("waiting", "", {}, [], None)
+    assert (run.status, run.kind, run.info, run.metrics(), run.latest_checkpoint()) == (
+        "waiting",
+        "",
+        {},
+        [],
+        None,
+    )
     assert run.heartbeat_age == float("inf")
     assert not run.is_over
     assert not run.path.exists()
@@ -51,7 +57,20 @@ def test_a_run_tells_what_it_is(tmp_path):
     assert [record["step"] for record in seen.follow()] == [1, 2]
     assert seen.series("train/loss") == ([1, 2], [2.5, 1.5])
     assert seen.series("validation/loss") == ([2], [2.0])
-    wanted = {"name", "kind", "status", "message", "config", "seed", "versions", "git_commit", "hashes", "created", "pid", "host"}
+    wanted = {
+        "name",
+        "kind",
+        "status",
+        "message",
+        "config",
+        "seed",
+        "versions",
+        "git_commit",
+        "hashes",
+        "created",
+        "pid",
+        "host",
+    }
     assert wanted | {"max_steps", "heartbeat"} <= set(seen.info)
     assert {"python", "torch", "megatron-core"} <= set(seen.info["versions"])
 
@@ -99,7 +118,9 @@ def test_the_heartbeat_goes_on_between_steps(tmp_path, monkeypatch):
         run.start(0, tensorboard=False)
         before = RunFolder(tmp_path).info["heartbeat"]["time"]
         pause = threading.Event()
-        assert any(RunFolder(tmp_path).info["heartbeat"]["time"] > before or pause.wait(0.01) for _ in range(1000))
+        assert any(
+            RunFolder(tmp_path).info["heartbeat"]["time"] > before or pause.wait(0.01) for _ in range(1000)
+        )
 
 
 def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path):
@@ -137,13 +158,17 @@ def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypat
         run.start(0, tensorboard=False)
         monkeypatch.setattr("pathlib.Path.write_text", full)
         raise RuntimeError("the first error")
-    assert json.loads((tmp_path / "run.json").read_text())["status"] == "running"  # the last thing that was written
+    assert (
+        json.loads((tmp_path / "run.json").read_text())["status"] == "running"
+    )  # the last thing that was written
 
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def checkpoint(run: RunWriter, step: int, keep: int = 1, check=lambda _: None, content: str = "whole") -> None:
+def checkpoint(
+    run: RunWriter, step: int, keep: int = 1, check=lambda _: None, content: str = "whole"
+) -> None:
     aside = run.checkpoint_aside(step)
     (aside / "weights").write_text(content)
     run.accept_checkpoint(aside, step, keep, check)
@@ -197,4 +222,8 @@ def test_runs_are_found_newest_first(tmp_path):
             pass
         writer(tmp_path / place).finish("finished")
         change_info(tmp_path / place, created=100 - age)
-    assert [run.path.relative_to(tmp_path).as_posix() for run in find_runs(tmp_path)] == ["deep/er/b", "deep/c", "a"]
+    assert [run.path.relative_to(tmp_path).as_posix() for run in find_runs(tmp_path)] == [
+        "deep/er/b",
+        "deep/c",
+        "a",
+    ]

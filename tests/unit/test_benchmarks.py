@@ -1,0 +1,173 @@
+"""The benchmarks' bookkeeping: medians, ratios, tables, equal work. How fast anything is, no test says."""
+
+import json
+import multiprocessing
+import time
+
+import pytest
+from rich.console import Console
+
+from benchmarks.contest import Contestant, Rounds, compete
+from benchmarks.measure import Comparison, ImportTime, Round, Side, StepCost
+from benchmarks.setting import Setting
+from benchmarks.table import table_of, verdict
+
+
+def side(name, seconds, tokens=100, losses=(2.0, 1.0)):
+    return Side(name, "", Round(9.0, tokens, losses), [Round(s, tokens) for s in seconds])
+
+
+def comparison(*sides):
+    return Comparison("SFT", "real tokens/s", list(sides), aim=1.5)
+
+
+def shown(table) -> str:
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(table)
+    return console.export_text()
+
+
+def test_speed_is_real_tokens_a_second():
+    assert Round(seconds=4.0, tokens=100).speed == 25.0
+
+
+def test_ratio_is_the_median_over_neighbouring_rounds():
+    ours, theirs = side("ours", [1.0, 2.0, 4.0]), side("theirs", [2.0, 3.0, 10.0])
+    # 2/1, 3/2 and 10/4: the machine was slower in each round, for both
+    assert comparison(ours, theirs).ratio(theirs) == 2.0
+
+
+def test_the_warm_up_counts_nowhere():
+    result = comparison(side("ours", [1.0]), side("theirs", [2.0])).as_dict()
+    assert [s["median"] for s in result["sides"]] == [100.0, 50.0]
+
+
+def test_equal_work_passes():
+    comparison(side("ours", [1.0]), side("theirs", [2.0], losses=(2.0001, 1.0))).check_equal_work()
+
+
+def test_other_token_counts_are_no_comparison():
+    with pytest.raises(AssertionError, match="ours counted 100 real tokens, theirs 101"):
+        comparison(side("ours", [1.0]), side("theirs", [2.0], tokens=101)).check_equal_work()
+
+
+def test_other_losses_are_no_comparison():
+    with pytest.raises(AssertionError, match="step 2: the loss of ours is 1.000000, that of theirs 1.010000"):
+        comparison(side("ours", [1.0]), side("theirs", [2.0], losses=(2.0, 1.01))).check_equal_work()
+
+
+def test_a_side_with_its_own_order_shows_no_losses():
+    comparison(side("ours", [1.0]), side("theirs", [2.0], losses=())).check_equal_work()
+
+
+def test_missing_rounds_are_no_comparison():
+    with pytest.raises(ValueError):
+        comparison(side("ours", [1.0, 1.0]), side("theirs", [2.0])).check_equal_work()
+
+
+def test_step_cost_by_hand():
+    cost = StepCost(
+        [3.0, 2.4, 5.0],
+        [{"generate": 1.0, "train": 1.0}, {"generate": 1.0, "train": 1.0}, {"generate": 2.0, "train": 3.0}],
+    )
+    assert cost.bare == [2.0, 2.0, 5.0]
+    assert cost.ratio == pytest.approx(1.2)
+    assert cost.as_dict()["passes"] == {"generate": 1.0, "train": 1.0}
+
+
+def test_tables_show_figures_and_verdicts():
+    text = shown(table_of(comparison(side("Aligner Lab", [1.0, 2.0]), side("TRL", [1.4, 2.8]))))
+    assert "75" in text and "50 – 100" in text and "1.40 ×" in text and "≥ 1.5 missed" in text
+    text = shown(table_of(StepCost([2.2], [{"generate": 2.0}])))
+    assert "generate" in text and "1.10 ×" in text and "≤ 1.25 reached" in text
+    assert "4.00" in shown(table_of(ImportTime([6.0, 4.0, 5.0])))
+
+
+def test_an_aim_is_reached_at_its_value():
+    assert verdict(1.5, 1.5, at_least=True).endswith("reached")
+    assert verdict(1.26, 1.25, at_least=False).endswith("missed")
+
+
+def test_results_are_json():
+    results = [
+        comparison(side("ours", [1.0]), side("theirs", [2.0])),
+        StepCost([1.0], [{"generate": 1.0}]),
+        ImportTime([1.0]),
+    ]
+    assert (
+        json.loads(json.dumps([r.as_dict() for r in results]))[0]["sides"][1]["ours_is_times_as_fast"] == 2.0
+    )
+
+
+# ---- the contest, with sides that compute nothing --------------------------------------------------------------------
+
+
+def counts(setting, connection):
+    rounds = Rounds(setting, connection)
+    while True:
+        rounds.begin()
+        time.sleep(0.001)  # work that takes time; nothing waits for it
+        rounds.end(tokens=10, losses=(1.0,))
+
+
+def fails(setting, connection):
+    Rounds(setting, connection).begin()
+    raise RuntimeError("out of memory, say")
+
+
+def test_sides_take_turns_in_processes_of_their_own(tmp_path):
+    said = []
+    result = compete(
+        "nothing",
+        [Contestant("a", "", counts), Contestant("b", "", counts)],
+        Setting(tmp_path, repeats=2),
+        aim=1.0,
+        say=said.append,
+    )
+    assert [len(side.rounds) for side in result.sides] == [2, 2]
+    assert all(side.warm_up.tokens == 10 for side in result.sides)
+    assert len(said) == 2
+    assert not [process for process in multiprocessing.active_children() if process.is_alive()]
+
+
+def test_a_side_that_fails_is_named_with_its_last_words(tmp_path):
+    with pytest.raises(RuntimeError, match=r"the side 'b' ended early(.|\n)*out of memory, say"):
+        compete(
+            "nothing", [Contestant("a", "", counts), Contestant("b", "", fails)], Setting(tmp_path), aim=1.0
+        )
+
+
+# ---- forced stops ----------------------------------------------------------------------------------------------------
+
+
+def test_forced_stops_draw_the_stop_token_then_and_not_before():
+    torch = pytest.importorskip("torch")
+    from benchmarks.forced_stops import StopsAtProcessor
+
+    processor = StopsAtProcessor([1, 2], prompt_width=3, stop_id=0)
+    first = processor(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 5))
+    assert first.softmax(-1)[:, 0].tolist() == [1.0, 0.0]
+    second = processor(torch.zeros(2, 4, dtype=torch.int64), torch.zeros(2, 5))
+    assert second.softmax(-1)[1, 0] == 1.0
+
+
+@pytest.mark.megatron
+def test_our_responses_have_the_forced_lengths_when_rows_leave():
+    from aligner_lib.megatron import parallel
+    from aligner_lib.megatron.generate import Sampling, generate
+    from aligner_lib.megatron.model import Numerics, build_model
+    from aligner_lib.models.smoke import ARCHITECTURE
+    from benchmarks.forced_stops import StopsAt
+
+    parallel.initialize()
+    lengths = [5, 1, 3, 9, 2]
+    prompts = [[7], [3, 4, 5], [9, 8], [1, 2, 3, 4], [6, 6]]
+    model = StopsAt(build_model(ARCHITECTURE, Numerics()), prompts, lengths, stop_id=2)
+    responses = generate(
+        model, prompts, [0, 1, 2, 3, 4], Sampling(max_length=20), stop_id=2, micro_batch_size=3
+    )
+    assert [len(response.tokens) for response in responses] == lengths
+    assert all(
+        response.ended and response.tokens.index(2) == len(response.tokens) - 1 for response in responses
+    )
+    parallel.shutdown()
