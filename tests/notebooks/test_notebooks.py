@@ -1,0 +1,114 @@
+"""The notebooks as they are committed, and the tutorial with the smoke profile as a user runs it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+
+
+def cells(path: Path, kind: str) -> list[dict]:
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+def aligner(*words: str, timeout: float = 900) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "aligner_lib", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_notebooks_are_those_that_the_sources_make():
+    done = subprocess.run(
+        [sys.executable, "notebooks/build.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"run `python notebooks/build.py`: {done.stdout}{done.stderr}"
+    assert [path.stem for path in NOTEBOOKS] == [
+        path.stem for path in sorted((ROOT / "notebooks/src").glob("[0-9]*.py"))
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_outputs_are_committed(path):
+    for cell in cells(path, "code"):
+        assert cell["outputs"] == [] and cell["execution_count"] is None
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_parameters_are_literals_and_cells_are_short(path):
+    parameters = [cell for cell in cells(path, "code") if "parameters" in cell["metadata"].get("tags", [])]
+    assert len(parameters) == 1
+    for statement in ast.parse("".join(parameters[0]["source"])).body:
+        assert isinstance(statement, ast.Assign)
+        ast.literal_eval(statement.value)
+    for cell in cells(path, "code"):
+        assert "".join(cell["source"]).count("\n") < 25
+
+
+@pytest.fixture(scope="session")
+def tutorial(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("tutorial")
+    aligner("tutorial", "--profile", "smoke", "--out", str(out))
+    return out
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+def test_the_smoke_tutorial_reaches_its_figures(tutorial):
+    summary = json.loads((tutorial / "summary.json").read_text())
+    assert summary["profile"] == "smoke" and len(summary["seconds"]) == len(NOTEBOOKS)
+    assert summary["peak_memory_gib"] <= 2
+    assert summary["sft"]["val_loss_after"] <= 0.7 * summary["sft"]["val_loss_before"]
+    assert summary["rm"]["first_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert summary["rm"]["val_acc"] >= 0.9
+    ppo = summary["ppo"]
+    assert ppo["val_reward_ppo"] - ppo["val_reward_sft"] >= ppo["val_reward_sft_std"]
+    assert 0 < ppo["kl_per_token"] < 2
+    assert {"mean_length_sft", "mean_length_ppo", "win_rate"} <= ppo.keys()
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+def test_the_report_opens_offline_and_pictures_are_in_it(tutorial):
+    from aligner_lib.report import external_references
+
+    page = (tutorial / "report.html").read_text()
+    assert external_references(page) == []
+    assert page.count("data:image/png;base64,") >= 8
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+def test_executed_notebooks_are_small_and_show_the_monitor_as_a_picture(tutorial):
+    for path in (tutorial / "notebooks").glob("*.ipynb"):
+        assert path.stat().st_size < 1_000_000, path.name
+    pictures = [
+        output["metadata"]["image/png"]["alt"]
+        for cell in cells(tutorial / "notebooks" / "05_ppo.ipynb", "code")
+        for output in cell["outputs"]
+        if "alt" in output.get("metadata", {}).get("image/png", {})
+    ]
+    assert any("finished" in alt or "KL" in alt for alt in pictures)
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+def test_the_last_notebook_alone_makes_up_what_is_missing_and_says_so(tmp_path):
+    aligner("tutorial", "--profile", "smoke", "--only", "06", "--out", str(tmp_path))
+    text = (tmp_path / "notebooks" / "06_compare.ipynb").read_text()
+    assert (
+        "there is no SFT run" in text and "there is no reward model" in text and "there is no PPO run" in text
+    )
+    assert "kl_per_token" in json.loads((tmp_path / "summary.json").read_text())["ppo"]
