@@ -1,5 +1,7 @@
 """Make the notebooks from their sources: `python notebooks/build.py` (`--check` only compares).
 
+    python notebooks/build.py --record runs/tutorial-laptop-…/summary.json    take over a run's figures
+
 Sources are py:percent files in src/. `{{laptop.sft.val_loss_after}}` stands for a figure in recorded.json, which a run
 of this project wrote; `{{card}}` and `{{map}}` for a notebook's card and its place in the pipeline.
 """
@@ -86,5 +88,14 @@ def main(check: bool) -> int:
     return 1 if check and stale else 0
 
 
+def record(summary: Path) -> None:
+    """Put a tutorial's summary into recorded.json, under its profile."""
+    figures = json.loads(summary.read_text())
+    recorded = json.loads((HERE / "recorded.json").read_text()) | {figures["profile"]: figures}
+    (HERE / "recorded.json").write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
+
+
 if __name__ == "__main__":
+    if "--record" in sys.argv:
+        record(Path(sys.argv[sys.argv.index("--record") + 1]))
     sys.exit(main("--check" in sys.argv))
