@@ -46,6 +46,7 @@ class Chart:
     lines: tuple[Line, ...] = field(default_factory=tuple)
     hint: str = ""
     unit: str = ""
+    exact: bool = False  # a schedule, not a measurement: never smoothed
 
 
 def chart(title: str, *lines: tuple, hint: str = "", unit: str = "") -> Chart:
@@ -67,7 +68,7 @@ _LOSS = chart(
 _GRAD_NORM = chart(
     "Gradient norm", ("train", "train/grad_norm", "train_optim/grad_norm"), hint="Steady; spikes are clipped."
 )
-_LEARNING_RATE = chart("Learning rate", ("train", "train/lr", "train_optim/lr"))
+_LEARNING_RATE = Chart("Learning rate", (Line("train", ("train/lr", "train_optim/lr")),), exact=True)
 _STEP_TIME = chart("Step time", ("train", "train/step_time"), unit="s")
 
 SFT = (_LOSS, _GRAD_NORM, _LEARNING_RATE, _STEP_TIME)

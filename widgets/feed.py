@@ -120,7 +120,13 @@ class Feed:
             "runs": [progress(run, series) for run, series in zip(self.runs, self.series)],
             "timers": [charts.timers(series) for series in self.series],
             "charts": [
-                {"title": c.title, "hint": c.hint, "unit": c.unit, "lines": [line.label for line in c.lines]}
+                {
+                    "title": c.title,
+                    "hint": c.hint,
+                    "unit": c.unit,
+                    "exact": c.exact,
+                    "lines": [line.label for line in c.lines],
+                }
                 for c in self.charts
             ],
             "records": [len(series) for series in self.series],

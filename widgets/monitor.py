@@ -16,7 +16,7 @@ from widgets.series import AXES
 from widgets.wire import finite
 
 UPDATE_SECONDS = 0.5
-ATTACH_SECONDS = 1.5  # a longer history is read in the background
+ATTACH_SECONDS = 0.8  # a longer history is read in the background
 PICTURE_SECONDS = 60.0
 
 

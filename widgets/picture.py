@@ -97,6 +97,7 @@ def draw(
 
 def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -> None:
     several = len(series) > 1
+    smoothing = 0 if chart.exact else smoothing
     for r, one in enumerate(series):
         x = one.axis(axis)
         for k, line in enumerate(chart.lines):

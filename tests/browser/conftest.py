@@ -44,7 +44,7 @@ def browser():
 @pytest.fixture
 def page(lab, browser):
     context = browser.new_context(viewport={"width": 1280, "height": 1000})
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(60_000)
     notebook = Page(context.new_page(), lab)
     yield notebook
     notebook.close()
@@ -69,7 +69,7 @@ def trainer(tmp_path):
         command = [sys.executable, fake_trainer.__file__, str(tmp_path / name), *arguments]
         processes.append(subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}))
         run = RunFolder(tmp_path / name)
-        wait_for(lambda: run.metrics(), 30, "the fake trainer wrote nothing")
+        wait_for(lambda: run.metrics(), 60, "the fake trainer wrote nothing")
         return run
 
     yield start

@@ -141,7 +141,7 @@ class Page:
         )
 
     def wait_for_points(self, count: int, line: str = "0/0/0") -> None:
-        wait_for(lambda: len(self.points(line)) >= count, 30, f"the chart never had {count} points")
+        wait_for(lambda: len(self.points(line)) >= count, 60, f"the chart never had {count} points")
 
     def close(self) -> None:
         """End the notebook's kernel: it would go on following its run."""

@@ -61,7 +61,7 @@ def test_stop_during_await_ends_the_run_with_a_checkpoint(page, trainer):
     page.show("stop.ipynb", f"{START}\nmonitor = Monitor({str(run.path)!r})\nmonitor", "await monitor")
     page.wait_for_points(3)
     page.page.get_by_role("button", name="Stop after this step").click()
-    wait_for(lambda: run.status == "stopped", 10, "the run did not stop")
+    wait_for(lambda: run.status == "stopped", 60, "the run did not stop")
     assert run.latest_checkpoint() is not None
     page.page.get_by_text("was stopped after step").wait_for()
 
@@ -75,7 +75,7 @@ def test_stop_during_a_blocking_cell_works_on_the_next_chance(page, trainer):
     page.page.get_by_role("button", name="Stop after this step").click()
     page.wait_for_points(len(page.points()) + 5)  # it is drawn live even while the cell blocks
     go_on.touch()
-    wait_for(lambda: run.status == "stopped", 10, "the run did not stop")
+    wait_for(lambda: run.status == "stopped", 60, "the run did not stop")
 
 
 def test_failure_is_told(page, trainer):
@@ -111,15 +111,15 @@ def test_zoom_hover_table_and_axes_by_keyboard(page, trainer):
     assert chart.get_attribute("aria-valuetext").startswith("step 2: ")
     page.page.keyboard.press("End")
     page.page.keyboard.press("+")
-    wait_for(lambda: float(chart.get_attribute("aria-valuemin")) > 50, 5, "no zoom")
+    wait_for(lambda: float(chart.get_attribute("aria-valuemin")) > 50, 60, "no zoom")
     page.page.keyboard.press("Escape")
-    wait_for(lambda: float(chart.get_attribute("aria-valuemin")) == 1, 5, "no way back")
+    wait_for(lambda: float(chart.get_attribute("aria-valuemin")) == 1, 60, "no way back")
     page.page.get_by_role("button", name="Numbers").press("Enter")
     page.page.get_by_text("records 151 to 200 of 200").wait_for()
     page.page.get_by_role("button", name="Earlier").press("Enter")
     page.page.get_by_text("records 101 to 150 of 200").wait_for()
     page.page.get_by_label("over").select_option("time")
-    wait_for(lambda: page.points()[0] == 0, 5, "the axis did not change")
+    wait_for(lambda: page.points()[0] == 0, 60, "the axis did not change")
     page.page.get_by_label("add a chart").select_option("train_optim/grad_norm")
     page.page.get_by_role("slider", name="train_optim/grad_norm").wait_for()
 
@@ -127,8 +127,8 @@ def test_zoom_hover_table_and_axes_by_keyboard(page, trainer):
 def test_drag_zooms_into_detail(page, trainer, tmp_path):
     run = trainer("run", steps=5000, kind="sft")
     page.show("drag.ipynb", f"{START}\nMonitor({str(run.path)!r})")
-    wait_for(lambda: run.is_over, 30)
-    wait_for(lambda: page.points() and page.points()[-1] == 5000, 20)
+    wait_for(lambda: run.is_over, 60)
+    wait_for(lambda: page.points() and page.points()[-1] == 5000, 60)
     assert len(page.points()) <= 2000
     box = page.page.get_by_role("slider", name="Loss").bounding_box()
     page.page.mouse.move(box["x"] + 100, box["y"] + 60)
@@ -136,7 +136,7 @@ def test_drag_zooms_into_detail(page, trainer, tmp_path):
     page.page.mouse.move(box["x"] + 150, box["y"] + 60, steps=4)
     page.page.mouse.up()
     detail = "() => document.querySelector('.lab-monitor').lab.store.detail?.lines.get('0/0/0').x"
-    xs = wait_for(lambda: page.page.evaluate(detail), 10, "no detail came")
+    xs = wait_for(lambda: page.page.evaluate(detail), 60, "no detail came")
     assert xs == list(range(int(xs[0]), int(xs[-1]) + 1)), "every record of the view"
     page.page.get_by_role("button", name="Show all").click()
 
@@ -153,7 +153,7 @@ def test_several_runs_share_charts_and_alarms_name_theirs(page, trainer):
 
 def test_a_recording_plays(page, trainer):
     run = trainer("run", steps=40, seconds=0.1)
-    wait_for(lambda: run.is_over, 30)
+    wait_for(lambda: run.is_over, 60)
     page.show(
         "play.ipynb",
         f"from widgets import Monitor, Recording\nMonitor(Recording({str(run.path)!r}, speed=0.2))",
@@ -163,7 +163,7 @@ def test_a_recording_plays(page, trainer):
     page.page.get_by_label("recorded, at").select_option("100")
     page.wait_for_points(40)
     page.page.get_by_role("button", name="Play again").click()
-    wait_for(lambda: 0 < len(page.points()) < 40, 5, "it did not begin again")
+    wait_for(lambda: 0 < len(page.points()) < 40, 60, "it did not begin again")
     assert page.page.get_by_role("button", name="Stop after this step").is_hidden()
 
 

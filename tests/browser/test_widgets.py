@@ -18,10 +18,10 @@ job = Job()
 
 def test_completions_are_text_and_all_of_the_history(page, trainer):
     run = trainer("run", steps=30)
-    wait_for(lambda: run.is_over, 20)
+    wait_for(lambda: run.is_over, 60)
     page.show("texts.ipynb", f"from widgets import Completions\nCompletions({str(run.path)!r})")
     cards = page.page.locator(".lab-card")
-    wait_for(lambda: cards.count() == 4, 10)
+    wait_for(lambda: cards.count() == 4, 60)
     assert "<script>window.stolen = 2</script>" in page.page.locator(".lab-cards").inner_text()
     assert page.page.evaluate("() => window.stolen") is None
     assert page.page.locator(".lab-cards script, .lab-cards img").count() == 0
@@ -32,7 +32,7 @@ def test_completions_are_text_and_all_of_the_history(page, trainer):
     page.page.get_by_label("find text").fill("boil an egg")
     page.page.get_by_text("1 to 8 of 30").wait_for()
     page.page.get_by_label("sorted by").select_option("best reward")
-    wait_for(lambda: rewards(page) == sorted(rewards(page), reverse=True), 5)
+    wait_for(lambda: rewards(page) == sorted(rewards(page), reverse=True), 60)
     page.page.get_by_label("first answer beside it").check()
     page.page.get_by_text("first answer · step 1").first.wait_for()
     page.page.get_by_label("tokens by").select_option("KL")
@@ -47,7 +47,7 @@ def test_completions_follow_the_run_and_survive_a_reload(page, trainer):
     run = trainer("run", steps=300, seconds=0.2)
     page.show("follow.ipynb", f"from widgets import Completions\nCompletions({str(run.path)!r})")
     first = page.page.locator(".lab-step output").inner_text()
-    wait_for(lambda: page.page.locator(".lab-step output").inner_text() != first, 10, "no new step came")
+    wait_for(lambda: page.page.locator(".lab-step output").inner_text() != first, 60, "no new step came")
     page.save()
     page.reload()
     page.page.get_by_text(", the latest").wait_for()
@@ -59,16 +59,16 @@ def test_the_panel_steers_a_running_job(page, trainer):
     page.show("panel.ipynb", JOB, f"from widgets import JobPanel\nJobPanel({str(run.path)!r}, job)")
     assert "<b>step 2</b>" in page.page.get_by_role("region", name="end of the log").inner_text()
     page.page.get_by_role("button", name="Checkpoint now").click()
-    wait_for(run.latest_checkpoint, 10, "no checkpoint")
+    wait_for(run.latest_checkpoint, 60, "no checkpoint")
     page.page.get_by_label("KL coefficient", exact=True).fill("0.05")
     page.page.get_by_role("button", name="set KL coefficient").click()
-    wait_for(lambda: run.metrics()[-1]["train_rollouts/kl_coef"] == 0.05, 10, "the run did not take it over")
+    wait_for(lambda: run.metrics()[-1]["train_rollouts/kl_coef"] == 0.05, 60, "the run did not take it over")
     assert not (run.path / "control" / "set.json").exists()
     page.page.get_by_role("button", name="Cancel").click()
     page.page.get_by_role("button", name="Cancel without a checkpoint?").click()
     page.page.get_by_text("cancelled").first.wait_for()
     page.page.get_by_role("button", name="Stop after this step").click()
-    wait_for(lambda: run.status == "stopped", 10, "the run did not stop")
+    wait_for(lambda: run.status == "stopped", 60, "the run did not stop")
 
 
 def test_pairs_and_chat(page, tmp_path):

@@ -3,6 +3,7 @@
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 import torch
@@ -246,7 +247,7 @@ def test_a_constant_rate_stays():
 
 
 def test_an_unknown_schedule_is_named():
-    with pytest.raises(ValueError, match="'linear'.*CosineAnnealing or constant"):
+    with pytest.raises(ValueError, match=r"'linear'.*CosineAnnealing or constant"):
         learning_rate(2, peak=1.0, max_steps=4, name="linear")
 
 
@@ -260,4 +261,4 @@ def test_the_rate_lies_between_its_bounds_and_falls_after_the_warm_up(max_steps,
     ]
     assert all(0 < rate <= 1 or rate == min_lr for rate in rates)
     falling = rates[warmup:]
-    assert all(a >= b for a, b in zip(falling, falling[1:]))
+    assert all(a >= b for a, b in pairwise(falling))

@@ -82,7 +82,7 @@ def test_a_full_file_is_written_out(tmp_path, monkeypatch):
 def test_a_part_that_nobody_wrote_is_told(tmp_path):
     reader = write(tmp_path, [block((0, 4), (0, 3))])
     assert torch.equal(reader.read(block((1, 3), (0, 2))), NUMBERS[1:3, 0:2])
-    with pytest.raises(ValueError, match="w in .* is incomplete: 12 of 24 values"):
+    with pytest.raises(ValueError, match=r"w in .* is incomplete: 12 of 24 values"):
         reader.read_whole("w")
 
 

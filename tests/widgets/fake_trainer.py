@@ -6,7 +6,6 @@ Curves are shaped like those of a healthy run, or, with --kl-coef 0, like one th
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from aligner_lib.run_writer import RunWriter
 
+CONTROLS = ("kl_coef", "lr")
 PROMPTS = (
     "How do I boil an egg?",
     "Write a <b>bold</b> title & a <script>window.stolen = 1</script> line.",
@@ -132,40 +132,30 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
     chance = random.Random(seed)
     config = {"trainer": {"ppo": {"initial_policy_kl_penalty": kl_coef}}}
     with RunWriter(path, kind=kind, config=config, seed=seed, hashes={}, max_steps=steps) as run:
-        run._info["controls"] = ["stop", "checkpoint", "kl_coef", "lr"]
+        run.announce_controls(CONTROLS)
         run.start(0, tensorboard=False)
         knobs = {"kl_coef": kl_coef, "lr": 9e-7}
         for step in range(1, steps + 1):
             time.sleep(seconds)
             if step == fail_at:
                 raise FloatingPointError("the loss is NaN at step 7: lower the learning rate")
-            knobs |= _taken(run.path / "control" / "set.json")
             metrics = metrics_of(kind, step, steps, kl_coef, chance)
             if kind == "ppo":
                 metrics |= {"train_rollouts/kl_coef": knobs["kl_coef"], "train_optim/lr": knobs["lr"]}
             run.log(step, metrics)
             if kind == "ppo":
                 run.log_rollouts(rollouts(step, metrics, chance))
-            asked = run.path / "control" / "checkpoint"
-            if run.requests(()).stop or asked.exists():
+            asked = run.requests(CONTROLS)
+            knobs |= asked.changes
+            if asked.stop or asked.checkpoint:
                 aside = run.checkpoint_aside(step)
                 (aside / "weights").write_text("fake")
                 run.accept_checkpoint(aside, step, keep=2, check=lambda folder: None)
-                asked.unlink(missing_ok=True)
-            if run.requests(()).stop:
+            run.acknowledge(asked)
+            if asked.stop:
                 run.finish("stopped")
                 return
         run.finish("finished")
-
-
-def _taken(path: Path) -> dict:
-    """The changes that were asked for; taking them over is removing the file."""
-    try:
-        changes = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    path.unlink()
-    return changes
 
 
 if __name__ == "__main__":

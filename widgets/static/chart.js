@@ -56,7 +56,8 @@ class ChartView {
   draw() {
     const width = this.svg.clientWidth;
     if (!width) return;
-    const { smoothing, view } = this.shared.state;
+    const { view } = this.shared.state;
+    const smoothing = this.spec.exact ? 0 : this.shared.state.smoothing;
     this.drawn = this.lines().map((one) => ({ ...one, calm: smooth(one.line, one.line.mean, smoothing) }));
     this.scale(width, view ?? this.shared.extent());
     set(this.clip, { x: EDGE.left, y: 0, width: Math.max(0, width - EDGE.left - EDGE.right), height: HEIGHT });

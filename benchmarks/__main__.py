@@ -1,0 +1,178 @@
+"""`python -m benchmarks`: every comparison in one run, a table at the end, and the figures as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import imports, ours
+from benchmarks.contest import Contestant, compete
+from benchmarks.measure import Comparison
+from benchmarks.setting import Setting
+from benchmarks.table import Result, table_of
+
+LIBRARIES = ("torch", "megatron-core", "transformers", "trl", "accelerate")
+
+
+def main() -> None:
+    options = _parse(sys.argv[1:])
+    if options.threads:
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)  # read by torch in the sides' processes
+    if importlib.util.find_spec("trl") is None:
+        sys.exit("error: TRL is not installed: `./lab bench` installs it (or pip install -e '.[bench]')")
+    console = Console()
+    console = console if console.is_terminal else Console(width=120)
+    with tempfile.TemporaryDirectory(prefix="aligner-bench-") as folder:
+        setting = Setting(Path(folder), model=options.model, clock=options.clock, **_sizes(options))
+        setting.prepare()
+        results = [
+            _run(name, setting, lambda text: console.print(text, highlight=False)) for name in options.only
+        ]
+        described = _described(setting, options)
+    console.print(_title(described), *map(table_of, results), sep="\n", highlight=False)
+    if options.json:
+        Path(options.json).write_text(
+            json.dumps(described | {"results": [r.as_dict() for r in results]}, indent=1) + "\n"
+        )
+        console.print(f"written to {options.json}")
+
+
+def _run(name: str, setting: Setting, say) -> Result:
+    if name == "imports":
+        return imports.measure(say=say)
+    if name == "ppo":
+        from benchmarks import ppo
+
+        return ppo.measure(setting, say)
+    return COMPARISONS[name](setting, say)
+
+
+def _sft(setting: Setting, say) -> Comparison:
+    from benchmarks import theirs
+
+    sides = [
+        Contestant("Aligner Lab", "length-grouped in the global batch, logits of answers only", ours.sft),
+        Contestant("TRL SFTTrainer", "loss on completions, sampler as it comes", theirs.trl_sft),
+        Contestant(
+            "TRL SFTTrainer", "… and train_sampling_strategy=batch_rebalance", theirs.trl_sft_rebalanced
+        ),
+        Contestant("transformers", "plain loop, padded in order of arrival", theirs.plain_sft),
+    ]
+    return compete("SFT", sides, setting, aim=1.5, say=say)
+
+
+def _reward_model(setting: Setting, say) -> Comparison:
+    from benchmarks import theirs
+
+    sides = [
+        Contestant("Aligner Lab", "chosen and rejected in one forward, length-grouped", ours.reward_model),
+        Contestant("TRL RewardTrainer", "sampler as it comes", theirs.trl_reward),
+        Contestant(
+            "TRL RewardTrainer", "… and train_sampling_strategy=batch_rebalance", theirs.trl_reward_rebalanced
+        ),
+    ]
+    return compete("reward model", sides, setting, aim=1.5, say=say)
+
+
+def _generation(setting: Setting, say) -> Comparison:
+    from benchmarks import theirs
+
+    batch = f"{setting.prompts} prompts, {setting.generation_batch} together"
+    sides = [
+        Contestant("Aligner Lab", f"{batch}, finished rows leave", ours.generation),
+        Contestant("transformers generate", f"{batch}, left padded", theirs.generation),
+    ]
+    return compete("generation", sides, setting, aim=1.2, say=say)
+
+
+COMPARISONS = {"sft": _sft, "rm": _reward_model, "generation": _generation}
+NAMES = [*COMPARISONS, "ppo", "imports"]
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "./lab bench", description="Speed against TRL and transformers on this machine."
+    )
+    parser.add_argument("--model", default="6m", help="6m, or a name that `aligner model fetch` knows [6m]")
+    parser.add_argument("--only", type=_names, default=NAMES, help=f"some of {','.join(NAMES)} [all]")
+    parser.add_argument("--repeats", type=int, help="rounds of each side after its warm-up [5]")
+    parser.add_argument("--steps", type=int, help="optimiser steps a round [4]")
+    parser.add_argument("--global-batch", type=int, help="samples an optimiser step [32]")
+    parser.add_argument("--micro-batch", type=int, help="samples a forward-backward [8]")
+    parser.add_argument("--prompts", type=int, help="prompts a round of generation [64]")
+    parser.add_argument("--quick", action="store_true", help="two short rounds: does it run?")
+    parser.add_argument("--threads", type=int, help="threads of each side [as many as torch takes]")
+    parser.add_argument(
+        "--clock", choices=["wall", "cpu"], default="wall", help="cpu: processor time, on a busy machine"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    return parser.parse_args(arguments)
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(NAMES)):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(NAMES)}")
+    return names
+
+
+def _sizes(options: argparse.Namespace) -> dict[str, int]:
+    quick = {"repeats": 2, "steps": 1, "prompts": 16, "generation_batch": 8} if options.quick else {}
+    chosen = {
+        name: getattr(options, name)
+        for name in ("repeats", "steps", "global_batch", "micro_batch", "prompts")
+    }
+    return quick | {name: value for name, value in chosen.items() if value is not None}
+
+
+def _described(setting: Setting, options: argparse.Namespace) -> dict:
+    versions = {}
+    for library in LIBRARIES:
+        try:
+            versions[library] = version(library)
+        except PackageNotFoundError:
+            versions[library] = None
+    return {
+        "command": " ".join(["./lab bench", *sys.argv[1:]]),
+        "model": setting.model,
+        "parameters": setting.architecture().num_parameters,
+        "device": "cpu",
+        "cores": os.cpu_count(),
+        "threads": options.threads or "torch's default",
+        "clock": setting.clock,
+        "python": platform.python_version(),
+        "versions": versions,
+        "sizes": {
+            name: getattr(setting, name)
+            for name in (
+                "repeats",
+                "steps",
+                "global_batch",
+                "micro_batch",
+                "prompts",
+                "generation_batch",
+                "lr",
+            )
+        },
+    }
+
+
+def _title(described: dict) -> str:
+    libraries = ", ".join(f"{name} {number}" for name, number in described["versions"].items())
+    return (
+        f"\n{described['command']}\n{described['model']} ({described['parameters'] / 1e6:.1f} M parameters), float32, "
+        f"{described['cores']} cores, {described['clock']} clock; Python {described['python']}, {libraries}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What a benchmark counts: rounds of work on both sides, their speeds, and whether the work was equal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Round:
+    """One timed piece of work."""
+
+    seconds: float
+    tokens: int  # real ones: padding is work, and never counted
+    losses: tuple[
+        float, ...
+    ] = ()  # of its optimiser steps; empty where the order of samples is the side's own
+
+    @property
+    def speed(self) -> float:
+        """Real tokens a second."""
+        return self.tokens / self.seconds
+
+
+@dataclass
+class Side:
+    """One contestant: its rounds, the first of them a warm-up that no figure counts."""
+
+    name: str
+    settings: str  # the choices that matter for its speed, as the table shows them
+    warm_up: Round | None = None
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def speeds(self) -> list[float]:
+        return [round.speed for round in self.rounds]
+
+
+@dataclass
+class Comparison:
+    """Sides that did the same work in interleaved rounds; the first is Aligner Lab's."""
+
+    name: str
+    unit: str
+    sides: list[Side]
+    aim: float  # the speed to reach, as a multiple of the second side's
+
+    def check_equal_work(self, tolerance: float = 1e-3) -> None:
+        """Every side counted the same real tokens in each round, and began with the same losses.
+
+        tolerance: relative. Raises AssertionError with both sides' figures: unequal work is no comparison.
+        """
+        ours = self.sides[0]
+        for side in self.sides[1:]:
+            for number, (a, b) in enumerate(
+                zip([ours.warm_up, *ours.rounds], [side.warm_up, *side.rounds], strict=True)
+            ):
+                assert a.tokens == b.tokens, (
+                    f"{self.name}, round {number}: {ours.name} counted {a.tokens} real tokens, {side.name} {b.tokens}"
+                )
+            for step, (a, b) in enumerate(zip(ours.warm_up.losses, side.warm_up.losses), 1):
+                assert math.isclose(a, b, rel_tol=tolerance), (
+                    f"{self.name}, step {step}: the loss of {ours.name} is {a:.6f}, that of {side.name} {b:.6f}"
+                )
+
+    def ratio(self, side: Side) -> float:
+        """How many times as fast as this side ours is: the median over rounds measured next to each other."""
+        return median(a.speed / b.speed for a, b in zip(self.sides[0].rounds, side.rounds, strict=True))
+
+    def as_dict(self) -> dict:
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "aim": self.aim,
+            "sides": [
+                {
+                    "name": side.name,
+                    "settings": side.settings,
+                    "median": median(side.speeds),
+                    "low": min(side.speeds),
+                    "high": max(side.speeds),
+                    "speeds": side.speeds,
+                    "tokens_a_round": side.rounds[0].tokens,
+                    "first_loss": side.warm_up.losses[0] if side.warm_up and side.warm_up.losses else None,
+                    "ours_is_times_as_fast": self.ratio(side),
+                }
+                for side in self.sides
+            ],
+        }
+
+
+@dataclass
+class StepCost:
+    """PPO: seconds of a whole step, and of each of its passes done barely, measured in turn."""
+
+    steps: list[float]
+    passes: list[dict[str, float]]  # a round each: seconds by pass
+    aim: float = 1.25
+
+    @property
+    def bare(self) -> list[float]:
+        return [sum(seconds.values()) for seconds in self.passes]
+
+    @property
+    def ratio(self) -> float:
+        """The step's time over its bare passes': the median over rounds."""
+        return median(step / bare for step, bare in zip(self.steps, self.bare, strict=True))
+
+    def as_dict(self) -> dict:
+        return {
+            "name": "ppo",
+            "unit": "seconds",
+            "aim": self.aim,
+            "ratio": self.ratio,
+            "step": {"median": median(self.steps), "low": min(self.steps), "high": max(self.steps)},
+            "bare": {"median": median(self.bare), "low": min(self.bare), "high": max(self.bare)},
+            "passes": {name: median(seconds[name] for seconds in self.passes) for name in self.passes[0]},
+        }
+
+
+@dataclass
+class ImportTime:
+    """Seconds of a notebook's first library cell in fresh interpreters."""
+
+    seconds: list[float]
+    aim: float = 5.0
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+    def as_dict(self) -> dict:
+        return {
+            "name": "imports",
+            "unit": "seconds",
+            "aim": self.aim,
+            "best": self.best,
+            "seconds": self.seconds,
+        }

@@ -1,0 +1,101 @@
+"""Aligner Lab's sides. Each function is one process."""
+
+from __future__ import annotations
+
+from benchmarks.contest import Rounds
+from benchmarks.setting import Setting
+
+
+def sft(setting: Setting, connection) -> None:
+    from aligner_lib.trainers.sft import SFTTrainer
+
+    trainer = SFTTrainer(
+        engine=make_engine(setting, setting.architecture(), setting.optimizer()),
+        tokenizer=setting.tokenizer(),
+        train=setting.answers(setting.samples_a_round),
+        validation=[],
+        rate=lambda step: setting.lr,
+        global_batch_size=setting.global_batch,
+        micro_batch_size=setting.micro_batch,
+        seed=setting.seed,
+    )
+    _train(trainer, setting, Rounds(setting, connection))
+
+
+def reward_model(setting: Setting, connection) -> None:
+    from dataclasses import replace
+
+    import torch
+
+    from aligner_lib.trainers.reward_model import RewardModelTrainer
+
+    engine = make_engine(setting, replace(setting.architecture(), head="scalar"), setting.optimizer())
+    with torch.no_grad():
+        engine.module.value_head.weight.copy_(scalar_head(setting))
+    trainer = RewardModelTrainer(
+        engine=engine,
+        tokenizer=setting.tokenizer(),
+        train=setting.pairs(setting.samples_a_round),
+        validation=[],
+        rate=lambda step: setting.lr,
+        global_batch_size=setting.global_batch,
+        micro_batch_size=setting.micro_batch,
+        seed=setting.seed,
+    )
+    _train(trainer, setting, Rounds(setting, connection))
+
+
+def _train(trainer, setting: Setting, rounds: Rounds) -> None:
+    step = 0
+    while True:
+        rounds.begin()
+        metrics = []
+        for _ in range(setting.steps):
+            step += 1
+            metrics.append(trainer.step(step))
+        rounds.end(sum(m["train/tokens"] for m in metrics), tuple(m["train/loss"] for m in metrics))
+
+
+def generation(setting: Setting, connection) -> None:
+    from aligner_lib.megatron.generate import Sampling, generate
+    from benchmarks.forced_stops import StopsAt
+
+    samples = setting.answers(setting.prompts)
+    prompts = [sample.tokens[: sample.answer_start] for sample in samples]
+    lengths = [len(sample) - sample.answer_start for sample in samples]
+    stop_id = setting.tokenizer().eos_id
+    engine = make_engine(setting, setting.architecture())
+    model = StopsAt(engine.module, prompts, lengths, stop_id)
+    sampling = Sampling(max_length=max(lengths))
+    rounds = Rounds(setting, connection)
+    number = 0
+    while True:
+        rounds.begin()
+        seeds = [setting.seed + number * len(prompts) + i for i in range(len(prompts))]
+        responses = generate(
+            model, prompts, seeds, sampling, stop_id=stop_id, micro_batch_size=setting.generation_batch
+        )
+        rounds.end(sum(len(response.tokens) for response in responses))
+        assert [len(response.tokens) for response in responses] == lengths, (
+            "a response has not the length it was forced to"
+        )
+        number += 1
+
+
+def make_engine(setting: Setting, architecture, optim: dict | None = None):
+    from aligner_lib.megatron import parallel
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    parallel.initialize()
+    engine = Engine(architecture, Numerics(), optim=optim, clip=setting.clip)
+    engine.load(setting.model_folder)
+    return engine
+
+
+def scalar_head(setting: Setting):
+    """A reward head that is not zero, so that the first loss says whether two sides agree: float32 [1, H]."""
+    import torch
+
+    generator = torch.Generator().manual_seed(setting.seed)
+    return 0.02 * torch.randn(1, setting.architecture().hidden_size, generator=generator)

@@ -1,0 +1,220 @@
+"""What a PPO step costs beyond its passes: the trainer's step, and the same passes done barely, in turn.
+
+Bare is the same model called directly: no engine, no schedule, no distributed optimizer, no metrics, no records.
+The learning rates are 0, so that every round generates the same responses from the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from aligner_lib.algorithms.batching import global_batch, length_grouped
+from aligner_lib.algorithms.ppo import response_mask
+from aligner_lib.critic import InProcessCritic
+from aligner_lib.datasets import PromptSample
+from aligner_lib.megatron.generate import Sampling, generate
+from aligner_lib.megatron.model import Numerics, build_model
+from aligner_lib.policy import Policy, selected_logprobs
+from aligner_lib.records import Rollouts, pad_rows
+from aligner_lib.reward_scale import RewardScale
+from aligner_lib.seeds import response_seed
+from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
+from benchmarks.contest import CLOCKS, Contestant, SideProcess
+from benchmarks.measure import StepCost
+from benchmarks.ours import make_engine
+from benchmarks.setting import Setting
+
+RESPONSE = 64  # tokens, at most
+STOP_ODDS = 1 / 24  # chance of the stop token at each position, where the model is random
+
+
+def measure(setting: Setting, say: Callable[[str], None] = print) -> StepCost:
+    """The step and its passes in turn, in one process of their own; the first round warms up."""
+    with SideProcess(Contestant("ppo", "", _take_turns), setting) as process:
+        process.round()
+        rounds = []
+        for number in range(1, setting.repeats + 1):
+            step, passes = process.round()
+            rounds.append((step, passes))
+            say(
+                f"ppo, round {number} of {setting.repeats}: step {step:.2f} s, bare passes {sum(passes.values()):.2f} s"
+            )
+    return StepCost([step for step, _ in rounds], [passes for _, passes in rounds])
+
+
+def _take_turns(setting: Setting, connection) -> None:
+    """Sends, for each round, the seconds of the step and of each pass."""
+    trainer = _trainer(setting)
+    passes = BarePasses(setting, trainer)
+    clock = CLOCKS[setting.clock]
+    connection.send("ready")
+    while connection.recv() != "stop":
+        started = clock()
+        trainer.step(1)
+        step = clock() - started
+        connection.send((step, passes.run()))
+
+
+def _trainer(setting: Setting) -> PPOTrainer:
+    architecture, optim = setting.architecture(), setting.optimizer()
+    engine = make_engine(setting, architecture, optim)
+    if setting.model == "6m":
+        make_stops_likely(engine.module, setting.tokenizer().eos_id)
+    critic = InProcessCritic(
+        engine=make_engine(setting, replace(architecture, head="scalar"), optim),
+        scale=RewardScale(),
+        loss_clip=0.2,
+        micro_batch_size=setting.micro_batch,
+        inference_micro_batch_size=setting.micro_batch,
+    )
+    prompts = [PromptSample(s.tokens[: s.answer_start], "") for s in setting.answers(setting.global_batch)]
+    return PPOTrainer(
+        policy=Policy(
+            engine,
+            setting.tokenizer(),
+            Sampling(max_length=RESPONSE),
+            forward_micro_batch_size=setting.micro_batch,
+        ),
+        critic=critic,
+        train_prompts=prompts,
+        val_prompts=[],
+        rate=lambda step: 0.0,
+        critic_rate=lambda step: 0.0,
+        settings=PPOSettings(
+            num_rollout_samples=setting.global_batch,
+            global_batch_size=setting.global_batch,
+            micro_batch_size=setting.micro_batch,
+            rollout_micro_batch_size=setting.global_batch,
+            val_rollout_micro_batch_size=setting.global_batch,
+            num_val_samples=0,
+            initial_policy_kl_penalty=0.02,
+            use_absolute_kl=True,
+            discount_factor=1.0,
+            gae_lambda=0.95,
+            normalize_advantages=True,
+            ratio_eps=0.2,
+            entropy_bonus=0.0,
+            critic_warmup_steps=0,
+            max_init_policy_kl=None,
+            seed=setting.seed,
+        ),
+        run=None,
+    )
+
+
+@torch.no_grad()
+def make_stops_likely(module, stop_id: int) -> None:
+    """Let a random model end its responses: all tokens are equally likely, but for the stop token at STOP_ODDS.
+
+    The residual stream's first dimension is 1 everywhere: the embedding sets it, no layer writes to it, and nothing
+    else passes the final norm, which makes it about √H. The stop token's logit alone reads it.
+    """
+    vocabulary, hidden_size = module.output_layer.weight.shape
+    module.embedding.word_embeddings.weight[:, 0] = 1.0
+    for layer in module.decoder.layers:
+        layer.self_attention.linear_proj.weight[0] = 0.0
+        layer.mlp.linear_fc2.weight[0] = 0.0
+    module.decoder.final_layernorm.weight.zero_()[0] = 1.0
+    module.output_layer.weight[:, 0] = 0.0
+    module.output_layer.weight[stop_id, 0] = math.log(STOP_ODDS / (1 - STOP_ODDS) * vocabulary) / math.sqrt(
+        hidden_size
+    )
+
+
+class BarePasses:
+    """The passes of the trainer's first step on plain modules with torch's AdamW, in micro batches of the same rows."""
+
+    def __init__(self, setting: Setting, trainer: PPOTrainer):
+        self.setting = setting
+        self.clock = CLOCKS[setting.clock]
+        self.sampling, self.tokenizer = trainer.policy.sampling, trainer.policy.tokenizer
+        self.actor = _plain_copy(trainer.policy.engine.module)
+        self.critic = _plain_copy(trainer.critic.engine.module)
+        optim = setting.optimizer() | {"lr": 0.0}
+        self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), **optim, fused=True)
+        self.critic_optimizer = torch.optim.AdamW(self.critic.parameters(), **optim, fused=True)
+        picked = global_batch(len(trainer.train_prompts), 0, setting.global_batch, setting.seed)
+        self.prompts = [trainer.train_prompts[i].tokens for i in picked]
+        self.seeds = [response_seed(setting.seed, 1, number) for number in range(len(picked))]
+
+    def run(self) -> dict[str, float]:
+        """Seconds by pass."""
+        seconds: dict[str, float] = {}
+
+        def timed(name: str, work: Callable[[], object]) -> object:
+            started = self.clock()
+            result = work()
+            seconds[name] = self.clock() - started
+            return result
+
+        rollouts = timed("generate", self._generate)
+        batches = self._micro_batches(rollouts)
+        learnable = self._micro_batches(rollouts.rows(torch.nonzero(rollouts.ended).flatten()))
+        timed("policy forward", lambda: self._score(self.actor, batches))
+        timed("reference forward", lambda: self._score(self.actor, batches))
+        timed("critic forward", lambda: self._value(batches))
+        timed("reward forward", lambda: self._value(batches))
+        timed("actor forward-backward and step", lambda: self._train_actor(learnable))
+        timed("critic forward-backward and step", lambda: self._train_critic(batches))
+        return seconds
+
+    def _generate(self) -> Rollouts:
+        responses = generate(
+            self.actor,
+            self.prompts,
+            self.seeds,
+            self.sampling,
+            stop_id=self.tokenizer.eos_id,
+            micro_batch_size=self.setting.global_batch,
+        )
+        rows = [prompt + response.tokens for prompt, response in zip(self.prompts, responses)]
+        tokens, lengths = pad_rows(rows, self.tokenizer.pad_id)
+        prompt_lengths = torch.tensor([len(prompt) for prompt in self.prompts])
+        ended = torch.tensor([response.ended for response in responses])
+        assert ended.any(), "no response ended: there is nothing that the actor learns from"
+        return Rollouts(tokens, lengths, prompt_lengths, ended)
+
+    def _micro_batches(self, rollouts: Rollouts) -> list[Rollouts]:
+        groups = length_grouped(rollouts.lengths.tolist(), self.setting.micro_batch)
+        return [rollouts.rows(group) for group in groups]
+
+    @torch.no_grad()
+    def _score(self, model, batches: list[Rollouts]) -> None:
+        for batch in batches:
+            selected_logprobs(model, batch.tokens, model(batch.tokens), _mask(batch))
+
+    @torch.no_grad()
+    def _value(self, batches: list[Rollouts]) -> None:
+        for batch in batches:
+            self.critic.values(self.critic(batch.tokens))
+
+    def _train_actor(self, batches: list[Rollouts]) -> None:
+        for batch in batches:
+            logprobs, _ = selected_logprobs(self.actor, batch.tokens, self.actor(batch.tokens), _mask(batch))
+            (-logprobs.sum()).backward()
+        self.actor_optimizer.step()
+        self.actor_optimizer.zero_grad()
+
+    def _train_critic(self, batches: list[Rollouts]) -> None:
+        for batch in batches:
+            values = self.critic.values(self.critic(batch.tokens)[:-1]).t()
+            (values[_mask(batch)] ** 2).sum().backward()
+        self.critic_optimizer.step()
+        self.critic_optimizer.zero_grad()
+
+
+def _plain_copy(module):
+    """The same model and weights without what the engine wraps around it."""
+    copy = build_model(module.architecture, Numerics())
+    with torch.no_grad():
+        for ours, theirs in zip(copy.parameters(), module.parameters(), strict=True):
+            ours.copy_(theirs)
+    return copy
+
+
+def _mask(batch: Rollouts) -> torch.Tensor:
+    return response_mask(batch.prompt_lengths, batch.lengths, batch.tokens.shape[1] - 1).bool()

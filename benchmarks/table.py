@@ -1,0 +1,79 @@
+"""The results as tables for people."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from rich.table import Table
+
+from benchmarks.measure import Comparison, ImportTime, StepCost
+
+Result = Comparison | StepCost | ImportTime
+
+
+def comparison_table(result: Comparison) -> Table:
+    """Speeds of all sides. A ratio is ours over the side in its row, the median over rounds."""
+    table = Table(title=result.name, title_justify="left")
+    table.add_column("side and settings")
+    for column in (result.unit, "lowest – highest", "ours is", "aim"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for number, side in enumerate(result.sides):
+        table.add_row(
+            f"{side.name}: {side.settings}",
+            f"{median(side.speeds):,.0f}",
+            f"{min(side.speeds):,.0f} – {max(side.speeds):,.0f}",
+            f"{result.ratio(side):.2f} ×" if number else "",
+            verdict(result.ratio(side), result.aim, at_least=True) if number == 1 else "",
+        )
+    return table
+
+
+def step_table(result: StepCost) -> Table:
+    """PPO's step against its passes."""
+    table = _seconds_table("PPO, one step")
+    for name, seconds in result.as_dict()["passes"].items():
+        table.add_row(f"  {name}", f"{seconds:.2f}", "", "", "")
+    table.add_row("sum of the bare passes", f"{median(result.bare):.2f}", _spread(result.bare), "", "")
+    aim = verdict(result.ratio, result.aim, at_least=False)
+    table.add_row(
+        "the trainer's step",
+        f"{median(result.steps):.2f}",
+        _spread(result.steps),
+        f"{result.ratio:.2f} ×",
+        aim,
+    )
+    return table
+
+
+def import_table(result: ImportTime) -> Table:
+    table = _seconds_table("imports")
+    aim = verdict(result.best, result.aim, at_least=False)
+    table.add_row(
+        "a notebook's first library cell (best)", f"{result.best:.2f}", _spread(result.seconds), "", aim
+    )
+    return table
+
+
+TABLES = {Comparison: comparison_table, StepCost: step_table, ImportTime: import_table}
+
+
+def table_of(result: Result) -> Table:
+    return TABLES[type(result)](result)
+
+
+def _seconds_table(title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("what")
+    for column in ("seconds", "lowest – highest", "ratio", "aim"):
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def verdict(value: float, aim: float, at_least: bool) -> str:
+    """The aim, and whether the value reaches it."""
+    reached = value >= aim if at_least else value <= aim
+    return f"{'≥' if at_least else '≤'} {aim:g} {'reached' if reached else 'missed'}"
+
+
+def _spread(values: list[float]) -> str:
+    return f"{min(values):.2f} – {max(values):.2f}"

@@ -1,0 +1,204 @@
+"""The other sides: TRL's trainers and plain transformers. Each function is one process."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks import as_transformers
+from benchmarks.contest import Rounds
+from benchmarks.forced_stops import StopsAtProcessor
+from benchmarks.setting import Setting
+
+ENDLESS = 10_000  # epochs; the parent ends the process
+
+
+# ---- TRL ------------------------------------------------------------------------------------------------------------
+
+
+def trl_sft(setting: Setting, connection, sampling: str = "sequential") -> None:
+    """TRL's SFTTrainer on the same token ids, with the loss on the answers alone."""
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    samples = setting.in_first_epoch(setting.answers(setting.samples_a_round))
+    rows = [
+        {
+            "input_ids": sample.tokens,
+            "labels": [-100] * sample.answer_start + sample.tokens[sample.answer_start :],
+            "length": len(sample),
+        }
+        for sample in samples
+    ]
+    trainer = SFTTrainer(
+        model=as_transformers.causal_lm(setting),
+        args=SFTConfig(**_arguments(setting, sampling)),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=as_transformers.tokenizer(setting),
+    )
+    _train(trainer, Rounds(setting, connection), ordered=sampling == "sequential")
+
+
+def trl_sft_rebalanced(setting: Setting, connection) -> None:
+    trl_sft(setting, connection, "batch_rebalance")
+
+
+def trl_reward(setting: Setting, connection, sampling: str = "sequential") -> None:
+    """TRL's RewardTrainer on the same token ids."""
+    from datasets import Dataset
+    from trl import RewardConfig, RewardTrainer
+
+    pairs = setting.in_first_epoch(setting.pairs(setting.samples_a_round))
+    rows = [{"chosen_ids": pair.chosen, "rejected_ids": pair.rejected, "length": len(pair)} for pair in pairs]
+    trainer = RewardTrainer(
+        model=as_transformers.sequence_classifier(setting),
+        args=RewardConfig(
+            **_arguments(setting, sampling), remove_unused_columns=False
+        ),  # it would lose `length`
+        train_dataset=Dataset.from_list(rows),
+        processing_class=as_transformers.tokenizer(setting),
+    )
+    _train(trainer, Rounds(setting, connection), ordered=sampling == "sequential")
+
+
+def trl_reward_rebalanced(setting: Setting, connection) -> None:
+    trl_reward(setting, connection, "batch_rebalance")
+
+
+def _arguments(setting: Setting, sampling: str) -> dict:
+    """What both of TRL's trainers are told: our optimiser and batch, float32, nothing recomputed, nothing saved."""
+    return {
+        "output_dir": str(setting.folder / "trl"),
+        "per_device_train_batch_size": setting.micro_batch,
+        "gradient_accumulation_steps": setting.global_batch // setting.micro_batch,
+        "train_sampling_strategy": sampling,
+        "max_length": setting.max_length,
+        "learning_rate": setting.lr,
+        "weight_decay": setting.weight_decay,
+        "adam_beta1": setting.betas[0],
+        "adam_beta2": setting.betas[1],
+        "adam_epsilon": setting.optimizer()["eps"],
+        "max_grad_norm": setting.clip,
+        "lr_scheduler_type": "constant",
+        "num_train_epochs": ENDLESS,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "seed": setting.seed,
+        "use_cpu": not torch.cuda.is_available(),
+    }
+
+
+def _train(trainer, rounds: Rounds, ordered: bool) -> None:
+    """An epoch is a round: TRL's own loop runs, and a callback waits for this side's turn. Tokens are TRL's count."""
+    from transformers import PrinterCallback, TrainerCallback
+
+    class TakeTurns(TrainerCallback):
+        counted = 0
+
+        def on_epoch_begin(self, *_, **__):
+            self.losses = []
+            rounds.begin()
+
+        def on_log(self, *_, logs, **__):
+            self.losses.append(logs["loss"])
+            self.total = logs["num_tokens"]
+
+        def on_epoch_end(self, *_, **__):
+            rounds.end(int(self.total) - self.counted, tuple(self.losses) if ordered else ())
+            self.counted = int(self.total)
+
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(TakeTurns())
+    trainer.train()
+
+
+# ---- transformers ---------------------------------------------------------------------------------------------------
+
+
+def plain_sft(setting: Setting, connection) -> None:
+    """Forward, backward, clip and AdamW with no trainer around them; batches are padded in order of arrival."""
+    model = as_transformers.causal_lm(setting).train()
+    pad_id = as_transformers.tokenizer(setting).pad_token_id
+    samples = setting.in_first_epoch(setting.answers(setting.samples_a_round))
+    optimizer = _adamw(model, setting)
+    rounds = Rounds(setting, connection)
+    while True:
+        rounds.begin()
+        tokens, losses = 0, []
+        for batch in _batches(samples, setting.global_batch):
+            answers = sum(len(sample) - sample.answer_start for sample in batch)
+            loss = 0.0
+            for micro_batch in _batches(batch, setting.micro_batch):
+                inputs = _padded(micro_batch, pad_id)
+                part = model(**inputs, use_cache=False, num_items_in_batch=answers).loss
+                part.backward()
+                loss += part.item()
+                tokens += int(inputs["attention_mask"].sum())
+            torch.nn.utils.clip_grad_norm_(model.parameters(), setting.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss)
+        rounds.end(tokens, tuple(losses))
+
+
+def generation(setting: Setting, connection) -> None:
+    """transformers' `generate`: left padding, a static batch that runs to its longest response."""
+    model = as_transformers.causal_lm(setting).eval()
+    stop_id, pad_id = setting.tokenizer().eos_id, as_transformers.tokenizer(setting).pad_token_id
+    samples = setting.answers(setting.prompts)
+    rounds = Rounds(setting, connection)
+    while True:
+        rounds.begin()
+        tokens = 0
+        for batch in _batches(samples, setting.generation_batch):
+            lengths = [len(sample) - sample.answer_start for sample in batch]
+            inputs = _left_padded([sample.tokens[: sample.answer_start] for sample in batch], pad_id)
+            width = inputs["input_ids"].shape[1]
+            with torch.inference_mode():
+                output = model.generate(
+                    **inputs,
+                    do_sample=True,
+                    top_k=0,
+                    max_new_tokens=max(lengths),
+                    logits_processor=[StopsAtProcessor(lengths, width, stop_id)],
+                    pad_token_id=pad_id,
+                    eos_token_id=stop_id,
+                )
+            ends = (output[:, width:] == stop_id).int().argmax(dim=1) + 1
+            assert ends.tolist() == lengths, "a response has not the length it was forced to"
+            tokens += int(ends.sum())
+        rounds.end(tokens)
+
+
+def _adamw(model, setting: Setting) -> torch.optim.AdamW:
+    """Weight decay on matrices alone, as on the other sides."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, **setting.optimizer(), fused=True)
+
+
+def _batches(items: list, size: int) -> list[list]:
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def _padded(samples: list, pad_id: int) -> dict[str, torch.Tensor]:
+    """Right-padded samples; labels are −100 on prompts and padding: int64 [B, S] each."""
+    width = max(map(len, samples))
+    columns = torch.arange(width)
+    ids = torch.tensor([sample.tokens + [pad_id] * (width - len(sample)) for sample in samples])
+    lengths = torch.tensor([len(sample) for sample in samples])[:, None]
+    starts = torch.tensor([sample.answer_start for sample in samples])[:, None]
+    labels = ids.masked_fill((columns < starts) | (columns >= lengths), -100)
+    return {"input_ids": ids, "attention_mask": (columns < lengths).long(), "labels": labels}
+
+
+def _left_padded(prompts: list[list[int]], pad_id: int) -> dict[str, torch.Tensor]:
+    width = max(map(len, prompts))
+    padding = [width - len(prompt) for prompt in prompts]
+    ids = [[pad_id] * left + prompt for left, prompt in zip(padding, prompts)]
+    mask = [[0] * left + [1] * (width - left) for left in padding]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}

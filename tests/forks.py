@@ -1,0 +1,107 @@
+"""Processes that have Megatron imported already: forks of one server that imports it once, as importing takes seconds.
+
+Real processes: they can be killed, and several of them form the ranks of a layout over gloo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+BOUND_S = 180.0
+
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(
+    [
+        "aligner_lib.jobs",
+        "aligner_lib.trainers.ppo",
+        "aligner_lib.trainers.sft",
+        "aligner_lib.trainers.reward_model",
+    ]
+)
+
+
+def start(
+    work: Callable, *arguments: object, log: Path, environment: dict[str, str] | None = None
+) -> BaseProcess:
+    """Begin work(*arguments) in a process of its own, which writes its output and its traceback to `log`."""
+    process = _forks.Process(target=_work, args=(work, arguments, log, environment or {}))
+    process.start()
+    return process
+
+
+def finish(process: BaseProcess, log: Path) -> None:
+    """Wait for its end; fails with the log unless it ended well."""
+    process.join(BOUND_S)
+    if process.is_alive():
+        process.kill()
+        raise AssertionError(f"not within {BOUND_S} s:\n{log.read_text()}")
+    assert process.exitcode == 0, f"exit code {process.exitcode}:\n{log.read_text()}"
+
+
+def run(work: Callable, *arguments: object, log: Path) -> None:
+    finish(start(work, *arguments, log=log), log)
+
+
+def run_ranks(ranks: int, work: Callable, *arguments: object, folder: Path) -> None:
+    """work(*arguments) as so many ranks, with the environment that torchrun gives them; logs go to the folder."""
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        address = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port.getsockname()[1]),
+            "WORLD_SIZE": str(ranks),
+        }
+    logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
+    processes = [
+        start(work, *arguments, log=log, environment=address | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank, log in enumerate(logs)
+    ]
+    try:
+        for process, log in zip(processes, logs):
+            finish(process, log)
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def until(condition: Callable[[], object], what: str, bound_s: float = BOUND_S):
+    """The condition's first true value; fails when there is none within the bound."""
+    deadline, pause = time.monotonic() + bound_s, threading.Event()
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        pause.wait(0.002)
+    raise AssertionError(f"not within {bound_s} s: {what}")
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
+
+
+def _work(work: Callable, arguments: tuple, log: Path, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        import torch
+
+        torch.set_num_threads(
+            1
+        )  # as many ranks as cores; and what is compared to the bit has to be split alike
+        try:
+            work(*arguments)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                traceback.print_exc(file=file)
+                file.flush()
+            raise

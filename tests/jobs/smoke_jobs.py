@@ -1,0 +1,127 @@
+"""Jobs on the smoke model: their settings, and running them in processes that can be killed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import forks
+
+from aligner_lib.runs import RunFolder
+from aligner_lib.store import StoreReader
+
+VARYING = {"time", "train/step_time"}  # and the timers: wall-clock seconds
+
+
+@dataclass
+class SmokeJobs:
+    """model: the smoke model; formatted: the samples; out: run folders; reward_model: PPO's, once there is one."""
+
+    model: Path
+    formatted: Path
+    out: Path
+    reward_model: Path | None = None
+
+    def settings(self, kind: str, run: str, **more: object) -> list[str]:
+        """Overrides of a short job with a checkpoint every second step; `more` by key, __ for dots."""
+        own = {"sft": self._sft, "rm": self._rm, "ppo": self._ppo}[kind]()
+        changed = {key.replace("__", "."): value for key, value in more.items()}
+        values = own | {"exp_manager.explicit_log_dir": f"'{self.out / run}'"} | changed
+        return [f"{key}={value}" for key, value in values.items()]
+
+    def run_folder(self, run: str) -> RunFolder:
+        return RunFolder(self.out / run)
+
+    def run(self, kind: str, run: str, **more: object) -> RunFolder:
+        """Run a job to its end in a process of its own."""
+        forks.run(run_smoke_job, kind, self.settings(kind, run, **more), log=self.log(run))
+        return self.run_folder(run)
+
+    def start(self, kind: str, run: str, **more: object):
+        return forks.start(run_smoke_job, kind, self.settings(kind, run, **more), log=self.log(run))
+
+    def log(self, run: str) -> Path:
+        return self.out / f"{run}.log"
+
+    def _sft(self) -> dict[str, object]:
+        return {
+            "model.restore_from_path": f"'{self.model}'",
+            "model.data.train_ds.file_path": f"'{self.formatted / 'train.jsonl'}'",
+            "model.data.validation_ds.file_path": f"'{self.formatted / 'validation.jsonl'}'",
+            **_loop("sft", max_steps=16),
+        }
+
+    def _rm(self) -> dict[str, object]:
+        files = {split: f"['{self.formatted / f'{name}_comparisons.jsonl'}']" for split, name in SPLITS}
+        return {
+            "pretrained_checkpoint.restore_from_path": f"'{self.model}'",
+            **{f"model.data.data_prefix.{split}": value for split, value in files.items()},
+            **_loop("rm", max_steps=16),
+        }
+
+    def _ppo(self) -> dict[str, object]:
+        files = {split: f"['{self.formatted / f'{name}_prompts.jsonl'}']" for split, name in SPLITS}
+        return {
+            "pretrained_checkpoint.restore_from_path": f"'{self.model}'",
+            "critic.pretrained_checkpoint.restore_from_path": f"'{self.reward_model}'",
+            **{f"model.data.data_prefix.{split}": value for split, value in files.items()},
+            **_loop("ppo", max_steps=8),
+            # two optimiser steps a rollout, uneven micro batches, and responses of which some end and some don't
+            "model.ppo.num_rollout_samples": 16,
+            "model.global_batch_size": 8,
+            "model.micro_batch_size": 4,
+            "critic.model.global_batch_size": 8,
+            "critic.model.micro_batch_size": 4,
+            "model.ppo.rollout_micro_batch_size": 5,
+            "model.ppo.num_val_samples": 4,
+            "model.ppo.length_params.max_length": 12,
+            "model.ppo.sampling_params.end_strings": "[e]",
+            "trainer.ppo.critic_warmup_steps": 1,
+            "model.ppo.entropy_bonus": 0.01,
+        }
+
+
+SPLITS = (("train", "train"), ("validation", "test"))
+
+
+def _loop(kind: str, max_steps: int) -> dict[str, object]:
+    at = f"trainer.{kind}"
+    return {
+        f"{at}.max_steps": max_steps,
+        f"{at}.save_interval": 2,
+        f"{at}.val_check_interval": 4,
+        f"{at}.limit_val_batches": 2,
+    }
+
+
+def run_smoke_job(kind: str, settings: list[str]) -> None:
+    from aligner_lib.config import compose
+    from aligner_lib.jobs import run_job
+
+    run_job(kind, compose(kind, settings, profile="smoke"), "smoke")
+
+
+def figures(run: RunFolder) -> list[dict]:
+    """The metrics without those that measure time."""
+    return [
+        {
+            name: value
+            for name, value in record.items()
+            if name not in VARYING and not name.startswith("timers/")
+        }
+        for record in run.metrics()
+    ]
+
+
+def checkpoint_tensors(run: RunFolder) -> dict[str, bytes]:
+    """Every tensor of the latest checkpoint as bytes. (The files' own bytes differ: safetensors shuffles its header.)"""
+    latest = run.latest_checkpoint()
+    tensors = {}
+    for folder in {path.parent for path in latest.rglob("*.safetensors")}:
+        store, place = StoreReader(folder), folder.relative_to(latest).as_posix()
+        tensors |= {f"{place}/{name}": store.read_whole(name).numpy().tobytes() for name in store.names()}
+    return tensors
+
+
+def steps(run: RunFolder) -> list[int]:
+    return [record["step"] for record in run.metrics()]

@@ -1,0 +1,150 @@
+"""What goes wrong is told in a sentence, and the run folder keeps everything up to it."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from smoke_jobs import run_smoke_job, steps
+
+from aligner_lib.errors import UserError
+
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("here")]
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_its_checkpoint(jobs):
+    run_smoke_job("sft", jobs.settings("sft", "nan", trainer__sft__max_steps=2))
+    before = jobs.run_folder("nan").latest_checkpoint()
+    weights = (before / "weights" / "rank00000_00000.safetensors").read_bytes()
+    too_fast = {"trainer__sft__max_steps": 20, "model__optim__lr": 1e30, "trainer__sft__save_interval": 20}
+    with pytest.raises(
+        UserError, match=r"the (loss|gradient norm) is (nan|inf).*Lower model\.optim\.lr \(now 1e\+30\)"
+    ):
+        run_smoke_job("sft", jobs.settings("sft", "nan", **too_fast))
+    run = jobs.run_folder("nan")
+    assert run.status == "failed"
+    assert "Lower model.optim.lr" in run.info["message"]
+    assert steps(run)[:3] == [0, 1, 2]
+    assert run.latest_checkpoint() == before
+    assert (before / "weights" / "rank00000_00000.safetensors").read_bytes() == weights
+    run_smoke_job(
+        "sft", jobs.settings("sft", "nan", trainer__sft__max_steps=4)
+    )  # with a sane rate it goes on
+    assert (run.status, steps(run)) == ("finished", [0, 1, 2, 3, 4])
+
+
+def test_a_kl_beyond_the_bound_ends_the_run(jobs, rm):
+    settings = jobs.settings(
+        "ppo", "kl", trainer__ppo__max_init_policy_kl=1e-6, trainer__ppo__critic_warmup_steps=0
+    )
+    with pytest.raises(
+        UserError,
+        match=r"at step 2 the KL to the reference is .* beyond trainer\.ppo\.max_init_policy_kl=1e-06",
+    ):
+        run_smoke_job("ppo", settings)
+    run = jobs.run_folder("kl")
+    assert run.status == "failed"
+    assert "raise trainer.ppo.initial_policy_kl_penalty" in run.info["message"]
+    assert steps(run) == [0, 1]
+    assert max(record["step"] for record in run.rollouts()) == 2  # what went too far can be read
+
+
+def test_data_with_nothing_usable_is_told(jobs, tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    with pytest.raises(ValueError, match=r"no usable sample in .*empty\.jsonl"):
+        run_smoke_job("sft", jobs.settings("sft", "empty", model__data__train_ds__file_path=f"'{empty}'"))
+    assert not jobs.run_folder("empty").path.exists()
+
+
+def test_data_that_is_not_there_is_told(jobs):
+    with pytest.raises(FileNotFoundError, match=r"/nowhere/train\.jsonl does not exist"):
+        run_smoke_job(
+            "sft", jobs.settings("sft", "none", model__data__train_ds__file_path="/nowhere/train.jsonl")
+        )
+    with pytest.raises(UserError, match=r"model\.data\.train_ds\.file_path is not set"):
+        run_smoke_job("sft", jobs.settings("sft", "none", model__data__train_ds__file_path="null"))
+
+
+def test_a_model_that_is_not_there_is_told(jobs):
+    with pytest.raises(ValueError, match=r"/nowhere/model"):
+        run_smoke_job("sft", jobs.settings("sft", "none", model__restore_from_path="/nowhere/model"))
+
+
+def test_a_reward_model_that_is_not_set_is_told(jobs, rm):
+    with pytest.raises(UserError, match=r"critic\.pretrained_checkpoint\.restore_from_path"):
+        run_smoke_job(
+            "ppo", jobs.settings("ppo", "none", critic__pretrained_checkpoint__restore_from_path="null")
+        )
+
+
+def test_a_checkpoint_that_must_be_there_and_is_not_is_told(jobs):
+    with pytest.raises(FileNotFoundError, match="no checkpoint to resume from"):
+        run_smoke_job("sft", jobs.settings("sft", "must", exp_manager__resume_ignore_no_checkpoint=False))
+    assert jobs.run_folder("must").status == "failed"
+
+
+def test_a_folder_in_use_is_refused_and_left_alone(jobs, sft):
+    run = jobs.run_folder("used")
+    run.path.mkdir()
+    text = json.dumps(sft.info | {"status": "running", "pid": os.getppid()})
+    (run.path / "run.json").write_text(text)
+    with pytest.raises(FileExistsError, match="belongs to a run that is still going"):
+        run_smoke_job("sft", jobs.settings("sft", "used"))
+    assert [path.name for path in run.path.iterdir()] == ["run.json"]
+    assert (run.path / "run.json").read_text() == text
+
+
+def test_processes_that_nobody_started_are_told(jobs):
+    two = {
+        "trainer__devices": 2,
+        "model__data__train_ds__micro_batch_size": 4,
+        "model__data__validation_ds__micro_batch_size": 4,
+    }
+    with pytest.raises(UserError, match=r"asks for 2 processes, and 1 is here"):
+        run_smoke_job("sft", jobs.settings("sft", "none", **two))
+
+
+def test_a_damaged_checkpoint_is_named(jobs):
+    run_smoke_job("sft", jobs.settings("sft", "damaged", trainer__sft__max_steps=2))
+    (weights,) = (jobs.run_folder("damaged").latest_checkpoint() / "weights").glob("*.safetensors")
+    os.truncate(weights, 100)
+    with pytest.raises(ValueError, match=rf"{weights} is damaged"):
+        run_smoke_job("sft", jobs.settings("sft", "damaged"))
+
+
+# ---- a full disk ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(sft, tmp_path):
+    """A file system with room for one checkpoint of the smoke model, and not for a second beside it."""
+    files = sft.latest_checkpoint().rglob("*")
+    size = int(1.7 * sum(path.stat().st_size for path in files))
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if mounted.returncode:
+        pytest.skip(f"a small file system can't be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_told_and_the_run_goes_on_once_there_is_room(jobs, small_disk):
+    settings = jobs.settings(
+        "sft", "full", exp_manager__explicit_log_dir=f"'{small_disk / 'run'}'", trainer__sft__max_steps=4
+    )
+    run = jobs.run_folder(small_disk / "run")
+    with pytest.raises(UserError, match="is full: free some space and start the same command again"):
+        run_smoke_job("sft", settings)
+    assert run.latest_checkpoint().name == "step_000002"
+    assert steps(run) == [0, 1, 2, 3, 4]
+    assert run.status == "failed"
+    assert "is full" in run.info["message"]
+    subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
+    run_smoke_job("sft", settings)
+    assert (run.status, run.latest_checkpoint().name) == ("finished", "step_000004")

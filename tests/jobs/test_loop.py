@@ -1,0 +1,129 @@
+"""The loop around every trainer, with a trainer that only counts."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from aligner_lib.run_writer import RunWriter
+from aligner_lib.runs import RunFolder
+
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("here")]
+
+
+class Counter:
+    """Its state is the sum of the steps it did; `at` does something within a step."""
+
+    def __init__(self, at=None):
+        self.total, self.done, self.at = 0, [], at or {}
+
+    def step(self, step):
+        self.at.get(step, lambda: None)()
+        self.done.append(step)
+        self.total += step
+        return {"train/total": self.total}
+
+    def validate(self, step):
+        return {"validation/total": self.total}
+
+    def save(self, folder):
+        (folder / "total").write_text(str(self.total))
+
+    def load(self, folder):
+        self.total = int((folder / "total").read_text())
+
+
+def go(path, trainer, max_steps=7, **changes) -> RunFolder:
+    from aligner_lib.trainers.loop import LoopSettings, run_loop
+
+    settings = LoopSettings(**{"max_steps": max_steps, "val_check_interval": 3, "save_interval": 2} | changes)
+    folder = RunFolder(path)
+    with RunWriter(path, kind="sft", config={}, seed=0, hashes={}, max_steps=max_steps) as run:
+        latest = folder.latest_checkpoint() if settings.resume else None
+        run.start(int(latest.name[5:]) if latest else 0, tensorboard=False)
+        run_loop(trainer, settings, run)
+    return folder
+
+
+def test_it_validates_saves_and_ends(tmp_path):
+    run = go(tmp_path, Counter(), keep_checkpoints=2)
+    assert run.status == "finished"
+    assert run.series("train/total") == ([1, 2, 3, 4, 5, 6, 7], [1, 3, 6, 10, 15, 21, 28])
+    assert run.series("validation/total") == ([0, 3, 6, 7], [0, 6, 21, 28])
+    assert [path.name for path in run.checkpoints()] == ["step_000006", "step_000007"]
+    assert json.loads((run.latest_checkpoint() / "trainer.json").read_text()) == {"step": 7}
+
+
+@pytest.mark.parametrize("how", ["control file", "SIGTERM", "SIGUSR2"])
+def test_a_stop_ends_it_after_the_step_with_a_checkpoint(tmp_path, how):
+    ask = {
+        "control file": RunFolder(tmp_path).request_stop,
+        "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+        "SIGUSR2": lambda: os.kill(os.getpid(), signal.SIGUSR2),
+    }
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR2)
+    run = go(tmp_path, Counter({3: ask[how]}))
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR2)) == before
+    assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000003")
+    again = Counter()
+    assert go(tmp_path, again).series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert again.done == [4, 5, 6, 7]
+
+
+def test_a_stop_in_the_last_step_is_a_finish(tmp_path):
+    assert go(tmp_path, Counter({7: RunFolder(tmp_path).request_stop})).status == "finished"
+
+
+def test_an_error_within_a_step_keeps_what_was_done(tmp_path):
+    def fail():
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        go(tmp_path, Counter({6: fail}))
+    run = RunFolder(tmp_path)
+    assert (run.status, run.latest_checkpoint().name, run.metrics()[-1]["step"]) == (
+        "failed",
+        "step_000004",
+        5,
+    )
+    again = Counter()
+    go(tmp_path, again)
+    assert again.done == [5, 6, 7]
+
+
+def test_a_kill_while_saving_goes_on_from_the_checkpoint_before(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    class DiesWhileSaving(Counter):
+        def save(self, folder):
+            super().save(folder)
+            if self.total == 10:
+                raise Killed
+
+    with pytest.raises(Killed):
+        go(tmp_path, DiesWhileSaving())
+    assert RunFolder(tmp_path).latest_checkpoint().name == "step_000002"
+    again = Counter()
+    assert go(tmp_path, again).series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert again.done == [3, 4, 5, 6, 7]
+
+
+def test_a_finished_run_has_nothing_more_to_do(tmp_path):
+    go(tmp_path, Counter())
+    again = Counter()
+    assert go(tmp_path, again).status == "finished"
+    assert again.done == []
+
+
+def test_without_resuming_it_begins_anew(tmp_path):
+    go(tmp_path, Counter())
+    again = Counter()
+    run = go(tmp_path, again, resume=False, max_steps=2)
+    assert again.done == [1, 2]
+    assert run.series("train/total") == ([1, 2], [1, 3])
+
+
+def test_without_checkpoints_none_is_written(tmp_path):
+    assert go(tmp_path, Counter(), save_checkpoints=False).checkpoints() == []

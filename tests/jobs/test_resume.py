@@ -1,0 +1,84 @@
+"""Killed, started again, stopped, started again: the same run, to the bit, as one that nobody disturbed."""
+
+from types import SimpleNamespace
+
+import pytest
+from forks import until
+from smoke_jobs import checkpoint_tensors, figures, steps
+
+pytestmark = pytest.mark.megatron
+# kind: step to kill after, step to stop after
+MOMENTS = {"sft": (5, 9), "rm": (5, 9), "ppo": (3, 5)}
+
+
+@pytest.fixture(scope="session", params=MOMENTS)
+def disturbed(request, jobs, rm):
+    """A run that was killed with SIGKILL, went on, was stopped, and went on to its end; and what was seen on the way."""
+    kind = request.param
+    killed_after, stopped_after = MOMENTS[kind]
+    unbroken = request.getfixturevalue(kind)
+    name = f"{kind}_disturbed"
+    run = jobs.run_folder(name)
+
+    process = jobs.start(kind, name)
+    until(
+        lambda: process.exitcode is not None or killed_after in steps(run), f"step {killed_after} of {name}"
+    )
+    process.kill()
+    process.join()
+    killed = SimpleNamespace(status=run.status, steps=steps(run), checkpoint=run.latest_checkpoint().name)
+
+    process = jobs.start(kind, name)
+    until(
+        lambda: process.exitcode is not None or stopped_after in steps(run), f"step {stopped_after} of {name}"
+    )
+    run.request_stop()
+    process.join(60)
+    stopped = SimpleNamespace(
+        status=run.status,
+        steps=steps(run),
+        message=run.info["message"],
+        checkpoint=run.latest_checkpoint().name,
+    )
+    jobs.run(kind, name)
+    return SimpleNamespace(kind=kind, run=run, unbroken=unbroken, killed=killed, stopped=stopped)
+
+
+def test_it_was_killed_in_the_middle(disturbed):
+    """Else the comparison says nothing."""
+    after, _ = MOMENTS[disturbed.kind]
+    assert disturbed.killed.status == "lost"
+    assert after <= disturbed.killed.steps[-1] < disturbed.unbroken.info["max_steps"]
+    assert disturbed.killed.checkpoint <= f"step_{disturbed.killed.steps[-1]:06d}"
+
+
+def test_a_stop_leaves_a_checkpoint_of_the_last_step(disturbed):
+    last = disturbed.stopped.steps[-1]
+    assert disturbed.stopped.status == "stopped"
+    assert last < disturbed.unbroken.info["max_steps"]
+    assert disturbed.stopped.checkpoint == f"step_{last:06d}"
+    assert f"stopped after step {last}" in disturbed.stopped.message
+
+
+def test_the_metrics_are_the_unbroken_run_s_to_the_bit(disturbed):
+    assert disturbed.run.status == disturbed.unbroken.status == "finished"
+    assert steps(disturbed.run) == list(range(disturbed.unbroken.info["max_steps"] + 1))
+    assert figures(disturbed.run) == figures(disturbed.unbroken)
+
+
+def test_the_rollouts_are_the_unbroken_run_s(disturbed):
+    assert disturbed.run.rollouts() == disturbed.unbroken.rollouts()
+    assert bool(disturbed.run.rollouts()) == (disturbed.kind == "ppo")
+
+
+def test_weights_and_optimizer_are_the_unbroken_run_s_to_the_bit(disturbed):
+    ours, theirs = checkpoint_tensors(disturbed.run), checkpoint_tensors(disturbed.unbroken)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+    assert "weights/embedding.word_embeddings.weight" in ours
+    assert "optimizer/exp_avg.embedding.word_embeddings.weight" in ours
+
+
+def test_it_is_one_run_that_was_resumed_twice(disturbed):
+    assert disturbed.run.info["resumed"] == 2
+    assert disturbed.unbroken.info["resumed"] == 0

@@ -1,0 +1,181 @@
+"""What the three trainers must show on the smoke model, and what a run folder holds afterwards."""
+
+import math
+
+import pytest
+import torch
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.datasets import load_pairs, load_prompts
+from aligner_lib.models import resolve
+from aligner_lib.records import Rollouts, TokenBatch, pad_rows
+from aligner_lib.reward_scale import RewardScale
+from aligner_lib.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.megatron
+
+
+def test_sft_learns_from_its_samples(sft):
+    _, losses = sft.series("validation/loss")
+    assert losses[-1] < losses[0] - 0.1
+    assert losses[0] == pytest.approx(math.log(1024), abs=0.2)  # a random model knows nothing of 1024 tokens
+
+
+def test_a_reward_head_of_zeros_gives_ln_2_and_no_success(rm):
+    first = rm.metrics()[0]
+    assert first["step"] == 0
+    assert first["validation/loss"] == pytest.approx(math.log(2), abs=1e-7)
+    assert first["validation/acc"] == 0
+    assert first["validation/rewards_all_std"] == 0
+
+
+def test_the_first_training_step_of_a_reward_model_is_ln_2_too(rm):
+    assert rm.metrics()[1]["train/loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_a_reward_model_keeps_the_scale_of_its_validation(rm):
+    scale, last = RewardScale.load(rm.latest_checkpoint()), rm.metrics()[-1]
+    assert scale == RewardScale(last["validation/rewards_all_mean"], last["validation/rewards_all_std"])
+
+
+def test_before_the_first_update_the_ratio_is_1_and_the_kl_is_0(ppo):
+    first = ppo.metrics()[1]
+    assert first["train_rollouts/init_policy_kl"] == 0
+    second = ppo.metrics()[2]  # the first step only trains the critic
+    assert second["train_rollouts/init_policy_kl"] == 0
+    _, ratios = ppo.series("train_optim/first_ppo_ratio")
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
+
+
+def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
+    warm_up, then = ppo.metrics()[1:3]
+    assert not any(name.startswith("train_optim/") for name in warm_up)
+    assert warm_up["critic/loss"] > 0
+    assert then["train_optim/grad_norm"] > 0
+    assert ppo.metrics()[3]["train_rollouts/init_policy_kl"] > 0
+
+
+def test_the_actor_takes_two_optimiser_steps_a_rollout(ppo):
+    assert ppo.series("train_optim/optim_step") == (list(range(2, 9)), [4, 6, 8, 10, 12, 14, 16])
+
+
+def test_rollout_records_agree_with_the_metrics(ppo):
+    for record in ppo.metrics()[1:]:
+        rollouts = [r for r in ppo.rollouts() if r["step"] == record["step"] and r["split"] == "train"]
+        assert len(rollouts) == record["train_rollouts/rollout_size"] == 16
+        mean = lambda name: sum(r[name] for r in rollouts) / 16  # noqa: B023, E731
+        assert record["train_rollouts/rewards"] == pytest.approx(mean("reward"), abs=1e-5)
+        assert record["train_rollouts/response_lengths"] == pytest.approx(mean("length"))
+        assert record["train_rollouts/fraction_of_samples_properly_ended"] == mean("ended")
+        tokens = sum(r["length"] for r in rollouts)
+        kl = sum(r["kl"] * r["length"] for r in rollouts) / tokens
+        assert record["train_rollouts/init_policy_kl"] == pytest.approx(kl, abs=1e-6)
+        advantages = [a for r in rollouts for a in r["token_advantage"]]
+        assert len(advantages) == tokens
+        assert sum(advantages) / tokens == pytest.approx(0, abs=1e-3)  # normalised over the rollout's tokens
+        assert sum(a * a for a in advantages) / tokens == pytest.approx(1, abs=1e-3)
+
+
+def test_responses_that_ended_and_that_were_cut_off_are_told_apart(ppo):
+    rollouts = ppo.rollouts()
+    assert {r["ended"] for r in rollouts} == {True, False}
+    for r in rollouts:
+        assert r["length"] == 12 or r["ended"]
+        assert not r["ended"] or r["response"].endswith("e") or r["tokens"][-1] == "<|im_end|>"
+
+
+def test_validation_prompts_and_draws_are_the_same_every_time(ppo):
+    validations = {
+        step: [r for r in ppo.rollouts() if r["split"] == "validation" and r["step"] == step]
+        for step in (0, 4, 8)
+    }
+    assert {len(records) for records in validations.values()} == {4}
+    prompts = [[r["prompt"] for r in records] for records in validations.values()]
+    assert prompts[0] == prompts[1] == prompts[2]
+
+
+# ---- what PPO scores is what the reward model was trained on --------------------------------------------------------
+
+
+def scalar_engine(folder):
+    from dataclasses import replace
+
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    engine = Engine(replace(Architecture.load(folder), head="scalar"), Numerics())
+    engine.load(folder)
+    return engine
+
+
+def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted):
+    """The same text gets the same number in both, at the same stop token."""
+    from aligner_lib.critic import InProcessCritic
+    from aligner_lib.trainers.reward_model import pair_loss
+
+    folder = resolve(rm.path)
+    tokenizer, engine, scale = Tokenizer(folder), scalar_engine(folder), RewardScale.load(folder)
+    pairs, _ = load_pairs([formatted / "test_comparisons.jsonl"], tokenizer, 256)
+    prompts, _ = load_prompts([formatted / "test_prompts.jsonl"], tokenizer, 256)
+    critic = InProcessCritic(engine, scale, loss_clip=0.2, micro_batch_size=4, inference_micro_batch_size=4)
+    for pair, prompt in list(zip(pairs, prompts))[:5]:
+        both = TokenBatch(*pad_rows([pair.chosen, pair.rejected], tokenizer.pad_id))
+        trained = engine.evaluate([both], pair_loss)
+        responses = [rows[len(prompt.tokens) :] for rows in (pair.chosen, pair.rejected)]
+        assert [prompt.tokens + response for response in responses] == [pair.chosen, pair.rejected]
+        assert all(response[-1] == tokenizer.eos_id for response in responses)
+        rollouts = Rollouts(
+            both.tokens, both.lengths, torch.tensor([len(prompt)] * 2), torch.tensor([True, True])
+        )
+        scored = critic.infer(rollouts).result().rewards
+        expected = [trained["rewards_chosen_mean"], trained["rewards_rejected_mean"]]
+        torch.testing.assert_close(scored, scale(torch.tensor(expected)), atol=1e-5, rtol=0)
+
+
+def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here):
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.generate import Sampling
+    from aligner_lib.megatron.model import Numerics
+    from aligner_lib.policy import Policy
+
+    tokenizer, engine = Tokenizer(smoke), Engine(Architecture.load(smoke), Numerics())
+    engine.load(smoke)
+    prompt = tokenizer.encode("User: Hello.\n\nAssistant:")
+    with torch.no_grad():  # after this prompt nothing is likelier than the stop token
+        hidden = engine.module.eval()(torch.tensor([prompt]))[-1, 0]
+        engine.module.output_layer.weight.zero_()[tokenizer.eos_id] = hidden
+    policy = Policy(engine, tokenizer, Sampling(max_length=4, greedy=True), forward_micro_batch_size=1)
+    rollouts = policy.rollout([prompt], [0], 1)
+    assert rollouts.tokens.tolist() == [[*prompt, tokenizer.eos_id]]
+    assert (rollouts.ended.tolist(), rollouts.lengths.tolist()) == ([True], [len(prompt) + 1])
+
+
+# ---- the run folder -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sft", "rm", "ppo"])
+def test_the_run_folder_says_what_was_run(kind, request):
+    run = request.getfixturevalue(kind)
+    info = run.info
+    assert (info["status"], info["kind"], info["seed"]) == ("finished", kind, 1234)
+    assert info["heartbeat"]["step"] == info["max_steps"] == run.metrics()[-1]["step"]
+    assert info["config"]["trainer"][kind]["save_interval"] == 2
+    assert "model" in info["hashes"]
+    assert any(name.endswith(".jsonl") for name in info["hashes"])
+    assert [path.name for path in run.checkpoints()] == [f"step_{info['max_steps']:06d}"]
+
+
+@pytest.mark.parametrize("kind", ["sft", "ppo"])
+def test_tensorboard_has_every_metric(kind, request):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = request.getfixturevalue(kind)
+    events = EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    names = {name for record in run.metrics() for name in record} - {"step", "time"}
+    assert set(events.Tags()["scalars"]) == names
+    metric = {"sft": "train/loss", "ppo": "critic/loss"}[kind]
+    shown = [(event.step, event.value) for event in events.Scalars(metric)]
+    steps, values = run.series(metric)
+    assert [step for step, _ in shown] == steps
+    assert [value for _, value in shown] == pytest.approx(values, rel=1e-6)

@@ -1,0 +1,145 @@
+"""What one process and every layout of two must agree on; each rank runs `measure`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from forks import write_json
+from tiny import MODELS, Samples, loss_of, new_engine
+
+from aligner_lib.megatron import parallel
+from aligner_lib.megatron.generate import Sampling, generate
+from aligner_lib.megatron.logprobs import gather_vocab, logprobs_and_entropy, token_logprobs
+
+LAYOUTS = {"tp2": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}  # tensor and pipeline size of two processes
+STEPS, MORE_STEPS = 3, 2
+GLOBAL_BATCH, MICRO_BATCH = 7, 2
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [15, 16], [17]]
+SAMPLING = {
+    "greedy": Sampling(max_length=12, greedy=True),
+    "sampled": Sampling(max_length=12, temperature=1.3, top_k=40),
+}
+STOP = 3
+
+
+def measure_all(starts: Path, saved: Path, out: Path) -> None:
+    """Every layout of two processes, one after the other. saved: the checkpoints of one process after STEPS."""
+    for layout, (tp, pp) in LAYOUTS.items():
+        parallel.initialize(tp, pp)
+        figures = {name: measure(name, starts / name, saved / name, out / layout / name) for name in MODELS}
+        figures["kernels"] = kernels()
+        if parallel.is_first_rank():
+            write_json(out / f"{layout}.json", figures)
+        parallel.barrier()
+        parallel.parallel_state.destroy_model_parallel()
+
+
+def measure(name: str, start: Path, saved: Path | None, out: Path) -> dict:
+    """Training from `start`, saved to `out` after STEPS; the steps after that, also from the checkpoint `saved`."""
+    engine = new_engine(name, start)
+    figures = {"evaluated": evaluate(engine, name), "mapped": mapped(engine, name)}
+    if name != "scalar":
+        figures |= {kind: generated(engine.module, sampling) for kind, sampling in SAMPLING.items()}
+    figures["steps"] = train(engine, name, range(STEPS))
+    engine.save(out)
+    parallel.barrier()
+    figures["more_steps"] = train(engine, name, range(STEPS, STEPS + MORE_STEPS))
+    if saved is not None:
+        figures["after_loading"] = continued(name, saved)
+    return figures
+
+
+def continued(name: str, saved: Path) -> list[dict]:
+    """The steps after a checkpoint of some layout, weights and optimizer loaded."""
+    engine = new_engine(name)
+    engine.load(saved, with_optimizer=True)
+    assert engine.steps == STEPS
+    return train(engine, name, range(STEPS, STEPS + MORE_STEPS))
+
+
+def train(engine, name: str, steps: range, micro_batch: int = MICRO_BATCH) -> list[dict]:
+    return [
+        engine.train_step(_mine(step, micro_batch), loss_of(name), lr=1e-3 / (step + 1)) for step in steps
+    ]
+
+
+def evaluate(engine, name: str) -> dict:
+    return engine.evaluate(_mine(100, MICRO_BATCH), loss_of(name))
+
+
+def mapped(engine, name: str) -> list:
+    """A number for each prediction of each sample, of all ranks in the samples' order."""
+
+    def function(model, batch, hidden):
+        if name == "scalar":
+            return model.values(hidden[:-1]).t()
+        logits = model.logits(hidden[:-1]).transpose(0, 1)  # [B, S-1, V]
+        targets = batch.tokens[:, 1:]
+        return token_logprobs(logits.flatten(0, 1), targets.flatten(), parallel.tp_group()).view(
+            targets.shape
+        )
+
+    results = engine.map(
+        [_mine_of(Samples.draw(GLOBAL_BATCH, 100)).rows([i]) for i in range(_share())], function
+    )
+    shares = parallel.gather_over_dp([result[0].tolist() for result in results])
+    return _in_order(shares)
+
+
+def generated(module, sampling: Sampling) -> list:
+    numbers = range(len(PROMPTS))[parallel.dp_rank() :: parallel.dp_size()]
+    responses = generate(
+        module,
+        [PROMPTS[i] for i in numbers],
+        [1000 + i for i in numbers],
+        sampling,
+        stop_id=STOP,
+        micro_batch_size=3,
+    )
+    return _in_order(parallel.gather_over_dp([[r.tokens, r.ended] for r in responses]))
+
+
+def kernels() -> dict:
+    """The split log-probabilities, entropies and gradients, as the largest distance from torch's own."""
+    generator = torch.Generator().manual_seed(0)
+    whole = (4 * torch.randn(9, 32, generator=generator)).requires_grad_()
+    targets = torch.randint(0, 32, (9,), generator=generator)
+    weights = torch.randn(2, 9, generator=generator)
+    every = whole.log_softmax(dim=-1)
+    expected = every[torch.arange(9), targets], -(every.exp() * every).sum(dim=-1)
+    (weights[0] * expected[0] + weights[1] * expected[1]).sum().backward()
+
+    part = 32 // parallel.tp_size()
+    columns = slice(parallel.tp_rank() * part, (parallel.tp_rank() + 1) * part)
+    mine = whole.detach()[:, columns].clone().requires_grad_()
+    logprobs, entropy = logprobs_and_entropy(mine * 1, targets, parallel.tp_group())
+    (weights[0] * logprobs + weights[1] * entropy).sum().backward()
+    return {
+        "logprobs": _distance(logprobs, expected[0]),
+        "entropy": _distance(entropy, expected[1]),
+        "gradient": _distance(mine.grad, whole.grad[:, columns]),
+        "gathered": _distance(gather_vocab(mine.detach(), parallel.tp_group()), whole),
+    }
+
+
+def _mine(step: int, micro_batch: int) -> list[Samples]:
+    return Samples.draw(GLOBAL_BATCH, step).micro_batches(micro_batch, parallel.dp_rank(), parallel.dp_size())
+
+
+def _mine_of(samples: Samples) -> Samples:
+    return samples.rows(range(samples.size)[parallel.dp_rank() :: parallel.dp_size()])
+
+
+def _share() -> int:
+    return len(range(GLOBAL_BATCH)[parallel.dp_rank() :: parallel.dp_size()])
+
+
+def _in_order(shares: list[list]) -> list:
+    """Every rank's items, back in the order that they were dealt in."""
+    total = sum(map(len, shares))
+    return [shares[i % len(shares)][i // len(shares)] for i in range(total)]
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return (a - b).abs().max().item()

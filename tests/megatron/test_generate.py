@@ -1,0 +1,220 @@
+"""Generation: when a response ends, that batches don't matter, and that draws follow the distribution."""
+
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aligner_lib.megatron.generate import Sampling, draw, generate
+
+pytestmark = pytest.mark.megatron
+STOP = 0
+
+
+# ---- when a response ends: a model whose next token is told by the last one -----------------------------------------
+
+
+class Scripted(torch.nn.Module):
+    """After token t comes successors[t]; where that is the stop token and can't be drawn, token 1 is next best."""
+
+    def __init__(self, successors: dict[int, int]):
+        super().__init__()
+        self.successors = successors
+        self.table = torch.nn.Parameter(torch.zeros(10, 10))
+        self.table.data[:, 1] = 0.5
+        for token, successor in successors.items():
+            self.table.data[token, successor] = 1.0
+
+    def forward(self, tokens, cache):
+        return torch.nn.functional.one_hot(tokens, 10).float().transpose(0, 1)
+
+    def logits(self, hidden):
+        return hidden @ self.table
+
+
+COUNTING = Scripted({2: 3, 3: 4, 4: 5, 5: STOP, 1: 6, 6: STOP})
+
+
+def respond(prompts: list[list[int]], model=COUNTING, **sampling) -> list[tuple[list[int], bool]]:
+    responses = generate(
+        model,
+        prompts,
+        list(range(len(prompts))),
+        Sampling(**{"max_length": 8, "greedy": True} | sampling),
+        stop_id=STOP,
+        decode=lambda ids: "".join("ABCDEFGHIJ"[i] for i in ids),
+    )
+    return [(response.tokens, response.ended) for response in responses]
+
+
+def test_the_stop_token_ends_a_response_and_is_its_last_token(one_process):
+    assert respond([[9, 2], [4]]) == [([3, 4, 5, STOP], True), ([5, STOP], True)]
+
+
+def test_the_longest_length_cuts_a_response_off(one_process):
+    assert respond([[2], [4]], max_length=2) == [([3, 4], False), ([5, STOP], True)]
+    assert respond([[2]], max_length=1) == [([3], False)]
+
+
+def test_the_stop_token_can_t_come_too_early(one_process):
+    assert respond([[5]], min_length=1) == [([STOP], True)]
+    assert respond([[5]], min_length=3) == [([1, 6, STOP], True)]  # 1 comes in the stop token's place
+    assert respond([[6]], min_length=2) == [([1, 6, STOP], True)]
+
+
+def test_an_end_string_ends_a_response(one_process):
+    assert respond([[2]], end_strings=("E",)) == [([3, 4], True)]
+    assert respond([[2]], end_strings=("xyz", "DEF")) == [([3, 4, 5], True)]
+    assert respond([[2], [5]], end_strings=("Q",)) == [([3, 4, 5, STOP], True), ([STOP], True)]
+
+
+def test_an_end_string_in_the_prompt_ends_nothing(one_process):
+    assert respond([[3, 4]], end_strings=("DEF",)) == [([5, STOP], True)]
+
+
+def test_order_and_number_of_prompts_are_kept(one_process):
+    prompts = [[4], [9, 9, 2], [5], [7, 3], [6], [2], [1]]
+    alone = [respond([prompt])[0] for prompt in prompts]
+    assert respond(prompts) == alone
+
+
+def test_an_empty_prompt_is_refused(one_process):
+    with pytest.raises(AssertionError, match="empty prompt"):
+        respond([[2], []])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"temperature": 0}, "temperature is 0"),
+        ({"top_p": 0}, "top_p is 0"),
+        ({"top_p": 1.1}, "top_p is 1.1"),
+        ({"max_length": 0}, "max_length is 0"),
+    ],
+)
+def test_sampling_that_makes_no_sense_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Sampling(**{"max_length": 4} | wrong)
+
+
+# ---- a real model: batches, prompts and the cache don't change what is said -----------------------------------------
+
+PROMPTS = [[5, 6, 7], [8], list(range(20, 40)), [15, 16], [17, 18, 19, 20, 21], [44], [45, 46]]
+UNSAID = 1  # as the stop token it ends nothing here
+GREEDY = Sampling(max_length=16, greedy=True)
+DRAWN = Sampling(max_length=16, temperature=1.2, top_k=30, top_p=0.95)
+kinds = pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+
+
+@pytest.fixture(scope="module")
+def model(starts):
+    return tiny.new_engine("untied", starts / "untied").module
+
+
+def said(
+    model, prompts, numbers, sampling, micro_batch_size=8, stop_id=UNSAID
+) -> list[tuple[list[int], bool]]:
+    seeds = [100 + number for number in numbers]
+    responses = generate(model, prompts, seeds, sampling, stop_id=stop_id, micro_batch_size=micro_batch_size)
+    return [(response.tokens, response.ended) for response in responses]
+
+
+@kinds
+def test_a_ragged_batch_says_what_each_prompt_alone_says(model, sampling):
+    alone = [said(model, [prompt], [number], sampling)[0] for number, prompt in enumerate(PROMPTS)]
+    assert len({tuple(tokens) for tokens, _ in alone}) == len(PROMPTS)
+    for micro_batch_size in (2, 3, 8):
+        assert said(model, PROMPTS, range(len(PROMPTS)), sampling, micro_batch_size) == alone
+
+
+@kinds
+def test_rows_that_finish_don_t_change_the_others(model, sampling):
+    """Any token may be the stop token: each choice lets rows leave at other times."""
+    whole = said(model, PROMPTS, range(len(PROMPTS)), sampling)
+    assert not any(ended for _, ended in whole)
+    left = 0
+    for stop in whole[0][0][::3]:
+        for (tokens, _), (now, ended) in zip(
+            whole, said(model, PROMPTS, range(len(PROMPTS)), sampling, stop_id=stop)
+        ):
+            cut = tokens.index(stop) + 1 if stop in tokens else len(tokens)
+            assert (now, ended) == (tokens[:cut], stop in tokens)
+            left += ended and cut < len(tokens)
+    assert left >= 5
+
+
+def test_a_cache_gives_what_a_whole_forward_pass_gives(model):
+    with torch.no_grad():
+        for number, prompt in enumerate(PROMPTS):
+            tokens = list(prompt)
+            for _ in range(GREEDY.max_length):
+                hidden = model(torch.tensor([tokens]))
+                tokens.append(int(model.logits(hidden[-1]).argmax()))
+            assert said(model, [prompt], [number], GREEDY)[0][0] == tokens[len(prompt) :]
+
+
+def test_a_response_depends_on_its_seed(model):
+    first, again, other = (said(model, [[5]], [number], DRAWN)[0] for number in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_generation_leaves_the_model_as_it_was(model):
+    for mode in (True, False):
+        model.train(mode)
+        said(model, [[5]], [0], GREEDY)
+        assert model.training == mode
+
+
+# ---- draws follow the distribution ----------------------------------------------------------------------------------
+
+PROBABILITIES = torch.tensor([0.05, 0.4, 0.0, 0.15, 0.3, 0.1])
+DRAWS = 20_000
+
+
+def frequencies(seed: int = 0, **sampling) -> torch.Tensor:
+    uniforms = torch.rand(DRAWS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    logits = PROBABILITIES.log().expand(DRAWS, -1)
+    return draw(logits, uniforms, Sampling(max_length=1, **sampling)).bincount(minlength=6) / DRAWS
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ({}, PROBABILITIES),
+        ({"temperature": 0.5}, PROBABILITIES**2),
+        ({"temperature": 2.0}, PROBABILITIES**0.5),
+        ({"top_k": 2}, torch.tensor([0, 0.4, 0, 0, 0.3, 0])),
+        ({"top_k": 99}, PROBABILITIES),
+        ({"top_p": 0.5}, torch.tensor([0, 0.4, 0, 0, 0.3, 0])),  # 0.4 is not enough: the next one comes along
+        ({"top_p": 0.3}, torch.tensor([0, 1.0, 0, 0, 0, 0])),
+        ({"top_p": 1e-6}, torch.tensor([0, 1.0, 0, 0, 0, 0])),
+        ({"top_k": 3, "top_p": 0.8}, torch.tensor([0, 0.4, 0, 0, 0.3, 0])),  # of 0.85: 0.47, 0.35, 0.18
+        ({"greedy": True}, torch.tensor([0, 1.0, 0, 0, 0, 0])),
+    ],
+)
+def test_draws_follow_the_distribution(sampling, expected):
+    expected = expected / expected.sum()
+    seen = frequencies(**sampling)
+    possible = expected > 0
+    assert seen[~possible].sum() == 0
+    chi_square = DRAWS * ((seen - expected)[possible] ** 2 / expected[possible]).sum().item()
+    assert chi_square < 18.5  # five degrees of freedom exceed it once in 400 times; the seed is fixed
+
+
+@settings(max_examples=50)
+@given(st.floats(0, 1, exclude_max=True), st.integers(0, 9), st.integers(0, 6), st.floats(0.05, 1))
+def test_what_is_drawn_has_a_probability(uniform, seed, top_k, top_p):
+    logits = torch.randn(1, 6, generator=torch.Generator().manual_seed(seed))
+    logits[0, seed % 6] = -torch.inf
+    token = draw(
+        logits, torch.tensor([uniform], dtype=torch.float64), Sampling(max_length=1, top_k=top_k, top_p=top_p)
+    )
+    assert logits[0, token.item()] > -torch.inf
+
+
+def test_the_ends_of_the_unit_interval_are_tokens_with_probability():
+    logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]]).expand(2, -1)
+    ends = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    assert draw(logits, ends, Sampling(max_length=1)).tolist() == [1, 2]

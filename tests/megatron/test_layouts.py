@@ -1,0 +1,131 @@
+"""One process, tensor, pipeline and data parallel: the same losses, gradients, checkpoints and responses."""
+
+import pytest
+import torch
+from layouts import LAYOUTS, MORE_STEPS, STEPS, continued, train
+from tiny import MODELS, new_engine
+
+from aligner_lib.store import StoreReader
+
+pytestmark = pytest.mark.megatron
+CLOSE = 1e-5
+
+each_model = pytest.mark.parametrize("name", MODELS)
+each_layout = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def assert_same_steps(got: list[dict], expected: list[dict]) -> None:
+    assert len(got) == len(expected)
+    for ours, theirs in zip(got, expected):
+        assert ours == pytest.approx(theirs, abs=CLOSE, rel=CLOSE)
+
+
+@each_model
+def test_the_steps_are_real_ones(figures, name):
+    """Else equality would say little: losses move, and the gradients are clipped."""
+    steps = figures["one"][name]["steps"]
+    assert len(steps) == STEPS
+    assert len({round(step["loss"], 3) for step in steps}) == STEPS
+    assert min(step["grad_norm"] for step in steps) > 0.5
+
+
+@each_model
+@each_layout
+def test_losses_and_gradient_norms_are_those_of_one_process(figures, layout, name):
+    for kind in ("steps", "more_steps"):
+        assert_same_steps(figures[layout][name][kind], figures["one"][name][kind])
+    assert figures[layout][name]["evaluated"] == pytest.approx(figures["one"][name]["evaluated"], abs=CLOSE)
+
+
+@each_model
+@each_layout
+def test_every_stage_and_rank_maps_its_tokens(figures, layout, name):
+    ours, theirs = figures[layout][name]["mapped"], figures["one"][name]["mapped"]
+    assert len(ours) == len(theirs)
+    for row, expected in zip(ours, theirs):
+        assert row == pytest.approx(expected, abs=CLOSE)
+
+
+@each_layout
+def test_the_split_kernels_are_torch_s(figures, layout):
+    assert max(figures[layout]["kernels"].values()) < CLOSE
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+@pytest.mark.parametrize("name", ["untied", "tied"])
+@each_layout
+def test_responses_are_those_of_one_process(figures, layout, name, kind):
+    assert figures[layout][name][kind] == figures["one"][name][kind]
+
+
+def test_the_responses_that_were_compared_are_worth_comparing(figures):
+    for kind in ("greedy", "sampled"):
+        responses = [tokens for tokens, _ in figures["one"]["untied"][kind]]
+        assert len({tuple(tokens) for tokens in responses}) == len(responses)
+        assert max(len(set(tokens)) for tokens in responses) > 3
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@each_model
+@each_layout
+def test_a_checkpoint_of_one_process_goes_on_in_any_layout(figures, layout, name):
+    assert_same_steps(figures[layout][name]["after_loading"], figures["one"][name]["more_steps"])
+
+
+@each_model
+@each_layout
+def test_a_checkpoint_of_any_layout_goes_on_in_one_process(figures, measured, layout, name):
+    assert_same_steps(continued(name, measured / layout / name), figures["one"][name]["more_steps"])
+
+
+@each_model
+@each_layout
+@pytest.mark.parametrize("part", ["weights", "optimizer"])
+def test_checkpoints_hold_each_value_once_whatever_the_layout(measured, layout, name, part):
+    ours, theirs = (StoreReader(measured / where / name / part) for where in (layout, "one"))
+    assert ours.names() == theirs.names()
+    for tensor in ours.names():
+        torch.testing.assert_close(ours.read_whole(tensor), theirs.read_whole(tensor), atol=1e-4, rtol=0)
+
+
+@each_model
+def test_in_one_process_a_checkpoint_goes_on_to_the_bit(figures, measured, name):
+    assert continued(name, measured / "one" / name) == figures["one"][name]["more_steps"]
+
+
+def test_a_scalar_model_starts_from_a_language_model_with_a_head_of_zeros(starts, one_process):
+    engine = new_engine("scalar", starts / "untied")
+    store = StoreReader(starts / "untied" / "weights")
+    embedding = engine.module.embedding.word_embeddings.weight
+    assert torch.equal(embedding, store.read_whole("embedding.word_embeddings.weight"))
+    assert not engine.module.value_head.weight.any()
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(starts, one_process):
+    with pytest.raises(
+        ValueError, match=r"no output_layer\.weight: the checkpoint is of another architecture"
+    ):
+        new_engine("untied", starts / "tied")
+    with pytest.raises(ValueError, match=r"no place for: output_layer\.weight"):
+        new_engine("tied", starts / "untied")
+
+
+def test_a_checkpoint_without_optimizer_state_is_refused_where_it_is_needed(starts, one_process):
+    with pytest.raises(FileNotFoundError, match="no weights in"):
+        new_engine("untied").load(starts / "untied", with_optimizer=True)
+
+
+# ---- micro batches --------------------------------------------------------------------------------------------------
+
+
+@each_model
+@pytest.mark.parametrize("micro_batch", [1, 3, 7])
+def test_the_micro_batch_size_changes_nothing(figures, starts, name, micro_batch):
+    steps = train(new_engine(name, starts / name), name, range(STEPS), micro_batch)
+    assert_same_steps(steps, figures["one"][name]["steps"])
+
+
+def test_there_are_steps_after_the_checkpoint(figures):
+    assert len(figures["one"]["tied"]["more_steps"]) == MORE_STEPS

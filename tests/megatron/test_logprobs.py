@@ -1,0 +1,64 @@
+"""Log-probabilities and entropies against torch's own, with gradients. test_layouts splits them over two ranks."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from aligner_lib.megatron.logprobs import logprobs_and_entropy, token_logprobs
+
+pytestmark = pytest.mark.megatron
+
+
+def by_torch(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    every = logits.log_softmax(dim=-1)
+    return every[torch.arange(len(targets)), targets], -(every.exp() * every).sum(dim=-1)
+
+
+@given(st.integers(0, 6), st.integers(1, 12), st.floats(0.1, 50), st.integers(0, 99))
+def test_values_and_gradients_are_torch_s(count, vocabulary, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(count, vocabulary, generator=generator)
+    targets = torch.randint(0, vocabulary, (count,), generator=generator)
+    weights = torch.randn(2, count, generator=generator)
+    gradients, values = [], []
+    for function in (by_torch, logprobs_and_entropy):
+        leaf = logits.clone().requires_grad_()
+        logprobs, entropy = function(leaf * 1, targets)
+        (weights[0] * logprobs + weights[1] * entropy).sum().backward()
+        gradients.append(leaf.grad)
+        values.append(torch.stack([logprobs, entropy]).detach())
+    assert_close(values[1], values[0], atol=1e-4, rtol=1e-5)
+    assert_close(gradients[1], gradients[0], atol=1e-4, rtol=1e-5)
+
+
+def test_log_probabilities_alone_are_the_same():
+    logits, targets = (
+        torch.randn(4, 7, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 6, 3, 3]),
+    )
+    assert_close(token_logprobs(logits.clone(), targets), by_torch(logits, targets)[0])
+
+
+def test_a_table_by_hand():
+    logits = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]])
+    logprobs, entropy = logprobs_and_entropy(logits, torch.tensor([1, 0]))
+    assert_close(logprobs, torch.tensor([math.log(3 / 4), math.log(1 / 2)]))
+    assert_close(entropy, torch.tensor([math.log(4) - 0.75 * math.log(3), math.log(2)]))
+
+
+def test_huge_logits_stay_finite():
+    logprobs, entropy = logprobs_and_entropy(torch.tensor([[1e4, -1e4, 0.0]]), torch.tensor([1]))
+    assert logprobs.item() == -2e4
+    assert entropy.item() == 0
+
+
+def test_a_second_backward_is_refused():
+    logits = torch.zeros(1, 2, requires_grad=True)
+    logprobs = token_logprobs(logits * 1, torch.tensor([0])).sum()
+    logprobs.backward(retain_graph=True)
+    with pytest.raises(AssertionError, match="one backward only"):
+        logprobs.backward()

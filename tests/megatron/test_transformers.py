@@ -1,0 +1,158 @@
+"""The same weights in transformers: the same logits, the same greedy continuations."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.megatron.generate import Sampling, generate
+from aligner_lib.models import import_hf
+from aligner_lib.models.names import to_hf, weights
+from aligner_lib.store import StoreReader
+from aligner_lib.tokenizer import Tokenizer
+
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+LOGITS_CLOSE = 1e-4
+NOT_SAID = 1  # a token that neither model says here: as the stop token it would end ours
+
+
+def megatron(folder, **training):
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    engine = Engine(Architecture.load(folder), Numerics(), **training)
+    engine.load(folder)
+    return engine
+
+
+def llama_config(arch: Architecture):
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        num_hidden_layers=arch.num_layers,
+        hidden_size=arch.hidden_size,
+        num_attention_heads=arch.num_attention_heads,
+        num_key_value_heads=arch.num_query_groups,
+        head_dim=arch.kv_channels,
+        intermediate_size=arch.ffn_hidden_size,
+        vocab_size=arch.vocab_size,
+        max_position_embeddings=arch.max_position_embeddings,
+        rope_parameters={"rope_type": "default", "rope_theta": arch.rotary_base},
+        rms_norm_eps=arch.norm_epsilon,
+        tie_word_embeddings=arch.tied_embeddings,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
+def transformers_twin(folder):
+    """transformers' model with a model folder's weights."""
+    from transformers import LlamaForCausalLM
+
+    arch, store = Architecture.load(folder), StoreReader(folder / "weights")
+    model = LlamaForCausalLM(llama_config(arch)).eval()
+    state = {
+        name: part.clone()
+        for weight in weights(arch)
+        for name, part in zip(
+            weight.hf, to_hf(weight, store.read_whole(weight.megatron, torch.float32), arch)
+        )
+    }
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert unexpected == []
+    assert set(missing) <= ({"lm_head.weight"} if arch.tied_embeddings else set())
+    model.tie_weights()
+    return model
+
+
+@torch.no_grad()
+def assert_same_logits(engine, twin, tokens: torch.Tensor) -> None:
+    ours = engine.module.eval().logits(engine.module(tokens).transpose(0, 1).flatten(0, 1))
+    theirs = twin(tokens).logits.flatten(0, 1)
+    assert theirs.std() > 0.05
+    torch.testing.assert_close(ours, theirs, atol=LOGITS_CLOSE, rtol=0)
+
+
+def assert_same_continuations(engine, twin, prompts: list[list[int]], count: int) -> None:
+    sampling = Sampling(max_length=count, min_length=count, greedy=True)
+    ours = generate(engine.module, prompts, [0] * len(prompts), sampling, stop_id=NOT_SAID)
+    for prompt, response in zip(prompts, ours):
+        tokens = torch.tensor([prompt])
+        whole = twin.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=count, do_sample=False
+        )
+        assert response.tokens == whole[0, len(prompt) :].tolist()
+
+
+# ---- a random untied model with grouped queries, written by transformers itself -------------------------------------
+
+
+@pytest.fixture(scope="module")
+def random_model(smoke, tmp_path_factory):
+    """transformers' model, and ours imported from what it saved."""
+    from tiny import ARCHITECTURE, randomize
+    from transformers import LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("random")
+    arch = replace(ARCHITECTURE, vocab_size=Tokenizer(smoke).vocab_size)
+    twin = LlamaForCausalLM(llama_config(arch)).eval()
+    randomize(twin, seed=5)
+    twin.save_pretrained(folder / "hf")
+    Tokenizer(smoke).save(folder / "hf")
+    config = json.loads((folder / "hf" / "config.json").read_text())
+    assert (config["tie_word_embeddings"], config["num_key_value_heads"]) == (False, 2)
+    return megatron(import_hf(folder / "hf", folder / "imported")), twin
+
+
+def test_a_random_untied_model_has_transformers_logits(random_model):
+    tokens = torch.randint(0, 96, (3, 50), generator=torch.Generator().manual_seed(0))
+    assert_same_logits(*random_model, tokens)
+
+
+def test_a_random_untied_model_continues_as_in_transformers(random_model):
+    assert_same_continuations(*random_model, [[5, 6, 7], [8], list(range(20, 50))], 24)
+
+
+# ---- SmolLM2 --------------------------------------------------------------------------------------------------------
+
+SENTENCES = [
+    "The capital of France is",
+    "Once upon a time, in a small house at the edge of the forest, there lived",
+]
+
+
+@pytest.fixture(scope="module")
+def smollm2_twins(smollm2):
+    return megatron(smollm2), transformers_twin(smollm2)
+
+
+@pytest.fixture(scope="module")
+def sentences(smollm2) -> list[list[int]]:
+    return Tokenizer(smollm2).encode_batch(SENTENCES)
+
+
+@pytest.mark.model
+def test_smollm2_has_transformers_logits(smollm2_twins, sentences):
+    for tokens in sentences:
+        assert_same_logits(*smollm2_twins, torch.tensor([tokens]))
+
+
+@pytest.mark.model
+def test_smollm2_continues_as_in_transformers(smollm2_twins, sentences):
+    assert_same_continuations(*smollm2_twins, sentences, 12)
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_a_checkpoint_of_the_laptop_model_is_saved_in_under_5_seconds(smollm2, tmp_path):
+    engine = megatron(smollm2, optim={"lr": 1e-5, "weight_decay": 0.1, "betas": [0.9, 0.98], "eps": 1e-8})
+    started = time.perf_counter()
+    engine.save(tmp_path)
+    seconds = time.perf_counter() - started
+    saved = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
+    assert saved > 3 * 4 * engine.module.architecture.num_parameters  # float32 weights and Adam's two moments
+    assert seconds < 5
