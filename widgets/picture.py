@@ -118,6 +118,8 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
     unit = f"  ({chart.unit})" if chart.unit else ""
     axes.set_title(chart.title + unit, loc="left", fontsize=9, color=INK)
     _plain(axes)
+    if axis == "step":
+        axes.locator_params(axis="x", integer=True)
 
 
 def _draw_line(axes, x, y, spread, pen, faint: bool, label: str, smoothing: float) -> None:
@@ -160,6 +162,10 @@ def _plain(axes) -> None:
     axes.margins(x=0.02, y=0.12)
     axes.locator_params(axis="y", nbins=5)
     axes.locator_params(axis="x", nbins=5)
+    low, high = axes.get_ylim()
+    size = max(abs(low), abs(high))
+    if high - low < 1e-4 * size:  # constant but for rounding: not a mountain range
+        axes.set_ylim(low - 0.05 * size, high + 0.05 * size)
 
 
 def _labels(run, line: str, several_runs: bool, later_line: bool) -> list[str]:

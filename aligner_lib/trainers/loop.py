@@ -76,7 +76,9 @@ def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) ->
             for name, value in asked.changes.items():
                 trainer.change(name, value)
             changes |= asked.changes
-            if last or stop or asked.checkpoint or done % settings.save_interval == 0:
+            # a change is saved at once: its request is removed, so a run that died would go on without it
+            due = asked.checkpoint or asked.changes or done % settings.save_interval == 0
+            if last or stop or due:
                 saved = _save(trainer, settings, run, done, changes)
             if run is not None:
                 run.acknowledge(asked)

@@ -30,6 +30,9 @@ def ppo(jobs, rm):
 @pytest.fixture
 def here():
     """This process as the only rank, for jobs whose errors a test looks at."""
+    import torch
+
     from aligner_lib.megatron import parallel
 
+    torch.set_num_threads(1)  # on a busy machine two threads wait for each other at every tiny product
     parallel.initialize()

@@ -13,16 +13,22 @@ pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("here")]
 
 
 class Counter:
-    """Its state is the sum of the steps it did; `at` does something within a step."""
+    """Its state is the sum of the steps it did, times a weight; `at` does something within a step."""
+
+    controls = ("weight",)
 
     def __init__(self, at=None):
-        self.total, self.done, self.at = 0, [], at or {}
+        self.total, self.weight, self.done, self.at = 0, 1, [], at or {}
 
     def step(self, step):
         self.at.get(step, lambda: None)()
         self.done.append(step)
-        self.total += step
+        self.total += self.weight * step
         return {"train/total": self.total}
+
+    def change(self, name, value):
+        assert name == "weight"
+        self.weight = value
 
     def validate(self, step):
         return {"validation/total": self.total}
@@ -31,7 +37,7 @@ class Counter:
         (folder / "total").write_text(str(self.total))
 
     def load(self, folder):
-        self.total = int((folder / "total").read_text())
+        self.total = float((folder / "total").read_text())
 
 
 def go(path, trainer, max_steps=7, **changes) -> RunFolder:
@@ -52,7 +58,7 @@ def test_it_validates_saves_and_ends(tmp_path):
     assert run.series("train/total") == ([1, 2, 3, 4, 5, 6, 7], [1, 3, 6, 10, 15, 21, 28])
     assert run.series("validation/total") == ([0, 3, 6, 7], [0, 6, 21, 28])
     assert [path.name for path in run.checkpoints()] == ["step_000006", "step_000007"]
-    assert json.loads((run.latest_checkpoint() / "trainer.json").read_text()) == {"step": 7}
+    assert json.loads((run.latest_checkpoint() / "trainer.json").read_text())["step"] == 7
 
 
 @pytest.mark.parametrize("how", ["control file", "SIGTERM", "SIGUSR2"])
@@ -73,6 +79,49 @@ def test_a_stop_ends_it_after_the_step_with_a_checkpoint(tmp_path, how):
 
 def test_a_stop_in_the_last_step_is_a_finish(tmp_path):
     assert go(tmp_path, Counter({7: RunFolder(tmp_path).request_stop})).status == "finished"
+
+
+def control(path, name: str, text: str = ""):
+    """Something that writes a control file."""
+    return lambda: (path / "control" / name).write_text(text)
+
+
+def test_a_checkpoint_can_be_asked_for(tmp_path):
+    run = go(tmp_path, Counter({3: control(tmp_path, "checkpoint")}), keep_checkpoints=9)
+    assert [int(path.name[5:]) for path in run.checkpoints()] == [2, 3, 4, 6, 7]
+    assert list((tmp_path / "control").iterdir()) == []
+    assert run.info["controls"] == ["stop", "checkpoint", "weight"]
+
+
+def test_a_change_holds_from_the_next_step_on_and_after_a_restart(tmp_path):
+    stop = RunFolder(tmp_path).request_stop
+    go(tmp_path, Counter({2: control(tmp_path, "set.json", '{"weight": 10}'), 4: stop}))
+    assert not (tmp_path / "control" / "set.json").exists()
+    assert go(tmp_path, Counter()).series("train/total")[1] == [1, 3, 33, 73, 123, 183, 253]
+
+
+def test_a_change_survives_a_death_before_the_next_checkpoint(tmp_path):
+    def fail():
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        go(tmp_path, Counter({3: control(tmp_path, "set.json", '{"weight": 10}'), 4: fail}))
+    assert go(tmp_path, Counter()).series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
+
+
+@pytest.mark.parametrize("text", ['{"height": 3}', '{"weight": "much"}', "[1]", '{"wei'])
+def test_a_change_that_can_t_be_made_is_refused_and_told(tmp_path, text):
+    """`told` reads run.json at the step after; the end of the run writes its own message."""
+    told = []
+    steps = {
+        2: control(tmp_path, "set.json", text),
+        4: lambda: told.append(RunFolder(tmp_path).info["message"]),
+    }
+    run = go(tmp_path, Counter(steps))
+    assert run.series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert "not changed: " in told[0]
+    assert "this run takes weight" in told[0]
+    assert not (tmp_path / "control" / "set.json").exists()
 
 
 def test_an_error_within_a_step_keeps_what_was_done(tmp_path):

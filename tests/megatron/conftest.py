@@ -9,8 +9,11 @@ import tiny
 @pytest.fixture(scope="session")
 def one_process():
     """This process as a layout of its own."""
+    import torch
+
     from aligner_lib.megatron import parallel
 
+    torch.set_num_threads(1)  # on a busy machine two threads wait for each other at every tiny product
     parallel.initialize()
     yield
     parallel.shutdown()

@@ -87,7 +87,7 @@ def test_checkpoints_hold_each_value_once_whatever_the_layout(measured, layout, 
     ours, theirs = (StoreReader(measured / where / name / part) for where in (layout, "one"))
     assert ours.names() == theirs.names()
     for tensor in ours.names():
-        torch.testing.assert_close(ours.read_whole(tensor), theirs.read_whole(tensor), atol=1e-4, rtol=0)
+        torch.testing.assert_close(ours.read_whole(tensor), theirs.read_whole(tensor), atol=5e-4, rtol=0)
 
 
 @each_model
