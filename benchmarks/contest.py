@@ -130,8 +130,6 @@ def _run_side(run: Callable, setting: Setting, connection: Connection, log: Path
         os.dup2(file.fileno(), 2)
     try:
         run(setting, connection)
-    except BaseException as error:
-        if not isinstance(error, SystemExit):
-            traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(0 if isinstance(error, SystemExit) else 1)  # some libraries' exit hooks take seconds
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)

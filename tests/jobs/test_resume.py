@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from forks import until
+from forks import BOUND_S, until
 from smoke_jobs import checkpoint_tensors, figures, steps
 
 pytestmark = pytest.mark.megatron
@@ -33,7 +33,7 @@ def disturbed(request, jobs, rm):
         lambda: process.exitcode is not None or stopped_after in steps(run), f"step {stopped_after} of {name}"
     )
     run.request_stop()
-    process.join(60)
+    process.join(BOUND_S)
     stopped = SimpleNamespace(
         status=run.status,
         steps=steps(run),

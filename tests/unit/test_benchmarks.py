@@ -51,7 +51,9 @@ def test_other_token_counts_are_no_comparison():
 
 
 def test_other_losses_are_no_comparison():
-    with pytest.raises(AssertionError, match=r"step 2: the loss of ours is 1\.000000, that of theirs 1\.010000"):
+    with pytest.raises(
+        AssertionError, match=r"step 2: the loss of ours is 1\.000000, that of theirs 1\.010000"
+    ):
         comparison(side("ours", [1.0]), side("theirs", [2.0], losses=(2.0, 1.01))).check_equal_work()
 
 
