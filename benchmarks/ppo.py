@@ -185,23 +185,23 @@ class BarePasses:
     @torch.no_grad()
     def _score(self, model, batches: list[Rollouts]) -> None:
         for batch in batches:
-            selected_logprobs(model, batch.tokens, model(batch.tokens), _mask(batch))
+            selected_logprobs(model, batch.tokens, model(batch.tokens, batch.lengths), _mask(batch))
 
     @torch.no_grad()
     def _value(self, batches: list[Rollouts]) -> None:
         for batch in batches:
-            self.critic.values(self.critic(batch.tokens))
+            self.critic.values(self.critic(batch.tokens, batch.lengths))
 
     def _train_actor(self, batches: list[Rollouts]) -> None:
         for batch in batches:
-            logprobs, _ = selected_logprobs(self.actor, batch.tokens, self.actor(batch.tokens), _mask(batch))
+            logprobs, _ = selected_logprobs(self.actor, batch.tokens, self.actor(batch.tokens, batch.lengths), _mask(batch))
             (-logprobs.sum()).backward()
         self.actor_optimizer.step()
         self.actor_optimizer.zero_grad()
 
     def _train_critic(self, batches: list[Rollouts]) -> None:
         for batch in batches:
-            values = self.critic.values(self.critic(batch.tokens)[:-1]).t()
+            values = self.critic.values(self.critic(batch.tokens, batch.lengths)[:-1]).t()
             (values[_mask(batch)] ** 2).sum().backward()
         self.critic_optimizer.step()
         self.critic_optimizer.zero_grad()

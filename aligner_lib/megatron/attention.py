@@ -67,9 +67,23 @@ class FusedSelfAttention(SelfAttention):
         super().__init__(*args, **kwargs)
         self.core_attention = IdentityOp()  # unused, and without weights
 
-    def forward(self, hidden_states, attention_mask=None, inference_context=None, rotary_pos_emb=None, **_):
-        """hidden_states: [S, B, H] → ([S, B, H], bias). Causal; attention_mask is not read: right padding needs none."""
+    def forward(
+        self,
+        hidden_states,
+        attention_mask=None,
+        inference_context=None,
+        rotary_pos_emb=None,
+        packed_seq_params=None,
+        **_,
+    ):
+        """hidden_states: [S, B, H] → ([S, B, H], bias); with a Packing [T, 1, H] → ([T, 1, H], bias).
+
+        Causal; attention_mask is not read: right padding needs none.
+        """
+        packing = packed_seq_params
         query, key, value = self.get_query_key_value_tensors(hidden_states)[:3]  # [S, B, N or G, D]
+        if packing is not None:
+            query, key, value = (packing.unpack(x[:, 0]).transpose(0, 1) for x in (query, key, value))
         start = inference_context.sequence_len_offset if inference_context else 0
         if rotary_pos_emb is not None:
             frequencies = rotary_pos_emb[0] if isinstance(rotary_pos_emb, tuple) else rotary_pos_emb
@@ -84,4 +98,6 @@ class FusedSelfAttention(SelfAttention):
                 query, keys, values, attn_mask=inference_context.current_mask, enable_gqa=True
             )
         context = context.permute(2, 0, 1, 3).flatten(2)  # [S, B, N * D]
+        if packing is not None:
+            context = packing.pack(context.transpose(0, 1))[:, None]
         return self.linear_proj(context)

@@ -32,9 +32,10 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 
 
 class MicroBatch(Protocol):
-    """What the engine needs of a micro batch: right-padded token ids, int64 [B, S]."""
+    """What the engine needs of a micro batch: right-padded token ids, int64 [B, S], and how many are real, int64 [B]."""
 
     tokens: Tensor
+    lengths: Tensor
 
 
 @dataclass
@@ -148,7 +149,7 @@ class Engine:
     def _schedule(self, micro_batches, loss, forward_only: bool, collect_non_loss_data: bool = False) -> list:
         def forward_step(batches, model):
             batch = next(batches)
-            hidden = model(batch.tokens)
+            hidden = model(batch.tokens, batch.lengths)
             return hidden, lambda output, **kwargs: loss(batch, output, **kwargs)
 
         return get_forward_backward_func()(

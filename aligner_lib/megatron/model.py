@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from aligner_lib.architecture import Architecture
 from aligner_lib.megatron import cpu, parallel
 from aligner_lib.megatron.attention import FusedSelfAttention
+from aligner_lib.megatron.packing import Packing
 
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
@@ -61,12 +62,23 @@ class Transformer(GPTModel):
             nn.init.zeros_(self.value_head.weight)  # zero reward for everything: the first loss is ln 2
             nn.init.zeros_(self.value_head.bias)
 
-    def forward(self, tokens: Tensor, cache=None) -> Tensor:
-        """tokens: int64 [B, S] → hidden states [S, B, H] (on the last pipeline stage after the final norm)."""
+    def forward(self, tokens: Tensor, lengths: Tensor | None = None, cache=None) -> Tensor:
+        """tokens: int64 [B, S] → hidden states [S, B, H], after the final norm.
+
+        lengths: int64 [B], the rows' real tokens, which alone are computed; None: all. With a cache it is None: the
+        cache has a mask. A pipeline stage before the last returns its own output.
+        """
         if cache is not None:
             cache.current_mask = cache.mask(tokens.shape[1])
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        return super().forward(tokens, positions, attention_mask=None, inference_context=cache)
+        packing = Packing(lengths, tokens.shape[1]) if lengths is not None else None
+        if packing is not None:
+            tokens = packing.pack(tokens)[None]
+        hidden = super().forward(
+            tokens, None, attention_mask=None, inference_context=cache, packed_seq_params=packing
+        )
+        if packing is None or not self.post_process:
+            return hidden
+        return packing.unpack(hidden[:, 0]).transpose(0, 1)
 
     def _postprocess(self, hidden_states, *_, **__):
         return hidden_states
