@@ -107,7 +107,8 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
-        return sorted((self.path / "checkpoints").glob("step_*[0-9]"))
+        found = (self.path / "checkpoints").glob("step_*[0-9]")
+        return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
 
     def latest_checkpoint(self) -> Path | None:
         checkpoints = self.checkpoints()

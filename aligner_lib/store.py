@@ -25,6 +25,8 @@ FILE_BYTES = (
     1 << 28
 )  # a file is written out once it holds this much, which bounds the memory of a streaming import
 
+METADATA_KEY = "blocks"
+
 
 @dataclass(frozen=True)
 class Block:
@@ -50,7 +52,7 @@ class StoreWriter:
         self.rank = rank
         self._files = 0
         self._pending: dict[str, torch.Tensor] = {}
-        self._blocks: dict[str, str] = {}
+        self._blocks: dict[str, Block] = {}
         self._bytes = 0
 
     def add(self, block: Block, tensor: torch.Tensor) -> None:
@@ -59,7 +61,7 @@ class StoreWriter:
         assert tensor.numel() == expected, f"{block.name}: {tensor.numel()} values for a block of {expected}"
         key = str(len(self._pending))
         self._pending[key] = tensor.detach().cpu().contiguous()
-        self._blocks[key] = json.dumps(asdict(block))
+        self._blocks[key] = block
         self._bytes += tensor.numel() * tensor.element_size()
         if self._bytes >= FILE_BYTES:
             self.flush()
@@ -70,9 +72,18 @@ class StoreWriter:
 
         if self._pending:
             path = self.folder / f"rank{self.rank:05d}_{self._files:05d}.safetensors"
-            save_file(self._pending, path, metadata=self._blocks)
+            path.touch()
+            mode = path.stat().st_mode
+            save_file(self._pending, path, metadata=blocks_as_metadata(self._blocks))
+            path.chmod(mode)  # safetensors leaves files that only their owner may read
             self._files += 1
             self._pending, self._blocks, self._bytes = {}, {}, 0
+
+
+def blocks_as_metadata(blocks: dict[str, Block]) -> dict[str, str]:
+    """A file's metadata. One entry for all: safetensors writes entries in a random order, and equal runs shall
+    leave equal files."""
+    return {METADATA_KEY: json.dumps({key: asdict(block) for key, block in blocks.items()})}
 
 
 class StoreReader:
@@ -174,8 +185,10 @@ def read_header(path: Path) -> dict:
 
 
 def _blocks_of(path: Path) -> Iterator[tuple[str, Block]]:
-    for key, text in read_header(path).get("__metadata__", {}).items():
-        fields = json.loads(text)
+    metadata = read_header(path).get("__metadata__", {})
+    if METADATA_KEY not in metadata:
+        raise ValueError(f"{path} has no list of blocks: it was not written by this version of Aligner Lab; make it anew")
+    for key, fields in json.loads(metadata[METADATA_KEY]).items():
         flat = tuple(fields.pop("flat")) if fields["flat"] else fields.pop("flat")
         yield key, Block(fields.pop("name"), **{k: tuple(v) for k, v in fields.items()}, flat=flat)
 

@@ -15,6 +15,7 @@ from aligner_lib.models.download import PublishedModel
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.progress import speaker
 from aligner_lib.models.smoke import SmokeModel
+from aligner_lib.store import StoreReader
 
 
 class Recipe(Protocol):
@@ -83,6 +84,7 @@ def _is_usable(folder: Path, recipe: Recipe) -> bool:
     """Whether the cached model is whole and current: its hash covers every file's length and samples of its bytes."""
     try:
         origin = json.loads((folder / "source.json").read_text(encoding="utf-8"))
+        StoreReader(folder / "weights")  # raises for one of an earlier version
         return recipe.is_current(origin) and model_hash(folder) == origin["hash"]
     except (OSError, ValueError, KeyError, AttributeError):
         return False

@@ -7,13 +7,11 @@ from pathlib import Path
 from aligner_lib.models.fetch import MODELS, fetch
 from aligner_lib.runs import RunFolder
 
-ACTOR_FOLDER = "policy"  # where a PPO checkpoint keeps the model that it trains for use
-
 
 def resolve(name_or_path: str | Path) -> Path:
     """The model folder that is meant: a model's name (fetched if need be), a model folder, a checkpoint or a run.
 
-    A run stands for its latest checkpoint, a PPO checkpoint for its policy. ValueError lists what was looked for.
+    A run stands for its latest checkpoint. ValueError lists what was looked for.
     """
     if str(name_or_path) in MODELS:
         return fetch(str(name_or_path))
@@ -33,5 +31,4 @@ def resolve(name_or_path: str | Path) -> Path:
 
 def _candidates(path: Path) -> list[Path]:
     checkpoint = RunFolder(path).latest_checkpoint()
-    folders = [path, *([checkpoint] if checkpoint else [path / "checkpoints" / "step_*"])]
-    return [candidate for folder in folders for candidate in (folder, folder / ACTOR_FOLDER)]
+    return [path, checkpoint or path / "checkpoints" / "step_*"]

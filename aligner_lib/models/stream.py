@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from aligner_lib.store import Block, read_header
+from aligner_lib.store import Block, blocks_as_metadata, read_header
 
 CARRIERS = {
     "F64": np.float64,
@@ -91,9 +90,8 @@ def write_store(
 
 
 def _header(tensors: Sequence[StreamedTensor]) -> bytes:
-    header, metadata, end = {}, {}, 0
-    for key, tensor in enumerate(map(_block, tensors)):
-        metadata[str(key)] = json.dumps(asdict(tensor))
+    header, end = {}, 0
+    metadata = blocks_as_metadata({str(key): _block(tensor) for key, tensor in enumerate(tensors)})
     for key, tensor in enumerate(tensors):
         start, end = end, end + int(np.prod(tensor.shape)) * np.dtype(CARRIERS[tensor.dtype]).itemsize
         header[str(key)] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, end]}

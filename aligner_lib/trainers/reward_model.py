@@ -36,6 +36,7 @@ class RewardModelTrainer:
     scale: RewardScale = field(default_factory=RewardScale)
     measure_scale: bool = True  # take mean and std from the validation pairs
     controls = ("lr",)
+    _scale_of = -1  # the optimiser steps after which it was measured
 
     def change(self, name: str, value: float) -> None:
         assert name == "lr", f"reward model training has no control {name!r}"
@@ -63,9 +64,12 @@ class RewardModelTrainer:
         if self.measure_scale:
             std = metrics["validation/rewards_all_std"]
             self.scale = RewardScale(metrics["validation/rewards_all_mean"], std if std > 0 else 1.0)
+            self._scale_of = self.engine.steps
         return metrics
 
     def save(self, folder: Path) -> None:
+        if self.measure_scale and self._scale_of != self.engine.steps:
+            self.validate(self.engine.steps)  # stopped between validations: the scale of older weights won't do
         self.engine.save(folder)
         if parallel.is_first_rank():
             self.tokenizer.save(folder)
@@ -73,7 +77,7 @@ class RewardModelTrainer:
 
     def load(self, folder: Path) -> None:
         self.engine.load(folder, with_optimizer=True)
-        self.scale = RewardScale.load(folder)
+        self.scale, self._scale_of = RewardScale.load(folder), self.engine.steps
 
     def _micro_batches(self, pairs: list[PairSample]) -> list[TokenBatch]:
         groups = length_grouped([len(pair) for pair in pairs], self.micro_batch_size)

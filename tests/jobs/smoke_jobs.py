@@ -8,7 +8,6 @@ from pathlib import Path
 import forks
 
 from aligner_lib.runs import RunFolder
-from aligner_lib.store import StoreReader
 
 VARYING = {"time", "train/step_time"}  # and the timers: wall-clock seconds
 
@@ -113,14 +112,10 @@ def figures(run: RunFolder) -> list[dict]:
     ]
 
 
-def checkpoint_tensors(run: RunFolder) -> dict[str, bytes]:
-    """Every tensor of the latest checkpoint as bytes. (The files' own bytes differ: safetensors shuffles its header.)"""
+def checkpoint_files(run: RunFolder) -> dict[str, bytes]:
+    """Weights and optimizer state of the latest checkpoint."""
     latest = run.latest_checkpoint()
-    tensors = {}
-    for folder in {path.parent for path in latest.rglob("*.safetensors")}:
-        store, place = StoreReader(folder), folder.relative_to(latest).as_posix()
-        tensors |= {f"{place}/{name}": store.read_whole(name).numpy().tobytes() for name in store.names()}
-    return tensors
+    return {path.relative_to(latest).as_posix(): path.read_bytes() for path in latest.rglob("*.safetensors")}
 
 
 def steps(run: RunFolder) -> list[int]:

@@ -38,6 +38,21 @@ def test_a_reward_model_keeps_the_scale_of_its_validation(rm):
     assert scale == RewardScale(last["validation/rewards_all_mean"], last["validation/rewards_all_std"])
 
 
+def test_a_checkpoint_between_validations_has_the_scale_of_its_own_weights(jobs, rm):
+    apart = jobs.run(
+        "rm",
+        "rm_apart",
+        trainer__rm__val_check_interval=3,
+        trainer__rm__save_interval=4,
+        exp_manager__checkpoint_callback_params__save_top_k=9,
+    )
+    scale = RewardScale.load(apart.path / "checkpoints" / "step_000004")
+    measured = next(record for record in rm.metrics() if record["step"] == 4)
+    assert scale == RewardScale(
+        measured["validation/rewards_all_mean"], measured["validation/rewards_all_std"]
+    )
+
+
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_is_0(ppo):
     first = ppo.metrics()[1]
     assert first["train_rollouts/init_policy_kl"] == 0

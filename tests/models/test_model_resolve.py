@@ -33,10 +33,10 @@ def test_a_checkpoint(run):
 
 def test_a_ppo_checkpoint_stands_for_its_policy(run, smoke):
     checkpoint = run / "checkpoints/step_000011"
-    for part in ("critic", "policy"):
-        shutil.copytree(smoke, checkpoint / part)
-    assert resolve(checkpoint) == checkpoint / "policy"
-    assert resolve(run) == checkpoint / "policy"
+    shutil.copytree(smoke, checkpoint)
+    shutil.copytree(smoke, checkpoint / "critic")
+    assert resolve(checkpoint) == checkpoint
+    assert resolve(run) == checkpoint
 
 
 def test_a_run_stands_for_its_latest_whole_checkpoint(run):
@@ -44,7 +44,7 @@ def test_a_run_stands_for_its_latest_whole_checkpoint(run):
 
 
 def test_what_was_tried_is_told(tmp_path):
-    with pytest.raises(ValueError, match=r"no model\.json in .*/policy, .*checkpoints/step_"):
+    with pytest.raises(ValueError, match=r"no model\.json in .*, .*checkpoints/step_"):
         resolve(tmp_path)
     with pytest.raises(
         ValueError, match="smolllm does not exist, and the models known by name are 'smollm2-135m'"

@@ -49,6 +49,27 @@ def test_a_whole_tensor_comes_back(tmp_path):
     assert reader.read_whole("half", torch.float32).dtype == torch.float32
 
 
+def test_equal_tensors_make_equal_files_that_others_may_read(tmp_path):
+    names = [f"tensor.{i}" for i in range(20)]  # enough that a random order would differ
+    for folder in ("one", "two"):
+        writer = StoreWriter(tmp_path / folder)
+        for name in names:
+            writer.add(Block.whole(name, NUMBERS), NUMBERS.clone())
+        writer.flush()
+    (tmp_path / "plain").touch()
+    one, two = (next((tmp_path / folder).iterdir()) for folder in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    assert one.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_file_without_a_list_of_blocks_is_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({"0": NUMBERS}, tmp_path / "rank00000_00000.safetensors")
+    with pytest.raises(ValueError, match="no list of blocks"):
+        StoreReader(tmp_path)
+
+
 def cuts_of(size: int):
     """Ways to cut [0, size) into ranges."""
     inner = st.sets(st.integers(1, size - 1), max_size=3).map(sorted)
