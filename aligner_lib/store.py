@@ -187,7 +187,9 @@ def read_header(path: Path) -> dict:
 def _blocks_of(path: Path) -> Iterator[tuple[str, Block]]:
     metadata = read_header(path).get("__metadata__", {})
     if METADATA_KEY not in metadata:
-        raise ValueError(f"{path} has no list of blocks: it was not written by this version of Aligner Lab; make it anew")
+        raise ValueError(
+            f"{path} has no list of blocks: it was not written by this version of Aligner Lab; make it anew"
+        )
     for key, fields in json.loads(metadata[METADATA_KEY]).items():
         flat = tuple(fields.pop("flat")) if fields["flat"] else fields.pop("flat")
         yield key, Block(fields.pop("name"), **{k: tuple(v) for k, v in fields.items()}, flat=flat)

@@ -9,16 +9,8 @@ from benchmarks.setting import Setting
 def sft(setting: Setting, connection) -> None:
     from aligner_lib.trainers.sft import SFTTrainer
 
-    trainer = SFTTrainer(
-        engine=make_engine(setting, setting.architecture(), setting.optimizer()),
-        tokenizer=setting.tokenizer(),
-        train=setting.answers(setting.samples_a_round),
-        validation=[],
-        rate=lambda step: setting.lr,
-        global_batch_size=setting.global_batch,
-        micro_batch_size=setting.micro_batch,
-        seed=setting.seed,
-    )
+    engine = make_engine(setting, setting.architecture(), setting.optimizer())
+    trainer = SFTTrainer(engine, train=setting.answers(setting.samples_a_round), **_batches(setting))
     _train(trainer, setting, Rounds(setting, connection))
 
 
@@ -32,17 +24,20 @@ def reward_model(setting: Setting, connection) -> None:
     engine = make_engine(setting, replace(setting.architecture(), head="scalar"), setting.optimizer())
     with torch.no_grad():
         engine.module.value_head.weight.copy_(scalar_head(setting))
-    trainer = RewardModelTrainer(
-        engine=engine,
-        tokenizer=setting.tokenizer(),
-        train=setting.pairs(setting.samples_a_round),
-        validation=[],
-        rate=lambda step: setting.lr,
-        global_batch_size=setting.global_batch,
-        micro_batch_size=setting.micro_batch,
-        seed=setting.seed,
-    )
+    trainer = RewardModelTrainer(engine, train=setting.pairs(setting.samples_a_round), **_batches(setting))
     _train(trainer, setting, Rounds(setting, connection))
+
+
+def _batches(setting: Setting) -> dict:
+    """What the two trainers have in common."""
+    return {
+        "tokenizer": setting.tokenizer(),
+        "validation": [],
+        "rate": lambda step: setting.lr,
+        "global_batch_size": setting.global_batch,
+        "micro_batch_size": setting.micro_batch,
+        "seed": setting.seed,
+    }
 
 
 def _train(trainer, setting: Setting, rounds: Rounds) -> None:

@@ -194,7 +194,9 @@ class BarePasses:
 
     def _train_actor(self, batches: list[Rollouts]) -> None:
         for batch in batches:
-            logprobs, _ = selected_logprobs(self.actor, batch.tokens, self.actor(batch.tokens, batch.lengths), _mask(batch))
+            logprobs, _ = selected_logprobs(
+                self.actor, batch.tokens, self.actor(batch.tokens, batch.lengths), _mask(batch)
+            )
             (-logprobs.sum()).backward()
         self.actor_optimizer.step()
         self.actor_optimizer.zero_grad()

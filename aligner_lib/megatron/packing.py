@@ -1,6 +1,6 @@
 """Rows without their padding: every layer computes real tokens alone, and only attention sees rows.
 
-    B rows, S the longest, T real tokens of all rows
+B rows, S the longest, T real tokens of all rows
 """
 
 from __future__ import annotations

@@ -69,7 +69,9 @@ class RewardModelTrainer:
 
     def save(self, folder: Path) -> None:
         if self.measure_scale and self._scale_of != self.engine.steps:
-            self.validate(self.engine.steps)  # stopped between validations: the scale of older weights won't do
+            self.validate(
+                self.engine.steps
+            )  # stopped between validations: the scale of older weights won't do
         self.engine.save(folder)
         if parallel.is_first_rank():
             self.tokenizer.save(folder)
