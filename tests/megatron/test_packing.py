@@ -1,0 +1,68 @@
+"""Rows without their padding: nothing is lost, and padding can't be told from what comes out."""
+
+import pytest
+import tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.megatron
+
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
+
+
+def packing_of(lengths: list[int], width: int | None = None):
+    from aligner_lib.megatron.packing import Packing
+
+    return Packing(torch.tensor(lengths), width or max(lengths))
+
+
+def test_two_rows_by_hand():
+    packing = packing_of([3, 1])
+    rows = torch.tensor([[5, 6, 7], [8, -1, -1]])
+    assert packing.pack(rows).tolist() == [5, 6, 7, 8]
+    assert packing.unpack(torch.tensor([5, 6, 7, 8])).tolist() == [[5, 6, 7], [8, 0, 0]]
+
+
+@given(LENGTHS, st.integers(0, 3))
+def test_packing_keeps_real_tokens_and_nothing_else(lengths, more):
+    packing = packing_of(lengths, max(lengths) + more)
+    tokens = torch.arange(1, sum(lengths) + 1)
+    rows = packing.unpack(tokens)
+    assert rows.shape == (len(lengths), max(lengths) + more)
+    assert torch.equal(packing.pack(rows), tokens)
+    assert [row[row != 0].tolist() for row in rows] == [part.tolist() for part in tokens.split(lengths)]
+
+
+@pytest.fixture(scope="module")
+def module(starts):
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    engine = Engine(tiny.ARCHITECTURE, Numerics())  # without an optimizer, which would take the gradients
+    engine.load(starts / "untied")
+    return engine.module.train()
+
+
+def test_a_row_is_the_same_alone_and_beside_longer_ones(module):
+    lengths = [9, 2, 5]
+    tokens = torch.randint(0, 96, (3, 9), generator=torch.Generator().manual_seed(0))
+    together = module(tokens, torch.tensor(lengths))
+    for row, length in enumerate(lengths):
+        alone = module(tokens[row : row + 1, :length])
+        torch.testing.assert_close(together[:length, row], alone[:, 0], atol=1e-5, rtol=0)
+        assert (together[length:, row] == 0).all()
+
+
+def test_what_stands_in_the_padding_changes_no_gradient(module):
+    lengths = torch.tensor([6, 3])
+    tokens = torch.randint(0, 96, (2, 6), generator=torch.Generator().manual_seed(1))
+    other = tokens.clone()
+    other[1, 3:] = 95
+    gradients = []
+    for rows in (tokens, other):
+        module.zero_grad()
+        module(rows, lengths).square().sum().backward()
+        gradients.append([weight.grad.clone() for weight in module.parameters() if weight.grad is not None])
+    assert len(gradients[0]) > 10
+    assert all(torch.equal(a, b) for a, b in zip(*gradients))
