@@ -130,6 +130,11 @@ class Page:
         self.page.wait_for_selector(".lab-widget")
         return self
 
+    def beyond(self) -> list[str]:
+        """What the page asked of anybody but the notebook's server."""
+        here = (f"http://127.0.0.1:{self.lab.port}/", f"ws://127.0.0.1:{self.lab.port}/", "data:", "blob:")
+        return [url for url in self.requests if not url.startswith(here)]
+
     def points(self, line: str = "0/0/0", monitor: int = 0) -> list[float]:
         """The x of a line's points, as the browser has them."""
         return self.page.evaluate(
