@@ -173,10 +173,14 @@ def _plain(axes) -> None:
     axes.margins(x=0.02, y=0.12)
     axes.locator_params(axis="y", nbins=5)
     axes.locator_params(axis="x", nbins=5)
-    low, high = axes.get_ylim()
+    if (flat := flat_range(*axes.get_ylim())) is not None:
+        axes.set_ylim(flat)
+
+
+def flat_range(low: float, high: float) -> tuple[float, float] | None:
+    """The range to draw what is constant but for rounding in, which is no mountain range; None for what varies."""
     size = max(abs(low), abs(high))
-    if high - low < 1e-4 * size:  # constant but for rounding: not a mountain range
-        axes.set_ylim(low - 0.05 * size, high + 0.05 * size)
+    return (low - 0.05 * size, high + 0.05 * size) if high - low < 1e-4 * size else None
 
 
 def _labels(run, line: str, several_runs: bool, later_line: bool) -> list[str]:
