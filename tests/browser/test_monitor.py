@@ -13,18 +13,10 @@ def test_live(page, trainer):
     run = trainer("run", steps=400, seconds=0.25)
     page.show("live.ipynb", f"{START}\nmonitor = Monitor({str(run.path)!r})\nmonitor")
     page.wait_for_points(1)
-    page.page.evaluate(
-        """() => {
-            const lines = document.querySelector('.lab-monitor').lab.store.lines;
-            window.seen = {};
-            setInterval(() => lines.get('0/0/0').x.forEach(x => { window.seen[x] ??= Date.now() / 1000; }), 20);
-        }"""
-    )
+    page.note_arrivals()
     known = int(max(page.points()))
     page.wait_for_points(known + 22)
-    seen = page.page.evaluate("() => window.seen")
-    written = {record["step"]: record["time"] for record in run.metrics()}
-    delays = [seen[str(step)] - written[step] for step in range(known + 2, known + 22)]
+    delays = page.delays(run, range(known + 2, known + 22))
     assert statistics.median(delays) < 1.0, delays
     assert run.status == "running"
 
