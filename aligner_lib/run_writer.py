@@ -10,26 +10,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from aligner_lib import control
 from aligner_lib.alarms import Watch, as_record
 from aligner_lib.jsonl import JsonlWriter, truncate_after
 from aligner_lib.runs import RunFolder
 
 HEARTBEAT_SECONDS = 2.0
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
-
-
-@dataclass(frozen=True)
-class Requests:
-    """What somebody asked of a run through its control/ folder."""
-
-    stop: bool = False
-    checkpoint: bool = False
-    changes: dict[str, float] = field(default_factory=dict)  # control → value
-    read: bool = False  # set.json was there
 
 
 class RunWriter:
@@ -68,6 +58,7 @@ class RunWriter:
             "max_steps": max_steps,
             "heartbeat": {"time": time.time(), "step": 0},
         }
+        self._last_attempt = before.get("heartbeat", {}).get("time", 0.0)  # its last sign of life
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
@@ -77,7 +68,7 @@ class RunWriter:
     def start(self, step: int, *, tensorboard: bool = True) -> None:
         """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off."""
         (self.path / "control").mkdir(exist_ok=True)
-        (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
+        control.drop_stale_stop(self.path / "control", self._last_attempt)
         for name in ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"):
             truncate_after(self.path / name, step if step else -1)
         self._metrics = JsonlWriter(self.path / "metrics.jsonl")
@@ -107,30 +98,17 @@ class RunWriter:
         for record in records:
             self._rollouts.append(record)
 
-    def requests(self, controls: tuple[str, ...]) -> Requests:
-        """What the files in control/ ask for. A change that this run can't make is dropped, and said in `message`."""
-        control = self.path / "control"
-        try:
-            written = json.loads((control / "set.json").read_text())
-            changes = {name: float(value) for name, value in written.items() if name in controls}
-            refused = sorted(set(written) - set(changes))
-        except FileNotFoundError:
-            changes, refused = {}, []
-        except (ValueError, TypeError, AttributeError):
-            changes, refused = {}, ["set.json, which is not {name: number}"]
-        if refused:
-            self._info["message"] = (
-                f"not changed: {', '.join(refused)}; this run takes {', '.join(controls) or 'no change'}"
-            )
-        return Requests(
-            (control / "stop").exists(), (control / "checkpoint").exists(), changes, bool(changes or refused)
-        )
+    def requests(self, controls: tuple[str, ...]) -> control.Requests:
+        """What the files in control/ ask for; what can't be done is left out and said in run.json's `message`."""
+        asked = control.take(self.path / "control", controls)
+        if said := control.in_words(asked, self._info["heartbeat"]["step"]):
+            self._info["message"] = said
+            self._write_info()
+        return asked
 
-    def acknowledge(self, requests: Requests) -> None:
+    def acknowledge(self) -> None:
         """Remove the files of what has been done; `stop` stays until the run is started again."""
-        for name, done in (("checkpoint", requests.checkpoint), ("set.json", requests.read)):
-            if done:
-                (self.path / "control" / name).unlink(missing_ok=True)
+        control.done(self.path / "control")
 
     def announce_controls(self, controls: tuple[str, ...]) -> None:
         """Say in run.json what this run obeys."""
@@ -162,6 +140,7 @@ class RunWriter:
     def finish(self, status: str, message: str = "") -> None:
         with self._lock:
             self._info |= {"status": status, "message": message}
+            self._info["heartbeat"]["time"] = time.time()
         self._write_info()
 
     def __enter__(self) -> RunWriter:

@@ -90,6 +90,10 @@ class RunFolder:
         """Every rollout record so far, oldest first."""
         return self.rollouts_reader().poll()
 
+    def alarms(self) -> list[dict]:
+        """Every alarm that the run raised: {time, name, step, title, meaning, knob}."""
+        return JsonlReader(self.path / "alarms.jsonl").poll()
+
     def series(self, metric: str) -> tuple[list[int], list[float]]:
         """(steps, values) of one metric, at the steps where it was logged."""
         pairs = [(record["step"], record[metric]) for record in self.metrics() if metric in record]

@@ -4,6 +4,7 @@
     Completions, Pairs, Chat                read what the model wrote, what people preferred, what it says now
     JobPanel                                state, log and controls of a job
     curves                                  a static figure of finished runs
+    explore                                 the same to hover over and zoom into
     show_completions, compare_completions   static tables
     Recording                               a recorded run, played at any speed
 
@@ -23,6 +24,7 @@ _HOMES = {
     "Recording": "recording",
     "Chart": "charts",
     "curves": "picture",
+    "explore": "explorer",
     "show_completions": "tables",
     "compare_completions": "tables",
 }

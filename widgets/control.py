@@ -5,7 +5,7 @@
     control/set.json     {"kl_coef": …, "lr": …}; the run takes them over at its next step and removes the file,
                          and its metrics show the new values from there on
 
-run.json says under `controls` which of them a run obeys: stop, checkpoint, kl_coef, lr. All obey stop.
+While it does what was asked, the run calls a file set.json.taken or checkpoint.taken (aligner_lib/control.py). run.json says under `controls` which of them a run obeys: stop, checkpoint, kl_coef, lr. All obey stop.
 """
 
 from __future__ import annotations
@@ -36,22 +36,27 @@ def request_change(run, **changes: float) -> None:
             raise ValueError(f"{name}={value!r}: it takes a number that is not negative")
         _must_obey(run, name)
     aside = _folder(run) / ".set.json"
-    aside.write_text(json.dumps(pending(run)["set"] | changes))
+    aside.write_text(json.dumps(_asked(run, "set.json") | changes))
     aside.rename(aside.with_name("set.json"))
 
 
 def pending(run) -> dict:
     """What was asked and not yet done: {stop, checkpoint, set}."""
     control = run.path / "control"
-    try:
-        changes = json.loads((control / "set.json").read_text())
-    except (FileNotFoundError, ValueError):
-        changes = {}
     return {
         "stop": (control / "stop").exists(),
-        "checkpoint": (control / "checkpoint").exists(),
-        "set": changes,
+        "checkpoint": any((control / name).exists() for name in ("checkpoint", "checkpoint.taken")),
+        "set": _asked(run, "set.json.taken") | _asked(run, "set.json"),
     }
+
+
+def _asked(run, name: str) -> dict:
+    """The changes in a file of control/; empty without one, and for what only the run can refuse."""
+    try:
+        changes = json.loads((run.path / "control" / name).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return changes if isinstance(changes, dict) else {}
 
 
 def _folder(run):

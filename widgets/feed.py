@@ -166,5 +166,5 @@ class Feed:
 
 
 def _player(run) -> dict | None:
-    """How a recording is played; None for a run."""
-    return {"speed": run.speed} if hasattr(run, "restart") else None
+    """How a recording is played, at None for all at once; None for a run."""
+    return {"speed": run.speed if run.speed < float("inf") else None} if hasattr(run, "restart") else None

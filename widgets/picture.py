@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from html import escape
 
 import numpy as np
 
@@ -20,7 +21,10 @@ COLOURS = 128
 
 
 class Picture:
-    """A figure with its alternative text: shows as a PNG wherever notebooks are shown."""
+    """A figure with its alternative text: shows as a PNG wherever notebooks are shown, and the text below it.
+
+    The text is in the PNG's metadata, too, but neither JupyterLab nor nbconvert's default page hands that on.
+    """
 
     def __init__(self, figure, alt: str):
         self.figure = figure
@@ -39,6 +43,13 @@ class Picture:
     def save(self, path) -> None:
         """Write it; the ending says the format (png, svg, pdf)."""
         self.figure.savefig(path, dpi=DPI, facecolor="white")
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        data, metadata = self._repr_mimebundle_()
+        display(data, metadata=metadata, raw=True)
+        display(in_words(self.alt), raw=True)
 
     def _repr_mimebundle_(self, **kwargs):
         size = {"width": round(self.figure.get_figwidth() * 96)}
@@ -86,7 +97,7 @@ def draw(
             axes.legend(fontsize=7, frameon=False, labelcolor=SOFT, handlelength=2.6, borderaxespad=0.2)
             legend = labels
         if i >= len(charts) - columns:
-            axes.set_xlabel(_axis_label(axis), color=SOFT, fontsize=8)
+            axes.set_xlabel(axis_label(axis), color=SOFT, fontsize=8)
     if not charts:
         figure.text(0.5, 0.5, "No metrics yet", ha="center", color=SOFT)
     figure.suptitle(
@@ -162,17 +173,21 @@ def _plain(axes) -> None:
     axes.margins(x=0.02, y=0.12)
     axes.locator_params(axis="y", nbins=5)
     axes.locator_params(axis="x", nbins=5)
-    low, high = axes.get_ylim()
+    if (flat := flat_range(*axes.get_ylim())) is not None:
+        axes.set_ylim(flat)
+
+
+def flat_range(low: float, high: float) -> tuple[float, float] | None:
+    """The range to draw what is constant but for rounding in, which is no mountain range; None for what varies."""
     size = max(abs(low), abs(high))
-    if high - low < 1e-4 * size:  # constant but for rounding: not a mountain range
-        axes.set_ylim(low - 0.05 * size, high + 0.05 * size)
+    return (low - 0.05 * size, high + 0.05 * size) if high - low < 1e-4 * size else None
 
 
 def _labels(run, line: str, several_runs: bool, later_line: bool) -> list[str]:
     return [run.name] * several_runs + [line] * (later_line or not several_runs)
 
 
-def _axis_label(axis: str) -> str:
+def axis_label(axis: str) -> str:
     return {"step": "step", "time": "seconds since the first step", "tokens": "tokens"}[axis]
 
 
@@ -207,35 +222,49 @@ def _in_words(chart: Chart, line, values) -> str:
     return text + (f", between {low:.3g} and {high:.3g}." if outside else ".")
 
 
+def in_words(text: str) -> dict:
+    """An output that tells a picture to those who do not see it, folded up for all others."""
+    style = "font: 12px/1.5 system-ui, sans-serif; opacity: .8"
+    folded = f'<details class="lab-words" style="{style}"><summary>The picture in words</summary>{escape(text)}</details>'
+    return {"text/html": folded, "text/plain": ""}
+
+
 class LivePicture:
-    """The picture below a monitor: redrawn now and then while the run goes on, and once at its end."""
+    """The picture above a monitor: redrawn now and then while the run goes on, and once at its end."""
 
     def __init__(self, runs, feed: Feed, lock):
         self._runs, self._feed, self._lock = runs, feed, lock
-        self._handle = None
+        self._handles = None  # of the picture and of its words
         self._drawn = None
 
     def show(self) -> None:
         """Show it here, once more if it was shown before; empty while there is nothing to draw."""
         from IPython.display import display
 
-        empty = {"text/plain": ""}
-        picture = self._now() if any(map(len, self._feed.series)) else None
-        shown = {"display_id": self._handle.display_id if self._handle else True}
-        handle = display(empty, raw=True, **shown) if picture is None else display(picture, **shown)
-        self._handle = self._handle or handle
+        ids = [handle.display_id for handle in self._handles or ()] or [True, True]
+        handles = [
+            display(data, metadata=metadata, raw=True, display_id=id)
+            for (data, metadata), id in zip(self._outputs(), ids)
+        ]
+        self._handles = self._handles or handles
 
     def draw(self) -> None:
         """Replace what is shown, unless nothing has changed."""
         with self._lock:
             changed = self._seen() != self._drawn
-        if changed and self._handle is not None:
-            self._handle.update(self._now())
+        if changed and self._handles is not None:
+            for handle, (data, metadata) in zip(self._handles, self._outputs()):
+                handle.update(data, metadata=metadata, raw=True)
 
-    def _now(self) -> Picture:
+    def _outputs(self):
+        """(data, metadata) of the picture and of its words."""
+        nothing = {"text/plain": ""}
+        if not any(map(len, self._feed.series)):
+            return [(nothing, {}), (nothing, {})]
         with self._lock:
             self._drawn = self._seen()
-            return draw(self._runs, self._feed.series, self._feed.charts, self._feed.axis)
+            picture = draw(self._runs, self._feed.series, self._feed.charts, self._feed.axis)
+        return [picture._repr_mimebundle_(), (in_words(picture.alt), {})]
 
     def _seen(self) -> list:
         return [(len(series), run.status) for series, run in zip(self._feed.series, self._runs)]

@@ -1,37 +1,39 @@
-"""Recorded runs, played as if they ran now: for those without the hardware, or without the time."""
+"""Recorded runs, played as if they ran now: for those without the hardware, or without the time.
+
+`widgets.recorded` says what a recording is as a file.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from aligner_lib.runs import RunFolder
+from widgets.recorded import find, read, record, shipped
 
-RECORDED = ("run.json", "metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
+__all__ = ["Recording", "record", "shipped"]
 
 
 class Recording:
-    """A run folder that plays from its beginning when it is first read. `Monitor(Recording(path, speed=20))`.
+    """A recorded run that plays from its beginning when it is first read. `Monitor(Recording("healthy", speed=60))`.
 
-    speed: recorded seconds a second; infinite shows the end at once. Acts like a RunFolder, but can't be stopped.
+    source: the name of a recording that comes with this package (`shipped()` has them), a file that `record` wrote, or a
+    run folder. speed: recorded seconds a second; infinite shows the end at once. Acts like a RunFolder; its Stop ends
+    the playing.
     """
 
-    def __init__(self, path, speed: float = 20.0):
+    def __init__(self, source, speed: float = 20.0):
         if not speed > 0:
             raise ValueError(f"Recording(speed={speed!r}): it plays forwards; pause() holds it")
-        self.folder = RunFolder(path)
-        if not self.folder.info:
-            raise FileNotFoundError(f"{self.folder.path} holds no recorded run: there is no run.json in it")
-        self.path, self.name = self.folder.path, self.folder.name
-        self._records = self.folder.metrics()
-        self._start = min((record["time"] for record in self._records), default=0.0)
-        self._end = max((record["time"] for record in self._records), default=0.0)
+        self.path = find(source)
+        self._content = read(self.path)
+        self.name = self._content.info.get("name") or self.path.name
+        times = [record["time"] for record in self._content.metrics]
+        self._start, self._length = (times[0], max(times) - times[0]) if times else (0.0, 0.0)
         self._speed = speed
         self._paused = False
         self._position, self._since = 0.0, None  # recorded seconds, and when they were true
+        self._stopped_at: float | None = None
         self.playings = 1  # how often it has been started
 
     def __repr__(self) -> str:
@@ -53,33 +55,41 @@ class Recording:
         """Recorded seconds played so far."""
         if self._since is None:
             self._since = time.monotonic()
+        if self._stopped_at is not None:
+            return self._stopped_at
         if math.isinf(self._speed):
-            return self._end - self._start
+            return self._length
         played = 0.0 if self._paused else (time.monotonic() - self._since) * self._speed
-        return min(self._position + played, self._end - self._start)
+        return min(self._position + played, self._length)
 
     def pause(self, paused: bool = True) -> None:
         self._position, self._since = self.position, time.monotonic()
         self._paused = paused
 
+    def request_stop(self) -> None:
+        """End the playing here, as if the run had been stopped."""
+        self._stopped_at = self.position
+
     def restart(self) -> None:
         """Play it from the beginning again."""
-        self._position, self._since, self._paused = 0.0, time.monotonic(), False
+        self._position, self._since, self._paused, self._stopped_at = 0.0, time.monotonic(), False, None
         self.playings += 1
 
     # -- as a run folder ------------------------------------------------------------------------------------------
 
     @property
     def kind(self) -> str:
-        return self.folder.kind
+        return self._content.info.get("kind", "")
 
     @property
     def is_over(self) -> bool:
-        return self.position >= self._end - self._start
+        return self._stopped_at is not None or self.position >= self._length
 
     @property
     def status(self) -> str:
-        return self.folder.info["status"] if self.is_over else "running"
+        if not self.is_over:
+            return "running"
+        return "stopped" if self.position < self._length else self._content.info["status"]
 
     @property
     def heartbeat_age(self) -> float:
@@ -87,30 +97,41 @@ class Recording:
 
     @property
     def info(self) -> dict:
-        over = self.is_over
-        step = max((r["step"] for r in self._records if self.has_played(r)), default=0)
-        info = self.folder.info
-        message = info.get("message", "") if over else ""
-        return info | {
-            "status": self.status,
-            "message": message,
-            "heartbeat": {"time": time.time(), "step": step},
-        }
+        status, step = self.status, self._step
+        message = self._content.info.get("message", "") if self.position >= self._length else ""
+        if status == "stopped" and not message:
+            message = f"the recording was stopped at step {step}; it goes on to step {self._last_step}"
+        now = {"status": status, "message": message, "heartbeat": {"time": time.time(), "step": step}}
+        return self._content.info | now
+
+    @property
+    def _step(self) -> int:
+        return max((r["step"] for r in self._content.metrics if self.has_played(r)), default=0)
+
+    @property
+    def _last_step(self) -> int:
+        return self._content.metrics[-1]["step"]
 
     def has_played(self, record: dict) -> bool:
         return record["time"] - self._start <= self.position
 
     def metrics_reader(self) -> _Player:
-        return _Player(self, self._records, self.has_played)
+        return _Player(self, self._content.metrics, self.has_played)
 
     def rollouts_reader(self) -> _Player:
-        return _Player(
-            self, self.folder.rollouts(), lambda rollout: rollout["step"] <= self.info["heartbeat"]["step"]
-        )
+        return _Player(self, self._content.rollouts, lambda rollout: rollout["step"] <= self._step)
+
+    def metrics(self) -> list[dict]:
+        """The metrics records played so far."""
+        return self.metrics_reader().poll()
 
     def rollouts(self) -> list[dict]:
         """The rollouts of the steps played so far."""
         return self.rollouts_reader().poll()
+
+    def alarms(self) -> list[dict]:
+        """The alarms that the run raised in what has been played."""
+        return [alarm for alarm in self._content.alarms if alarm["step"] <= self._step]
 
     def latest_checkpoint(self) -> None:
         return None
@@ -133,21 +154,3 @@ class _Player:
         while self._given < len(self._records) and self._has_come(self._records[self._given]):
             self._given += 1
         return self._records[start : self._given]
-
-
-def record(run, folder, rollouts_a_step: int = 8) -> Path:
-    """Copy what is worth playing of a run into a folder, with at most so many rollouts of each step and split."""
-    run, folder = RunFolder(getattr(run, "path", run)), Path(folder)
-    folder.mkdir(parents=True, exist_ok=False)
-    for name in RECORDED:
-        source = run.path / name
-        if source.exists() and name != "rollouts.jsonl":
-            (folder / name).write_bytes(source.read_bytes())
-    seen: dict[tuple, int] = {}
-    with open(folder / "rollouts.jsonl", "w", encoding="utf-8") as file:
-        for rollout in run.rollouts():
-            key = (rollout["step"], rollout["split"])
-            seen[key] = seen.get(key, 0) + 1
-            if seen[key] <= rollouts_a_step:
-                file.write(json.dumps(rollout, ensure_ascii=False) + "\n")
-    return folder

@@ -45,7 +45,8 @@ def verdict(run, job=None) -> str:
             f"{run.name}: its job is {_state(job)} but the run is {status}. {_where_to_look(run, job)}"
         )
     if status == "stopped":
-        return f"{run.name} was stopped after step {step}; its checkpoint is {run.latest_checkpoint()}."
+        checkpoint = run.latest_checkpoint()
+        return f"{run.name} was stopped after step {step}{f'; its checkpoint is {checkpoint}' if checkpoint else ''}."
     return f"{run.name} finished after step {step}."
 
 

@@ -81,7 +81,7 @@ def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) ->
             if last or stop or due:
                 saved = _save(trainer, settings, run, done, changes)
             if run is not None:
-                run.acknowledge(asked)
+                run.acknowledge()
             if stop and not last:
                 where = f"; its checkpoint is of step {saved}" if settings.save_checkpoints else ""
                 return _finish(

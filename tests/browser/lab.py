@@ -58,7 +58,11 @@ class Lab:
         ]
         command = [sys.executable, "-m", "jupyterlab", *options]
         self.process = subprocess.Popen(command, env=self.environment(), stdout=self._log, stderr=self._log)
-        wait_for(self._answers, 60, f"JupyterLab did not come up; see {self._log.name}")
+        try:
+            wait_for(self._answers, 120, f"JupyterLab did not come up; see {self._log.name}")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_) -> None:
@@ -130,6 +134,11 @@ class Page:
         self.page.wait_for_selector(".lab-widget")
         return self
 
+    def beyond(self) -> list[str]:
+        """What the page asked of anybody but the notebook's server."""
+        here = (f"http://127.0.0.1:{self.lab.port}/", f"ws://127.0.0.1:{self.lab.port}/", "data:", "blob:")
+        return [url for url in self.requests if not url.startswith(here)]
+
     def points(self, line: str = "0/0/0", monitor: int = 0) -> list[float]:
         """The x of a line's points, as the browser has them."""
         return self.page.evaluate(
@@ -139,6 +148,22 @@ class Page:
             }""",
             [line, monitor],
         )
+
+    def note_arrivals(self) -> None:
+        """From now on the page keeps when each point of the first line came."""
+        self.page.evaluate(
+            """() => {
+                const lines = document.querySelector('.lab-monitor').lab.store.lines;
+                window.seen = {};
+                setInterval(() => lines.get('0/0/0').x.forEach(x => { window.seen[x] ??= Date.now() / 1000; }), 20);
+            }"""
+        )
+
+    def delays(self, run, steps) -> list[float]:
+        """Seconds from a record's being written to its coming here."""
+        seen = self.page.evaluate("() => window.seen")
+        written = {record["step"]: record["time"] for record in run.metrics()}
+        return [seen[str(step)] - written[step] for step in steps]
 
     def wait_for_points(self, count: int, line: str = "0/0/0") -> None:
         wait_for(lambda: len(self.points(line)) >= count, 60, f"the chart never had {count} points")

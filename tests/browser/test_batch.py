@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from lab import ROOT, notebook, wait_for
 
+from aligner_lib.report import write_report
 from aligner_lib.runs import RunFolder
 from widgets.wire import unpack
 
@@ -71,16 +72,29 @@ def test_the_widget_of_the_executed_notebook_holds_all_points(executed):
     assert points[0][:, 0].tolist() == list(range(1, 31))
 
 
-def test_html_shows_the_pictures_offline(executed):
-    """With the text, where nbconvert's template hands it on: `lab`, the default one, knows no text of a picture."""
-    for template, alt in (("lab", ""), ("classic", "Run run: finished, step 30.")):
-        command = [sys.executable, "-m", "nbconvert", "--to", "html", "--template", template, str(executed)]
-        subprocess.run(command, check=True, timeout=120)
-        html = executed.with_suffix(".html").read_text()
-        images = re.findall(r"<img[^>]*>", html)
-        assert len(images) == 2
-        assert all('src="data:image/png;base64' in image and alt in image for image in images)
-        assert "<script>window.stolen" not in html
+@pytest.mark.parametrize("template", ["lab", "classic"])
+def test_html_shows_the_pictures_offline_and_tells_them_in_words(executed, template):
+    """`lab`, nbconvert's default, knows no text of a picture: there the words below it are what is told."""
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", "--template", template, str(executed)]
+    subprocess.run(command, check=True, timeout=120)
+    html = executed.with_suffix(".html").read_text()
+    images = re.findall(r"<img[^>]*>", html)
+    words = re.findall(r'<details class="lab-words"[^>]*>(.*?)</details>', html, re.DOTALL)
+    assert len(images) == len(words) == 2
+    assert all('src="data:image/png;base64' in image for image in images)
+    assert all("Run run: finished, step 30." in told for told in words)
+    if template == "classic":
+        assert all("Run run: finished, step 30." in image for image in images)
+    assert "<script>window.stolen" not in html
+
+
+def test_the_tutorials_report_hands_the_text_on(executed, tmp_path):
+    write_report(tmp_path / "report.html", [executed], {"profile": "smoke"})
+    images = re.findall(r"<img[^>]*>", (tmp_path / "report.html").read_text())
+    assert len(images) == 2
+    assert all(
+        re.search(r'alt="Run run: finished, step 30\. [^"]*KL to the reference', image) for image in images
+    )
 
 
 def test_a_run_without_a_notebook_can_be_stopped_by_its_file(tmp_path, trainer):

@@ -88,6 +88,21 @@ def test_pairs_and_chat(page, tmp_path):
     page.page.get_by_text("ZeroDivisionError: division by zero").wait_for()
 
 
+def test_a_finished_run_can_be_explored_offline(page, healthy):
+    page.lab.write("explore.ipynb", f"from widgets import explore\nexplore({str(healthy)!r})")
+    page.open("explore.ipynb").run_all()
+    plot = page.page.locator(".js-plotly-plot")
+    plot.wait_for()
+    x = page.page.evaluate(
+        "() => document.querySelector('.js-plotly-plot').calcdata[0].map(point => point.x)"
+    )
+    assert x == list(range(1, 21))
+    drag = page.page.locator(".js-plotly-plot .nsewdrag").first
+    drag.hover(position={"x": 120, "y": 60})
+    page.page.locator(".hoverlayer .legend, .hoverlayer .hovertext").first.wait_for()
+    assert page.beyond() == []
+
+
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_accessible(page, healthy, theme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")

@@ -109,8 +109,20 @@ def test_a_change_survives_a_death_before_the_next_checkpoint(tmp_path):
     assert go(tmp_path, Counter()).series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
 
 
-@pytest.mark.parametrize("text", ['{"height": 3}', '{"weight": "much"}', "[1]", '{"wei'])
-def test_a_change_that_can_t_be_made_is_refused_and_told(tmp_path, text):
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ('{"height": 3}', "height=3, for this run takes weight"),
+        ('{"weight": "much"}', 'weight="much", for it takes a number that is not negative'),
+        ('{"weight": "10"}', 'weight="10", for it takes a number that is not negative'),
+        ('{"weight": -1}', "weight=-1, for it takes a number that is not negative"),
+        ('{"weight": NaN}', "weight=NaN, for it takes a number that is not negative"),
+        ('{"weight": true}', "weight=true, for it takes a number that is not negative"),
+        ("[1]", "set.json is not {name: number}"),
+        ('{"wei', "set.json is not {name: number}"),
+    ],
+)
+def test_a_change_that_can_t_be_made_is_refused_and_told(tmp_path, text, why):
     """`told` reads run.json at the step after; the end of the run writes its own message."""
     told = []
     steps = {
@@ -119,9 +131,68 @@ def test_a_change_that_can_t_be_made_is_refused_and_told(tmp_path, text):
     }
     run = go(tmp_path, Counter(steps))
     assert run.series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
-    assert "not changed: " in told[0]
-    assert "this run takes weight" in told[0]
-    assert not (tmp_path / "control" / "set.json").exists()
+    assert told == [f"not changed: {why}"]
+    assert list((tmp_path / "control").iterdir()) == []
+
+
+def test_of_two_changes_the_good_one_is_made(tmp_path):
+    told = []
+    steps = {
+        2: control(tmp_path, "set.json", '{"weight": 10, "height": 3}'),
+        4: lambda: told.append(RunFolder(tmp_path).info["message"]),
+    }
+    go(tmp_path, Counter(steps))
+    assert told == ["changed from step 3 on: weight = 10; not changed: height=3, for this run takes weight"]
+
+
+class AskedWhileSaving(Counter):
+    """Somebody writes into control/ while a checkpoint is being saved."""
+
+    def __init__(self, at, ask):
+        super().__init__(at)
+        self.ask = ask
+
+    def save(self, folder):
+        super().save(folder)
+        self.ask.get(self.done[-1], lambda: None)()
+
+
+def test_what_is_asked_while_the_run_obeys_is_not_lost(tmp_path):
+    ask = {2: control(tmp_path, "set.json", '{"weight": 100}')}
+    trainer = AskedWhileSaving({2: control(tmp_path, "set.json", '{"weight": 10}')}, ask)
+    assert go(tmp_path, trainer).series("train/total")[1] == [1, 3, 33, 433, 933, 1533, 2233]
+    assert list((tmp_path / "control").iterdir()) == []
+
+
+def test_a_checkpoint_that_is_asked_for_during_one_is_another(tmp_path):
+    ask = {3: control(tmp_path, "checkpoint")}
+    trainer = AskedWhileSaving({3: control(tmp_path, "checkpoint")}, ask)
+    run = go(tmp_path, trainer, save_interval=100, keep_checkpoints=9)
+    assert [int(path.name[5:]) for path in run.checkpoints()] == [3, 4, 7]
+
+
+def test_a_run_that_dies_while_it_obeys_obeys_after_its_restart(tmp_path):
+    def die():
+        raise RuntimeError("killed")
+
+    first = AskedWhileSaving({3: control(tmp_path, "set.json", '{"weight": 10}')}, {3: die})
+    with pytest.raises(RuntimeError):
+        go(tmp_path, first)
+    assert go(tmp_path, Counter()).series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
+
+
+def test_an_empty_set_json_is_still_being_written(tmp_path):
+    write = control(tmp_path, "set.json", '{"weight": 10}')
+    run = go(tmp_path, Counter({2: control(tmp_path, "set.json"), 3: write}))
+    assert run.series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
+
+
+def test_a_stop_that_comes_before_the_first_step_is_obeyed(tmp_path):
+    """Such as one while the model is being loaded."""
+    go(tmp_path, Counter({3: RunFolder(tmp_path).request_stop}))
+    RunFolder(tmp_path).request_stop()
+    run = go(tmp_path, Counter())
+    assert (run.status, run.metrics()[-1]["step"]) == ("stopped", 4)
 
 
 def test_an_error_within_a_step_keeps_what_was_done(tmp_path):

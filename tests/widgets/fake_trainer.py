@@ -151,7 +151,7 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
                 aside = run.checkpoint_aside(step)
                 (aside / "weights").write_text("fake")
                 run.accept_checkpoint(aside, step, keep=2, check=lambda folder: None)
-            run.acknowledge(asked)
+            run.acknowledge()
             if asked.stop:
                 run.finish("stopped")
                 return

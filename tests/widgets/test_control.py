@@ -41,3 +41,14 @@ def test_what_a_run_does_not_obey_is_refused(run):
 
 def test_every_run_obeys_stop(tmp_path):
     assert control.obeys(RunFolder(tmp_path)) == ["stop"]
+
+
+def test_what_the_run_is_doing_just_now_is_pending_too(run):
+    control.request_change(run, kl_coef=0.05)
+    folder = run.path / "control"
+    (folder / "set.json").rename(folder / "set.json.taken")
+    control.request_checkpoint(run)
+    (folder / "checkpoint").rename(folder / "checkpoint.taken")
+    assert control.pending(run) == {"stop": False, "checkpoint": True, "set": {"kl_coef": 0.05}}
+    (folder / "set.json").write_text("[1]")
+    assert control.pending(run)["set"] == {"kl_coef": 0.05}

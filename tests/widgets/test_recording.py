@@ -1,21 +1,26 @@
 """A recording plays the same records, in time."""
 
+import gzip
+import json
+import shutil
+
 import pytest
 
 from aligner_lib.runs import RunFolder
-from widgets.recording import Recording, record
+from widgets.recording import Recording, record, shipped
 from widgets.series import Series
 
 
 @pytest.fixture
-def recording(healthy, monkeypatch):
+def recording(healthy, tmp_path, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("widgets.recording.time.monotonic", lambda: clock[0])
-    recording = Recording(healthy, speed=1.0)
-    for i, one in enumerate(recording._records):
-        one["time"] = 1000.0 + 2 * i  # two seconds a step
-    recording._start, recording._end = 1000.0, 1000.0 + 2 * 59
-    return recording, clock
+    path = tmp_path / "run"
+    shutil.copytree(healthy, path)
+    records = RunFolder(healthy).metrics()
+    timed = [record | {"time": 1000.0 + 2 * i} for i, record in enumerate(records)]  # two seconds a step
+    (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in timed))
+    return Recording(path, speed=1.0), clock
 
 
 def test_records_come_when_their_time_has_come(recording):
@@ -48,13 +53,44 @@ def test_pause_and_restart(recording):
     assert len(series) == 1 and series.generation == 1
 
 
-def test_a_record_of_a_run_is_smaller_and_plays(healthy, tmp_path):
-    copy = record(healthy, tmp_path / "copy", rollouts_a_step=2)
-    assert len(RunFolder(copy).rollouts()) == 120
-    recording = Recording(copy, speed=float("inf"))
-    assert recording.is_over and recording.status == "finished"
+def test_a_stop_ends_the_playing_where_it_is(recording):
+    recording, clock = recording
+    series = Series(recording)
+    series.poll()
+    clock[0] += 10
+    recording.request_stop()
+    clock[0] += 1000
+    series.poll()
+    assert len(series) == 6 and recording.status == "stopped" and recording.is_over
+    assert recording.info["message"] == "the recording was stopped at step 6; it goes on to step 60"
+    recording.restart()
+    assert recording.status == "running"
+
+
+def test_a_record_of_a_run_is_one_small_file_and_plays(healthy, tmp_path):
+    packed = record(healthy, tmp_path / "copy", name="copy", rollouts_a_step=2)
+    assert packed == tmp_path / "copy.json.gz"
+    original = sum(path.stat().st_size for path in healthy.glob("*.json*"))
+    assert packed.stat().st_size < original / 3
+    recording = Recording(packed, speed=float("inf"))
+    assert recording.is_over and recording.status == "finished" and recording.name == "copy"
+    assert len(recording.rollouts()) == 120
+    assert recording.metrics() == RunFolder(healthy).metrics()
+
+
+def test_a_recording_does_not_say_where_it_was_made(healthy, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(healthy, run)
+    info = json.loads((run / "run.json").read_text())
+    info["config"] = {"model": {"data": {"train": ["/somewhere/x.jsonl"]}, "lr": 1e-5, "path": "/somewhere"}}
+    (run / "run.json").write_text(json.dumps(info | {"host": "machine-7"}))
+    text = gzip.decompress(record(run, tmp_path / "copy").read_bytes()).decode()
+    assert "somewhere" not in text and "machine-7" not in text
+    assert json.loads(text)["info"]["config"] == {"model": {"lr": 1e-5, "path": None}}
 
 
 def test_no_recording_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no run\.json"):
+    with pytest.raises(
+        FileNotFoundError, match=rf"there is no run\.json.*with this package: {', '.join(shipped())}"
+    ):
         Recording(tmp_path)

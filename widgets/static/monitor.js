@@ -31,7 +31,7 @@ class MonitorView {
     this.add = make("select", { "aria-label": "add a chart", onchange: () => { this.model.send({ kind: "add", metric: this.add.value }); this.add.value = ""; } });
     this.whole = make("button", { type: "button", hidden: true, onclick: () => this.zoom(null) }, "Show all");
     this.table = make("button", { type: "button", "aria-expanded": "false", onclick: () => set(this.table, { "aria-expanded": this.numbers.toggle() }) }, "Numbers");
-    this.stop = make("button", { type: "button", class: "lab-stop", title: "Saves a checkpoint and ends the run after its step", onclick: () => this.requestStop() }, "Stop after this step");
+    this.stop = make("button", { type: "button", class: "lab-stop", onclick: () => this.requestStop() }, "Stop after this step");
     this.speed = make("select", { onchange: () => this.play(false) }, ...[1, 10, 100, 1000].map((n) => make("option", { value: n }, `${n}×`)));
     this.again = make("button", { type: "button", onclick: () => this.play(true) }, "Play again");
     this.player = make("span", { class: "lab-player", hidden: true }, make("label", {}, "recorded, at ", this.speed), this.again);
@@ -41,7 +41,8 @@ class MonitorView {
   }
 
   play(restart) {
-    this.model.send({ kind: "play", speed: Number(this.speed.value), restart });
+    if (restart) this.stopping = false;
+    this.model.send({ kind: "play", speed: this.speed.value, restart });
   }
 
   requestStop() {
@@ -120,16 +121,19 @@ class MonitorView {
     const player = head.players.find((one) => one);
     this.player.hidden = !player;
     if (player) {
-      if (![...this.speed.options].some((option) => Number(option.value) === player.speed)) {
-        this.speed.append(make("option", { value: player.speed }, `${number(player.speed)}×`));
+      const speed = player.speed ?? Infinity;
+      if (![...this.speed.options].some((option) => Number(option.value) === speed)) {
+        this.speed.append(make("option", { value: speed }, speed === Infinity ? "once" : `${number(speed)}×`));
       }
-      this.speed.value = player.speed;
+      this.speed.value = speed;
     }
     this.element.dataset.version = head.version;
     const running = head.runs.some((run) => run.status === "running" || run.status === "waiting");
     this.stop.hidden = !running || !head.can_stop;
+    this.stopping &&= running;
     this.stop.disabled = Boolean(this.stopping);
-    if (this.stopping) say(this.stop, "Stopping after this step …");
+    say(this.stop, this.stopping ? "Stopping after this step …" : "Stop after this step");
+    set(this.stop, { title: player ? "Ends the playing here" : "Saves a checkpoint and ends the run after its step" });
     const names = ["", ...head.metrics];
     if (this.add.options.length !== names.length) {
       this.add.replaceChildren(...names.map((name) => make("option", { value: name }, name || "add a chart …")));

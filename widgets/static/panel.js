@@ -61,7 +61,7 @@ class PanelView {
     const facts = [job && `run ${view.status}`, view.step !== null && `step ${view.step}`, job?.nodes || view.host, job?.reason,
       job?.start && `starts about ${job.start}`, view.checkpoint && `last checkpoint ${view.checkpoint}`];
     say(this.facts, facts.filter(Boolean).join(" · "));
-    say(this.said, view.message || view.said);
+    say(this.said, [view.said, view.message && `The run says: ${view.message}.`].filter(Boolean).join(" "));
     this.stop.disabled = view.over || pending.stop;
     say(this.stop, pending.stop && !view.over ? "Stopping after this step …" : "Stop after this step");
     set(this.checkpoint, { hidden: !obeys.includes("checkpoint") });

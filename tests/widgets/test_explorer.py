@@ -1,0 +1,41 @@
+"""Finished runs through plotly: every line is there, long ones thinned with their spikes, and nothing from outside."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from widgets import explore
+from widgets.explorer import PLOTLY
+
+
+def test_two_runs_share_charts_and_each_is_in_the_legend_once(healthy, gaming):
+    figure = explore([healthy, gaming], ["train_rollouts/rewards", "train_rollouts/init_policy_kl"]).figure
+    assert [trace.name for trace in figure.data if trace.showlegend is not False] == ["healthy", "gaming"]
+    assert len(figure.data) == 2 * 2 * 2  # charts, runs, and for each what was logged and its mean
+    assert {trace.line.color for trace in figure.data} == {"#0072B2", "#D55E00"}
+    logged = figure.data[1]
+    assert list(logged.x) == list(range(1, 61)) and len(logged.customdata) == 60
+
+
+def test_a_long_line_keeps_its_spike(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"status": "finished", "kind": "sft"}))
+    records = ({"step": i, "time": i, "train/loss": 9.0 if i == 77_777 else 1.0} for i in range(100_000))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    explorer = explore(tmp_path)
+    assert len(explorer.figure.data[0].x) <= 2000 and max(explorer.figure.data[0].y) == 9
+    assert len(json.dumps(explorer._repr_mimebundle_()[PLOTLY])) < 200_000
+
+
+def test_it_is_told_in_words_where_plotly_is_not_and_asks_for_nothing(healthy):
+    data = explore(healthy)._repr_mimebundle_()
+    assert "KL to the reference: 0 at first" in data["text/plain"]
+    assert not data[PLOTLY]["config"]["displaylogo"] and "http" not in json.dumps(data[PLOTLY])
+    y = data[PLOTLY]["data"][0]["y"]
+    assert np.isfinite(np.frombuffer(base64.b64decode(y["bdata"]), y["dtype"])).all()
+
+
+def test_an_unknown_axis(healthy):
+    with pytest.raises(ValueError, match=r"axis='hours'.*step, time, tokens"):
+        explore(healthy, axis="hours")

@@ -1,0 +1,122 @@
+"""Finished runs to look into: hover, zoom and a legend that hides runs, drawn by plotly from the installed package."""
+
+from __future__ import annotations
+
+import json
+
+from widgets import thin
+from widgets.charts import charts_for
+from widgets.feed import MAX_POINTS
+from widgets.monitor import as_run
+from widgets.palette import pen
+from widgets.picture import axis_label, describe, flat_range
+from widgets.series import AXES, Series
+from widgets.smooth import DEFAULT, smooth
+
+PLOTLY = "application/vnd.plotly.v1+json"
+DASHES = (
+    "solid",
+    "dash",
+    "dot",
+    "dashdot",
+    "longdash",
+    "longdashdot",
+)  # as widgets.palette's, in plotly's words
+ROW_PIXELS = 270
+
+
+class Explorer:
+    """A plotly figure (`.figure`), and its charts in words for where plotly is not.
+
+    No picture is beside it: JupyterLab would show that one. `curves` draws what is to stay.
+    """
+
+    def __init__(self, figure, words: str):
+        self.figure, self.words = figure, words
+
+    def _repr_mimebundle_(self, **kwargs):
+        content = json.loads(self.figure.to_json()) | {"config": {"displaylogo": False, "responsive": True}}
+        return {PLOTLY: content, "text/plain": self.words}
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=DEFAULT, columns: int = 3):
+    """An Explorer of one run or several: every chart zooms with the others, and the legend hides and shows runs.
+
+    metrics, axis, smoothing: as for `curves`. A long line keeps its lowest and highest records, 2,000 points at most.
+    """
+    from plotly.subplots import make_subplots
+
+    if axis not in AXES:
+        raise ValueError(f"explore(axis={axis!r}): the axes are {', '.join(AXES)}")
+    runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
+    series = [Series(run) for run in runs]
+    for one in series:
+        one.poll()
+    charts = charts_for(series, next((run.kind for run in runs if run.kind), ""), metrics)
+    columns = max(1, min(columns, len(charts)))
+    rows = max(1, -(-len(charts) // columns))
+    titles = [chart.title + (f" ({chart.unit})" if chart.unit else "") for chart in charts]
+    figure = make_subplots(rows, columns, subplot_titles=titles, vertical_spacing=0.16 / rows)
+    for i, chart in enumerate(charts):
+        place = {"row": i // columns + 1, "col": i % columns + 1}
+        for trace in _traces(chart, runs, series, axis, 0 if chart.exact else smoothing):
+            figure.add_trace(trace, **place)
+        if (flat := _flat_range(chart, series)) is not None:
+            figure.update_yaxes(range=flat, **place)
+    _style(figure, rows, axis)
+    return Explorer(figure, describe(runs, series, charts))
+
+
+def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
+    """For each line what was logged, faint, and its mean."""
+    from plotly.graph_objects import Scatter
+
+    several = len(runs) > 1
+    for r, one in enumerate(series):
+        x = one.axis(axis)
+        for k, line in enumerate(chart.lines):
+            rows, values = line.column(one)
+            if not len(values):
+                continue
+            size = thin.bucket_size(len(values), MAX_POINTS)
+            points = thin.thin(x[rows], values, size)
+            number = r if several else k
+            name = " ".join([runs[r].name] * several + [line.label] * (k > 0 or not several))
+            shared = {"x": points[:, 0], "legendgroup": name, "name": name}
+            colour = pen(number).colour
+            yield Scatter(
+                **shared, y=points[:, 1], line_color=colour, line_width=1, opacity=0.35, mode="lines",
+                hoverinfo="skip", showlegend=False,
+            )  # fmt: skip
+            yield Scatter(
+                **shared, y=smooth(points, size, smoothing), customdata=points[:, 1], mode="lines",
+                line={"color": colour, "width": 2, "dash": DASHES[(number + k * several) % len(DASHES)]},
+                hovertemplate="%{customdata:.4~g}",
+            )  # fmt: skip
+
+
+def _flat_range(chart, series: list[Series]) -> tuple[float, float] | None:
+    """The y range of lines that are constant but for rounding: plotly would make mountains of it."""
+    values = [value for one in series for line in chart.lines for value in line.column(one)[1]]
+    return flat_range(min(values), max(values)) if values else None
+
+
+def _style(figure, rows: int, axis: str) -> None:
+    named = set()
+    for trace in figure.data:  # a line that is in several charts is in the legend once
+        if trace.showlegend is not False:
+            trace.showlegend = trace.name not in named
+            named.add(trace.name)
+    figure.update_layout(
+        template="plotly_white",
+        height=ROW_PIXELS * rows + 60,
+        margin={"l": 50, "r": 20, "t": 40, "b": 80},
+        hovermode="x unified",
+        legend={"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
+    )
+    figure.update_xaxes(matches="x", showticklabels=True)
+    figure.update_xaxes(title={"text": axis_label(axis), "font_size": 12}, row=rows)
+    figure.update_annotations(font_size=13)

@@ -1,0 +1,100 @@
+"""Recordings as files: a run packed into one, and those that come with this package.
+
+A recording is {"info", "metrics", "rollouts", "alarms"}, the content of a run folder's files, as gzipped JSON.
+`notebooks/record.py` makes the two in recordings/ anew.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aligner_lib.runs import RunFolder
+
+SHIPPED = Path(__file__).parent / "recordings"
+PACKED = ".json.gz"
+KEPT = "name kind status message seed versions git_commit created max_steps controls".split()
+
+
+@dataclass(frozen=True)
+class Content:
+    """What there is to play, as in the files of a run folder."""
+
+    info: dict
+    metrics: list[dict]
+    rollouts: list[dict]
+    alarms: list[dict]
+
+
+def shipped() -> list[str]:
+    """The names of the recordings that come with this package."""
+    return sorted(path.name.removesuffix(PACKED) for path in SHIPPED.glob(f"*{PACKED}"))
+
+
+def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path:
+    """Pack what is worth playing of a run into one file, PATH.json.gz, with so many rollouts of each step and split.
+
+    What says where it ran (host, process, paths) is left out. name: what the monitor calls it.
+    """
+    content = _read_folder(RunFolder(getattr(run, "path", run)))
+    info = {key: content.info[key] for key in KEPT if key in content.info}
+    info |= {"name": name or content.info["name"], "config": _without_paths(content.info.get("config", {}))}
+    rollouts = _first_of_each_step(content.rollouts, rollouts_a_step)
+    packed = asdict(Content(info, content.metrics, rollouts, content.alarms))
+    path = Path(path)
+    path = path if path.name.endswith(PACKED) else path.with_name(path.name + PACKED)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(packed, ensure_ascii=False, separators=(",", ":"))
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))  # the same bytes for the same run
+    return path
+
+
+def find(source) -> Path:
+    """The file or folder of a recording; `source` as Recording takes it."""
+    path = Path(getattr(source, "path", source)).expanduser()
+    if path.is_file() or (path / "run.json").is_file():
+        return path
+    if str(source) in shipped():
+        return SHIPPED / f"{source}{PACKED}"
+    raise FileNotFoundError(
+        f"{path} holds no recorded run: there is no run.json in it; recordings that come with this package: "
+        f"{', '.join(shipped())}"
+    )
+
+
+def read(path: Path) -> Content:
+    """A packed recording, or a run folder as it is now."""
+    if path.is_dir():
+        return _read_folder(RunFolder(path))
+    return Content(**json.loads(gzip.decompress(path.read_bytes())))
+
+
+def _read_folder(run: RunFolder) -> Content:
+    return Content(run.info, run.metrics(), run.rollouts(), run.alarms())
+
+
+def _first_of_each_step(rollouts: list[dict], most: int) -> list[dict]:
+    seen: dict[tuple, int] = {}
+    kept = []
+    for rollout in rollouts:
+        key = (rollout["step"], rollout["split"])
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= most:
+            kept.append(rollout)
+    return kept
+
+
+def _without_paths(config):
+    """A run's settings without those that name a file or folder of the machine that it ran on."""
+    if isinstance(config, dict):
+        clean = {key: _without_paths(value) for key, value in config.items()}
+        return {key: value for key, value in clean.items() if value not in ({}, [])}
+    if isinstance(config, list):
+        return [_without_paths(value) for value in config if not _is_path(value)]
+    return None if _is_path(config) else config
+
+
+def _is_path(value) -> bool:
+    return isinstance(value, str) and "/" in value
