@@ -269,8 +269,9 @@ class PPOTrainer(Trainer):
 
 @dataclass
 class Address:
-    ip: str | None = None  # None: in the actor's own process
+    ip: str | None = None  # without ip and run: in the actor's own process
     port: int = 5556
+    run: str | None = None  # the server's run folder, where it says where it answers; in place of ip and port
 
 
 @dataclass

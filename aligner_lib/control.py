@@ -54,14 +54,6 @@ def in_words(requests: Requests, step: int) -> str:
     return "; ".join(sentences)
 
 
-def drop_stale_stop(control: Path, last_sign_of_life: float) -> None:
-    """Forget a `stop` that an earlier attempt was asked; one that came later is for the attempt that begins."""
-    stop = control / "stop"
-    with suppress(FileNotFoundError):
-        if stop.stat().st_mtime <= last_sign_of_life:
-            stop.unlink()
-
-
 def _taken(request: Path) -> Path:
     return request.with_name(f"{request.name}.taken")
 

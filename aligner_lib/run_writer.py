@@ -58,7 +58,6 @@ class RunWriter:
             "max_steps": max_steps,
             "heartbeat": {"time": time.time(), "step": 0},
         }
-        self._last_attempt = before.get("heartbeat", {}).get("time", 0.0)  # its last sign of life
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
@@ -68,7 +67,8 @@ class RunWriter:
     def start(self, step: int, *, tensorboard: bool = True) -> None:
         """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off."""
         (self.path / "control").mkdir(exist_ok=True)
-        control.drop_stale_stop(self.path / "control", self._last_attempt)
+        if not self._is_dispatched():
+            (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
         for name in ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"):
             truncate_after(self.path / name, step if step else -1)
         self._metrics = JsonlWriter(self.path / "metrics.jsonl")
@@ -79,6 +79,11 @@ class RunWriter:
             self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._write_info()
         self._beat.start()
+
+    def _is_dispatched(self) -> bool:
+        """Whether cluster/ started this run. It forgets old stops itself, so one that is there came while we loaded."""
+        folder = os.environ.get("ALIGNER_JOB_FOLDER")
+        return bool(folder) and Path(folder).resolve().is_relative_to(self.path.resolve())
 
     # -- while it runs --------------------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ A notebook runs alone, too: what an earlier one should have left is made up here
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aligner_lib.commands import job_commands
 from aligner_lib.config import profile_section
 from aligner_lib.models import fetch
 from aligner_lib.runs import RunFolder
@@ -94,18 +94,35 @@ class Workspace:
             self.submit("ppo").wait()
         return self.run("ppo").path
 
-    def command(self, kind: str, name: str | None = None, **settings) -> list[str]:
-        """The command line of a job, with what the profile does not know: models, data and the run folder."""
+    def commands(self, kind: str, name: str | None = None, wanted=None, **settings) -> dict[str, list[str]]:
+        """Each component's command line, with what the profile does not know: models, data and the run folder."""
         files = self._files_of(kind) | settings
-        overrides = [f"{key}={_written(value)}" for key, value in files.items()]
-        words = [sys.executable, "-m", "aligner_lib", kind, "--profile", self.profile]
-        return [*words, "--run", str(self.run(name or kind).path), *overrides]
+        return job_commands(kind, self.run(name or kind).path, files, wanted, self.profile)
 
-    def submit(self, kind: str, name: str | None = None, **settings):
-        """Start a job in a process of its own and return its handle (cluster.Job). settings: key=value overrides."""
+    def submit(self, kind: str, name: str | None = None, resources=None, **settings):
+        """Start a job in a process of its own and return its handle (cluster.Job). settings: key=value overrides.
+
+        resources: what cluster.submit takes; a hetjob's (`ppo_1_1`) make PPO two jobs. None: one process on Slurm,
+        and on this machine as many as the settings say.
+        """
         from cluster import submit
 
-        return submit(self.command(kind, name, **settings), self.run(name or kind).path, where=self.where)
+        wanted = self._wanted(resources)
+        commands = self.commands(kind, name, wanted, **settings)
+        return submit(commands, self.run(name or kind).path, self.where, wanted)
+
+    def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
+        """One array job over a few values of one setting (cluster.Sweep): a run `KIND-VALUE` for each."""
+        from cluster import submit_sweep
+
+        wanted = self._wanted(resources)
+        folder, last = f"{kind}-{key.rpartition('.')[2]}", key.rpartition(".")[2]
+        members = {}
+        for value in values:
+            member = f"{last}-{value}"
+            commands = self.commands(kind, f"{folder}/{member}", wanted, **settings, **{key: value})
+            members[member] = commands["main"]
+        return submit_sweep(members, self.run(folder).path, self.where, wanted)
 
     def record(self, number: str, figures: dict) -> None:
         """Write what a notebook measured to results/<number>.json, which the tutorial's summary collects."""
@@ -132,21 +149,13 @@ class Workspace:
             files["critic.pretrained_checkpoint.restore_from_path"] = self.reward_model()
         return files
 
+    def _wanted(self, resources):
+        """Resources by component; None leaves the number of processes to the settings."""
+        from cluster.resources import own_components
+
+        return None if resources is None and self.where == "local" else own_components(resources)
+
     def _made_up(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
             print(f"note: {note}")
-
-
-def _written(value) -> str:
-    """A value in the grammar of overrides."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_written(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_written(item) for item in value) + "]"
-    if isinstance(value, Path | str):
-        text = str(value).replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{text}'"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)

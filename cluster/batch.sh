@@ -144,6 +144,8 @@ wants_another() {
 }
 
 queue_again() {
+    # A granted request ends this job's processes with SIGTERM: us, and scontrol before it has brought the answer.
+    trap '' TERM
     if [ "${SLURM_RESTART_COUNT:-0}" -ge "$MAX_REQUEUES" ]; then
         record "$1" "$2" "it was queued again $MAX_REQUEUES times (max_requeues); submit it again to go on"
     elif ! problem=$(scontrol requeue "$JOB" 2>&1); then

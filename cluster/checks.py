@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster import environment, queue
 from cluster.hetjob import SubmissionRefused
 from cluster.queue import Unreachable
-from cluster.resources import Resources, by_component
+from cluster.resources import Resources, own_components
 
 _TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _PROBE_S = 90
@@ -77,25 +77,14 @@ def check(resources=None, shared: Path | str = ".", probe: bool = True) -> list[
     findings = [Finding("controller", True, f"cluster {queue.cluster_name()}")]
     findings += [Finding("partition", part.up, str(part), needed=False) for part in there]
     findings.append(_accounting())
-    wanted = {} if resources is None else resources
-    for name, share in (by_component(wanted, _names(wanted)) if wanted else {}).items():
+    wanted = own_components(resources)
+    for name, share in wanted.items() if resources else ():
         findings += [Finding(f"resources {name}", False, text) for text in complaints(share, there)] or [
             Finding(f"resources {name}", True, f"{share.nodes} nodes, {share.gpus} GPUs")
         ]
     if probe:
-        findings += _probe(Path(shared).absolute(), next(iter(by_component(resources, ["main"]).values())))
+        findings += _probe(Path(shared).absolute(), next(iter(wanted.values())))
     return findings
-
-
-def _names(resources) -> list[str]:
-    from cluster.resources import load_resources
-
-    if isinstance(resources, str | Path):
-        resources = load_resources(resources)
-    several = isinstance(resources, Mapping) and all(
-        isinstance(value, Resources) for value in resources.values()
-    )
-    return list(resources) if several else ["main"]
 
 
 def complaints(share: Resources, there: list[Partition]) -> Iterator[str]:

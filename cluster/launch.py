@@ -54,6 +54,17 @@ def from_slurm(environ: Mapping[str, str], component: int = 0) -> dict[str, str]
     )
 
 
+def threads_per_rank(environ: Mapping[str, str], local_size: int) -> int:
+    """Threads for each rank's CPU work: what the user set, else its share of the CPUs that the job has on this node.
+
+    Without this every rank would start as many as the machine has cores, and they would wait for each other.
+    """
+    if wanted := environ.get("OMP_NUM_THREADS"):
+        return int(wanted)
+    cores = os.cpu_count() or 1
+    return max(1, min(int(environ.get("SLURM_CPUS_ON_NODE", cores)), cores) // local_size)
+
+
 def main(argv: list[str]) -> None:
     flag, component, dashes, *command = argv
     assert (flag, dashes) == ("--component", "--") and command, f"usage: --component K -- COMMAND, got {argv}"
@@ -62,6 +73,7 @@ def main(argv: list[str]) -> None:
         host, port = variables["MASTER_ADDR"], variables["MASTER_PORT"]
         folder = os.environ.get(JOB_VARIABLE, "")
         print(f"[launch] {variables['WORLD_SIZE']} ranks, rendezvous at {host}:{port}, {folder}", flush=True)
+    variables["OMP_NUM_THREADS"] = str(threads_per_rank(os.environ, int(variables["LOCAL_WORLD_SIZE"])))
     try:
         os.execvpe(command[0], command, {**os.environ, **variables})
     except OSError as error:

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # "ValueError: text", "torch.cuda.OutOfMemoryError: text", "KeyboardInterrupt"; ranks may put a prefix before it.
+# "error: text", "error (rank 3): text": a program that explains a user's mistake in a line.
 _EXCEPTION = re.compile(
-    r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failed|Warning)\b.*)$"
+    r"^(?:\[[^\]]*\]:?\s*)?"
+    r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failed|Warning)\b.*|error(?: \(rank \d+\))?: .*)$"
 )
 _BLOCK = 64 * 1024
 
@@ -27,7 +29,7 @@ def tail(path: Path, lines: int = 20) -> str:
 
 
 def exception_line(text: str) -> str:
-    """The last line of `text` that names an exception, as Python prints it; empty when there is none."""
+    """The last line of `text` that names an exception, or explains an error; empty when there is none."""
     found = [match[1] for line in text.splitlines() if (match := _EXCEPTION.match(line.rstrip()))]
     return found[-1] if found else ""
 

@@ -147,3 +147,11 @@ def by_component(given, names: list[str]) -> dict[str, Resources]:
             f"resources are for the components {sorted(given)}, and commands for {sorted(names)}"
         )
     return {name: given[name] for name in names}
+
+
+def own_components(given) -> dict[str, Resources]:
+    """As by_component, under the names that `given` has itself; `main` where it has none."""
+    if isinstance(given, str | Path):
+        given = load_resources(given)
+    several = isinstance(given, Mapping) and all(isinstance(value, Resources) for value in given.values())
+    return by_component(given, list(given) if several else ["main"])

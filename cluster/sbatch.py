@@ -12,6 +12,7 @@ from submitit.slurm.slurm import _make_sbatch_string
 from cluster import environment, record
 from cluster.resources import Resources
 
+_SPECIAL = re.compile(r'["$`\\]')  # what a shell reads between double quotes
 _OPTION = re.compile(r"\+{0,2}[\w.]+=")  # Hydra's key=value, +key=value, ++key=value
 
 
@@ -101,8 +102,13 @@ def member_lines(member: Member, wanted: Mapping[str, Resources]) -> list[str]:
             wrapper,
             *_by_option(command),
         ]
-        lines.append(" \\\n    ".join(shlex.join(part) for part in parts))
+        lines.append(" \\\n    ".join(" ".join(map(quoted, part)) for part in parts))
     return lines
+
+
+def quoted(word: str) -> str:
+    """A word for the shell; one with single quotes inside goes between double ones where that is easier to read."""
+    return f'"{word}"' if "'" in word and not _SPECIAL.search(word) else shlex.quote(word)
 
 
 def _by_option(command: list[str]) -> list[list[str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 GIB = 2**30
 OVERHEAD_GIB = 5.0  # CUDA context, NCCL buffers, fragmentation
 ROLES = ("sft", "reward model", "actor", "critic")
+SCALAR_ROLES = ("reward model", "critic")
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,19 @@ class Model:
     @property
     def parameters(self) -> int:
         """Weights of all matrices (the norms' vectors are left out: under 0.1 %)."""
+        return self.layers * self.layer + self.embedding * (1 if self.tied else 2)
+
+    @property
+    def layer(self) -> int:
+        """Weights of one layer."""
         kv = self.hidden * self.kv_heads // self.heads
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * kv
-        mlp = 3 * self.hidden * self.feed_forward
-        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return self.layers * (attention + mlp) + embeddings
+        return attention + 3 * self.hidden * self.feed_forward
+
+    @property
+    def embedding(self) -> int:
+        """Weights of the input embedding; the output layer has as many, or shares them (`tied`)."""
+        return self.vocabulary * self.hidden
 
 
 MODELS = {
@@ -74,14 +83,24 @@ class Memory:
         return sum(parts) + self.inference_copy + OVERHEAD_GIB
 
 
-def activation_bytes(model: Model, layout: Layout, tokens: int) -> float:
+def fullest_shard(model: Model, layout: Layout, role: str) -> float:
+    """Weights on the fullest GPU: a stage's layers and, on the first and last stage, an embedding, over TP ranks.
+
+    A reward model and a critic end in one number a token: they have no output layer.
+    """
+    ends = 1 if layout.pp > 1 or model.tied or role in SCALAR_ROLES else 2
+    return (model.layers / layout.pp * model.layer + ends * model.embedding) / layout.tp
+
+
+def activation_bytes(model: Model, layout: Layout, tokens: int, role: str) -> float:
     """Bytes of kept activations for one micro batch of `tokens`, attention's core recomputed (selective).
 
     34 bytes a token, layer and hidden unit, as in Korthikanti et al. 2022, table 2 (sequence parallel, so all of it
     is divided by TP). The first pipeline stage holds PP micro batches of layers/PP layers: PP cancels out. Then the
     logits and their gradient in fp32, which the last stage holds for one micro batch.
     """
-    return (34 * tokens * model.hidden * model.layers + 8 * tokens * model.vocabulary) / layout.tp
+    logits = 0 if role in SCALAR_ROLES else 8 * tokens * model.vocabulary
+    return (34 * tokens * model.hidden * model.layers + logits) / layout.tp
 
 
 def memory(
@@ -95,8 +114,9 @@ def memory(
 ) -> Memory:
     """What one role needs a GPU.
 
-    role: 'sft', 'reward model', 'actor' (also generates, and has a reference policy) or 'critic' (also has a reward
-    model). offload: the second set of weights waits on the CPU and is swapped in, so that only one is resident.
+    role: 'sft', 'reward model' (a micro batch of pairs), 'actor' (also generates, and has a reference policy) or
+    'critic' (also has a reward model). offload: the second set of weights waits on the CPU and is swapped in, so that
+    only one is resident.
     Raises ValueError for an unknown role, and for a layout that does not divide the model.
     """
     if role not in ROLES:
@@ -105,7 +125,8 @@ def memory(
         raise ValueError(
             f"{model.name}: {model.layers} layers in {layout.pp} stages, {model.heads} heads over {layout.tp}"
         )
-    shard = model.parameters / (layout.tp * layout.pp) / GIB
+    shard = fullest_shard(model, layout, role) / GIB
+    tokens = sequence * micro_batch * (2 if role == "reward model" else 1)
     head = model.hidden // model.heads
     kv_heads = max(model.kv_heads / layout.tp, 1)  # fewer KV heads than TP ranks: each rank keeps one
     kv_token = 2 * 2 * (model.layers / layout.pp) * kv_heads * head  # keys and values, bf16
@@ -113,7 +134,7 @@ def memory(
         weights=2 * shard,
         gradients=4 * shard,
         optimizer=12 * shard / layout.dp,
-        activations=activation_bytes(model, layout, sequence * micro_batch) / GIB,
+        activations=activation_bytes(model, layout, tokens, role) / GIB,
         kv_cache=kv_token * sequence * rollout_batch / GIB if role == "actor" else 0.0,
         inference_copy=2 * shard if role in ("actor", "critic") and not offload else 0.0,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import processes, record
-from cluster.launch import rank_variables
+from cluster.launch import rank_variables, threads_per_rank
 
 _POLL_S = 0.05
 
@@ -53,6 +53,8 @@ def start(folder: Path, components: list[dict]) -> list[Rank]:
         size, port = component["ranks"], free_port()
         for index in range(size):
             variables = rank_variables(index, size, index, size, "127.0.0.1", port)
+            if size > 1:
+                variables |= {"OMP_NUM_THREADS": str(threads_per_rank(os.environ, size))}
             with record.log_path(folder, component["name"], index).open("ab") as log:
                 process = _start_rank(component["command"], variables, log)
             ranks.append(Rank(component["name"], index, process))

@@ -20,7 +20,7 @@ class RunLost(RunFailed):
 def until_over(runs: list, jobs: list, timeout: float | None) -> Iterator[float]:
     """Yield how long to sleep until every run is over. Raises TimeoutError after `timeout` seconds."""
     start = time.monotonic()
-    while not all(run.is_over or _job_is_dead(job) for run, job in zip(runs, jobs)):
+    while not all(_is_over(run, job) for run, job in zip(runs, jobs)):
         if timeout is not None and time.monotonic() - start > timeout:
             waiting = ", ".join(f"{run.name} ({run.status})" for run in runs if not run.is_over)
             raise TimeoutError(
@@ -50,7 +50,10 @@ def verdict(run, job=None) -> str:
     return f"{run.name} finished after step {step}."
 
 
-def _job_is_dead(job) -> bool:
+def _is_over(run, job) -> bool:
+    """A run that was stopped, or lost its process, goes on where its job is queued again; so the job is asked."""
+    if job is None or run.status == "finished":
+        return run.is_over
     return _state(job) in FINAL_JOB_STATES
 
 

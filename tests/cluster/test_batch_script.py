@@ -18,7 +18,7 @@ def tools(tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()
     scontrol = f"""#!/bin/bash
-if [ "$1" = requeue ]; then echo "$@" >>{tmp_path}/requeued; cat {tmp_path}/refusal >&2 2>/dev/null && exit 1; exit 0; fi
+if [ "$1" = requeue ]; then echo "$@" >>{tmp_path}/requeued; [ -z "$TERM_ALL" ] || kill -TERM $$ $PPID; cat {tmp_path}/refusal >&2 2>/dev/null && exit 1; exit 0; fi
 cat {tmp_path}/job 2>/dev/null
 """
     for name, text in {"scontrol": scontrol, "squeue": "#!/bin/bash\n"}.items():
@@ -71,6 +71,14 @@ def test_a_notice_asks_for_a_checkpoint_and_queues_again(batch, tmp_path):
     run = notified(batch)
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
     assert outcome(run) is None
+
+
+def test_being_queued_again_ends_the_script_and_scontrol_before_its_answer(batch, tmp_path):
+    """Slurm grants the request and sends SIGTERM to everything in the job, scontrol included."""
+    run = notified(batch, TERM_ALL="1")
+    assert (tmp_path / "requeued").exists()
+    assert outcome(run) is None
+    assert "queued again" in (run / "job" / "001" / "batch.log").read_text()
 
 
 def test_a_trainer_that_dies_of_a_signal_after_a_notice_is_queued_again(batch, tmp_path):

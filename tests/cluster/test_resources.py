@@ -1,13 +1,14 @@
 """Resources, the batch scripts made of them, and the sizing table."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
 from cluster import Resources, load_resources, submit, submit_sweep
 from cluster.checks import Partition, complaints
 from cluster.resources import CONFIGS, by_component, from_mapping
-from cluster.sizing import MODELS, Layout, Memory, memory, smallest_layout, table
+from cluster.sizing import MODELS, Layout, Memory, fullest_shard, memory, smallest_layout, table
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
@@ -148,6 +149,36 @@ def test_bytes_a_parameter_worked_by_hand():
     # A token's keys and values: 2 x 2 bytes x 32 layers x 32 heads x 128 = 0.5 MiB; 8 rollouts of 4096 tokens: 16 GiB.
     assert memory(model, Layout(1, 1, 1), "actor").kv_cache == 16
     assert memory(model, Layout(2, 1, 1), "actor").kv_cache == 8
+
+
+def test_a_pipelines_ends_hold_an_embedding_each_and_critics_no_output_layer():
+    """Llama-2-7B: 32 layers of 202.4 M weights, and two embeddings of 131.1 M."""
+    model = MODELS["Llama-2-7B"]
+    million = {
+        (1, "sft"): 32 * 202.4 + 2 * 131.1,
+        (2, "sft"): 16 * 202.4 + 131.1,
+        (1, "critic"): 32 * 202.4 + 131.1,
+    }
+    for (pp, role), expected in million.items():
+        assert fullest_shard(model, Layout(1, pp, 1), role) / 1e6 == pytest.approx(expected, rel=1e-3)
+    assert fullest_shard(model, Layout(4, 1, 1), "sft") == model.parameters / 4
+
+
+def test_activations_worked_by_hand():
+    """4096 tokens x 4096 x 34 bytes x 32 layers = 17 GiB; logits in fp32 with their gradient: 1 GB."""
+    model, one = MODELS["Llama-2-7B"], Layout(1, 1, 1)
+    layers, logits = 34 * 4096 * 4096 * 32, 8 * 4096 * 32_000
+    assert memory(model, one, "sft").activations * 2**30 == layers + logits
+    assert memory(model, one, "critic").activations * 2**30 == layers
+    assert memory(model, one, "reward model").activations * 2**30 == 2 * layers  # a pair
+    assert memory(model, Layout(8, 1, 1), "critic").activations * 2**30 == layers / 8
+
+
+def test_the_documented_table_is_this_one():
+    page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
+    for row in table():
+        layout = f"{row['tp']} × {row['pp']} × {row['dp']}"
+        assert f"| {row['model']} | {row['role']} | {row['gpus']} | {layout} | {row['gib']} |" in page
 
 
 def test_a_total_counts_every_part():

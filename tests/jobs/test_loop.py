@@ -187,8 +187,9 @@ def test_an_empty_set_json_is_still_being_written(tmp_path):
     assert run.series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
 
 
-def test_a_stop_that_comes_before_the_first_step_is_obeyed(tmp_path):
+def test_a_dispatched_run_obeys_a_stop_that_came_before_its_first_step(tmp_path, monkeypatch):
     """Such as one while the model is being loaded."""
+    monkeypatch.setenv("ALIGNER_JOB_FOLDER", str(tmp_path / "job" / "002"))
     go(tmp_path, Counter({3: RunFolder(tmp_path).request_stop}))
     RunFolder(tmp_path).request_stop()
     run = go(tmp_path, Counter())

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))  # processes_help
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "cluster"), str(TESTS / "jobs")]  # processes_help, smoke_jobs
 
 from slurm_cluster import SlurmCluster, missing_tools, names_resolve
+from smoke_jobs import SmokeJobs
 
 HERE = Path(__file__).parent
 
@@ -50,12 +52,27 @@ def slurm(plain_cluster, monkeypatch):
     plain_cluster.drain_jobs()
 
 
+@pytest.fixture(scope="module")
+def whole_module(plain_cluster):
+    """The cluster without accounting for what one module's tests look at together. Ask for it before `slurm`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(plain_cluster.conf))
+        yield plain_cluster
+        plain_cluster.drain_jobs()
+
+
 @pytest.fixture
 def accounts(accounting_cluster, monkeypatch):
     """The cluster with accounting, idle before and after."""
     monkeypatch.setenv("SLURM_CONF", str(accounting_cluster.conf))
     yield accounting_cluster
     accounting_cluster.drain_jobs()
+
+
+@pytest.fixture(scope="session")
+def jobs(smoke, formatted, tmp_path_factory) -> SmokeJobs:
+    """Short jobs of the real trainers on the smoke model."""
+    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("jobs"))
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """A run survives: time limits, preemption, nodes that go down. It ends with the losses of an unbroken run."""
 
-import pytest
 from processes_help import until
 from runs_help import last_step, losses, trainer, unbroken_losses
 
-from cluster import JobFailed, Resources, State, submit
+from cluster import Resources, State, submit
 
 BOUND_S = 120
 
@@ -24,53 +23,6 @@ def follow(job, done) -> set[State]:
 
     until(look, "the run's next step", BOUND_S)
     return seen
-
-
-def test_time_limit_checkpoints_requeues_and_resumes(slurm, run, tmp_path):
-    """Slurm's shortest limit is a minute, and it looks at limits twice a minute."""
-    gate = tmp_path / "gate"
-    resources = Resources(nodes=2, time="1", signal_delay_s=50)
-    job = submit(trainer(run, 9, "--gate", gate, 4), run, "slurm", resources)
-    seen = follow(job, lambda: "attempt 1 of job" in log_of(job))
-    gate.touch()
-    seen |= follow(job, lambda: job.state.final)
-    assert job.wait(BOUND_S) == State.FINISHED
-    assert losses(run) == unbroken_losses(9)
-    assert "the scheduler gave notice" in log_of(job)
-    assert "stopping for control/stop at step 4" in job.log_path.read_text()
-    assert State.FAILED not in seen and State.PENDING in seen
-    assert not (run / "control" / "stop").exists()
-
-
-def test_a_trainer_that_misses_the_limit_fails_with_the_cure(slurm, run):
-    """It ignores the request to stop, and the limit passes."""
-    deaf = ["bash", "-c", "trap '' TERM; while true; do sleep 1; done"]
-    job = submit(deaf, run, "slurm", Resources(time="1", signal_delay_s=30))
-    with pytest.raises(JobFailed, match=r"TIMEOUT: .*signal_delay_s"):
-        job.wait(BOUND_S)
-
-
-def test_preemption_checkpoints_requeues_and_resumes(slurm, run, tmp_path):
-    gate = tmp_path / "gate"
-    mine = Resources(nodes=4, exclusive=True, time="5", partition="debug")
-    job = submit(trainer(run, 6, "--gate", gate, 3), run, "slurm", mine)
-    until(lambda: last_step(run) == 3, "step 3")
-    urgent = submit(["true"], tmp_path / "urgent", "slurm", mine.but(partition="urgent"))
-    gate_opened = False
-
-    def resumed():
-        nonlocal gate_opened
-        if not gate_opened and "attempt 1 of job" in log_of(job):
-            gate.touch()
-            gate_opened = True
-        return job.state.final
-
-    seen = follow(job, resumed)
-    assert urgent.wait(BOUND_S) == State.FINISHED
-    assert job.wait(BOUND_S) == State.FINISHED
-    assert "resumed at step 3" in job.log_path.read_text()
-    assert losses(run) == unbroken_losses(6)
-    assert State.FAILED not in seen
 
 
 def test_requeue_by_hand_is_the_same_notice(slurm, run, tmp_path):

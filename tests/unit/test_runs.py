@@ -142,6 +142,16 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
     assert (again.info["created"], again.info["resumed"]) == (created, 1)
 
 
+def test_a_stop_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, monkeypatch):
+    """The scheduler's notice may come before the model is in memory; a job's own dispatch forgets old stops."""
+    for folder, heard in ((tmp_path / "job" / "001", True), (tmp_path.parent / "other" / "job", False)):
+        monkeypatch.setenv("ALIGNER_JOB_FOLDER", str(folder))
+        RunFolder(tmp_path).request_stop()
+        with writer(tmp_path) as run:
+            run.start(0, tensorboard=False)
+            assert run.requests(()).stop == heard
+
+
 def test_a_new_run_in_an_old_folder_starts_its_files_anew(tmp_path):
     for _ in range(2):
         with writer(tmp_path) as run:

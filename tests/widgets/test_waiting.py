@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_trainer
 import pytest
@@ -63,6 +64,21 @@ def test_a_job_that_died_before_its_run_began(tmp_path):
     assert list(until_over([run], [Job()], timeout=None)) == []
     with pytest.raises(RunLost, match="no such partition"):
         verdict(run, Job())
+
+
+def test_a_stopped_run_whose_job_is_queued_again_is_not_over(tmp_path):
+    """Preempted, or out of time: it saved, and waits for its next attempt."""
+    run = RunFolder(tmp_path / "run")
+    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
+        writer.start(0, tensorboard=False)
+        writer.finish("stopped")
+    for state, over in (("PENDING", False), ("RUNNING", False), ("FINISHED", True), ("CANCELLED", True)):
+        job = SimpleNamespace(state=state)
+        assert (next(until_over([run], [job], timeout=None), "over") == "over") == over
+    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
+        writer.start(0, tensorboard=False)
+        writer.finish("finished")
+    assert list(until_over([run], [SimpleNamespace(state="RUNNING")], timeout=None)) == []
 
 
 def test_waiting_is_bounded(tmp_path):

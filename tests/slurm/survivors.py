@@ -1,0 +1,95 @@
+"""Runs of the real trainer that are taken from their nodes in the middle.
+
+A run is frozen (SIGSTOP) after some steps, so that it cannot end before its fault has struck, however slow the
+machine is; this costs no CPU time, and no trainer has to know of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from processes_help import until
+from smoke_jobs import SmokeJobs, steps
+
+from cluster import Job, Resources, State, processes, submit
+
+BOUND_S = 240
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # figures that are compared to the bit must be summed alike
+
+
+def command(jobs: SmokeJobs, kind: str, run: str, **more: object) -> list[str]:
+    """The command line of a short job on the smoke model."""
+    settings = jobs.settings(kind, run, **more)
+    return [sys.executable, "-m", "aligner_lib", kind, "--profile", "smoke", *settings]
+
+
+class Survivor:
+    """A real SFT run on Slurm, and what was seen of it on the way."""
+
+    def __init__(self, jobs: SmokeJobs, name: str, resources: Resources):
+        self.run = jobs.run_folder(name)
+        self.submitted = time.time()
+        self.job: Job = submit(command(jobs, "sft", name), self.run.path, "slurm", resources, env=ONE_THREAD)
+        self.started = float("inf")  # unix seconds; when the trainer's process began
+        self.seen: set[State] = set()
+
+    @property
+    def batch_log(self) -> str:
+        path = self.job.folder / "batch.log"
+        return path.read_text() if path.exists() else ""
+
+    def freeze_after(self, step: int) -> bool:
+        """True once the trainer has done the step and stands still. Raises JobFailed when it never will."""
+        if self.has_ended():
+            self.job.wait()
+        if (steps(self.run) or [0])[-1] < step:
+            return False
+        for process in self._trainers():
+            self.started = process.create_time()
+            process.send_signal(signal.SIGSTOP)
+        return True
+
+    def thaw(self) -> None:
+        for process in self._trainers():
+            with contextlib.suppress(psutil.NoSuchProcess):  # Slurm may have killed it meanwhile
+                process.send_signal(signal.SIGCONT)
+
+    def is_being_preempted(self, slurm) -> bool:
+        return "PreemptTime=2" in slurm.tool("scontrol", "show", "job", self.job.id)
+
+    def has_ended(self) -> bool:
+        self.seen.add(self.job.state)
+        return self.job.state.final
+
+    def _trainers(self) -> list[psutil.Process]:
+        mine = processes.of_job(str(self.job.folder))
+        return [process for process in mine if process.name().startswith("python")]
+
+
+def until_all(survivors, condition, what: str) -> None:
+    """Wait until the condition has been true once for each of them."""
+    left = list(survivors)
+
+    def done() -> bool:
+        left[:] = [survivor for survivor in left if not condition(survivor)]
+        return not left
+
+    until(done, what, BOUND_S)
+
+
+def run_here(jobs: SmokeJobs, kind: str, run: str):
+    """The same job in one process beside this one."""
+    folder = jobs.run_folder(run)
+    submit(command(jobs, kind, run), folder.path, "local", env=ONE_THREAD).wait(BOUND_S)
+    return folder
+
+
+def preemptor(survivor: Survivor, node: str, folder: Path) -> Job:
+    """A job of the urgent partition that wants the survivor's node."""
+    share = Resources(partition="urgent", exclusive=True, time="30", sbatch={"nodelist": node})
+    return submit(["true"], folder, "slurm", share)

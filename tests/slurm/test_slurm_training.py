@@ -1,0 +1,121 @@
+"""The real trainers on a real Slurm: several nodes, and every way in which a scheduler takes them away."""
+
+from types import SimpleNamespace
+
+import pytest
+from processes_help import until
+from smoke_jobs import figures
+from survivors import BOUND_S, ONE_THREAD, Survivor, command, preemptor, run_here, until_all
+
+from cluster import JobFailed, Resources, State, submit
+
+FAULTS = ("time_limit", "preempted", "lost_node")
+
+
+@pytest.fixture(scope="module")
+def unbroken(jobs):
+    """The SFT run that nobody disturbs, in one process, without Slurm."""
+    return run_here(jobs, "sft", "unbroken")
+
+
+@pytest.fixture(scope="module")
+def survived(whole_module, jobs, tmp_path_factory):
+    """A run for each fault, all at once: most of the time goes into Slurm's own waiting."""
+    slurm = whole_module
+    shares = {
+        # Slurm looks at limits twice a minute: the notice comes after 40 to 70 s, and the end is far off.
+        "time_limit": Resources(time="5", signal_delay_s=260, sbatch={"nodelist": "n1"}),
+        "preempted": Resources(time="30", exclusive=True, partition="debug", sbatch={"nodelist": "n4"}),
+        "lost_node": Resources(time="30", sbatch={"exclude": "n1,n4"}),
+    }
+    deaf = ["bash", "-c", "trap '' TERM; while true; do sleep 1; done"]
+    missed = submit(
+        deaf, jobs.out / "deaf", "slurm", Resources(time="1", signal_delay_s=30, sbatch={"nodelist": "n1"})
+    )
+    runs = {fault: Survivor(jobs, fault, share) for fault, share in shares.items()}
+    until_all(runs.values(), lambda run: run.freeze_after(5), "step 5 of each")
+
+    (lost,) = runs["lost_node"].job.nodes
+    slurm.set_node(lost, "down")
+    urgent = preemptor(runs["preempted"], "n4", tmp_path_factory.mktemp("urgent"))
+    until(lambda: runs["preempted"].is_being_preempted(slurm), "the preemption")
+    runs["preempted"].thaw()
+    until(lambda: "the scheduler gave notice" in runs["time_limit"].batch_log, "the notice", BOUND_S)
+    runs["time_limit"].thaw()
+    until_all(runs.values(), Survivor.has_ended, "the end of each")
+    return SimpleNamespace(runs=runs, lost=lost, urgent=urgent, missed=missed)
+
+
+def test_two_nodes_with_two_ranks_each_learn_what_one_process_learns(slurm, jobs, unbroken):
+    """Tensor parallel inside the nodes, data parallel between them."""
+    spread = {
+        "trainer.num_nodes": 2,
+        "trainer.devices": 2,
+        "model.tensor_model_parallel_size": 2,
+        "model.data.train_ds.micro_batch_size": 8,
+        "model.data.validation_ds.micro_batch_size": 8,
+    }
+    share = Resources(nodes=2, tasks_per_node=2, time="30")
+    job = submit(command(jobs, "sft", "spread", **spread), jobs.out / "spread", "slurm", share)
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert "4 ranks, rendezvous at n" in job.log_path.read_text()
+    for metric in ("train/loss", "validation/loss"):
+        alone, together = unbroken.series(metric), jobs.run_folder("spread").series(metric)
+        assert together[0] == alone[0]
+        assert together[1] == pytest.approx(alone[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_it_ends_with_the_losses_of_an_unbroken_run(survived, unbroken, fault):
+    run = survived.runs[fault].run
+    assert run.status == "finished"
+    assert run.info["resumed"] >= 1
+    assert figures(run) == figures(unbroken)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_it_never_looked_failed(survived, fault):
+    survivor = survived.runs[fault]
+    assert "attempt 1 of job" in survivor.batch_log
+    assert survivor.job.wait() == State.FINISHED
+    assert not survivor.seen & {State.FAILED, State.CANCELLED}
+    assert not (survivor.run.path / "control" / "stop").exists()
+
+
+def test_the_first_metric_waits_for_little_but_the_trainers_own_imports(survived):
+    """The trainer's process is there within 5 s of `submit`; what follows is its own loading."""
+    first_attempts = [survived.runs[fault] for fault in ("preempted", "lost_node")]
+    assert 0 < min(run.started - run.submitted for run in first_attempts) < 5
+
+
+def test_the_time_limits_notice_made_it_checkpoint_first(survived):
+    log = survived.runs["time_limit"].batch_log
+    assert log.index("the scheduler gave notice") < log.index("main ended with 0") < log.index("queued again")
+
+
+def test_the_urgent_job_had_the_node_meanwhile(survived):
+    assert survived.urgent.wait(BOUND_S) == State.FINISHED
+    assert "queued again" in survived.runs["preempted"].batch_log
+
+
+def test_the_run_that_lost_its_node_went_on_another(survived):
+    nodes = [
+        line.split()[-1] for line in survived.runs["lost_node"].batch_log.splitlines() if " on n" in line
+    ]
+    assert nodes[0] == survived.lost != nodes[1]
+
+
+def test_a_trainer_that_misses_the_limit_fails_with_the_cure(survived):
+    """It ignores the request to stop, and the limit passes."""
+    with pytest.raises(JobFailed, match=r"TIMEOUT: .*signal_delay_s"):
+        survived.missed.wait(BOUND_S)
+
+
+def test_a_trainers_mistake_is_told_in_the_notebook(slurm, jobs):
+    words = command(jobs, "sft", "mistaken", model__restore_from_path="/no/such/model")
+    job = submit(words, jobs.out / "mistaken", "slurm", Resources(time="30"), env=ONE_THREAD)
+    with pytest.raises(JobFailed) as failure:
+        job.wait(BOUND_S)
+    assert "mistaken failed: error (rank 0): " in str(failure.value)
+    assert "/no/such/model" in failure.value.exception_line
+    assert failure.value.last_lines.splitlines()[-1] in job.log_path.read_text()

@@ -1,0 +1,77 @@
+"""Command lines: values in the grammar of overrides, layouts from resources, PPO as one job or two."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aligner_lib.commands import job_commands, written
+from aligner_lib.config import parse_override
+from aligner_lib.errors import ConfigError
+from cluster import Resources
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Zl", "Zp")), max_size=20)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | TEXT
+VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.sampled_from("ab"), SCALARS)
+
+
+@given(VALUES)
+def test_a_written_value_is_read_as_itself(value):
+    assert parse_override(f"key={written(value)}") == ("key", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Path("/runs/sft-1"), "/runs/sft-1"),
+        ("/runs/lr=1", "'/runs/lr=1'"),
+        ("null", "'null'"),
+        ("it's", r"'it\'s'"),
+        ({"train": ["/a.jsonl"]}, "{train: [/a.jsonl]}"),
+    ],
+)
+def test_quotes_only_where_they_are_needed(value, text):
+    assert written(value) == text
+
+
+def test_the_number_of_processes_comes_from_the_resources():
+    share = Resources(nodes=2, gpus_per_node=4)
+    (words,) = job_commands("sft", "/runs/sft", {"model.seed": 7}, {"main": share}).values()
+    assert words[:6] == [sys.executable, "-m", "aligner_lib", "sft", "--run", "/runs/sft"]
+    assert words[6:] == ["trainer.num_nodes=2", "trainer.devices=4", "model.seed=7"]
+    (words,) = job_commands("sft", "/runs/sft", {}, None, "smoke").values()
+    assert words[4:] == ["--profile", "smoke", "--run", "/runs/sft"]
+
+
+def test_ppo_in_one_job_has_its_critic_in_the_same_processes():
+    commands = job_commands("ppo", "/runs/ppo", {}, {"main": Resources(tasks_per_node=2)})
+    assert commands["main"][6:] == [
+        f"{part}trainer.{size}" for part in ("", "critic.") for size in ("num_nodes=1", "devices=2")
+    ]
+
+
+def test_ppo_on_two_components_is_two_jobs():
+    wanted = {"critic": Resources(nodes=2, gpus_per_node=8), "actor": Resources(gpus_per_node=8)}
+    settings = {"model.optim.lr": 1e-6, "critic.model.optim.lr": 1e-5}
+    commands = job_commands("ppo", "/runs/ppo", settings, wanted)
+    assert list(commands) == ["critic", "actor"]
+    assert commands["critic"][3:] == [
+        *("serve-critic", "--run", "/runs/ppo/critic"),
+        *("trainer.num_nodes=2", "trainer.devices=8", "model.optim.lr=1e-05"),
+    ]
+    assert commands["actor"][3:] == [
+        *("ppo", "--run", "/runs/ppo", "trainer.num_nodes=1", "trainer.devices=8"),
+        *("remote_critic_rm.critic.run=/runs/ppo/critic", "model.optim.lr=1e-06"),
+    ]
+
+
+def test_only_ppo_has_components():
+    with pytest.raises(ValueError, match="only ppo has several"):
+        job_commands("sft", "/runs/sft", {}, {"critic": Resources(), "actor": Resources()})
+
+
+def test_a_mistake_is_told_here():
+    with pytest.raises(ConfigError, match="did you mean"):
+        job_commands("sft", "/runs/sft", {"model.optim.lrate": 1})

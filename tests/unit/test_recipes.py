@@ -1,0 +1,203 @@
+"""The reference's Slurm scripts as one call each: every flag and every hyperparameter is in what is submitted."""
+
+import shlex
+
+import pytest
+
+from aligner_lib import recipes
+from aligner_lib.config import compose, parse_override
+from aligner_lib.errors import ConfigError
+
+SITE = {
+    "account": "course",
+    "partition": "batch",
+    "container_image": "/images/lab.sqsh",
+    "container_mounts": ["/shared:/shared"],
+    "python": "python",
+}
+FILES = {"train": "/data/train.jsonl", "validation": "/data/test.jsonl"}
+PREFIX = {"train": [FILES["train"]], "validation": [FILES["validation"]], "test": [FILES["validation"]]}
+
+SFT = {
+    "trainer.precision": "bf16",
+    "trainer.num_nodes": 1,
+    "trainer.devices": 8,
+    "trainer.sft.max_steps": -1,
+    "trainer.sft.limit_val_batches": 40,
+    "trainer.sft.val_check_interval": 1000,
+    "trainer.sft.save_interval": 50,
+    "model.megatron_amp_O2": True,
+    "model.restore_from_path": "/models/2b",
+    "model.optim.lr": 5e-6,
+    "model.answer_only_loss": True,
+    "model.data.num_workers": 0,
+    "model.data.train_ds.micro_batch_size": 1,
+    "model.data.train_ds.global_batch_size": 128,
+    "model.data.train_ds.file_path": FILES["train"],
+    "model.data.validation_ds.micro_batch_size": 1,
+    "model.data.validation_ds.global_batch_size": 128,
+    "model.data.validation_ds.file_path": FILES["validation"],
+    "exp_manager.create_wandb_logger": True,
+    "exp_manager.wandb_logger_kwargs.project": "aligner-lab",
+    "exp_manager.wandb_logger_kwargs.name": "dolly_sft_run",
+    "exp_manager.resume_if_exists": True,
+    "exp_manager.resume_ignore_no_checkpoint": True,
+    "exp_manager.create_checkpoint_callback": True,
+    "exp_manager.checkpoint_callback_params.save_nemo_on_train_end": True,
+    "exp_manager.checkpoint_callback_params.monitor": "validation_loss",
+}
+REWARD_MODEL = {
+    "trainer.num_nodes": 4,
+    "trainer.devices": 8,
+    "pretrained_checkpoint.restore_from_path": "/runs/sft",
+    "model.data.data_prefix": PREFIX,
+    "model.micro_batch_size": 1,
+    "model.global_batch_size": 512,
+    "model.data.data_impl": "jsonl",
+    "exp_manager.create_wandb_logger": True,
+    "exp_manager.wandb_logger_kwargs.name": "rm_training",
+    "exp_manager.wandb_logger_kwargs.project": "aligner-lab",
+    "trainer.rm.save_interval": 500,
+    "trainer.rm.val_check_interval": 100,
+    "trainer.rm.limit_val_batches": 100000,
+}
+CRITIC = {
+    "trainer.ppo.inference_micro_batch_size": 4,
+    "trainer.devices": 8,
+    "trainer.num_nodes": 1,
+    "exp_manager.create_wandb_logger": True,
+    "exp_manager.wandb_logger_kwargs.name": "2p_ppo_critic",
+    "exp_manager.wandb_logger_kwargs.project": "aligner-lab",
+    "trainer.ppo.port": 5567,
+    "model.offload_adam_states": True,
+    "model.micro_batch_size": 1,
+    "model.global_batch_size": 64,
+    "pretrained_checkpoint.restore_from_path": "/runs/rm",
+}
+ACTOR = {
+    "trainer.devices": 8,
+    "trainer.num_nodes": 1,
+    "trainer.ppo.max_steps": 15,
+    "model.data.data_impl": "jsonl",
+    "model.data.data_prefix": PREFIX,
+    "pretrained_checkpoint.restore_from_path": "/runs/sft",
+    "exp_manager.create_wandb_logger": True,
+    "exp_manager.wandb_logger_kwargs.name": "2p_ppo_actor",
+    "exp_manager.wandb_logger_kwargs.project": "aligner-lab",
+    "model.micro_batch_size": 1,
+    "model.global_batch_size": 64,
+    "model.activations_checkpoint_granularity": "selective",
+    "model.activations_checkpoint_method": "uniform",
+    "model.optim.lr": 9e-7,
+    "trainer.ppo.val_check_interval": 3,
+    "model.optim.sched.min_lr": 9e-8,
+    "model.ppo.entropy_bonus": 0.0,
+    "model.ppo.ratio_eps": 0.2,
+    "model.ppo.num_rollout_samples": 512,
+    "model.ppo.rollout_micro_batch_size": 8,
+    "model.ppo.length_params.max_length": 1024,
+    "trainer.ppo.initial_policy_kl_penalty": 0.02,
+    "remote_critic_rm.critic.run": "/runs/ppo/critic",  # the script guesses a host here, after 30 s
+    "remote_critic_rm.critic.port": 5567,
+}
+
+
+def sft(**more):
+    return recipes.sft("/runs/sft", model="/models/2b", where="print", site=SITE, **FILES, **more)
+
+
+def reward_model(**more):
+    return recipes.reward_model("/runs/rm", policy="/runs/sft", where="print", site=SITE, **FILES, **more)
+
+
+def ppo(**more):
+    models = {"policy": "/runs/sft", "reward_model": "/runs/rm"}
+    return recipes.ppo("/runs/ppo", where="print", site=SITE, **models, **FILES, **more)
+
+
+def components(text: str) -> dict[str, list[str]]:
+    """The words of each component's line in a batch script, as the shell reads them."""
+    body = text[text.index("\nbegin ") : text.index("\nfinish")].replace("\\\n", " ")
+    lines = [shlex.split(line) for line in body.splitlines() if line.startswith("component ")]
+    return {words[1]: words for words in lines}
+
+
+def overrides(words: list[str]) -> list[str]:
+    return words[words.index("--run") + 2 :]
+
+
+CASES = {
+    "sft": (sft, "main", "sft", SFT),
+    "reward model": (reward_model, "main", "rm", REWARD_MODEL),
+    "critic": (ppo, "critic", "critic", CRITIC),
+    "actor": (ppo, "actor", "ppo", ACTOR),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_hyperparameter_of_the_script_is_submitted_and_composed(case):
+    recipe, component, kind, expected = CASES[case]
+    given = overrides(components(recipe().text)[component])
+    assert dict(map(parse_override, given)) == expected
+    config = compose(kind, given)
+    assert config.trainer.devices == 8
+
+
+@pytest.mark.parametrize(("recipe", "nodes"), [(sft, 1), (reward_model, 4)])
+def test_the_jobs_flags_are_the_scripts(recipe, nodes):
+    flags = recipe().text
+    for flag in (
+        "account=course",
+        "partition=batch",
+        f"nodes={nodes}",
+        "time=4:00:00",
+        "ntasks-per-node=8",
+        "exclusive",
+        "overcommit",
+    ):
+        assert f"#SBATCH --{flag}\n" in flags
+    words = components(flags)["main"]
+    assert f"--ntasks={8 * nodes}" in words
+    assert "--container-image=/images/lab.sqsh" in words and "--container-mounts=/shared:/shared" in words
+
+
+def test_ppo_is_a_hetjob_of_two_such_nodes():
+    text = ppo().text
+    critic, actor = text.split("#SBATCH hetjob\n")
+    for block in (critic, actor):
+        for flag in ("account=course", "nodes=1", "ntasks-per-node=8", "time=4:00:00", "exclusive"):
+            assert f"#SBATCH --{flag}\n" in block
+    words = components(text)
+    assert list(words) == ["critic", "actor"]
+    assert "--het-group=0" in words["critic"] and "--het-group=1" in words["actor"]
+    assert words["critic"][words["critic"].index("aligner_lib") :][1:4] == [
+        "serve-critic",
+        "--run",
+        "/runs/ppo/critic",
+    ]
+
+
+def test_a_containers_python_runs_wrapper_and_trainer():
+    words = components(sft().text)["main"]
+    assert [words[i - 1] for i, word in enumerate(words) if word in ("-m", "-u")] == [
+        "python",
+        "-u",
+        "python",
+    ]
+
+
+def test_a_change_of_size_or_setting_is_a_keyword():
+    two = sft(resources={"nodes": 2, "gpus_per_node": 8}, **{"model.optim.lr": 1e-5})
+    assert two.gpus == 16
+    given = dict(map(parse_override, overrides(components(two.text)["main"])))
+    assert (given["trainer.num_nodes"], given["model.optim.lr"]) == (2, 1e-5)
+    slow = ppo(**{"critic.model.optim.lr": 1e-6})
+    assert "model.optim.lr=1e-06" in components(slow.text)["critic"]
+    assert "model.optim.lr=9e-07" in components(slow.text)["actor"]
+
+
+def test_a_mistake_is_told_before_anything_is_submitted():
+    with pytest.raises(ConfigError, match=r"did you mean model\.optim\.lr"):
+        sft(**{"model.optim.lrr": 1e-5})
+    with pytest.raises(ConfigError, match="not divisible"):
+        reward_model(resources={"nodes": 3, "gpus_per_node": 8})
