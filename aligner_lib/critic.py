@@ -30,7 +30,10 @@ class CriticService(Protocol):
         """Rewards and values of this rank's rollouts, in their order."""
 
     def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
-        """One optimiser step on this rank's part of a global batch; its metrics."""
+        """One optimiser step on this rank's part of a global batch; its metrics.
+
+        No metrics where the critic has gone away meanwhile: it takes the step when it is back.
+        """
 
     def save(self, folder: Path) -> None:
         """Write weights and optimizer state; returns when they are written."""
@@ -53,11 +56,17 @@ class InProcessCritic:
         self.reward_model = FrozenWeights(self.engine.module)
 
     def infer(self, rollouts: Rollouts) -> Future[Scores]:
-        values = self._values(rollouts)
+        return _done(self.scores([rollouts])[0])
+
+    def scores(self, batches: list[Rollouts]) -> list[Scores]:
+        """Each batch's scores. The weights are exchanged once for all; no batch's numbers depend on another."""
+        values = [self._values(batch)[:, :-1] for batch in batches]
         with self.reward_model.in_place():
-            at_tokens = self._values(rollouts)  # [B, S]
-        last = at_tokens[torch.arange(rollouts.size), rollouts.lengths - 1]
-        return _done(Scores(rewards=self.scale(last), values=values[:, :-1]))
+            at_tokens = [self._values(batch) for batch in batches]  # [B, S] each
+        return [
+            Scores(rewards=self.scale(at[torch.arange(batch.size), batch.lengths - 1]), values=v)
+            for batch, at, v in zip(batches, at_tokens, values)
+        ]
 
     def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
         groups = length_grouped(experience.lengths.tolist(), self.micro_batch_size)
