@@ -57,6 +57,8 @@ BOUNDS: dict[str, Bound] = {
     "pad_to_length": _at_least(1),
     "num_workers": _at_least(0),
     "port": _within(1, 65535),
+    "actor_timeout": _above(0),
+    "timeout": _above(0),
     "save_top_k": _at_least(1),
     "seed": _at_least(0),
     # the loop
@@ -231,9 +233,4 @@ _WITHOUT_EFFECT: dict[str, tuple[Callable[[Any], bool], str]] = {
         "no .nemo file is written; the last checkpoint is a folder in checkpoints/.",
     ),
     "always_save_nemo": (bool, "no .nemo files are written; checkpoints are folders in checkpoints/."),
-    "combine_rm_and_critic_server": (
-        lambda value: not value,
-        "the reward model stays beside the critic; there is no server of its own for it.",
-    ),
-    "pad_to_length": (bool, "nothing is padded to a fixed length; sequences are as long as they are."),
 }

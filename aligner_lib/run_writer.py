@@ -79,12 +79,10 @@ class RunWriter:
         (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
             (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
-        for name in ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"):
-            truncate_after(self.path / name, step if step else -1)
+        self.rewind(step)
         self._metrics = JsonlWriter(self.path / "metrics.jsonl")
         self._rollouts = JsonlWriter(self.path / "rollouts.jsonl")
         self._alarms = JsonlWriter(self.path / "alarms.jsonl")
-        self._info["heartbeat"]["step"] = step
         if tensorboard:
             self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._write_info()
@@ -96,6 +94,12 @@ class RunWriter:
         return bool(folder) and Path(folder).resolve().is_relative_to(self.path.resolve())
 
     # -- while it runs --------------------------------------------------------------------------------------------
+
+    def rewind(self, step: int) -> None:
+        """Cut off what was written past a step (0: everything): the run does it again."""
+        for name in ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"):
+            truncate_after(self.path / name, step if step else -1)
+        self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append one metrics record."""

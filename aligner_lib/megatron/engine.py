@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from aligner_lib.architecture import Architecture
-from aligner_lib.megatron import checkpoint, cpu, parallel
+from aligner_lib.megatron import adam, checkpoint, cpu, parallel
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
 from aligner_lib.store import StoreWriter
 
@@ -174,6 +174,12 @@ class Engine:
                     checkpoint.load_optimizer(self.module, self.optimizer, Path(folder) / "optimizer")
                 self.steps = json.loads((Path(folder) / "optimizer" / "steps.json").read_text())
                 _set_adam_steps(self.optimizer.optimizer, self.steps)
+
+    def forget_optimizer(self) -> None:
+        """As before the first step: moments of zero."""
+        self.steps = 0
+        adam.forget(self.optimizer.optimizer)
+        _set_adam_steps(self.optimizer.optimizer, 0)
 
     def save(self, folder: Path, with_optimizer: bool = True) -> None:
         """Write this process's share of weights and optimizer state into a folder that all processes write."""

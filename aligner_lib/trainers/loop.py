@@ -59,7 +59,7 @@ def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) ->
         run.announce_controls(trainer.controls)
     done, changes = _resume(trainer, settings, run)
     saved = done
-    with _stop_signals() as signalled:
+    with stop_signals() as signalled:
         if done == 0:
             _log(run, 0, _timed_validation(trainer, 0))
         while done < settings.max_steps:
@@ -115,12 +115,12 @@ def _save(trainer: Trainer, settings: LoopSettings, run: RunWriter | None, step:
     parallel.barrier()
     if run is not None:
         (aside / "trainer.json").write_text(json.dumps({"step": step, "changes": changes}))
-        run.accept_checkpoint(aside, step, settings.keep_checkpoints, check=_check_checkpoint)
+        run.accept_checkpoint(aside, step, settings.keep_checkpoints, check=check_checkpoint)
     parallel.barrier()
     return step
 
 
-def _check_checkpoint(folder: Path) -> None:
+def check_checkpoint(folder: Path) -> None:
     for store in {path.parent for path in folder.rglob("*.safetensors")}:
         check_store(store)
 
@@ -143,7 +143,7 @@ def _finish(run: RunWriter | None, status: str, message: str) -> str:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """SIGTERM and SIGUSR2 (a scheduler's warnings) ask for a stop as the control file does."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
