@@ -10,7 +10,6 @@ A notebook runs alone, too: what an earlier one should have left is made up here
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,14 +26,16 @@ class Workspace:
     out: str | Path
     profile: str = "laptop"
     dataset: str = "sample"  # sample, auto (the hub where it can be reached), dolly, hh, or a file
-    where: str = "local"  # cluster.submit's place; auto: Slurm where its commands are, else this machine
+    where: str = "local"  # cluster.submit's place; auto: Slurm where it answers, else this machine
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         self.out = Path(self.out).expanduser().absolute()
         self.out.mkdir(parents=True, exist_ok=True)
         if self.where == "auto":
-            self.where = "slurm" if shutil.which("sbatch") else "local"
+            from cluster.checks import reachable
+
+            self.where = "slurm" if reachable() else "local"
 
     # -- models and data ------------------------------------------------------------------------------------------
 

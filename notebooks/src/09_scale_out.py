@@ -17,7 +17,7 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "auto"  # auto: Slurm where it is, else this machine · local · slurm · print: only on paper
+where = "auto"  # auto: Slurm where it answers, else this machine · local · slurm · print: only on paper
 gpus_per_node = 0  # 0: processes on CPUs
 
 # %%
@@ -102,7 +102,7 @@ short = {"trainer.sft.max_steps": 8, "trainer.sft.val_check_interval": 8, "train
 share = {f"model.data.{name}_ds.micro_batch_size": 2 for name in ("train", "validation")}
 one = Resources(gpus_per_node=min(gpus_per_node, 1), time="0:30:00")
 several = one.but(
-    nodes=2 if lab.where == "slurm" else 1, gpus_per_node=gpus_per_node, tasks_per_node=gpus_per_node or 2
+    nodes=1 if lab.where == "local" else 2, gpus_per_node=gpus_per_node, tasks_per_node=gpus_per_node or 2
 )
 
 alone = lab.submit("sft", "scale-one", one, **short, **share)

@@ -16,6 +16,7 @@ import psutil
 from processes_help import until
 from smoke_jobs import SmokeJobs, steps
 
+from aligner_lib.runs import RunFolder
 from cluster import Job, Resources, State, processes, submit
 
 BOUND_S = 240
@@ -29,12 +30,13 @@ def command(jobs: SmokeJobs, kind: str, run: str, **more: object) -> list[str]:
 
 
 class Survivor:
-    """A real SFT run on Slurm, and what was seen of it on the way."""
+    """A real run on Slurm, and what was seen of it on the way."""
 
-    def __init__(self, jobs: SmokeJobs, name: str, resources: Resources):
-        self.run = jobs.run_folder(name)
+    def __init__(self, run: RunFolder, kind: str, commands, resources):
+        """commands, resources: what `submit` takes; kind: sft or ppo, whose process is frozen."""
+        self.run, self.kind = run, kind
         self.submitted = time.time()
-        self.job: Job = submit(command(jobs, "sft", name), self.run.path, "slurm", resources, env=ONE_THREAD)
+        self.job: Job = submit(commands, run.path, "slurm", resources, env=ONE_THREAD)
         self.started = float("inf")  # unix seconds; when the trainer's process began
         self.seen: set[State] = set()
 
@@ -68,7 +70,7 @@ class Survivor:
 
     def _trainers(self) -> list[psutil.Process]:
         mine = processes.of_job(str(self.job.folder))
-        return [process for process in mine if process.name().startswith("python")]
+        return [p for p in mine if p.name().startswith("python") and self.kind in p.cmdline()]
 
 
 def until_all(survivors, condition, what: str) -> None:
@@ -82,10 +84,10 @@ def until_all(survivors, condition, what: str) -> None:
     until(done, what, BOUND_S)
 
 
-def run_here(jobs: SmokeJobs, kind: str, run: str):
+def run_here(jobs: SmokeJobs, kind: str, run: str, **more: object) -> RunFolder:
     """The same job in one process beside this one."""
     folder = jobs.run_folder(run)
-    submit(command(jobs, kind, run), folder.path, "local", env=ONE_THREAD).wait(BOUND_S)
+    submit(command(jobs, kind, run, **more), folder.path, "local", env=ONE_THREAD).wait(BOUND_S)
     return folder
 
 

@@ -34,7 +34,10 @@ def survived(whole_module, jobs, tmp_path_factory):
     missed = submit(
         deaf, jobs.out / "deaf", "slurm", Resources(time="1", signal_delay_s=30, sbatch={"nodelist": "n1"})
     )
-    runs = {fault: Survivor(jobs, fault, share) for fault, share in shares.items()}
+    runs = {
+        fault: Survivor(jobs.run_folder(fault), "sft", command(jobs, "sft", fault), share)
+        for fault, share in shares.items()
+    }
     until_all(runs.values(), lambda run: run.freeze_after(5), "step 5 of each")
 
     (lost,), (dark,) = (runs[fault].job.nodes for fault in ("lost_node", "power_cut"))

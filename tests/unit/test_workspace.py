@@ -1,7 +1,5 @@
 """What a notebook's cell becomes: commands with the profile's files, on any resources."""
 
-import os
-
 import pytest
 
 from aligner_lib.errors import ConfigError
@@ -38,9 +36,18 @@ def test_a_sweep_has_a_run_for_each_value(lab):
         assert f"model.optim.lr={value}" in plan.text
 
 
-def test_without_slurm_auto_is_this_machine(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("sinfo", "where"),
+    [
+        (None, "local"),
+        ("echo no controller >&2; exit 1", "local"),
+        ("echo 'batch|2|1:00|(null)|up'", "slurm"),
+    ],
+)
+def test_auto_is_slurm_where_it_answers(tmp_path, monkeypatch, sinfo, where):
+    if sinfo is not None:
+        for name, line in {"sbatch": "exit 1", "sinfo": sinfo}.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+            (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert Workspace(tmp_path, "smoke", where="auto").where == "local"
-    (tmp_path / "sbatch").touch(mode=0o755)
-    assert os.access(tmp_path / "sbatch", os.X_OK)
-    assert Workspace(tmp_path, "smoke", where="auto").where == "slurm"
+    assert Workspace(tmp_path, "smoke", where="auto").where == where
