@@ -19,7 +19,7 @@ from smoke_jobs import SmokeJobs, steps
 from aligner_lib.runs import RunFolder
 from cluster import Job, Resources, State, processes, submit
 
-BOUND_S = 240
+BOUND_S = 600  # nothing takes so long, except on a machine that is busy with something else
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # figures that are compared to the bit must be summed alike
 
 
@@ -58,7 +58,7 @@ class Survivor:
 
     def thaw(self) -> None:
         for process in self._trainers():
-            with contextlib.suppress(psutil.NoSuchProcess):  # Slurm may have killed it meanwhile
+            with contextlib.suppress(psutil.Error):  # Slurm may have killed it meanwhile
                 process.send_signal(signal.SIGCONT)
 
     def is_being_preempted(self, slurm) -> bool:
@@ -69,8 +69,13 @@ class Survivor:
         return self.job.state.final
 
     def _trainers(self) -> list[psutil.Process]:
-        mine = processes.of_job(str(self.job.folder))
-        return [p for p in mine if p.name().startswith("python") and self.kind in p.cmdline()]
+        return [process for process in processes.of_job(str(self.job.folder)) if self._trains(process)]
+
+    def _trains(self, process: psutil.Process) -> bool:
+        try:
+            return process.name().startswith("python") and self.kind in process.cmdline()
+        except psutil.Error:  # gone meanwhile
+            return False
 
 
 def until_all(survivors, condition, what: str) -> None:

@@ -137,6 +137,14 @@ def test_a_pending_job_says_why(slurm, run):
     assert job.cancel() == State.CANCELLED
 
 
+def test_a_held_job_says_how_to_let_it_go(slurm, run):
+    job = submit(["true"], run, "slurm", SHORT.but(sbatch={"hold": True}))
+    until(lambda: "scontrol release" in job.reason, "the cure")
+    assert job.state == State.PENDING
+    slurm.tool(*job.reason.split("`")[1].split())
+    assert job.wait(BOUND_S) == State.FINISHED
+
+
 def test_a_job_that_waits_for_nodes_says_when_it_will_start(slurm, run, tmp_path):
     """Behind a job that has all nodes for ten minutes."""
     whole = Resources(nodes=4, exclusive=True, time="10")
