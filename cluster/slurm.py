@@ -106,7 +106,7 @@ def _from_queue(entries: list[Entry], folder: Path) -> Status:
     start = max(entry.start for entry in entries)
     if states & _WAITING:
         if "held" in reason.lower():  # by its user, or by Slurm when a node could not start it
-            reason += f"; `scontrol release {entries[0].job}` lets it go on"
+            reason += f"; 'scontrol release {entries[0].job}' lets it go on"
         return Status(State.PENDING, reason, start=start)
     if states & _ACTIVE:
         return Status(State.RUNNING, nodes=nodes)

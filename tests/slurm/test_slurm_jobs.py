@@ -141,7 +141,7 @@ def test_a_held_job_says_how_to_let_it_go(slurm, run):
     job = submit(["true"], run, "slurm", SHORT.but(sbatch={"hold": True}))
     until(lambda: "scontrol release" in job.reason, "the cure")
     assert job.state == State.PENDING
-    slurm.tool(*job.reason.split("`")[1].split())
+    slurm.tool(*job.reason.split("'")[1].split())
     assert job.wait(BOUND_S) == State.FINISHED
 
 
