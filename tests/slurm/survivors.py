@@ -10,6 +10,7 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -45,11 +46,15 @@ class Survivor:
         path = self.job.folder / "batch.log"
         return path.read_text() if path.exists() else ""
 
-    def freeze_after(self, step: int) -> bool:
-        """True once the trainer has done the step and stands still. Raises JobFailed when it never will."""
+    def comes_to(self, condition: Callable[[], object]) -> bool:
+        """Whether the condition is true by now. Raises JobFailed when the job has failed."""
         if self.has_ended():
             self.job.wait()
-        if (steps(self.run) or [0])[-1] < step:
+        return bool(condition())
+
+    def freeze_after(self, step: int) -> bool:
+        """True once the trainer has done the step and stands still. Raises JobFailed when it never will."""
+        if not self.comes_to(lambda: (steps(self.run) or [0])[-1] >= step):
             return False
         for process in self._trainers():
             self.started = process.create_time()
@@ -60,6 +65,10 @@ class Survivor:
         for process in self._trainers():
             with contextlib.suppress(psutil.Error):  # Slurm may have killed it meanwhile
                 process.send_signal(signal.SIGCONT)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return until(lambda: self.job.nodes, "the nodes")  # Slurm may be slow to answer
 
     def is_being_preempted(self, slurm) -> bool:
         return "PreemptTime=2" in slurm.tool("scontrol", "show", "job", self.job.id)

@@ -3,6 +3,7 @@
 import psutil
 import pytest
 from processes_help import until
+from slurm_cluster import free_port
 from smoke_jobs import figures, steps
 from survivors import BOUND_S, Survivor, run_here
 
@@ -16,6 +17,7 @@ STEPS = {"trainer__ppo__max_steps": 4}
 
 def two_jobs(jobs, name: str) -> Survivor:
     settings = dict(map(parse_override, jobs.settings("ppo", name, **STEPS)))
+    settings["critic.trainer.ppo.port"] = free_port()  # all nodes are this machine
     settings.pop("exp_manager.explicit_log_dir")
     run = jobs.run_folder(name)
     return Survivor(run, "ppo", job_commands("ppo", run.path, settings, SHARES, "smoke"), SHARES)
@@ -24,7 +26,7 @@ def two_jobs(jobs, name: str) -> Survivor:
 def test_a_node_down_under_the_critic_and_both_go_on_to_the_figures_of_one_process(slurm, jobs, rm):
     survivor = two_jobs(jobs, "hetjob")
     until(lambda: survivor.freeze_after(3), "step 3", BOUND_S)
-    slurm.set_node(survivor.job.nodes[0], "down")
+    slurm.set_node(survivor.nodes[0], "down")
     survivor.thaw()
     until(survivor.has_ended, "the end", BOUND_S)
     assert survivor.job.wait() == State.FINISHED
@@ -43,7 +45,8 @@ def test_a_node_down_under_the_critic_and_both_go_on_to_the_figures_of_one_proce
 def test_cancelling_one_component_takes_both_with_all_their_processes(slurm, jobs, rm):
     survivor = two_jobs(jobs, "cancelled")
     folder = str(survivor.job.folder)
-    until(lambda: (survivor.run.path / "critic" / "job" / "critic.json").exists(), "the critic", BOUND_S)
+    announced = survivor.run.path / "critic" / "job" / "critic.json"
+    until(lambda: survivor.comes_to(announced.exists), "the critic", BOUND_S)
     assert any("triton" in process.name() for process in processes.of_job(folder))
     slurm.tool("scancel", f"{survivor.job.id}+1")
     assert survivor.job.wait(BOUND_S) == State.CANCELLED

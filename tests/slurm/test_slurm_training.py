@@ -40,7 +40,7 @@ def survived(whole_module, jobs, tmp_path_factory):
     }
     until_all(runs.values(), lambda run: run.freeze_after(5), "step 5 of each")
 
-    (lost,), (dark,) = (runs[fault].job.nodes for fault in ("lost_node", "power_cut"))
+    (lost,), (dark,) = (runs[fault].nodes for fault in ("lost_node", "power_cut"))
     slurm.set_node(lost, "down")
     slurm.power_cut(dark, runs["power_cut"].job.id)
     urgent = preemptor(runs["preempted"], "n4", tmp_path_factory.mktemp("urgent"))
