@@ -10,11 +10,13 @@ A notebook runs alone, too: what an earlier one should have left is made up here
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aligner_lib.config import profile_section
+from aligner_lib.launcher import COMMANDS
 from aligner_lib.models import fetch
 from aligner_lib.runs import RunFolder
 
@@ -98,7 +100,7 @@ class Workspace:
         """The command line of a job, with what the profile does not know: models, data and the run folder."""
         files = self._files_of(kind) | settings
         overrides = [f"{key}={_written(value)}" for key, value in files.items()]
-        words = [sys.executable, "-m", "aligner_lib", kind, "--profile", self.profile]
+        words = [sys.executable, "-m", "aligner_lib", COMMANDS.get(kind, kind), "--profile", self.profile]
         return [*words, "--run", str(self.run(name or kind).path), *overrides]
 
     def submit(self, kind: str, name: str | None = None, **settings):
@@ -106,6 +108,26 @@ class Workspace:
         from cluster import submit
 
         return submit(self.command(kind, name, **settings), self.run(name or kind).path, where=self.where)
+
+    def submit_ppo(self, layout: str = "in-process", name: str = "ppo", **settings):
+        """PPO as one job ("in-process") or with critic and reward model beside the actor ("two-jobs"): critic_of(name)."""
+        if layout == "in-process":
+            return self.submit("ppo", name, **settings)
+        if layout != "two-jobs":
+            raise ValueError(f"layout={layout!r}: there are in-process and two-jobs")
+        from cluster import submit
+
+        critic = self.critic_of(name)
+        port = {"trainer.ppo.port": _free_port()} if self.where == "local" else {}
+        components = {
+            "critic": self.command("critic", critic.name, **port),
+            "actor": self.command("ppo", name, **{"remote_critic_rm.critic.run": critic.path}, **settings),
+        }
+        return submit(components, self.run(name).path, where=self.where)
+
+    def critic_of(self, name: str = "ppo") -> RunFolder:
+        """The run folder of the critic's job, where PPO runs as two jobs."""
+        return self.run(f"{name}-critic")
 
     def record(self, number: str, figures: dict) -> None:
         """Write what a notebook measured to results/<number>.json, which the tutorial's summary collects."""
@@ -121,6 +143,8 @@ class Workspace:
                 "model.data.train_ds.file_path": data / "train.jsonl",
                 "model.data.validation_ds.file_path": data / "validation.jsonl",
             }
+        if kind == "critic":
+            return {"pretrained_checkpoint.restore_from_path": self.reward_model()}
         data = self.preference_data()
         lines = "comparisons" if kind == "rm" else "prompts"
         prefix = {
@@ -136,6 +160,13 @@ class Workspace:
         if note not in self.notes:
             self.notes.append(note)
             print(f"note: {note}")
+
+
+def _free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _written(value) -> str:

@@ -127,8 +127,8 @@ class PPOTrainer:
             self.policy.tokenizer.save(folder)
 
     def load(self, folder: Path) -> None:
+        self.critic.load(folder / "critic")  # first: it may turn out that there is no critic of this step
         self.policy.engine.load(folder, with_optimizer=True)
-        self.critic.load(folder / "critic")
 
     # -- the stages -----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import shutil
 import socket
 import sysconfig
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ import psutil
 
 from aligner_lib.errors import UserError
 from aligner_lib.two_jobs.wire import Arrays, Signature
+from cluster.processes import identity
+from cluster.record import read_json, write_json
 
 # `health` and `model-config` stay open: PyTriton's own client needs them without a token.
 RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "statistics", "trace", "logging"]
@@ -44,15 +47,16 @@ class PyTritonServer:
     """tritonserver and a Python stub for each endpoint, as child processes of this one."""
 
     def __init__(self, host: str, port: int, token: str, folder: Path, endpoints: list[Endpoint]):
-        """folder: where its workspace may lie; what a killed predecessor left there is cleared."""
-        check_numpy()
-        check_port(host, port)
+        """folder: the run folder, for its workspace and log; what a killed predecessor left there is cleared."""
         self.host, self.port = host, port
         self._place = Path(folder) / "pytriton"
-        clear_workspace(self._place)
+        self._note = Path(folder) / "job" / "pytriton.json"
+        end_leftovers(folder)
         from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 
         logging.getLogger("pytriton").setLevel(logging.WARNING)
+        warnings.filterwarnings("ignore", message="tritonclient.grpc doesn't support timeout")
+        (Path(folder) / "job").mkdir(exist_ok=True)
         self._triton = Triton(
             config=TritonConfig(
                 allow_http=False,
@@ -60,6 +64,7 @@ class PyTritonServer:
                 grpc_address=host,
                 grpc_port=port,
                 allow_metrics=False,
+                log_file=Path(folder) / "job" / "tritonserver.log",
                 exit_timeout_secs=EXIT_S,
             ),
             security_config=TritonSecurityConfig(access_token=token, restricted_endpoints=RESTRICTED),
@@ -75,6 +80,7 @@ class PyTritonServer:
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
         self._triton.run()
         self._children = psutil.Process().children(recursive=True)
+        write_json(self._note, {str(child.pid): identity(child.pid) for child in self._children})
 
     def problem(self) -> str | None:
         """What has died, if something has: PyTriton itself does not notice a stub's death."""
@@ -86,11 +92,7 @@ class PyTritonServer:
     def stop(self) -> None:
         """End the children and remove what they left."""
         self._triton.stop()
-        for child in self._children:
-            if _is_alive(child):
-                child.kill()
-        psutil.wait_procs(self._children, timeout=EXIT_S)
-        clear_workspace(self._place)
+        end_leftovers(self._place.parent)
 
     def _bind(self, endpoint: Endpoint) -> None:
         from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
@@ -167,8 +169,16 @@ def _workspace(place: Path) -> Path:
     return target
 
 
-def clear_workspace(place: Path) -> None:
-    """Remove a workspace, wherever it lies."""
+def end_leftovers(folder: Path) -> None:
+    """End the processes and remove the workspace of a server in this run folder that was killed, or is ending."""
+    note = Path(folder) / "job" / "pytriton.json"
+    for pid, mark in (read_json(note) or {}).items():
+        if mark is not None and identity(int(pid)) == mark:
+            child = psutil.Process(int(pid))
+            child.kill()
+            psutil.wait_procs([child], timeout=EXIT_S)
+    note.unlink(missing_ok=True)
+    place = Path(folder) / "pytriton"
     shutil.rmtree(place.resolve(), ignore_errors=True)
     if place.is_symlink():
         place.unlink()
