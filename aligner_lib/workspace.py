@@ -118,7 +118,7 @@ class Workspace:
         from cluster import submit
 
         critic = self.critic_of(name)
-        port = {"trainer.ppo.port": _free_port()} if self.where == "local" else {}
+        port = {"trainer.ppo.port": free_port()} if self.where == "local" else {}
         components = {
             "critic": self.command("critic", critic.name, **port),
             "actor": self.command("ppo", name, **{"remote_critic_rm.critic.run": critic.path}, **settings),
@@ -162,7 +162,7 @@ class Workspace:
             print(f"note: {note}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

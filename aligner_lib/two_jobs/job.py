@@ -50,7 +50,8 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         stack.enter_context(Explained(kind, config))
         latest = parallel.from_first_rank(folder.latest_checkpoint() if kind == "critic" else None)
         if not parallel.is_first_rank():
-            serve(_worker(prepared, latest), None, None)
+            with stop_signals():  # the first rank decides when it is over
+                serve(_worker(prepared, latest), None, None)
             return folder
         run = stack.enter_context(_writer(folder, kind, config, profile, prepared))
         run.start(int(latest.name.removeprefix("step_")) if latest else 0, tensorboard=False)
@@ -94,13 +95,14 @@ def _listen(service: str, desk, host: str, port: int, folder: RunFolder) -> PyTr
         answers |= {"train": desk.answer_train}
     answers |= {"checkpoint": desk.answer_checkpoint}
     endpoints = [Endpoint(name, wire.SIGNATURES[name], answer) for name, answer in answers.items()]
-    listening = PyTritonServer(host, port, address.new_token(folder.path), folder.path, endpoints)
+    token = address.new_token(folder.path)
+    listening = PyTritonServer(host, port, token, folder.path, endpoints)
     try:
         listening.start()
     except BaseException:
         listening.stop()
         raise
-    address.publish(folder.path, service, host, port)
+    address.publish(folder.path, service, host, port, token)
     return listening
 
 
