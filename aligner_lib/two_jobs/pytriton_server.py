@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import socket
 import sysconfig
@@ -31,6 +32,7 @@ LARGEST_BATCH = (
 )  # samples that may be answered together: the worker cuts them into micro batches itself
 BATCH_DELAY_US = 2000  # how long a request waits for another of its shape
 EXIT_S = 3  # for requests in flight when the server ends
+SHARED_MEMORY = Path("/dev/shm")
 LONGEST_SOCKET = "checkpoint_0_0-server.sock"
 
 Answer = Callable[[list[tuple[dict, Arrays]]], list[Arrays]]  # requests (parameters, arrays) → their answers
@@ -78,9 +80,12 @@ class PyTritonServer:
         # the stub loads the first libpython that it finds: it must be this interpreter's
         first = sysconfig.get_config_var("LIBDIR")
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
+        write_json(self._note, {"server": os.getpid(), "children": {}, "folders": []})
         self._triton.run()
         self._children = psutil.Process().children(recursive=True)
-        write_json(self._note, {str(child.pid): identity(child.pid) for child in self._children})
+        children = {str(child.pid): identity(child.pid) for child in self._children}
+        folders = [str(folder) for child in self._children for folder in _model_folder(child)]
+        write_json(self._note, {"server": os.getpid(), "children": children, "folders": folders})
 
     def problem(self) -> str | None:
         """What has died, if something has: PyTriton itself does not notice a stub's death."""
@@ -170,18 +175,29 @@ def _workspace(place: Path) -> Path:
 
 
 def end_leftovers(folder: Path) -> None:
-    """End the processes and remove the workspace of a server in this run folder that was killed, or is ending."""
+    """Clear up after a server in this run folder that was killed, or is ending: processes, shared memory, workspace."""
     note = Path(folder) / "job" / "pytriton.json"
-    for pid, mark in (read_json(note) or {}).items():
+    left = read_json(note) or {"server": None, "children": {}, "folders": []}
+    for pid, mark in left["children"].items():
         if mark is not None and identity(int(pid)) == mark:
             child = psutil.Process(int(pid))
             child.kill()
             psutil.wait_procs([child], timeout=EXIT_S)
+    for segment in SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"):  # PyTriton's own spelling
+        segment.unlink(missing_ok=True)
+    for temporary in left["folders"]:
+        shutil.rmtree(temporary, ignore_errors=True)
     note.unlink(missing_ok=True)
     place = Path(folder) / "pytriton"
     shutil.rmtree(place.resolve(), ignore_errors=True)
     if place.is_symlink():
         place.unlink()
+
+
+def _model_folder(child: psutil.Process) -> list[Path]:
+    """Where tritonserver copied a stub's model to, in the temporary folder; it forgets it when it is killed."""
+    models = [Path(word) for word in child.cmdline() if re.fullmatch(r"/tmp/folder\w{6}/1/model\.py", word)]
+    return [model.parents[1] for model in models]
 
 
 def _is_alive(process: psutil.Process) -> bool:
