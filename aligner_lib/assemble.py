@@ -12,6 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from aligner_lib.architecture import Architecture
+from aligner_lib.config_rules import has_remote_critic
 from aligner_lib.critic import CriticAlone, CriticService, InProcessCritic, RewardModelAlone
 from aligner_lib.datasets import Dropped, load_pairs, load_prompts, load_sft
 from aligner_lib.errors import UserError
@@ -119,7 +120,7 @@ def reward_model(config: DictConfig, say: Say) -> Assembly:
 def ppo(config: DictConfig, say: Say) -> Assembly:
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
     start = _pretrained(config)
-    rewards = None if _is_remote(config) else _reward_model(config.critic)
+    rewards = None if has_remote_critic(config) else _reward_model(config.critic)
     tokenizer = Tokenizer(start)
     train = _prompts(config, "train", tokenizer, say)
     validation = _prompts(config, "validation", tokenizer, say)
@@ -147,11 +148,11 @@ def ppo(config: DictConfig, say: Say) -> Assembly:
     _warn_of_sampling(_sampling(config), say)
 
     def make(run):
+        clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
+        engine = _trainable(Architecture.load(start), config, clip, start, offload)
         critic, critic_optim = _critic_service(config, rewards)
         return PPOTrainer(
-            policy=_policy(
-                _trainable(Architecture.load(start), config, loop.gradient_clip_val, start), config, tokenizer
-            ),
+            policy=_policy(engine, config, tokenizer),
             critic=critic,
             train_prompts=train,
             val_prompts=_limited(validation, loop, val_micro_batch_size),
@@ -243,10 +244,6 @@ def reward_server(config: DictConfig) -> Serving:
     )
 
 
-def _is_remote(config: DictConfig) -> bool:
-    return config.remote_critic_rm.critic.ip is not None or config.remote_critic_rm.critic.run is not None
-
-
 def _critic_service(config: DictConfig, rewards: Path | None) -> tuple[CriticService, DictConfig]:
     """PPO's critic, in this process or in another job, and the settings of its optimiser."""
     if rewards is not None:
@@ -269,7 +266,10 @@ def _critic_service(config: DictConfig, rewards: Path | None) -> tuple[CriticSer
 # ---- models ---------------------------------------------------------------------------------------------------------
 
 
-def _trainable(architecture: Architecture, config: DictConfig, clip: float, start: Path) -> Engine:
+def _trainable(
+    architecture: Architecture, config: DictConfig, clip: float, start: Path, offload: bool = False
+) -> Engine:
+    """offload: whether Adam's moments wait on the CPU while nothing is trained."""
     optim = config.model.optim
     settings = {
         "lr": optim.lr,
@@ -277,7 +277,9 @@ def _trainable(architecture: Architecture, config: DictConfig, clip: float, star
         "betas": list(optim.betas),
         "eps": optim.eps,
     }
-    return _engine(architecture, config, start, optim=settings, clip=clip)
+    engine = _engine(architecture, config, start, optim=settings, clip=clip)
+    engine.offloads_adam = offload
+    return engine
 
 
 def _engine(architecture: Architecture, config: DictConfig, start: Path, **training) -> Engine:
@@ -302,9 +304,9 @@ def _policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
 def _in_process_critic(
     critic: DictConfig, start: Path, trains: bool, kind: type[InProcessCritic] = InProcessCritic
 ) -> InProcessCritic:
-    clip = critic.trainer.ppo.gradient_clip_val
+    clip, offload = critic.trainer.ppo.gradient_clip_val, critic.model.offload_adam_states
     return kind(
-        engine=_trainable(_scalar(start), critic, clip, start)
+        engine=_trainable(_scalar(start), critic, clip, start, offload)
         if trains
         else _engine(_scalar(start), critic, start),
         scale=RewardScale.load(start),

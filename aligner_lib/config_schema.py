@@ -46,7 +46,7 @@ class Model:
     activations_checkpoint_granularity: str | None = None  # selective or full recomputation of activations
     activations_checkpoint_method: str | None = None  # uniform or block, with full
     activations_checkpoint_num_layers: int | None = None  # layers a recomputed chunk
-    offload_adam_states: bool = False  # accepted for compatibility: moments stay on the device that trains
+    offload_adam_states: bool = False  # PPO's critic alone; its own default is True
     optim: Optim = field(default_factory=Optim)
 
 
@@ -198,7 +198,7 @@ class CriticModel(Model):
         0.2  # values may move this far from the rollout's in one update's loss; <= 0: not clipped
     )
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
-    offload_adam_states: bool = True
+    offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained
 
 
 @dataclass
@@ -260,8 +260,8 @@ class ActorPPO:
     )
     ratio_eps: float = 0.2  # the policy ratio is clipped to [1 - eps, 1 + eps]
     entropy_bonus: float = 0.0  # weight of the entropy in the loss
-    offload_adam_states: bool = True
-    combine_rm_and_critic_server: bool = True
+    offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained
+    combine_rm_and_critic_server: bool = True  # False: rewards come from remote_critic_rm.reward_model
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     length_params: LengthParams = field(default_factory=LengthParams)
 

@@ -133,14 +133,22 @@ class RunWriter:
                 f"not changed: {', '.join(refused)}; this run takes {', '.join(controls) or 'no change'}"
             )
         return Requests(
-            (control / "stop").exists(), (control / "checkpoint").exists(), changes, bool(changes or refused)
+            self.stop_requested, (control / "checkpoint").exists(), changes, bool(changes or refused)
         )
+
+    @property
+    def stop_requested(self) -> bool:
+        return (self.path / "control" / "stop").exists()
 
     def acknowledge(self, requests: Requests) -> None:
         """Remove the files of what has been done; `stop` stays until the run is started again."""
         for name, done in (("checkpoint", requests.checkpoint), ("set.json", requests.read)):
             if done:
                 (self.path / "control" / name).unlink(missing_ok=True)
+
+    def note(self, message: str) -> None:
+        """Say in run.json what is going on."""
+        self._info["message"] = message
 
     def announce_controls(self, controls: tuple[str, ...]) -> None:
         """Say in run.json what this run obeys."""

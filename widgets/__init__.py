@@ -5,6 +5,7 @@
     JobPanel                                state, log and controls of a job
     curves                                  a static figure of finished runs
     show_completions, compare_completions   static tables
+    show_server                             what PPO's critic does in its own job, live
     Recording                               a recorded run, played at any speed
 
 Everything is imported at its first use, so `import widgets` costs nothing.
@@ -25,6 +26,7 @@ _HOMES = {
     "curves": "picture",
     "show_completions": "tables",
     "compare_completions": "tables",
+    "show_server": "server",
 }
 __all__ = sorted(_HOMES)
 

@@ -127,8 +127,8 @@ class PPOTrainer:
             self.policy.tokenizer.save(folder)
 
     def load(self, folder: Path) -> None:
+        self.critic.load(folder / "critic")  # first: it may turn out that there is no critic of this step
         self.policy.engine.load(folder, with_optimizer=True)
-        self.critic.load(folder / "critic")
 
     # -- the stages -----------------------------------------------------------------------------------------------
 
@@ -197,11 +197,11 @@ class PPOTrainer:
             figures = {} if warming_up else self._train_actor(batch, self.rate(number), number)
             done.append(figures | {"critic/lr": self.critic_rate(number)})
         with timers("critic_wait"):
-            for figures, critic in zip(done, learning):
-                if learnt := critic.result():
-                    figures |= {"critic/loss": learnt["loss"], "critic/grad_norm": learnt["grad_norm"]}
-        names = {name: None for figures in done for name in figures}
-        means = {name: _mean([figures[name] for figures in done if name in figures]) for name in names}
+            learnt = [critic.result() for critic in learning]
+        if all(learnt):
+            for figures, critic in zip(done, learnt):
+                figures |= {"critic/loss": critic["loss"], "critic/grad_norm": critic["grad_norm"]}
+        means = {name: sum(figures[name] for figures in done) / updates for name in done[0]}
         if not warming_up:
             means["train_optim/first_ppo_ratio"] = done[0]["train_optim/ppo_ratio"]
             means["train_optim/optim_step"] = done[-1]["train_optim/optim_step"]
@@ -260,7 +260,3 @@ class PPOTrainer:
         gathered = parallel.gather_over_dp(records)
         if self.run is not None:
             self.run.log_rollouts([record for records in gathered for record in records])
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

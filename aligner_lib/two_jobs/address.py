@@ -29,17 +29,19 @@ def listening_address(setting: str | None) -> str:
 
 
 def new_token(run: Path) -> str:
-    """A random token, left in the run folder for its owner's eyes only."""
-    token = secrets.token_urlsafe(32)
-    path = Path(run) / "token"
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    """A random token for this start of a server; the one of an earlier start opens nothing any more."""
+    (Path(run) / "token").unlink(missing_ok=True)
+    return secrets.token_urlsafe(32)
+
+
+def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
+    """Say where the service answers: in the run folder, and for those who know only the port in the cache.
+
+    The token goes into the run folder too, for its owner's eyes only.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(Path(run) / "token", flags, 0o600), "w") as file:
         file.write(token)
-    return token
-
-
-def publish(run: Path, service: str, host: str, port: int) -> None:
-    """Say in the run folder, and for those who know only the port in the cache, where the service answers."""
     announce(run, service, port=port, address=host)
     pointer = _pointer(port)
     pointer.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from aligner_lib.errors import Interruption, UserError
+from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.records import Experience, Rollouts, Scores, in_order
 from aligner_lib.two_jobs import kept, wire
@@ -31,18 +31,14 @@ SAY_S = 10.0  # between two lines that say so
 
 
 class CriticAway(Interruption):
-    """The critic can't be reached; nothing was changed by what was asked."""
+    """A server can't be reached, or has not taken the train steps that it should have: nothing was changed."""
 
     def __init__(self, reason: str, critic: RemoteCritic):
         super().__init__(reason)
         self._critic = critic
 
-    def overcome(self) -> None:
-        self._critic.come_back()
-
-
-class Unmatched(UserError):
-    """A checkpoint of the actor's whose critic is nowhere."""
+    def overcome(self, stop: Callable[[], bool]) -> bool:
+        return self._critic.come_back(stop)
 
 
 class Later(Future):
@@ -108,9 +104,9 @@ class RemoteCritic:
             kept.write(folder, self.updates, self.saved, self.kept)
 
     def load(self, folder: Path) -> None:
-        """Raises Unmatched when the critic no longer has the checkpoint that belongs to this one."""
+        """Raises UnmatchedCheckpoint when the critic no longer has the checkpoint that belongs to this one."""
         if not kept.is_there(folder):
-            raise Unmatched(
+            raise UnmatchedCheckpoint(
                 f"{folder} holds a critic that was trained in the actor's process: leave remote_critic_rm out, or "
                 "start a new run"
             )
@@ -121,21 +117,27 @@ class RemoteCritic:
 
     # -- when a server was away -----------------------------------------------------------------------------------
 
-    def come_back(self) -> None:
-        """Wait for the servers, and bring the critic to where the actor is. Raises UserError after `timeout_s`."""
-        self._reach(self._catch_up)
+    def come_back(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for the servers, and bring the critic to where the actor is; False when `stop` says so (on the first rank).
 
-    def _reach(self, work: Callable[[dict], object]) -> dict:
+        Raises UserError after `timeout_s`.
+        """
+        return self._reach(self._catch_up, stop) is not None
+
+    def _reach(self, work: Callable[[dict], object], stop: Callable[[], bool] = lambda: False) -> dict | None:
         """Connect where scores are asked for, and do `work`, given the critic's status, on the first rank.
 
-        Tried again until the bound; every few seconds the ranks tell each other that they still wait. Returns the status.
+        Tried again until the bound; every few seconds the ranks tell each other that they still wait. Returns the
+        status; None when `stop` says so first.
         """
         started, said = time.monotonic(), -SAY_S
         while True:
-            status, reason = self._told(lambda: self._attempt(work))
+            status, reason, stopped = self._told(lambda: (*self._attempt(work), stop()))
             reason = reason or self._others_connect()
             if reason is None:
                 return status
+            if stopped:
+                return None
             waited = time.monotonic() - started
             if waited > self.timeout_s:
                 raise UserError(
@@ -216,7 +218,7 @@ class RemoteCritic:
         except Behind:
             raise
         except Refusal as error:
-            raise Unmatched(f"{self.critic.where}: {error}") from None
+            raise UnmatchedCheckpoint(f"{self.critic.where}: {error}") from None
 
     def _request(self, kind: str) -> dict:
         return {"kind": kind, "actor": self.critic.actor, "actor_run": self.run}

@@ -15,7 +15,13 @@ from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import RunFolder
 from aligner_lib.two_jobs import address, wire
 from aligner_lib.two_jobs.presence import Ended, Presence
-from aligner_lib.two_jobs.pytriton_server import Endpoint, PyTritonServer, check_numpy, check_port
+from aligner_lib.two_jobs.pytriton_server import (
+    Endpoint,
+    PyTritonServer,
+    check_numpy,
+    check_port,
+    end_leftovers,
+)
 from cluster.record import write_json
 
 SERVICES = {"critic": "critic", "reward_server": "reward_model"}  # kind of job → what it announces itself as
@@ -28,7 +34,9 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     settings = config.trainer.ppo if kind == "critic" else config.inference
     host = address.listening_address(settings.address)
     check_numpy()
-    if int(os.environ.get("RANK", 0)) == 0:
+    folder = RunFolder(config.exp_manager.explicit_log_dir)
+    if int(os.environ.get("RANK", 0)) == 0 and folder.status != "running":
+        end_leftovers(folder.path)
         check_port(host, settings.port)  # said before anything is loaded
     join_processes(config)
     from aligner_lib.assemble import serving
@@ -36,13 +44,14 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     from aligner_lib.trainers.loop import stop_signals
     from aligner_lib.two_jobs.server import Desk, serve
 
-    say, folder = say_on_first(), RunFolder(config.exp_manager.explicit_log_dir)
+    say = say_on_first()
     prepared, ended = serving(kind, config), None
     with ExitStack() as stack:
         stack.enter_context(Explained(kind, config))
         latest = parallel.from_first_rank(folder.latest_checkpoint() if kind == "critic" else None)
         if not parallel.is_first_rank():
-            serve(_worker(prepared, latest), None, None)
+            with stop_signals():  # the first rank decides when it is over
+                serve(_worker(prepared, latest), None, None)
             return folder
         run = stack.enter_context(_writer(folder, kind, config, profile, prepared))
         run.start(int(latest.name.removeprefix("step_")) if latest else 0, tensorboard=False)
@@ -56,6 +65,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         say(f"{kind} serves at {host}:{settings.port}, {folder.path}")
         with stop_signals() as signalled:
             ended = serve(worker, desk, _watch(run, desk, listening, signalled.is_set))
+        write_json(run.path / "status.json", desk.status() | {"doing": ended.status})
         run.finish(ended.status, ended.message)
     say(f"{ended.status}: {ended.message}")
     if ended.status == "failed":
@@ -85,13 +95,14 @@ def _listen(service: str, desk, host: str, port: int, folder: RunFolder) -> PyTr
         answers |= {"train": desk.answer_train}
     answers |= {"checkpoint": desk.answer_checkpoint}
     endpoints = [Endpoint(name, wire.SIGNATURES[name], answer) for name, answer in answers.items()]
-    listening = PyTritonServer(host, port, address.new_token(folder.path), folder.path, endpoints)
+    token = address.new_token(folder.path)
+    listening = PyTritonServer(host, port, token, folder.path, endpoints)
     try:
         listening.start()
     except BaseException:
         listening.stop()
         raise
-    address.publish(folder.path, service, host, port)
+    address.publish(folder.path, service, host, port, token)
     return listening
 
 
@@ -108,7 +119,7 @@ def _watch(run: RunWriter, desk, listening, signalled: Callable[[], bool]) -> Ca
             return Ended(
                 "failed", f"{problem}: start the same command again, and the actor goes on", save=False
             )
-        if run.requests(()).stop or signalled():
+        if run.stop_requested or signalled():
             return Ended("stopped", f"stopped after {desk.updates} train steps, as asked", save=True)
         return desk.presence.verdict()
 

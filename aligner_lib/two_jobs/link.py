@@ -59,7 +59,9 @@ class Link:
         found = address.find(self.where.service, self.where.ip, self.where.port, self.where.run)
         if found is None:
             raise Unreachable("has not said yet where it answers")
-        connection = Connection(found.host, found.port, found.token or "none")
+        if found.token is None:
+            raise Unreachable("has not said its token yet")
+        connection = Connection(found.host, found.port, found.token)
         status = _within(STATUS_S + 2, lambda: self._status(connection))
         self.run, self._connection, self.lost = RunFolder(status["run"]), connection, None
         threading.Thread(target=self._watch, args=(connection, status["server"]), daemon=True).start()
@@ -84,7 +86,7 @@ class Link:
             except TimeoutError:
                 pass
             except Unreachable as error:
-                self.lost = self.lost or str(error)
+                self.lost = self.lost or self._ending() or str(error)
             if self.lost is not None:
                 raise Lost(self.lost)
             bound = max(ANSWER_S, ANSWER_FACTOR * self._longest)
@@ -127,16 +129,19 @@ class Link:
                 reason = None if status["server"] == server else "was started anew"
             except Unreachable as error:
                 silent = time.monotonic() - heard > SILENCE_S
-                reason = str(error) if silent or self._has_ended() else None
+                reason = self._ending() or (str(error) if silent else None)
             if reason and self._connection is connection:
                 self.lost = self.lost or reason
 
-    def _has_ended(self) -> bool:
-        """What its run folder says, where this machine can tell."""
+    def _ending(self) -> str | None:
+        """How it ended, if its run folder says so; a machine can tell of its own processes alone, at once."""
         try:
-            return self.run.is_over
+            status = self.run.status
+            if status not in ("finished", "stopped", "failed", "lost"):
+                return None
+            return "was killed" if status == "lost" else f"is over ({status}): {self.run.info['message']}"
         except (OSError, ValueError):
-            return False
+            return None
 
 
 def _in_thread(work: Callable[[], object]) -> Future:

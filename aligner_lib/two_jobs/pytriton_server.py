@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import socket
 import sysconfig
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ import psutil
 
 from aligner_lib.errors import UserError
 from aligner_lib.two_jobs.wire import Arrays, Signature
+from cluster.processes import identity
+from cluster.record import read_json, write_json
 
 # `health` and `model-config` stay open: PyTriton's own client needs them without a token.
 RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "statistics", "trace", "logging"]
@@ -28,6 +32,7 @@ LARGEST_BATCH = (
 )  # samples that may be answered together: the worker cuts them into micro batches itself
 BATCH_DELAY_US = 2000  # how long a request waits for another of its shape
 EXIT_S = 3  # for requests in flight when the server ends
+SHARED_MEMORY = Path("/dev/shm")
 LONGEST_SOCKET = "checkpoint_0_0-server.sock"
 
 Answer = Callable[[list[tuple[dict, Arrays]]], list[Arrays]]  # requests (parameters, arrays) → their answers
@@ -44,15 +49,16 @@ class PyTritonServer:
     """tritonserver and a Python stub for each endpoint, as child processes of this one."""
 
     def __init__(self, host: str, port: int, token: str, folder: Path, endpoints: list[Endpoint]):
-        """folder: where its workspace may lie; what a killed predecessor left there is cleared."""
-        check_numpy()
-        check_port(host, port)
+        """folder: the run folder, for its workspace and log; what a killed predecessor left there is cleared."""
         self.host, self.port = host, port
         self._place = Path(folder) / "pytriton"
-        clear_workspace(self._place)
+        self._note = Path(folder) / "job" / "pytriton.json"
+        end_leftovers(folder)
         from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 
         logging.getLogger("pytriton").setLevel(logging.WARNING)
+        warnings.filterwarnings("ignore", message="tritonclient.grpc doesn't support timeout")
+        (Path(folder) / "job").mkdir(exist_ok=True)
         self._triton = Triton(
             config=TritonConfig(
                 allow_http=False,
@@ -60,6 +66,7 @@ class PyTritonServer:
                 grpc_address=host,
                 grpc_port=port,
                 allow_metrics=False,
+                log_file=Path(folder) / "job" / "tritonserver.log",
                 exit_timeout_secs=EXIT_S,
             ),
             security_config=TritonSecurityConfig(access_token=token, restricted_endpoints=RESTRICTED),
@@ -73,8 +80,12 @@ class PyTritonServer:
         # the stub loads the first libpython that it finds: it must be this interpreter's
         first = sysconfig.get_config_var("LIBDIR")
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
+        write_json(self._note, {"server": os.getpid(), "children": {}, "folders": []})
         self._triton.run()
         self._children = psutil.Process().children(recursive=True)
+        children = {str(child.pid): identity(child.pid) for child in self._children}
+        folders = [str(folder) for child in self._children for folder in _model_folder(child)]
+        write_json(self._note, {"server": os.getpid(), "children": children, "folders": folders})
 
     def problem(self) -> str | None:
         """What has died, if something has: PyTriton itself does not notice a stub's death."""
@@ -86,11 +97,7 @@ class PyTritonServer:
     def stop(self) -> None:
         """End the children and remove what they left."""
         self._triton.stop()
-        for child in self._children:
-            if _is_alive(child):
-                child.kill()
-        psutil.wait_procs(self._children, timeout=EXIT_S)
-        clear_workspace(self._place)
+        end_leftovers(self._place.parent)
 
     def _bind(self, endpoint: Endpoint) -> None:
         from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
@@ -167,11 +174,30 @@ def _workspace(place: Path) -> Path:
     return target
 
 
-def clear_workspace(place: Path) -> None:
-    """Remove a workspace, wherever it lies."""
+def end_leftovers(folder: Path) -> None:
+    """Clear up after a server in this run folder that was killed, or is ending: processes, shared memory, workspace."""
+    note = Path(folder) / "job" / "pytriton.json"
+    left = read_json(note) or {"server": None, "children": {}, "folders": []}
+    for pid, mark in left["children"].items():
+        if mark is not None and identity(int(pid)) == mark:
+            child = psutil.Process(int(pid))
+            child.kill()
+            psutil.wait_procs([child], timeout=EXIT_S)
+    for segment in SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"):  # PyTriton's own spelling
+        segment.unlink(missing_ok=True)
+    for temporary in left["folders"]:
+        shutil.rmtree(temporary, ignore_errors=True)
+    note.unlink(missing_ok=True)
+    place = Path(folder) / "pytriton"
     shutil.rmtree(place.resolve(), ignore_errors=True)
     if place.is_symlink():
         place.unlink()
+
+
+def _model_folder(child: psutil.Process) -> list[Path]:
+    """Where tritonserver copied a stub's model to, in the temporary folder; it forgets it when it is killed."""
+    models = [Path(word) for word in child.cmdline() if re.fullmatch(r"/tmp/folder\w{6}/1/model\.py", word)]
+    return [model.parents[1] for model in models]
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -44,7 +44,7 @@ class Desk:
         self.results: dict[int, dict] = {}  # of train steps, for those who ask again
         self.about = about | {"server": uuid.uuid4().hex}
         self.doing, self.since = "starting", time.time()
-        self.counts = {"infer": 0, "samples": 0, "train": 0, "merged": 0}
+        self.counts = {"infer": 0, "samples": 0, "train": 0, "merged": 0, "busy_s": 0.0}
         self._asked: queue.Queue[Asked] = queue.Queue()
         self._closed: str | None = None
 
@@ -185,6 +185,7 @@ class Desk:
 
     def done(self, order: Order, asked: Asked, result: object, seconds: float) -> None:
         """Note what all ranks have done, and answer."""
+        self.counts["busy_s"] += seconds
         if isinstance(order, Infer):
             self.counts["infer"] += len(order.batches)
             self.counts["samples"] += sum(batch.size for batch in order.batches)

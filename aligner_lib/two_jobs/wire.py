@@ -62,7 +62,8 @@ def padded_length(longest: int, pad_to: int | None = None) -> int:
     """
     if pad_to is not None and longest <= pad_to:
         return pad_to
-    power = 1 << max(longest - 1, 15).bit_length()
+    longest = max(longest, 16)
+    power = 1 << (longest - 1).bit_length()
     return power * 3 // 4 if longest <= power * 3 // 4 else power
 
 
@@ -73,7 +74,7 @@ def pack_tokens(batch: TokenBatch, length: int) -> Arrays:
     """tokens int64 [B, L], lengths int64 [B, 1]."""
     tokens = np.zeros((batch.size, length), np.int64)
     tokens[:, : batch.tokens.shape[1]] = batch.tokens.cpu().numpy()
-    return {"tokens": tokens, "lengths": batch.lengths.cpu().numpy()[:, None]}
+    return {"tokens": tokens, "lengths": batch.lengths.cpu().numpy()[:, None].copy()}
 
 
 def unpack_tokens(arrays: Arrays, vocab_size: int) -> TokenBatch:

@@ -8,7 +8,6 @@ from pathlib import Path
 import forks
 
 from aligner_lib.runs import RunFolder
-from aligner_lib.store import StoreReader
 
 VARYING = {"time", "train/step_time"}  # and the timers: wall-clock seconds
 
@@ -42,6 +41,12 @@ class SmokeJobs:
 
     def log(self, run: str) -> Path:
         return self.out / f"{run}.log"
+
+    def logs(self, run: str) -> Path:
+        """A folder for the logs of a run's ranks."""
+        folder = self.out / f"{run}_logs"
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def _sft(self) -> dict[str, object]:
         return {
@@ -115,6 +120,8 @@ def figures(run: RunFolder) -> list[dict]:
 
 def checkpoint_tensors(run: RunFolder) -> dict[str, bytes]:
     """Every tensor of the latest checkpoint as bytes. (The files' own bytes differ: safetensors shuffles its header.)"""
+    from aligner_lib.store import StoreReader  # which imports torch
+
     latest = run.latest_checkpoint()
     tensors = {}
     for folder in {path.parent for path in latest.rglob("*.safetensors")}:
