@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from aligner_lib.architecture import Architecture
-from aligner_lib.critic import InProcessCritic
+from aligner_lib.config_rules import has_remote_critic
+from aligner_lib.critic import CriticAlone, CriticService, InProcessCritic, RewardModelAlone
 from aligner_lib.datasets import Dropped, load_pairs, load_prompts, load_sft
 from aligner_lib.errors import UserError
 from aligner_lib.megatron.cpu import HAS_CUDA
@@ -31,6 +32,7 @@ from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
 from aligner_lib.trainers.rate import Rate
 from aligner_lib.trainers.reward_model import RewardModelTrainer
 from aligner_lib.trainers.sft import SFTTrainer
+from aligner_lib.two_jobs.worker import Worker
 
 Say = Callable[[str], None]
 
@@ -117,12 +119,8 @@ def reward_model(config: DictConfig, say: Say) -> Assembly:
 
 def ppo(config: DictConfig, say: Say) -> Assembly:
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
-    if config.remote_critic_rm.critic.ip is not None:
-        raise UserError(
-            f"remote_critic_rm.critic.ip={config.remote_critic_rm.critic.ip}: a critic in a job of its own is not there "
-            "yet; leave it out, and the critic runs in the actor's process"
-        )
-    start, rewards = _pretrained(config), _reward_model(config.critic)
+    start = _pretrained(config)
+    rewards = None if has_remote_critic(config) else _reward_model(config.critic)
     tokenizer = Tokenizer(start)
     train = _prompts(config, "train", tokenizer, say)
     validation = _prompts(config, "validation", tokenizer, say)
@@ -150,20 +148,23 @@ def ppo(config: DictConfig, say: Say) -> Assembly:
     _warn_of_sampling(_sampling(config), say)
 
     def make(run):
+        clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
+        engine = _trainable(Architecture.load(start), config, clip, start, offload)
+        critic, critic_optim = _critic_service(config, rewards)
         return PPOTrainer(
-            policy=_policy(
-                _trainable(Architecture.load(start), config, loop.gradient_clip_val, start), config, tokenizer
-            ),
-            critic=_in_process_critic(config.critic, rewards, trains=True),
+            policy=_policy(engine, config, tokenizer),
+            critic=critic,
             train_prompts=train,
             val_prompts=_limited(validation, loop, val_micro_batch_size),
             rate=Rate(model.optim, updates),
-            critic_rate=Rate(config.critic.model.optim, updates),
+            critic_rate=Rate(critic_optim, updates),
             settings=settings,
             run=run,
         )
 
-    hashes = _hashes(start, *model.data.data_prefix.values()) | {"reward_model": model_hash(rewards)}
+    hashes = _hashes(start, *model.data.data_prefix.values())
+    if rewards is not None:  # else the server's run has it
+        hashes["reward_model"] = model_hash(rewards)
     return Assembly(make, max_steps, loop, hashes)
 
 
@@ -193,10 +194,82 @@ def evaluation(config: DictConfig, say: Say) -> Assembly:
     )
 
 
+# ---- PPO's servers ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a server's job serves, ready but for its model: `make` builds this rank's part."""
+
+    make: Callable[[], Worker]
+    vocab_size: int
+    hashes: dict[str, str]
+    about: dict  # what an actor has to know of it
+
+
+def serving(kind: str, config: DictConfig) -> Serving:
+    """`critic`: critic and reward model (or the critic alone); `reward_server`: a reward model alone."""
+    parts = {"critic": critic_server, "reward_server": reward_server}
+    return parts[kind](config)
+
+
+def critic_server(config: DictConfig) -> Serving:
+    start = _pretrained(config)
+    combined = config.trainer.ppo.combine_rm_and_critic_server
+
+    def make():
+        kind = InProcessCritic if combined else CriticAlone
+        return Worker(_in_process_critic(config, start, trains=True, kind=kind), start)
+
+    about = {
+        "optim": OmegaConf.to_container(config.model.optim),
+        "gives": ["values"] + ["rewards"] * combined,
+    }
+    return Serving(make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, about)
+
+
+def reward_server(config: DictConfig) -> Serving:
+    start = _folder(config.rm_model_file, "rm_model_file")
+
+    def make():
+        served = RewardModelAlone(
+            engine=_engine(_scalar(start), config, start),
+            scale=RewardScale.load(start),
+            inference_micro_batch_size=config.inference.micro_batch_size,
+        )
+        return Worker(served, start)
+
+    return Serving(
+        make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, {"gives": ["rewards"]}
+    )
+
+
+def _critic_service(config: DictConfig, rewards: Path | None) -> tuple[CriticService, DictConfig]:
+    """PPO's critic, in this process or in another job, and the settings of its optimiser."""
+    if rewards is not None:
+        return _in_process_critic(config.critic, rewards, trains=True), config.critic.model.optim
+    from aligner_lib.two_jobs.client import RemoteCritic
+    from aligner_lib.two_jobs.link import Where
+
+    remote = config.remote_critic_rm
+    apart = not config.model.ppo.combine_rm_and_critic_server
+    critic = RemoteCritic(
+        critic=Where("critic", **remote.critic),
+        reward_model=Where("reward_model", **remote.reward_model) if apart else None,
+        run=Path(config.exp_manager.explicit_log_dir),
+        timeout_s=remote.timeout,
+        pad_to=remote.pad_to_length,
+    )
+    return critic, OmegaConf.create(critic.about["optim"])
+
+
 # ---- models ---------------------------------------------------------------------------------------------------------
 
 
-def _trainable(architecture: Architecture, config: DictConfig, clip: float, start: Path) -> Engine:
+def _trainable(
+    architecture: Architecture, config: DictConfig, clip: float, start: Path, offload: bool = False
+) -> Engine:
+    """offload: whether Adam's moments wait on the CPU while nothing is trained."""
     optim = config.model.optim
     settings = {
         "lr": optim.lr,
@@ -204,7 +277,9 @@ def _trainable(architecture: Architecture, config: DictConfig, clip: float, star
         "betas": list(optim.betas),
         "eps": optim.eps,
     }
-    return _engine(architecture, config, start, optim=settings, clip=clip)
+    engine = _engine(architecture, config, start, optim=settings, clip=clip)
+    engine.offloads_adam = offload
+    return engine
 
 
 def _engine(architecture: Architecture, config: DictConfig, start: Path, **training) -> Engine:
@@ -226,10 +301,12 @@ def _policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
     return Policy(engine, tokenizer, _sampling(config), forward_micro_batch_size=forward)
 
 
-def _in_process_critic(critic: DictConfig, start: Path, trains: bool) -> InProcessCritic:
-    clip = critic.trainer.ppo.gradient_clip_val
-    return InProcessCritic(
-        engine=_trainable(_scalar(start), critic, clip, start)
+def _in_process_critic(
+    critic: DictConfig, start: Path, trains: bool, kind: type[InProcessCritic] = InProcessCritic
+) -> InProcessCritic:
+    clip, offload = critic.trainer.ppo.gradient_clip_val, critic.model.offload_adam_states
+    return kind(
+        engine=_trainable(_scalar(start), critic, clip, start, offload)
         if trains
         else _engine(_scalar(start), critic, start),
         scale=RewardScale.load(start),

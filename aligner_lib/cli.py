@@ -168,6 +168,22 @@ def ppo(overrides: Overrides = None, profile: Profile = None, run: Run = None, s
     _job("ppo", overrides, profile, run, settings)
 
 
+@app.command("serve-critic")
+def serve_critic(
+    overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
+):
+    """PPO's critic and reward model as a job of their own, which `ppo` finds by remote_critic_rm.critic."""
+    _job("critic", overrides, profile, run, settings)
+
+
+@app.command("serve-rm")
+def serve_rm(
+    overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
+):
+    """A reward model alone as a job of its own, which `ppo` finds by remote_critic_rm.reward_model."""
+    _job("reward_server", overrides, profile, run, settings)
+
+
 @app.command()
 def evaluate(
     overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
@@ -182,7 +198,7 @@ def _job(
     from omegaconf import OmegaConf
 
     from aligner_lib.config import compose
-    from aligner_lib.launcher import needs_launcher, relaunch
+    from aligner_lib.launcher import COMMANDS, needs_launcher, relaunch
 
     overrides = list(overrides or ())
     if run is not None:
@@ -195,9 +211,14 @@ def _job(
         config.exp_manager.explicit_log_dir = str(RUNS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
     if needs_launcher(config):
         relaunch(kind, config, profile, overrides)
-    from aligner_lib.jobs import run_job
+    if kind in COMMANDS:
+        from aligner_lib.two_jobs.job import serve_job
 
-    run_job(kind, config, profile)
+        serve_job(kind, config, profile)
+    else:
+        from aligner_lib.jobs import run_job
+
+        run_job(kind, config, profile)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aligner_lib.config import compose
+from aligner_lib.launcher import COMMANDS
 from cluster.resources import Resources
 
 Settings = Mapping[str, object]
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")  # needs no quotes, unless it reads as something else:
 _OTHER_VALUES = {"null", "true", "false", "inf", "nan"}
-KINDS = {"serve-critic": "critic"}  # where a command's name is not its settings'
 
 
 def job_commands(
@@ -52,10 +52,10 @@ def _two_jobs(run: Path, settings: Settings, wanted: Mapping[str, Resources], pr
     }
     actor = {key: value for key, value in settings.items() if not key.startswith("critic.")}
     actor = {"remote_critic_rm.critic.run": run / "critic", **actor}
-    jobs = {"critic": ("serve-critic", run / "critic", critic), "actor": ("ppo", run, actor)}
+    jobs = {"critic": ("critic", run / "critic", critic), "actor": ("ppo", run, actor)}
     return {
-        name: command(words, folder, {**_layout(wanted[name]), **settings}, profile, _python(wanted[name]))
-        for name, (words, folder, settings) in jobs.items()
+        name: command(kind, folder, {**_layout(wanted[name]), **settings}, profile, _python(wanted[name]))
+        for name, (kind, folder, settings) in jobs.items()
     }
 
 
@@ -69,12 +69,13 @@ def _python(share: Resources | None) -> str:
 
 
 def command(
-    name: str, run: Path, settings: Settings, profile: str | None = None, python: str = sys.executable
+    kind: str, run: Path, settings: Settings, profile: str | None = None, python: str = sys.executable
 ) -> list[str]:
-    """The words of `aligner NAME` for a run folder. Raises ConfigError, here and not hours later in the queue."""
+    """The words of `aligner KIND` for a run folder. Raises ConfigError, here and not hours later in the queue."""
     overrides = [f"{key}={written(value)}" for key, value in settings.items()]
-    compose(KINDS.get(name, name), overrides, profile)
-    words = [python, "-m", "aligner_lib", name, *(["--profile", profile] if profile else [])]
+    compose(kind, overrides, profile)
+    words = [python, "-m", "aligner_lib", COMMANDS.get(kind, kind)]
+    words += ["--profile", profile] if profile else []
     return [*words, "--run", str(run), *overrides]
 
 

@@ -22,13 +22,13 @@ from aligner_lib import config_schema
 from aligner_lib.config_rules import check, notices
 from aligner_lib.errors import ConfigError
 
-SCHEMAS = config_schema.SCHEMAS | {"critic": config_schema.CriticConfig}
+SCHEMAS = config_schema.SCHEMAS
 __all__ = ["SCHEMAS", "compose", "keys", "load", "nearest", "notices", "profiles", "save", "validate"]
 PROFILES = Path(__file__).parent / "profiles"
 
 
 def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None) -> DictConfig:
-    """The settings of a job of this kind: `sft`, `rm`, `ppo`, or `critic` (PPO's critic in a job of its own).
+    """The settings of a job of this kind: `sft`, `rm`, `ppo`, `evaluate`, or of PPO's servers, `critic`, `reward_server`.
 
     Raises ConfigError for an unknown key (it names the nearest), a wrong type, and a value that makes no sense.
     """

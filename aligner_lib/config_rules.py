@@ -57,6 +57,8 @@ BOUNDS: dict[str, Bound] = {
     "pad_to_length": _at_least(1),
     "num_workers": _at_least(0),
     "port": _within(1, 65535),
+    "actor_timeout": _above(0),
+    "timeout": _above(0),
     "save_top_k": _at_least(1),
     "seed": _at_least(0),
     # the loop
@@ -123,6 +125,7 @@ def check(kind: str, config: DictConfig) -> None:
         _check_layout("critic.", config.critic)
     if kind in ("ppo", "evaluate"):
         _check_rollouts(config)
+        _check_servers(config)
 
 
 def leaves(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -203,15 +206,35 @@ def _check_rollouts(config: DictConfig) -> None:
         )
 
 
+def _check_servers(config: DictConfig) -> None:
+    """A reward model apart from the critic's server has to be somewhere."""
+    remote = config.remote_critic_rm
+    apart = has_remote_critic(config) and not config.model.ppo.combine_rm_and_critic_server
+    if apart and remote.reward_model.ip is None and remote.reward_model.run is None:
+        raise ConfigError(
+            "model.ppo.combine_rm_and_critic_server=False: rewards come from a server of their own, so set "
+            "remote_critic_rm.reward_model.ip and port (or run), and start `aligner serve-rm`"
+        )
+
+
+def has_remote_critic(config: DictConfig) -> bool:
+    """Whether PPO's critic is a job of its own."""
+    critic = config.remote_critic_rm.critic
+    return critic.ip is not None or critic.run is not None
+
+
 # ---- settings without an effect -------------------------------------------------------------------------------------
 
 
 def notices(config: DictConfig) -> list[str]:
     """One sentence for each setting that was asked for and has no effect here."""
+    without = dict(_WITHOUT_EFFECT)
+    if "remote_critic_rm" in config and not has_remote_critic(config):
+        without |= _WITHOUT_EFFECT_IN_PROCESS
     return [
         f"{key}={value}: {words}"
         for key, value in leaves(config)
-        for suffix, (asked, words) in _WITHOUT_EFFECT.items()
+        for suffix, (asked, words) in without.items()
         if (key == suffix or key.endswith(f".{suffix}")) and asked(value)
     ]
 
@@ -231,9 +254,16 @@ _WITHOUT_EFFECT: dict[str, tuple[Callable[[Any], bool], str]] = {
         "no .nemo file is written; the last checkpoint is a folder in checkpoints/.",
     ),
     "always_save_nemo": (bool, "no .nemo files are written; checkpoints are folders in checkpoints/."),
-    "combine_rm_and_critic_server": (
+}
+
+# … where the critic is in the actor's process
+_WITHOUT_EFFECT_IN_PROCESS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model.ppo.combine_rm_and_critic_server": (
         lambda value: not value,
-        "the reward model stays beside the critic; there is no server of its own for it.",
+        "the reward model stays beside the critic, in the actor's process; set remote_critic_rm.critic for servers.",
     ),
-    "pad_to_length": (bool, "nothing is padded to a fixed length; sequences are as long as they are."),
+    "remote_critic_rm.pad_to_length": (
+        bool,
+        "nothing is sent to a critic in the actor's process, so nothing is padded.",
+    ),
 }

@@ -46,7 +46,7 @@ class Model:
     activations_checkpoint_granularity: str | None = None  # selective or full recomputation of activations
     activations_checkpoint_method: str | None = None  # uniform or block, with full
     activations_checkpoint_num_layers: int | None = None  # layers a recomputed chunk
-    offload_adam_states: bool = False  # accepted for compatibility: moments stay on the device that trains
+    offload_adam_states: bool = False  # PPO's critic alone; its own default is True
     optim: Optim = field(default_factory=Optim)
 
 
@@ -179,7 +179,11 @@ class RewardModelConfig:
 class CriticPPO:
     inference_micro_batch_size: int = 4  # sequences in one forward of critic or reward model
     port: int = 5556
-    combine_rm_and_critic_server: bool = True
+    address: str | None = None  # to listen on; None: loopback, in a Slurm job the node's own
+    actor_timeout: float = (
+        600.0  # seconds without a word from the actor, after which the server saves and ends
+    )
+    combine_rm_and_critic_server: bool = True  # False: the reward model has a server of its own (serve-rm)
     gradient_clip_val: float = 1.0
 
 
@@ -194,7 +198,7 @@ class CriticModel(Model):
         0.2  # values may move this far from the rollout's in one update's loss; <= 0: not clipped
     )
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
-    offload_adam_states: bool = True
+    offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained
 
 
 @dataclass
@@ -204,6 +208,26 @@ class CriticConfig:
         default_factory=PretrainedCheckpoint
     )  # the reward model
     model: CriticModel = field(default_factory=CriticModel)
+    exp_manager: ExpManager = field(default_factory=ExpManager)
+
+
+# ---- PPO: a reward model served alone --------------------------------------------------------------------------------
+
+
+@dataclass
+class Inference:
+    micro_batch_size: int = 4  # sequences in one forward
+    port: int = 5555
+    address: str | None = None  # as trainer.ppo.address of the critic
+    actor_timeout: float = 600.0
+
+
+@dataclass
+class RewardServerConfig:
+    rm_model_file: str | None = None  # the reward model: model folder, checkpoint or run folder
+    inference: Inference = field(default_factory=Inference)
+    trainer: Trainer = field(default_factory=Trainer)
+    model: Model = field(default_factory=Model)
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 
@@ -236,8 +260,8 @@ class ActorPPO:
     )
     ratio_eps: float = 0.2  # the policy ratio is clipped to [1 - eps, 1 + eps]
     entropy_bonus: float = 0.0  # weight of the entropy in the loss
-    offload_adam_states: bool = True
-    combine_rm_and_critic_server: bool = True
+    offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained
+    combine_rm_and_critic_server: bool = True  # False: rewards come from remote_critic_rm.reward_model
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     length_params: LengthParams = field(default_factory=LengthParams)
 
@@ -269,16 +293,19 @@ class PPOTrainer(Trainer):
 
 @dataclass
 class Address:
-    ip: str | None = None  # without ip and run: in the actor's own process
+    ip: str | None = (
+        None  # host name or address of a job of its own; neither ip nor run: in the actor's process
+    )
     port: int = 5556
-    run: str | None = None  # the server's run folder, where it says where it answers; in place of ip and port
+    run: str | None = None  # in place of ip and port: that job's run folder, which says both
 
 
 @dataclass
 class RemoteCriticRM:
     critic: Address = field(default_factory=Address)
-    reward_model: Address = field(default_factory=Address)
-    pad_to_length: int | None = None
+    reward_model: Address = field(default_factory=lambda: Address(port=5555))
+    pad_to_length: int | None = None  # requests are padded to this length; None: to the next of a few lengths
+    timeout: float = 600.0  # seconds that the actor waits for a server that is not there
 
 
 @dataclass
@@ -291,7 +318,7 @@ class PPOConfig:
     remote_critic_rm: RemoteCriticRM = field(default_factory=RemoteCriticRM)
     critic: CriticConfig = field(
         default_factory=CriticConfig
-    )  # used where remote_critic_rm.critic.ip is not set
+    )  # used where remote_critic_rm.critic has neither ip nor run
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 
@@ -305,4 +332,11 @@ class EvaluateConfig(PPOConfig):
     policy: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
 
 
-SCHEMAS = {"sft": SFTConfig, "rm": RewardModelConfig, "ppo": PPOConfig, "evaluate": EvaluateConfig}
+SCHEMAS = {
+    "sft": SFTConfig,
+    "rm": RewardModelConfig,
+    "ppo": PPOConfig,
+    "evaluate": EvaluateConfig,
+    "critic": CriticConfig,
+    "reward_server": RewardServerConfig,
+}

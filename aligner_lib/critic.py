@@ -30,7 +30,10 @@ class CriticService(Protocol):
         """Rewards and values of this rank's rollouts, in their order."""
 
     def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
-        """One optimiser step on this rank's part of a global batch; its metrics."""
+        """One optimiser step on this rank's part of a global batch; its metrics.
+
+        No metrics where the critic has gone away meanwhile: it takes the step when it is back.
+        """
 
     def save(self, folder: Path) -> None:
         """Write weights and optimizer state; returns when they are written."""
@@ -53,11 +56,14 @@ class InProcessCritic:
         self.reward_model = FrozenWeights(self.engine.module)
 
     def infer(self, rollouts: Rollouts) -> Future[Scores]:
-        values = self._values(rollouts)
+        return _done(self.scores([rollouts])[0])
+
+    def scores(self, batches: list[Rollouts]) -> list[Scores]:
+        """Each batch's scores. The weights are exchanged once for all; no batch's numbers depend on another."""
+        values = [self._values(batch)[:, :-1] for batch in batches]
         with self.reward_model.in_place():
-            at_tokens = self._values(rollouts)  # [B, S]
-        last = at_tokens[torch.arange(rollouts.size), rollouts.lengths - 1]
-        return _done(Scores(rewards=self.scale(last), values=values[:, :-1]))
+            rewards = [self._rewards(batch) for batch in batches]
+        return [Scores(rewards=r, values=v) for r, v in zip(rewards, values)]
 
     def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
         groups = length_grouped(experience.lengths.tolist(), self.micro_batch_size)
@@ -75,6 +81,11 @@ class InProcessCritic:
         losses = critic_loss(values, batch.values, batch.returns, self.loss_clip)
         return LossTerms((losses * batch.mask).sum(), batch.mask.sum())
 
+    def _rewards(self, rollouts: Rollouts) -> Tensor:
+        """The reward model's number at the last token of each response: float32 [B]. It has to be in place."""
+        at_tokens = self._values(rollouts)  # [B, S]
+        return self.scale(at_tokens[torch.arange(rollouts.size), rollouts.lengths - 1])
+
     def _values(self, rollouts: Rollouts) -> Tensor:
         """The model's number at every token: float32 [B, S]; index i is said after reading token i."""
 
@@ -82,6 +93,34 @@ class InProcessCritic:
             return model.values(hidden).t()
 
         return map_rows(self.engine, rollouts, function, self.inference_micro_batch_size, extra=1)
+
+
+class CriticAlone(InProcessCritic):
+    """A critic whose reward model is elsewhere: it gives values, and rewards of 0."""
+
+    def __post_init__(self):
+        pass
+
+    def scores(self, batches: list[Rollouts]) -> list[Scores]:
+        return [Scores(torch.zeros(batch.size), self._values(batch)[:, :-1]) for batch in batches]
+
+
+@dataclass
+class RewardModelAlone(InProcessCritic):
+    """A reward model whose critic is elsewhere: it gives rewards, and values of 0."""
+
+    loss_clip: float = 0.0
+    micro_batch_size: int = 1
+    inference_micro_batch_size: int = 4
+
+    def __post_init__(self):
+        pass
+
+    def scores(self, batches: list[Rollouts]) -> list[Scores]:
+        return [
+            Scores(self._rewards(batch), torch.zeros(batch.size, batch.tokens.shape[1] - 1))
+            for batch in batches
+        ]
 
 
 def _done(result) -> Future:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 
 from omegaconf import DictConfig, OmegaConf
@@ -22,13 +23,13 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     """
     if not config.exp_manager.explicit_log_dir:
         raise UserError("there is no run folder: set exp_manager.explicit_log_dir=… (or --run DIR)")
-    _join_processes(config)
+    join_processes(config)
     from aligner_lib.assemble import assemble
     from aligner_lib.megatron import parallel
     from aligner_lib.trainers.loop import run_loop
 
     first = parallel.is_first_rank()
-    say = _say if first else lambda _: None
+    say = say_on_first()
     for notice in notices(config):
         say(f"note: {notice}")
     job = assemble(kind, config, say)
@@ -36,7 +37,7 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     with (
         _writer(folder, kind, config, profile, job) if first else nullcontext() as run,
-        _Explained(kind, config),
+        Explained(kind, config),
     ):
         if run is not None:
             latest = folder.latest_checkpoint() if settings.resume else None
@@ -47,7 +48,7 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     return folder
 
 
-def _join_processes(config: DictConfig) -> None:
+def join_processes(config: DictConfig) -> None:
     trainer = config.trainer
     expected, present = trainer.num_nodes * trainer.devices, int(os.environ.get("WORLD_SIZE", 1))
     if present != expected:
@@ -86,7 +87,7 @@ def _loop_settings(exp_manager: DictConfig, loop: DictConfig, max_steps: int):
     )
 
 
-class _Explained:
+class Explained:
     """A context that turns failures which a user can mend into sentences that say how."""
 
     def __init__(self, kind: str, config: DictConfig):
@@ -111,5 +112,9 @@ class _Explained:
             ) from error
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def say_on_first() -> Callable[[str], None]:
+    """Prints a line to the job's log, on the first rank only."""
+    from aligner_lib.megatron import parallel
+
+    first = parallel.is_first_rank()
+    return lambda line: print(line, file=sys.stderr, flush=True) if first else None

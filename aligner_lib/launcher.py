@@ -9,6 +9,8 @@ from omegaconf import DictConfig
 
 from aligner_lib.errors import UserError
 
+COMMANDS = {"critic": "serve-critic", "reward_server": "serve-rm"}  # where it is not the kind's own name
+
 
 def needs_launcher(config: DictConfig) -> bool:
     """More than one rank is asked for, and nobody (torchrun, Slurm) has started the ranks yet."""
@@ -28,7 +30,14 @@ def command(kind: str, config: DictConfig, profile: str | None, overrides: list[
     return [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         # without the first `--` the launcher takes our options for abbreviations of its own
-        *("--nproc-per-node", str(config.trainer.devices), "-m", "--", "aligner_lib", kind),
+        *(
+            "--nproc-per-node",
+            str(config.trainer.devices),
+            "-m",
+            "--",
+            "aligner_lib",
+            COMMANDS.get(kind, kind),
+        ),
         *(() if profile is None else ("--profile", profile)),
         *("--run", config.exp_manager.explicit_log_dir),
         *(("--", *overrides) if overrides else ()),

@@ -35,6 +35,7 @@ class Policy:
 
     def rollout(self, prompts: list[list[int]], seeds: list[int], micro_batch_size: int) -> Rollouts:
         """One sampled response to each prompt (token ids)."""
+        self.engine.rest()
         responses = generate(
             self.engine.module,
             prompts,

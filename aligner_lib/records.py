@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass
@@ -74,6 +75,23 @@ class Experience(Rollouts):
     values: Tensor  # float32 [B, S-1], of the critic at that time
     advantages: Tensor  # float32 [B, S-1]
     returns: Tensor  # float32 [B, S-1]
+
+
+def in_order(batches: list, groups: list[list[int]], fill: int = 0):
+    """One record of several of its kind: their rows back in the order that they were dealt in.
+
+    groups: the places of each batch's rows. Narrower batches are padded on the right, tokens with `fill`.
+    """
+    place = torch.tensor([row for group in groups for row in group]).argsort()
+    joined = {}
+    for f in fields(batches[0]):
+        parts = [getattr(batch, f.name) for batch in batches]
+        if parts[0].dim() == 2:
+            width = max(part.shape[1] for part in parts)
+            blank = fill if f.name == "tokens" else 0
+            parts = [pad(part, (0, width - part.shape[1]), value=blank) for part in parts]
+        joined[f.name] = torch.cat(parts)[place]
+    return replace(batches[0], **joined)
 
 
 def pad_rows(rows: list[list[int]], fill: int) -> tuple[Tensor, Tensor]:

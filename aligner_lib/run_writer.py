@@ -69,12 +69,10 @@ class RunWriter:
         (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
             (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
-        for name in ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"):
-            truncate_after(self.path / name, step if step else -1)
+        self.rewind(step)
         self._metrics = JsonlWriter(self.path / "metrics.jsonl")
         self._rollouts = JsonlWriter(self.path / "rollouts.jsonl")
         self._alarms = JsonlWriter(self.path / "alarms.jsonl")
-        self._info["heartbeat"]["step"] = step
         if tensorboard:
             self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._write_info()
@@ -86,6 +84,12 @@ class RunWriter:
         return bool(folder) and Path(folder).resolve().is_relative_to(self.path.resolve())
 
     # -- while it runs --------------------------------------------------------------------------------------------
+
+    def rewind(self, step: int) -> None:
+        """Cut off what was written past a step (0: everything): the run does it again."""
+        for name in ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"):
+            truncate_after(self.path / name, step if step else -1)
+        self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append one metrics record."""
@@ -111,9 +115,17 @@ class RunWriter:
             self._write_info()
         return asked
 
+    @property
+    def stop_requested(self) -> bool:
+        return (self.path / "control" / "stop").exists()
+
     def acknowledge(self) -> None:
         """Remove the files of what has been done; `stop` stays until the run is started again."""
         control.done(self.path / "control")
+
+    def note(self, message: str) -> None:
+        """Say in run.json what is going on."""
+        self._info["message"] = message
 
     def announce_controls(self, controls: tuple[str, ...]) -> None:
         """Say in run.json what this run obeys."""

@@ -6,6 +6,7 @@
     alarms.jsonl    what asked for a person, and which knob to turn
     checkpoints/    step_000012/, complete once it has this name
     control/        files by which anybody steers the run: `stop`
+    status.json     of PPO's servers: what they are doing, about once a second
     job/            the dispatch's own files (cluster/)
 
 This module reads; `aligner_lib.run_writer` writes. Neither imports torch.
@@ -73,6 +74,14 @@ class RunFolder:
         """Seconds since the run last wrote; infinite before it has."""
         heartbeat = self.info.get("heartbeat")
         return time.time() - heartbeat["time"] if heartbeat else float("inf")
+
+    @property
+    def server_status(self) -> dict:
+        """What a server (PPO's critic in a job of its own) last said of itself; empty for other runs."""
+        try:
+            return json.loads((self.path / "status.json").read_text())
+        except FileNotFoundError:
+            return {}
 
     # -- what the run wrote ---------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from aligner_lib.memory import PeakMemory
 from aligner_lib.progress import Progress
 from aligner_lib.runs import find_runs
 
+LAST_OF_THE_WAY = "06"  # the notebooks after it lie beside the way, and run when they are named
 START_TIMEOUT = 120  # seconds for a kernel to come up on a busy machine
 QUIET_KERNEL = "--IPKernelApp.log_level=CRITICAL"  # it would warn of TCP on this machine, and of its own end
 
@@ -55,12 +56,12 @@ class Failure:
 
 
 def choose(folder: Path, only: str | None = None) -> list[Notebook]:
-    """The folder's numbered notebooks in order; `only` is a list of numbers such as "03,04"."""
+    """The numbered notebooks from a model to an aligned one, in order; `only` is a list of numbers such as "03,09"."""
     found = [Notebook(path) for path in sorted(Path(folder).glob("[0-9][0-9]*.ipynb"))]
     if not found:
         raise UserError(f"there are no notebooks in {folder}; the tutorial runs in a clone of the project")
     if only is None:
-        return found
+        return [notebook for notebook in found if notebook.number <= LAST_OF_THE_WAY]
     wanted = [number.strip().zfill(2) for number in only.split(",") if number.strip()]
     known = [notebook.number for notebook in found]
     for number in wanted:

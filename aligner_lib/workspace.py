@@ -10,6 +10,7 @@ A notebook runs alone, too: what an earlier one should have left is made up here
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,12 +27,16 @@ class Workspace:
     out: str | Path
     profile: str = "laptop"
     dataset: str = "sample"  # sample, auto (the hub where it can be reached), dolly, hh, or a file
-    where: str = "local"  # cluster.submit's place
+    where: str = "local"  # cluster.submit's place; auto: Slurm where it answers, else this machine
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         self.out = Path(self.out).expanduser().absolute()
         self.out.mkdir(parents=True, exist_ok=True)
+        if self.where == "auto":
+            from cluster.checks import reachable
+
+            self.where = "slurm" if reachable() else "local"
 
     # -- models and data ------------------------------------------------------------------------------------------
 
@@ -124,6 +129,22 @@ class Workspace:
             members[member] = commands["main"]
         return submit_sweep(members, self.run(folder).path, self.where, wanted)
 
+    def submit_ppo(self, layout: str = "in-process", name: str = "ppo", **settings):
+        """PPO as one job ("in-process") or with critic and reward model beside the actor ("two-jobs"): critic_of(name)."""
+        if layout == "in-process":
+            return self.submit("ppo", name, **settings)
+        if layout != "two-jobs":
+            raise ValueError(f"layout={layout!r}: there are in-process and two-jobs")
+        from cluster import Resources
+
+        if self.where == "local":  # another server may have the default one
+            settings = {"critic.trainer.ppo.port": free_port()} | settings
+        return self.submit("ppo", name, {"critic": Resources(), "actor": Resources()}, **settings)
+
+    def critic_of(self, name: str = "ppo") -> RunFolder:
+        """The run folder of the critic's job, where PPO runs as two jobs."""
+        return RunFolder(self.run(name).path / "critic")
+
     def record(self, number: str, figures: dict) -> None:
         """Write what a notebook measured to results/<number>.json, which the tutorial's summary collects."""
         folder = self.out / "results"
@@ -159,3 +180,10 @@ class Workspace:
         if note not in self.notes:
             self.notes.append(note)
             print(f"note: {note}")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

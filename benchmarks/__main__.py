@@ -53,6 +53,10 @@ def _run(name: str, setting: Setting, say) -> Result:
         from benchmarks import ppo
 
         return ppo.measure(setting, say)
+    if name == "two-jobs":
+        from benchmarks import two_jobs
+
+        return two_jobs.measure(setting, say)
     return COMPARISONS[name](setting, say)
 
 
@@ -95,7 +99,7 @@ def _generation(setting: Setting, say) -> Comparison:
 
 
 COMPARISONS = {"sft": _sft, "rm": _reward_model, "generation": _generation}
-NAMES = [*COMPARISONS, "ppo", "imports"]
+NAMES = [*COMPARISONS, "ppo", "two-jobs", "imports"]
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

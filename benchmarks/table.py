@@ -6,9 +6,9 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.measure import Comparison, ImportTime, StepCost
+from benchmarks.measure import Comparison, ImportTime, StepCost, TwoJobs
 
-Result = Comparison | StepCost | ImportTime
+Result = Comparison | StepCost | ImportTime | TwoJobs
 
 
 def comparison_table(result: Comparison) -> Table:
@@ -54,7 +54,32 @@ def import_table(result: ImportTime) -> Table:
     return table
 
 
-TABLES = {Comparison: comparison_table, StepCost: step_table, ImportTime: import_table}
+def two_jobs_table(result: TwoJobs) -> Table:
+    """A step in either layout, and what carrying requests costs."""
+    table = _seconds_table("PPO as two jobs, one step")
+    table.add_row("one process", f"{median(result.in_process):.2f}", _spread(result.in_process), "", "")
+    aim = verdict(result.ratio, result.aim, at_least=False)
+    table.add_row(
+        "two jobs", f"{median(result.two_jobs):.2f}", _spread(result.two_jobs), f"{result.ratio:.2f} ×", aim
+    )
+    table.add_row(
+        "  of it waiting for the critic", f"{median(result.waits):.2f}", _spread(result.waits), "", ""
+    )
+    for name, seconds in result.round_trips.items():
+        count = result.calls.get(name, 0)
+        spread = f"{min(seconds):.4f} – {max(seconds):.4f}"
+        table.add_row(f"  round trip: {name}, {count} a step", f"{median(seconds):.4f}", spread, "", "")
+    aim = verdict(result.transport_share, result.transport_aim, at_least=False)
+    table.add_row("  all round trips, of a step", "", "", f"{result.transport_share:.1%}", aim)
+    return table
+
+
+TABLES = {
+    Comparison: comparison_table,
+    StepCost: step_table,
+    ImportTime: import_table,
+    TwoJobs: two_jobs_table,
+}
 
 
 def table_of(result: Result) -> Table:

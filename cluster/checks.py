@@ -50,12 +50,22 @@ def partitions() -> list[Partition]:
     """What sinfo lists. Raises Unreachable."""
     answer = queue.run_tool("sinfo", "-h", "-o", "%R|%D|%l|%G|%a")
     if answer.returncode:
-        raise Unreachable(answer.stderr.strip())
+        raise Unreachable(
+            (answer.stderr.strip().splitlines() or [f"sinfo ended with {answer.returncode}"])[-1]
+        )
     rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 4]
     return [
         Partition(name, int(nodes), limit, "" if gres == "(null)" else gres.split("(")[0], state == "up")
         for name, nodes, limit, gres, state in rows
     ]
+
+
+def reachable() -> bool:
+    """Whether jobs can be sent from here: Slurm's commands are there, and its controller answers."""
+    try:
+        return shutil.which("sbatch") is not None and bool(partitions())
+    except Unreachable:
+        return False
 
 
 def check(resources=None, shared: Path | str = ".", probe: bool = True) -> list[Finding]:

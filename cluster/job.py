@@ -92,6 +92,7 @@ class Job:
 
     @property
     def start_estimate(self) -> str:
+        """When the scheduler thinks that a pending job will start, as it writes times; "" where it does not say."""
         return self.status.start
 
     @property
@@ -192,12 +193,15 @@ class Job:
             self.id,
             *([",".join(status.nodes)] if status.nodes else []),
         ]
-        reason = f" ({status.reason})" if status.reason else ""
+        start = f"estimated start {status.start}" if status.start else ""
+        reason = f" ({'; '.join(filter(None, [status.reason, start]))})" if status.reason or start else ""
         return f"<Job {self.name}: {' '.join(parts)}{reason}>"
 
     def _repr_html_(self) -> str:
         status = self.status
-        facts = [self.record.where, f"id {self.id}", ", ".join(status.nodes), status.reason, status.start]
+        facts = [self.record.where, f"id {self.id}", ", ".join(status.nodes), status.reason]
+        if status.start:
+            facts.append(f"estimated start {status.start}")
         if (age := self.heartbeat_age) is not None and not status.state.final:
             facts.append(f"heartbeat {age:.0f} s ago")
         text = " · ".join(html.escape(fact) for fact in facts if fact)

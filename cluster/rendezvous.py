@@ -30,9 +30,14 @@ def attempt() -> str:
 
 def announce(run: Path | str, service: str, **details) -> None:
     """Say where `service` answers, as soon as it does: host, and details such as port=5567."""
-    folder = Path(run) / "job"
-    folder.mkdir(parents=True, exist_ok=True)
-    record.write_json(folder / f"{service}.json", {"host": own_host(), "attempt": attempt(), **details})
+    path = _path(run, service)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record.write_json(path, {"host": own_host(), "attempt": attempt(), **details})
+
+
+def announced(run: Path | str, service: str) -> dict | None:
+    """The service's last announcement, of whatever attempt: for who can tell for itself whether it still answers."""
+    return record.read_json(_path(run, service))
 
 
 def find(
@@ -42,9 +47,9 @@ def find(
 
     Raises NotAnnounced after timeout_s.
     """
-    path, begun = Path(run) / "job" / f"{service}.json", time.monotonic()
+    path, begun = _path(run, service), time.monotonic()
     while True:
-        said = record.read_json(path)
+        said = announced(run, service)
         if said is not None and said["attempt"] == attempt():
             return said
         waited = time.monotonic() - begun
@@ -56,3 +61,7 @@ def find(
         if progress:
             progress(waited)
         time.sleep(_POLL_S)
+
+
+def _path(run: Path | str, service: str) -> Path:
+    return Path(run) / "job" / f"{service}.json"

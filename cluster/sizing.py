@@ -169,3 +169,12 @@ def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> 
                 row | {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "gib": round(need.total, 1)}
             )
     return rows
+
+
+def as_markdown(rows: list[dict]) -> str:
+    """The table's rows as a Markdown table."""
+    lines = ["| model | role | GPUs | TP × PP × DP | GiB on the fullest |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        layout = f"{row['tp']} × {row['pp']} × {row['dp']}"
+        lines.append(f"| {row['model']} | {row['role']} | {row['gpus']} | {layout} | {row['gib']} |")
+    return "\n".join(lines)

@@ -58,7 +58,7 @@ class SlurmBackend:
             entries = [entry for entry in queue.QUEUE.entries(job.id) if entry.comment == job.mark]
         except Unreachable as problem:
             return Status(State.UNKNOWN, f"Slurm does not answer: {problem}")
-        status = _from_queue(entries) if entries else _from_accounting(job, folder)
+        status = _from_queue(entries, folder) if entries else _from_accounting(job, folder)
         if cancelled and status.state != State.PENDING:
             return Status(State.CANCELLED, "cancelled", status.nodes)
         return status
@@ -92,17 +92,27 @@ def first_failure(folder: Path, component: str) -> dict:
     return {}
 
 
-def _from_queue(entries: list[Entry]) -> Status:
+def _taken(folder: Path) -> str:
+    """What the batch script noted when the scheduler ended it: REQUEUED, TIMEOUT or CANCELLED; "" without a note."""
+    path = folder / "taken"
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _from_queue(entries: list[Entry], folder: Path) -> Status:
     """All components together: a hetjob runs when every component runs."""
     states = {entry.state for entry in entries}
     nodes = tuple(host for entry in entries for host in hostlist.expand(entry.nodes))
     reason = next((entry.reason for entry in entries if entry.reason), "")
     start = max(entry.start for entry in entries)
     if states & _WAITING:
+        if "held" in reason.lower():  # by its user, or by Slurm when a node could not start it
+            reason += f"; 'scontrol release {entries[0].job}' lets it go on"
         return Status(State.PENDING, reason, start=start)
     if states & _ACTIVE:
         return Status(State.RUNNING, nodes=nodes)
     ago = min(_seconds_since(entry.end) for entry in entries)
+    if ago < _SETTLE_S and _taken(folder) == "REQUEUED":  # a hetjob's components look cancelled for a moment
+        return Status(State.PENDING, "its node was lost; Slurm is about to queue it again")
     if "CANCELLED" in states and not states & (_FAILURES.keys() - {"COMPLETED", "FAILED"}):
         return Status(State.CANCELLED, "cancelled with scancel", nodes)
     if ago < _SETTLE_S and states & _TAKEN:
@@ -122,8 +132,7 @@ def _from_accounting(job: Record, folder: Path) -> Status:
         state = queue.accounted_state(job.id, job.name.partition("/")[0], job.submitted)
     except Unreachable:
         state = ""
-    if not state and (folder / "taken").exists():  # no accounting, or another job by now
-        state = (folder / "taken").read_text().strip()
+    state = state or _taken(folder)  # no accounting, or another job by now
     if state in _WAITING | _ACTIVE:  # accounting can be minutes late
         return Status(State.UNKNOWN, f"squeue does not know it, and sacct still says {state}")
     return Status(State.CANCELLED, "cancelled with scancel") if state == "CANCELLED" else _failed(state)

@@ -23,6 +23,7 @@ STAGES = {
     "05": ("05_ppo", "PPO"),
     "06": ("06_compare", "compare"),
 }
+FURTHER = {"09": ("09_scale_out", "scale out")}  # beside the way from a model to an aligned one
 PROFILES = ("smoke", "laptop")
 
 
@@ -47,12 +48,12 @@ def build(source: Path, recorded: dict) -> str:
 
 
 def pipeline_map(number: str) -> str:
-    """The stages in order, the current one in bold."""
+    """The stages in order, the current one in bold; what lies beside the way stands at its end."""
     words = [
         f"**{name}**" if stage == number else f"[{name}]({file}.ipynb)"
         for stage, (file, name) in STAGES.items()
     ]
-    return " → ".join(words)
+    return " → ".join(words) + (f" · **{FURTHER[number][1]}**" if number in FURTHER else "")
 
 
 def card(stem: str, recorded: dict) -> str:
@@ -60,6 +61,8 @@ def card(stem: str, recorded: dict) -> str:
     rows = ["# | profile | run time | largest process of the whole tutorial |", "# | --- | --- | --- |"]
     for profile in PROFILES:
         run = recorded[profile]
+        if stem not in run["seconds"]:
+            continue  # not measured with this profile yet
         rows.append(f"# | `{profile}` | {run['seconds'][stem]:.0f} s | {run['peak_memory_gib']:.1f} GiB |")
     return "\n".join(rows).removeprefix("# ")
 
@@ -89,9 +92,13 @@ def main(check: bool) -> int:
 
 
 def record(summary: Path) -> None:
-    """Put a tutorial's summary into recorded.json, under its profile."""
+    """Put a tutorial's summary into recorded.json, under its profile; what it did not run stays as it was."""
     figures = json.loads(summary.read_text())
-    recorded = json.loads((HERE / "recorded.json").read_text()) | {figures["profile"]: figures}
+    recorded = json.loads((HERE / "recorded.json").read_text())
+    before = recorded.setdefault(figures["profile"], {"seconds": {}, "peak_memory_gib": 0.0})
+    figures["seconds"] = before["seconds"] | figures["seconds"]
+    figures["peak_memory_gib"] = max(before["peak_memory_gib"], figures["peak_memory_gib"])
+    before |= figures
     (HERE / "recorded.json").write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
 
 

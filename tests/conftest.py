@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from smoke_jobs import SmokeJobs
 
 # Before torch is imported: these tests hold figures of the CPU, also where a GPU is.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -37,3 +38,30 @@ def formatted(tmp_path_factory) -> Path:
     for split in ("train", "test"):
         format_hh(resolve("sample", "hh", split=split).paths, folder, split)
     return folder
+
+
+# ---- jobs on the smoke model, shared by tests/jobs and tests/two_jobs ----
+
+
+@pytest.fixture(scope="session")
+def jobs(smoke, formatted, tmp_path_factory) -> SmokeJobs:
+    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("jobs"))
+
+
+@pytest.fixture(scope="session")
+def rm(jobs):
+    """A reward model's run; PPO runs after it score with it."""
+    run = jobs.run("rm", "rm")
+    jobs.reward_model = run.path
+    return run
+
+
+@pytest.fixture
+def here():
+    """This process as the only rank, for jobs whose errors a test looks at."""
+    import torch
+
+    from aligner_lib.megatron import parallel
+
+    torch.set_num_threads(1)  # on a busy machine two threads wait for each other at every tiny product
+    parallel.initialize()

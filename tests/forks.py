@@ -52,8 +52,8 @@ def run(work: Callable, *arguments: object, log: Path) -> None:
     finish(start(work, *arguments, log=log), log)
 
 
-def run_ranks(ranks: int, work: Callable, *arguments: object, folder: Path) -> None:
-    """work(*arguments) as so many ranks, with the environment that torchrun gives them; logs go to the folder."""
+def start_ranks(ranks: int, work: Callable, *arguments: object, folder: Path) -> list[BaseProcess]:
+    """Begin work(*arguments) as so many ranks, with the environment that torchrun gives them; logs go to the folder."""
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         address = {
@@ -61,17 +61,29 @@ def run_ranks(ranks: int, work: Callable, *arguments: object, folder: Path) -> N
             "MASTER_PORT": str(port.getsockname()[1]),
             "WORLD_SIZE": str(ranks),
         }
-    logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
-    processes = [
-        start(work, *arguments, log=log, environment=address | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank, log in enumerate(logs)
+    return [
+        start(
+            work,
+            *arguments,
+            log=folder / f"rank{rank}.log",
+            environment=address | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(ranks)
     ]
+
+
+def finish_ranks(processes: list[BaseProcess], folder: Path) -> None:
+    """Wait for the end of all; fails with the log of the first that does not end well, and ends the others."""
     try:
-        for process, log in zip(processes, logs):
-            finish(process, log)
+        for rank, process in enumerate(processes):
+            finish(process, folder / f"rank{rank}.log")
     finally:
         for process in processes:
             process.kill()
+
+
+def run_ranks(ranks: int, work: Callable, *arguments: object, folder: Path) -> None:
+    finish_ranks(start_ranks(ranks, work, *arguments, folder=folder), folder)
 
 
 def until(condition: Callable[[], object], what: str, bound_s: float = BOUND_S):

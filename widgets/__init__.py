@@ -6,6 +6,7 @@
     curves                                  a static figure of finished runs
     explore                                 the same to hover over and zoom into
     show_completions, compare_completions   static tables
+    show_server                             what PPO's critic does in its own job, live
     Recording                               a recorded run, played at any speed
 
 Everything is imported at its first use, so `import widgets` costs nothing.
@@ -27,6 +28,7 @@ _HOMES = {
     "explore": "explorer",
     "show_completions": "tables",
     "compare_completions": "tables",
+    "show_server": "server",
 }
 __all__ = sorted(_HOMES)
 

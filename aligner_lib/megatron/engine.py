@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from aligner_lib.architecture import Architecture
-from aligner_lib.megatron import checkpoint, cpu, parallel
+from aligner_lib.megatron import adam, checkpoint, cpu, parallel
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
 from aligner_lib.store import StoreWriter
 
@@ -68,6 +68,7 @@ class Engine:
         self.module: Transformer = build_model(architecture, numerics)
         self.optimizer = None
         self.steps = 0  # optimiser steps taken
+        self.offloads_adam = False  # whether `rest` puts Adam's moments on the CPU
         self._wrapped = self.module
         if optim is not None:
             with cpu.as_cuda():
@@ -84,6 +85,7 @@ class Engine:
         Returns loss, grad_norm and the loss's metrics, each a mean over the global batch. Raises NonFiniteError.
         """
         assert self.optimizer is not None, "this engine was built to compute only"
+        self._wake()
         with cpu.as_cuda():
             self.module.train()
             self._wrapped.zero_grad_buffer()
@@ -109,6 +111,7 @@ class Engine:
 
     def map(self, micro_batches: Sequence[MicroBatch], function: TokenFunction) -> list[Tensor]:
         """function's result for each of this rank's micro batches, without gradients, on every pipeline stage."""
+        self.rest()
         with cpu.as_cuda(), torch.no_grad():
             self.module.eval()
             results = self._schedule(
@@ -163,10 +166,20 @@ class Engine:
             collect_non_loss_data=collect_non_loss_data,
         )
 
+    def rest(self) -> None:
+        """Make room for inference: with `offloads_adam` the moments wait on the CPU for the next training step."""
+        if self.offloads_adam:
+            adam.to_cpu(self.optimizer.optimizer)
+
+    def _wake(self) -> None:
+        if self.offloads_adam:
+            adam.to_device(self.optimizer.optimizer)
+
     # -- weights --------------------------------------------------------------------------------------------------
 
     def load(self, folder: Path, with_optimizer: bool = False) -> None:
         """Take weights (and optimizer state) from a checkpoint folder."""
+        self._wake()
         checkpoint.load_weights(self.module, Path(folder) / "weights")
         if self.optimizer is not None:
             self.optimizer.reload_model_params()
@@ -176,8 +189,16 @@ class Engine:
                 self.steps = json.loads((Path(folder) / "optimizer" / "steps.json").read_text())
                 _set_adam_steps(self.optimizer.optimizer, self.steps)
 
+    def forget_optimizer(self) -> None:
+        """As before the first step: moments of zero."""
+        self._wake()
+        self.steps = 0
+        adam.forget(self.optimizer.optimizer)
+        _set_adam_steps(self.optimizer.optimizer, 0)
+
     def save(self, folder: Path, with_optimizer: bool = True) -> None:
         """Write this process's share of weights and optimizer state into a folder that all processes write."""
+        self._wake()
         writer = StoreWriter(Path(folder) / "weights", parallel.rank())
         checkpoint.save_weights(self.module, writer)
         writer.flush()

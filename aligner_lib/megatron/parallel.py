@@ -133,6 +133,21 @@ def from_last_stage_object(value: object) -> object:
     return box[0]
 
 
+def leads_replica() -> bool:
+    """Whether this is the first rank of its copy of the model: the one that speaks for it."""
+    return dist.get_rank() == parallel_state.get_model_parallel_src_rank()
+
+
+def from_replica_leader(value: object) -> object:
+    """The value of the first rank of this copy of the model, on all of its ranks."""
+    if tp_size() * pp_size() == 1:
+        return value
+    box = [value]
+    source = parallel_state.get_model_parallel_src_rank()
+    dist.broadcast_object_list(box, src=source, group=parallel_state.get_model_parallel_group())
+    return box[0]
+
+
 def from_first_rank(value: object) -> object:
     """Rank 0's value on every rank (control requests, decisions to stop)."""
     if not dist.is_initialized() or dist.get_world_size() == 1:

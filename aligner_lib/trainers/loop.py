@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from aligner_lib.errors import Interruption, UnmatchedCheckpoint
 from aligner_lib.megatron import parallel
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.store import check_store
@@ -59,52 +61,88 @@ def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) ->
         run.announce_controls(trainer.controls)
     done, changes = _resume(trainer, settings, run)
     saved = done
-    with _stop_signals() as signalled:
-        if done == 0:
-            _log(run, 0, _timed_validation(trainer, 0))
-        while done < settings.max_steps:
-            started = time.perf_counter()
-            metrics = trainer.step(done + 1)
-            done += 1
-            metrics["timers/step_time"] = time.perf_counter() - started
-            last = done == settings.max_steps
-            if last or done % settings.val_check_interval == 0:
-                metrics |= _timed_validation(trainer, done)
-            _log(run, done, metrics)
-            asked = parallel.from_first_rank(run.requests(trainer.controls) if run is not None else None)
-            stop = parallel.from_first_rank(asked.stop or signalled.is_set())
-            for name, value in asked.changes.items():
-                trainer.change(name, value)
-            changes |= asked.changes
-            # a change is saved at once: its request is removed, so a run that died would go on without it
-            due = asked.checkpoint or asked.changes or done % settings.save_interval == 0
-            if last or stop or due:
-                saved = _save(trainer, settings, run, done, changes)
-            if run is not None:
-                run.acknowledge()
-            if stop and not last:
-                where = f"; its checkpoint is of step {saved}" if settings.save_checkpoints else ""
-                return _finish(
-                    run, "stopped", f"stopped after step {done} of {settings.max_steps}, as asked{where}"
-                )
+
+    def asked_to_stop() -> bool:
+        return signalled.is_set() or (run is not None and run.stop_requested)
+
+    def undisturbed(work: Callable[[int], Metrics], step: int) -> Metrics:
+        """The work's figures. When it is interrupted, what was done is saved, and the work is done again."""
+        nonlocal saved
+        while True:
+            try:
+                return work(step)
+            except Interruption as interruption:
+                if saved != done:
+                    saved = _save(trainer, settings, run, done, changes)
+                kept = f", and its checkpoint is of step {saved}" if saved else ""
+                _say(run, f"interrupted after step {done}{kept}: {interruption}")
+                if not interruption.overcome(asked_to_stop):
+                    raise _Stopped from None
+                _say(run, f"going on after step {done}")
+
+    with stop_signals() as signalled:
+        try:
+            if done == 0:
+                _log(run, 0, undisturbed(lambda step: _timed_validation(trainer, step), 0))
+            while done < settings.max_steps:
+                started = time.perf_counter()
+                metrics = undisturbed(trainer.step, done + 1)
+                done += 1
+                metrics["timers/step_time"] = time.perf_counter() - started
+                last = done == settings.max_steps
+                try:
+                    if last or done % settings.val_check_interval == 0:
+                        metrics |= undisturbed(lambda step: _timed_validation(trainer, step), done)
+                finally:
+                    _log(run, done, metrics)  # the step is done, also where its validation is not
+                asked = parallel.from_first_rank(run.requests(trainer.controls) if run is not None else None)
+                stop = parallel.from_first_rank(asked.stop or signalled.is_set())
+                for name, value in asked.changes.items():
+                    trainer.change(name, value)
+                changes |= asked.changes
+                # a change is saved at once: its request is removed, so a run that died would go on without it
+                due = asked.checkpoint or asked.changes or done % settings.save_interval == 0
+                if last or stop or due:
+                    saved = _save(trainer, settings, run, done, changes)
+                if run is not None:
+                    run.acknowledge()
+                if stop and not last:
+                    raise _Stopped
+        except _Stopped:
+            where = f"; its checkpoint is of step {saved}" if settings.save_checkpoints else ""
+            return _finish(
+                run, "stopped", f"stopped after step {done} of {settings.max_steps}, as asked{where}"
+            )
     return _finish(run, "finished", f"{done} steps")
 
 
+class _Stopped(Exception):
+    """Somebody asked for the end."""
+
+
 def _resume(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) -> tuple[int, dict]:
-    """Load the latest checkpoint; returns the steps done and the changes that were asked for in them."""
-    latest = run.folder.latest_checkpoint() if run is not None and settings.resume else None
-    latest = parallel.from_first_rank(latest)
-    if latest is None and settings.must_resume:
+    """Load the newest checkpoint that can be loaded; returns the steps done and the changes that were asked for in them."""
+    there = run.folder.checkpoints() if run is not None and settings.resume else []
+    there = parallel.from_first_rank(there)
+    if not there and settings.must_resume:
         raise FileNotFoundError(
             "there is no checkpoint to resume from: exp_manager.resume_ignore_no_checkpoint=True starts anew"
         )
-    if latest is None:
-        return 0, {}
-    trainer.load(latest)
-    state = json.loads((latest / "trainer.json").read_text())
-    for name, value in state["changes"].items():
-        trainer.change(name, value)
-    return state["step"], state["changes"]
+    for newest in reversed(there):
+        try:
+            trainer.load(newest)
+        except UnmatchedCheckpoint as error:
+            if newest == there[0]:
+                raise
+            _say(run, f"{newest.name} can't be gone on from ({error}): back to an earlier checkpoint")
+            continue
+        state = json.loads((newest / "trainer.json").read_text())
+        if run is not None and newest != there[-1]:
+            run.rewind(state["step"])
+        for name, value in state["changes"].items():
+            trainer.change(name, value)
+        return state["step"], state["changes"]
+    return 0, {}
 
 
 def _save(trainer: Trainer, settings: LoopSettings, run: RunWriter | None, step: int, changes: dict) -> int:
@@ -115,12 +153,12 @@ def _save(trainer: Trainer, settings: LoopSettings, run: RunWriter | None, step:
     parallel.barrier()
     if run is not None:
         (aside / "trainer.json").write_text(json.dumps({"step": step, "changes": changes}))
-        run.accept_checkpoint(aside, step, settings.keep_checkpoints, check=_check_checkpoint)
+        run.accept_checkpoint(aside, step, settings.keep_checkpoints, check=check_checkpoint)
     parallel.barrier()
     return step
 
 
-def _check_checkpoint(folder: Path) -> None:
+def check_checkpoint(folder: Path) -> None:
     for store in {path.parent for path in folder.rglob("*.safetensors")}:
         check_store(store)
 
@@ -136,6 +174,12 @@ def _log(run: RunWriter | None, step: int, metrics: Metrics) -> None:
         run.log(step, metrics)
 
 
+def _say(run: RunWriter | None, line: str) -> None:
+    if run is not None:
+        print(line, file=sys.stderr, flush=True)
+        run.note(line)
+
+
 def _finish(run: RunWriter | None, status: str, message: str) -> str:
     if run is not None:
         run.finish(status, message)
@@ -143,7 +187,7 @@ def _finish(run: RunWriter | None, status: str, message: str) -> str:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """SIGTERM and SIGUSR2 (a scheduler's warnings) ask for a stop as the control file does."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -7,6 +7,8 @@ Algorithm: Ouyang et al. 2022 (arXiv:2203.02155), in NeMo-Aligner's form.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.policy import Policy, selected_logprobs
-from aligner_lib.records import Experience, Rollouts, Scores
+from aligner_lib.records import Experience, Rollouts, Scores, in_order
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.seeds import response_seed
 from aligner_lib.timers import Timers
@@ -83,12 +85,9 @@ class PPOTrainer:
 
         # 1  Rollout: the policy answers this step's prompts.
         picked = global_batch(len(self.train_prompts), step - 1, s.num_rollout_samples, s.seed)
+        prompts = [self.train_prompts[i] for i in picked]
         with timers("rollout_time"):
-            with timers("generate"):
-                rollouts = self._rollout(
-                    [self.train_prompts[i] for i in picked], step, s.rollout_micro_batch_size
-                )
-            scoring = self.critic.infer(rollouts)
+            rollouts, scoring = self._rollout(prompts, step, s.rollout_micro_batch_size, timers)
 
             # 2  Log-probabilities of the responses under the policy and under its reference.
             with timers("logprobs"):
@@ -96,7 +95,7 @@ class PPOTrainer:
             with timers("init_logprobs"):
                 reference_logprobs = self.policy.reference_logprobs(rollouts)
             with timers("critic_wait"):
-                scores = scoring.result()
+                scores = scoring()
 
         # 3  Rewards less the KL penalty become advantages and returns.
         experience, kl, token_rewards = self._experience(rollouts, scores, logprobs, reference_logprobs)
@@ -107,7 +106,7 @@ class PPOTrainer:
 
         # 4  Actor and critic learn from it, one global batch after the other.
         with timers("train_time"):
-            metrics |= self._train(step, experience)
+            metrics |= self._train(step, experience, timers)
         metrics["train_rollouts/kl_coef"] = s.initial_policy_kl_penalty
         metrics["train_rollouts/consumed_samples"] = step * s.num_rollout_samples
         metrics["train_rollouts/epoch"] = step * s.num_rollout_samples / len(self.train_prompts)
@@ -116,8 +115,8 @@ class PPOTrainer:
     def validate(self, step: int) -> dict[str, float]:
         """Rewards on held-out prompts, sampled with the same random numbers at every validation."""
         prompts = self.val_prompts[: self.settings.num_val_samples]
-        rollouts = self._rollout(prompts, 0, self.settings.val_rollout_micro_batch_size)
-        rewards = self.critic.infer(rollouts).result().rewards
+        rollouts, scoring = self._rollout(prompts, 0, self.settings.val_rollout_micro_batch_size, Timers())
+        rewards = scoring().rewards
         self._report("validation", step, rollouts, rewards)
         return rollout_metrics("val_rollouts", rollouts, rewards)
 
@@ -128,17 +127,31 @@ class PPOTrainer:
             self.policy.tokenizer.save(folder)
 
     def load(self, folder: Path) -> None:
+        self.critic.load(folder / "critic")  # first: it may turn out that there is no critic of this step
         self.policy.engine.load(folder, with_optimizer=True)
-        self.critic.load(folder / "critic")
 
     # -- the stages -----------------------------------------------------------------------------------------------
 
-    def _rollout(self, prompts: list[PromptSample], step: int, micro_batch_size: int) -> Rollouts:
-        """This rank's responses. A response's seed is its place in the run, so no layout changes what is drawn."""
-        numbered = list(enumerate(prompts))
-        mine = self._share(numbered)
-        seeds = [response_seed(self.settings.seed, step, number) for number, _ in mine]
-        return self.policy.rollout([prompt.tokens for _, prompt in mine], seeds, micro_batch_size)
+    def _rollout(
+        self, prompts: list[PromptSample], step: int, micro_batch_size: int, timers: Timers
+    ) -> tuple[Rollouts, Callable[[], Scores]]:
+        """This rank's responses, and a call that waits for their scores.
+
+        The critic begins with a batch while the policy writes the next one. A response's seed is its place in the run,
+        so no layout changes what is drawn.
+        """
+        mine = self._share(list(enumerate(prompts)))
+        groups = length_grouped([len(prompt.tokens) for _, prompt in mine], micro_batch_size)
+        batches, scoring = [], []
+        for group in groups:
+            seeds = [response_seed(self.settings.seed, step, mine[i][0]) for i in group]
+            with timers("generate"):
+                batches.append(
+                    self.policy.rollout([mine[i][1].tokens for i in group], seeds, micro_batch_size)
+                )
+            scoring.append(self.critic.infer(batches[-1]))
+        rollouts = in_order(batches, groups, fill=self.policy.tokenizer.pad_id)
+        return rollouts, lambda: in_order([scores.result() for scores in scoring], groups)
 
     def _share(self, items: list) -> list:
         """This rank's items, global batch by global batch: each optimiser step sees the same samples in any layout."""
@@ -171,20 +184,23 @@ class PPOTrainer:
         )
         return experience, kl, rewards
 
-    def _train(self, step: int, experience: Experience) -> dict[str, float]:
+    def _train(self, step: int, experience: Experience, timers: Timers) -> dict[str, float]:
         updates = self.settings.num_rollout_samples // self.settings.global_batch_size
         local_size = experience.size // updates
         warming_up = step <= self.settings.critic_warmup_steps
         done: list[dict[str, float]] = []
+        learning: list[Future[dict[str, float]]] = []
         for update in range(updates):
             number = (step - 1) * updates + update + 1
             batch = experience.rows(torch.arange(update * local_size, (update + 1) * local_size))
-            learning = self.critic.train(batch, self.critic_rate(number))
+            learning.append(self.critic.train(batch, self.critic_rate(number)))
             figures = {} if warming_up else self._train_actor(batch, self.rate(number), number)
-            critic = learning.result()
-            figures |= {"critic/loss": critic["loss"], "critic/grad_norm": critic["grad_norm"]}
-            figures["critic/lr"] = self.critic_rate(number)
-            done.append(figures)
+            done.append(figures | {"critic/lr": self.critic_rate(number)})
+        with timers("critic_wait"):
+            learnt = [critic.result() for critic in learning]
+        if all(learnt):
+            for figures, critic in zip(done, learnt):
+                figures |= {"critic/loss": critic["loss"], "critic/grad_norm": critic["grad_norm"]}
         means = {name: sum(figures[name] for figures in done) / updates for name in done[0]}
         if not warming_up:
             means["train_optim/first_ppo_ratio"] = done[0]["train_optim/ppo_ratio"]

@@ -18,10 +18,11 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
+layout = "in-process"  # in-process: one job · two-jobs: critic and reward model in a job of their own
 
 # %%
 from aligner_lib.workspace import Workspace
-from widgets import Monitor, curves, show_completions
+from widgets import Monitor, curves, show_completions, show_server
 
 lab = Workspace(out, profile, dataset, where)
 
@@ -85,8 +86,21 @@ plt.show()
 # %% [markdown]
 # ## The run
 #
-# In this process layout all four models live in one job: the actor beside its reference (one module, two sets of
-# weights), the critic beside the reward model. On a cluster the two pairs are two jobs; the trainer does not notice.
+# Four models take part: the actor beside its reference (one module, two sets of weights), and the critic beside the
+# reward model. With `layout = "in-process"` one job holds both pairs; with `"two-jobs"` each pair is a job, as on a
+# cluster. The trainer does not notice.
+#
+# ```
+#   actor's job                                            critic's job
+#   ┌──────────────────────────────┐   responses, batch    ┌──────────────────────────────┐
+#   │ generate ─▶ log π, log π_ref │ ─────────────────────▶│ values  ⇄  reward model      │
+#   │     ▲                        │◀───────────────────── │ (one module, weights swapped)│
+#   │     │                        │   rewards, values     │                              │
+#   │ train the actor              │ ─────────────────────▶│ train the critic             │
+#   └──────────────┬───────────────┘   advantages, returns └──────────────┬───────────────┘
+#                  ▼                                                      ▼
+#             runs/ppo                                            runs/ppo-critic
+# ```
 
 # %%
 from aligner_lib.config import compose
@@ -98,7 +112,9 @@ print("tokens a response ", config.model.ppo.length_params.max_length)
 print("KL penalty        ", config.trainer.ppo.initial_policy_kl_penalty)
 
 # %%
-job = lab.submit("ppo")
+job = lab.submit_ppo(layout)
+if layout == "two-jobs":
+    show_server(lab.critic_of("ppo"))  # what the critic's server does, while the actor trains
 monitor = Monitor(lab.run("ppo"), job=job)
 display(monitor)
 await monitor

@@ -11,6 +11,7 @@ sys.path[:0] = [str(TESTS / "cluster"), str(TESTS / "jobs")]  # processes_help, 
 
 from slurm_cluster import SlurmCluster, missing_tools, names_resolve
 from smoke_jobs import SmokeJobs
+from survivors import run_here
 
 HERE = Path(__file__).parent
 
@@ -73,6 +74,12 @@ def accounts(accounting_cluster, monkeypatch):
 def jobs(smoke, formatted, tmp_path_factory) -> SmokeJobs:
     """Short jobs of the real trainers on the smoke model."""
     return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("jobs"))
+
+
+@pytest.fixture(scope="session")
+def rm(jobs):
+    """A reward model's run, beside this process; PPO scores with it."""
+    jobs.reward_model = run_here(jobs, "rm", "rm").path
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """A real Slurm cluster on this machine, in a temporary folder: started by pid, ended by pid, no systemd.
 
+ReturnToService=1, so that a node which a test sets down stays down: else Slurm starts the job there again at once, finds
+the processes of the attempt before, and holds the job ("launch failed requeued held").
+
 Four nodes n1 … n4 of eight (pretended) CPUs and GPUs share 127.0.0.1. See ../shared/facts/slurm-on-one-machine.md
 for what each odd line of the configuration is for.
 """
@@ -50,7 +53,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-ReturnToService=2
+ReturnToService=1
 SlurmdTimeout=10
 KillWait=5
 OverTimeLimit=0
@@ -269,12 +272,9 @@ class SlurmCluster:
 
 @contextlib.contextmanager
 def names_resolve():
-    """The nodes' names in /etc/hosts while the cluster runs: MASTER_ADDR is one of them."""
+    """The nodes' names in /etc/hosts while the cluster runs: MASTER_ADDR is one of them. Each session has its line."""
     hosts = Path("/etc/hosts")
-    line = f"127.0.0.1 {' '.join(NODES)} # aligner tests\n"
-    before = hosts.read_text()
-    if line not in before:
-        hosts.write_text(before.rstrip("\n") + "\n" + line)
+    line = f"127.0.0.1 {' '.join(NODES)} # aligner tests, process {os.getpid()}\n"
+    hosts.write_text(hosts.read_text().rstrip("\n") + "\n" + line)
     yield
-    if line not in before:
-        hosts.write_text(hosts.read_text().replace(line, ""))
+    hosts.write_text(hosts.read_text().replace(line, ""))

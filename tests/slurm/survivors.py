@@ -10,15 +10,17 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 from processes_help import until
 from smoke_jobs import SmokeJobs, steps
 
+from aligner_lib.runs import RunFolder
 from cluster import Job, Resources, State, processes, submit
 
-BOUND_S = 240
+BOUND_S = 600  # nothing takes so long, except on a machine that is busy with something else
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # figures that are compared to the bit must be summed alike
 
 
@@ -29,12 +31,13 @@ def command(jobs: SmokeJobs, kind: str, run: str, **more: object) -> list[str]:
 
 
 class Survivor:
-    """A real SFT run on Slurm, and what was seen of it on the way."""
+    """A real run on Slurm, and what was seen of it on the way."""
 
-    def __init__(self, jobs: SmokeJobs, name: str, resources: Resources):
-        self.run = jobs.run_folder(name)
+    def __init__(self, run: RunFolder, kind: str, commands, resources):
+        """commands, resources: what `submit` takes; kind: sft or ppo, whose process is frozen."""
+        self.run, self.kind = run, kind
         self.submitted = time.time()
-        self.job: Job = submit(command(jobs, "sft", name), self.run.path, "slurm", resources, env=ONE_THREAD)
+        self.job: Job = submit(commands, run.path, "slurm", resources, env=ONE_THREAD)
         self.started = float("inf")  # unix seconds; when the trainer's process began
         self.seen: set[State] = set()
 
@@ -43,11 +46,15 @@ class Survivor:
         path = self.job.folder / "batch.log"
         return path.read_text() if path.exists() else ""
 
-    def freeze_after(self, step: int) -> bool:
-        """True once the trainer has done the step and stands still. Raises JobFailed when it never will."""
+    def comes_to(self, condition: Callable[[], object]) -> bool:
+        """Whether the condition is true by now. Raises JobFailed when the job has failed."""
         if self.has_ended():
             self.job.wait()
-        if (steps(self.run) or [0])[-1] < step:
+        return bool(condition())
+
+    def freeze_after(self, step: int) -> bool:
+        """True once the trainer has done the step and stands still. Raises JobFailed when it never will."""
+        if not self.comes_to(lambda: (steps(self.run) or [0])[-1] >= step):
             return False
         for process in self._trainers():
             self.started = process.create_time()
@@ -56,8 +63,12 @@ class Survivor:
 
     def thaw(self) -> None:
         for process in self._trainers():
-            with contextlib.suppress(psutil.NoSuchProcess):  # Slurm may have killed it meanwhile
+            with contextlib.suppress(psutil.Error):  # Slurm may have killed it meanwhile
                 process.send_signal(signal.SIGCONT)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return until(lambda: self.job.nodes, "the nodes")  # Slurm may be slow to answer
 
     def is_being_preempted(self, slurm) -> bool:
         return "PreemptTime=2" in slurm.tool("scontrol", "show", "job", self.job.id)
@@ -67,8 +78,13 @@ class Survivor:
         return self.job.state.final
 
     def _trainers(self) -> list[psutil.Process]:
-        mine = processes.of_job(str(self.job.folder))
-        return [process for process in mine if process.name().startswith("python")]
+        return [process for process in processes.of_job(str(self.job.folder)) if self._trains(process)]
+
+    def _trains(self, process: psutil.Process) -> bool:
+        try:
+            return process.name().startswith("python") and self.kind in process.cmdline()
+        except psutil.Error:  # gone meanwhile
+            return False
 
 
 def until_all(survivors, condition, what: str) -> None:
@@ -82,10 +98,10 @@ def until_all(survivors, condition, what: str) -> None:
     until(done, what, BOUND_S)
 
 
-def run_here(jobs: SmokeJobs, kind: str, run: str):
+def run_here(jobs: SmokeJobs, kind: str, run: str, **more: object) -> RunFolder:
     """The same job in one process beside this one."""
     folder = jobs.run_folder(run)
-    submit(command(jobs, kind, run), folder.path, "local", env=ONE_THREAD).wait(BOUND_S)
+    submit(command(jobs, kind, run, **more), folder.path, "local", env=ONE_THREAD).wait(BOUND_S)
     return folder
 
 

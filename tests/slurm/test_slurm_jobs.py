@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,28 @@ def test_a_pending_job_says_why(slurm, run):
     until(lambda: job.reason, "a reason")
     assert job.state == State.PENDING
     assert job.cancel() == State.CANCELLED
+
+
+def test_a_held_job_says_how_to_let_it_go(slurm, run):
+    job = submit(["true"], run, "slurm", SHORT.but(sbatch={"hold": True}))
+    until(lambda: "scontrol release" in job.reason, "the cure")
+    assert job.state == State.PENDING
+    slurm.tool(*job.reason.split("'")[1].split())
+    assert job.wait(BOUND_S) == State.FINISHED
+
+
+def test_a_job_that_waits_for_nodes_says_when_it_will_start(slurm, run, tmp_path):
+    """Behind a job that has all nodes for ten minutes."""
+    whole = Resources(nodes=4, exclusive=True, time="10")
+    first = submit(trainer(run, 2, "--gate", tmp_path / "never", 1), run, "slurm", whole)
+    until(lambda: first.state == State.RUNNING, "the first job's start")
+    second = submit(["true"], tmp_path / "second", "slurm", whole)
+    estimate = until(lambda: second.start_estimate, "an estimate")
+    minutes = (datetime.fromisoformat(estimate) - datetime.now()).total_seconds() / 60
+    assert 8 < minutes < 11
+    assert second.status.reason in ("Resources", "Priority")
+    assert f"estimated start {estimate}" in second._repr_html_()
+    second.cancel()
 
 
 def test_the_notebook_kernels_variables_stay_behind(slurm, run, monkeypatch):

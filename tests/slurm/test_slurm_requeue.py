@@ -1,4 +1,4 @@
-"""A run survives: time limits, preemption, nodes that go down. It ends with the losses of an unbroken run."""
+"""Requeues by hand, and what accounting says of a lost node; test_slurm_training has the other ways to survive."""
 
 from processes_help import until
 from runs_help import last_step, losses, trainer, unbroken_losses
@@ -46,34 +46,6 @@ def test_requeues_are_bounded(slurm, run, tmp_path):
     assert job.wait(BOUND_S) == State.FINISHED  # the command itself ended well, with a checkpoint
     assert "max_requeues" in job.reason
     assert last_step(run) == 2
-
-
-def test_a_node_that_is_set_down_requeues_the_run_elsewhere(slurm, run, tmp_path):
-    gate = tmp_path / "gate"
-    job = submit(trainer(run, 6, "--gate", gate, 3), run, "slurm", Resources(nodes=2, time="5"))
-    until(lambda: last_step(run) == 3, "step 3")
-    until(lambda: len(job.nodes) == 2, "the nodes")
-    lost = job.nodes[0]
-    slurm.set_node(lost, "down")
-    gate.touch()
-    seen = follow(job, lambda: job.state.final)
-    assert job.wait(BOUND_S) == State.FINISHED
-    assert losses(run) == unbroken_losses(6)
-    assert State.FAILED not in seen and State.CANCELLED not in seen
-
-
-def test_a_node_that_dies_requeues_the_run_elsewhere(slurm, run, tmp_path):
-    """The node's daemon and all of its processes vanish, as with a power cut."""
-    gate = tmp_path / "gate"
-    job = submit(trainer(run, 6, "--gate", gate, 3), run, "slurm", Resources(nodes=1, time="5"))
-    until(lambda: last_step(run) == 3, "step 3")
-    (lost,) = until(lambda: job.nodes, "the node")
-    slurm.power_cut(lost, job.id)
-    gate.touch()
-    seen = follow(job, lambda: job.state.final)
-    assert job.wait(BOUND_S) == State.FINISHED
-    assert losses(run) == unbroken_losses(6)
-    assert State.FAILED not in seen
 
 
 def test_with_accounting_a_lost_node_is_no_failure_either(accounts, run, tmp_path):

@@ -9,7 +9,7 @@ from survivors import BOUND_S, ONE_THREAD, Survivor, command, preemptor, run_her
 
 from cluster import JobFailed, Resources, State, submit
 
-FAULTS = ("time_limit", "preempted", "lost_node")
+FAULTS = ("time_limit", "preempted", "lost_node", "power_cut")
 
 
 @pytest.fixture(scope="module")
@@ -22,28 +22,34 @@ def unbroken(jobs):
 def survived(whole_module, jobs, tmp_path_factory):
     """A run for each fault, all at once: most of the time goes into Slurm's own waiting."""
     slurm = whole_module
+    elsewhere = Resources(time="30", exclusive=True, sbatch={"exclude": "n1"})
     shares = {
         # Slurm looks at limits twice a minute: the notice comes after 40 to 70 s, and the end is far off.
         "time_limit": Resources(time="5", signal_delay_s=260, sbatch={"nodelist": "n1"}),
         "preempted": Resources(time="30", exclusive=True, partition="debug", sbatch={"nodelist": "n4"}),
-        "lost_node": Resources(time="30", sbatch={"exclude": "n1,n4"}),
+        "lost_node": elsewhere,
+        "power_cut": elsewhere,
     }
     deaf = ["bash", "-c", "trap '' TERM; while true; do sleep 1; done"]
     missed = submit(
         deaf, jobs.out / "deaf", "slurm", Resources(time="1", signal_delay_s=30, sbatch={"nodelist": "n1"})
     )
-    runs = {fault: Survivor(jobs, fault, share) for fault, share in shares.items()}
+    runs = {
+        fault: Survivor(jobs.run_folder(fault), "sft", command(jobs, "sft", fault), share)
+        for fault, share in shares.items()
+    }
     until_all(runs.values(), lambda run: run.freeze_after(5), "step 5 of each")
 
-    (lost,) = runs["lost_node"].job.nodes
+    (lost,), (dark,) = (runs[fault].nodes for fault in ("lost_node", "power_cut"))
     slurm.set_node(lost, "down")
+    slurm.power_cut(dark, runs["power_cut"].job.id)
     urgent = preemptor(runs["preempted"], "n4", tmp_path_factory.mktemp("urgent"))
     until(lambda: runs["preempted"].is_being_preempted(slurm), "the preemption")
     runs["preempted"].thaw()
     until(lambda: "the scheduler gave notice" in runs["time_limit"].batch_log, "the notice", BOUND_S)
     runs["time_limit"].thaw()
     until_all(runs.values(), Survivor.has_ended, "the end of each")
-    return SimpleNamespace(runs=runs, lost=lost, urgent=urgent, missed=missed)
+    return SimpleNamespace(runs=runs, lost=lost, dark=dark, urgent=urgent, missed=missed)
 
 
 def test_two_nodes_with_two_ranks_each_learn_what_one_process_learns(slurm, jobs, unbroken):
@@ -84,7 +90,7 @@ def test_it_never_looked_failed(survived, fault):
 
 def test_the_first_metric_waits_for_little_but_the_trainers_own_imports(survived):
     """The trainer's process is there within 5 s of `submit`; what follows is its own loading."""
-    first_attempts = [survived.runs[fault] for fault in ("preempted", "lost_node")]
+    first_attempts = [survived.runs[fault] for fault in FAULTS if fault != "time_limit"]
     assert 0 < min(run.started - run.submitted for run in first_attempts) < 5
 
 
@@ -103,6 +109,13 @@ def test_the_run_that_lost_its_node_went_on_another(survived):
         line.split()[-1] for line in survived.runs["lost_node"].batch_log.splitlines() if " on n" in line
     ]
     assert nodes[0] == survived.lost != nodes[1]
+
+
+def test_a_power_cut_leaves_no_word_and_the_run_goes_on_elsewhere(survived):
+    """The node's daemon and all of its processes vanish; half a minute later Slurm notices."""
+    starts = [line for line in survived.runs["power_cut"].batch_log.splitlines() if "attempt" in line]
+    assert starts[0].endswith(f" on {survived.dark}") and not starts[1].endswith(f" on {survived.dark}")
+    assert "queued again" not in survived.runs["power_cut"].batch_log
 
 
 def test_a_trainer_that_misses_the_limit_fails_with_the_cure(survived):

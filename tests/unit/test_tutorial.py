@@ -113,6 +113,13 @@ def test_a_kernel_that_dies_is_a_failure_like_any_other(tmp_path, capsys):
     assert (tmp_path / "out" / "report.html").exists()
 
 
+def test_notebooks_beside_the_way_run_when_they_are_named(tmp_path):
+    for name in ("06_last", "09_beside"):
+        (tmp_path / f"{name}.ipynb").touch()
+    assert [n.name for n in tutorial.choose(tmp_path)] == ["06_last"]
+    assert [n.name for n in tutorial.choose(tmp_path, "9")] == ["09_beside"]
+
+
 def test_only_chooses_by_number_and_names_what_there_is(notebooks):
     assert [n.name for n in tutorial.choose(notebooks)] == ["00_start", "01_next", "02_last"]
     assert [n.name for n in tutorial.choose(notebooks, "2,00")] == ["00_start", "02_last"]

@@ -42,6 +42,12 @@ class SmokeJobs:
     def log(self, run: str) -> Path:
         return self.out / f"{run}.log"
 
+    def logs(self, run: str) -> Path:
+        """A folder for the logs of a run's ranks."""
+        folder = self.out / f"{run}_logs"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def _sft(self) -> dict[str, object]:
         return {
             "model.restore_from_path": f"'{self.model}'",

@@ -1,0 +1,12 @@
+"""PPO as two jobs: the actor and its reference in one, the critic and the reward model in the other.
+
+    trainers.ppo ── CriticService ── client ── link ── pytriton_client
+                                                             ║  gRPC
+    critic.InProcessCritic ── worker ── server ──── pytriton_server
+
+    wire      records as named arrays, and what may not cross
+    address   where a server answers, and the token that opens it
+    job       `aligner serve-critic` and `aligner serve-rm`
+
+docs/two-jobs.md tells the whole story. Only the two pytriton modules know PyTriton.
+"""

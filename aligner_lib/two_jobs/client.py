@@ -1,0 +1,290 @@
+"""The actor's side: a CriticService whose critic, and reward model, are other jobs.
+
+Every rank makes one and calls it alike. Scores are asked for by the first rank of each model replica; whatever changes
+the critic goes through the first rank of all, which numbers the train steps and keeps those that no checkpoint of the
+critic's holds yet. So a critic that was killed and started again is brought back to where it was, to the bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
+from aligner_lib.megatron import parallel
+from aligner_lib.records import Experience, Rollouts, Scores, in_order
+from aligner_lib.two_jobs import kept, wire
+from aligner_lib.two_jobs.line import Line
+from aligner_lib.two_jobs.link import Link, Lost, Where
+from aligner_lib.two_jobs.pytriton_client import Unreachable
+from aligner_lib.two_jobs.refusal import Behind, Refusal, from_words
+
+SLICE_S = (
+    5.0  # how long the first rank tries to reach a server before it tells the other ranks that it still waits
+)
+RETRY_S = 0.5
+SAY_S = 10.0  # between two lines that say so
+
+
+class CriticAway(Interruption):
+    """A server can't be reached, or has not taken the train steps that it should have: nothing was changed."""
+
+    def __init__(self, reason: str, critic: RemoteCritic):
+        super().__init__(reason)
+        self._critic = critic
+
+    def overcome(self, stop: Callable[[], bool]) -> bool:
+        return self._critic.come_back(stop)
+
+
+class Later(Future):
+    """A result that every rank fetches at the same place: fetching it, ranks tell each other."""
+
+    def __init__(self, fetch: Callable[[], object]):
+        super().__init__()
+        self._fetch = fetch
+
+    def result(self, timeout: float | None = None):
+        if not self.done():
+            self.set_result(self._fetch())
+        return super().result()
+
+
+class RemoteCritic:
+    """See CriticService. Making one waits for the servers."""
+
+    def __init__(
+        self, critic: Where, reward_model: Where | None, run: Path, timeout_s: float, pad_to: int | None
+    ):
+        """run: the actor's run folder. timeout_s: how long to wait for a server. pad_to: pad_to_length."""
+        self.run, self.timeout_s, self.pad_to = str(Path(run).absolute()), timeout_s, pad_to
+        actor = parallel.from_first_rank(f"{self.run}#{time.time_ns():x}")
+        self.critic = Link(critic, actor)
+        self.links = [self.critic] + ([Link(reward_model, actor)] if reward_model else [])
+        self.statuses: dict[Link, dict] = {}
+        self.updates = 0  # train steps that were asked for
+        self.saved = 0  # … of which the critic's last checkpoint holds so many
+        self.kept: list[kept.Step] = []  # … and these it does not (on the first rank)
+        self._begun = False
+        self._line = Line()
+        self.about = self._reach(lambda _: None)
+
+    # -- CriticService --------------------------------------------------------------------------------------------
+
+    def infer(self, rollouts: Rollouts) -> Future[Scores]:
+        self._begin()
+        calls = []
+        if parallel.leads_replica():
+            arrays = wire.pack_tokens(rollouts, wire.padded_length(rollouts.tokens.shape[1], self.pad_to))
+            calls = [link.call("infer", arrays, updates=self.updates) for link in self.links]
+        return Later(lambda: self._scores(rollouts, calls))
+
+    def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
+        self._begin()
+        whole = _joined(parallel.gather_over_dp(experience))
+        self.updates += 1
+        asked = None
+        if parallel.is_first_rank():
+            self.kept.append(kept.Step(self.updates, whole, lr))
+            asked = self._line.put(lambda step=self.kept[-1]: self._train(step))
+        return Later(lambda: self._told(lambda: _or_nothing(asked)))
+
+    def save(self, folder: Path) -> None:
+        """The critic saves in its own run folder; here it is noted which of its checkpoints belongs to the actor's.
+
+        A critic that is away saves nothing: then the train steps that it lacks are written down here.
+        """
+        self._begin()
+        self._told(self._save)
+        if parallel.is_first_rank():
+            kept.write(folder, self.updates, self.saved, self.kept)
+
+    def load(self, folder: Path) -> None:
+        """Raises UnmatchedCheckpoint when the critic no longer has the checkpoint that belongs to this one."""
+        if not kept.is_there(folder):
+            raise UnmatchedCheckpoint(
+                f"{folder} holds a critic that was trained in the actor's process: leave remote_critic_rm out, or "
+                "start a new run"
+            )
+        self.updates, self.saved, self.kept = kept.read(folder)
+        self._begun = True
+        self._reach(lambda _: self._go_back_to(self.saved))
+        self.come_back()
+
+    # -- when a server was away -----------------------------------------------------------------------------------
+
+    def come_back(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for the servers, and bring the critic to where the actor is; False when `stop` says so (on the first rank).
+
+        Raises UserError after `timeout_s`.
+        """
+        return self._reach(self._catch_up, stop) is not None
+
+    def _reach(self, work: Callable[[dict], object], stop: Callable[[], bool] = lambda: False) -> dict | None:
+        """Connect where scores are asked for, and do `work`, given the critic's status, on the first rank.
+
+        Tried again until the bound; every few seconds the ranks tell each other that they still wait. Returns the
+        status; None when `stop` says so first.
+        """
+        started, said = time.monotonic(), -SAY_S
+        while True:
+            status, reason, stopped = self._told(lambda: (*self._attempt(work), stop()))
+            reason = reason or self._others_connect()
+            if reason is None:
+                return status
+            if stopped:
+                return None
+            waited = time.monotonic() - started
+            if waited > self.timeout_s:
+                raise UserError(
+                    f"{reason}, and {self.timeout_s:.0f} s are over (remote_critic_rm.timeout): check that "
+                    f"`aligner serve-critic` (or serve-rm) runs there, that ip and port are the ones that it names, and "
+                    "that no firewall is between; then start the same command again"
+                )
+            if waited - said >= SAY_S and parallel.is_first_rank():
+                said = waited
+                _say(f"waiting, {waited:.0f} s of at most {self.timeout_s:.0f} s: {reason}")
+
+    def _attempt(self, work: Callable[[dict], object]) -> tuple[dict, str | None]:
+        """The critic's status; or why it does not go on, after trying for a few seconds."""
+        until = time.monotonic() + SLICE_S
+        while True:
+            try:
+                for link in self.links:
+                    at = link.where
+                    if link.lost:
+                        link.connect()
+                    status = link.ask("checkpoint", wire.text(self._request("begin"), "request"))
+                    self.statuses[link] = status
+                at = self.critic.where
+                work(self.statuses[self.critic])
+                return self.statuses[self.critic], None
+            except (Unreachable, Lost, Behind) as error:
+                if time.monotonic() > until:
+                    return {}, f"{at} {error}"
+                time.sleep(RETRY_S)
+
+    def _others_connect(self) -> str | None:
+        """The first ranks of the other replicas connect, too; why not, on every rank."""
+        reason = None
+        if parallel.leads_replica():
+            for link in self.links:
+                try:
+                    if link.lost:
+                        link.connect()
+                except Unreachable as error:
+                    reason = f"{link.where} {error}"
+        reasons = parallel.gather_over_dp(parallel.from_replica_leader(reason))
+        return next(filter(None, reasons), None)
+
+    def _catch_up(self, status: dict) -> None:
+        """Give the critic the train steps that it has not taken."""
+        has, first = status["updates"], self.updates + 1 - len(self.kept)
+        if not first - 1 <= has <= self.updates:
+            raise UserError(
+                f"{self.critic.where} came back with {has} train steps, and the actor can give it those after "
+                f"{first - 1}: its run folder is not the one that it had; start it with its own --run again"
+            )
+        missing = [step for step in self.kept if step.number > has]
+        if missing:
+            _say(f"{self.critic.where} takes train steps {missing[0].number} to {missing[-1].number} again")
+        for step in missing:
+            self._train(step)
+
+    # -- on the first rank ----------------------------------------------------------------------------------------
+
+    def _train(self, step: kept.Step) -> dict[str, float]:
+        return self.critic.ask(
+            "train", wire.pack_experience(step.experience), number=step.number, lr=step.lr.hex()
+        )
+
+    def _save(self) -> None:
+        request = self._request("save") | {"updates": self.updates, "previous": self.saved}
+        try:
+            self._line.put(lambda: self.critic.ask("checkpoint", wire.text(request, "request"))).result()
+        except (Lost, Behind):
+            return
+        self.saved, self.kept = self.updates, []
+
+    def _go_back_to(self, updates: int) -> None:
+        """Have the critic load one of its checkpoints (0: what it began with)."""
+        request = self._request("load") | {"updates": updates}
+        try:
+            self.critic.ask("checkpoint", wire.text(request, "request"))
+        except Behind:
+            raise
+        except Refusal as error:
+            raise UnmatchedCheckpoint(f"{self.critic.where}: {error}") from None
+
+    def _request(self, kind: str) -> dict:
+        return {"kind": kind, "actor": self.critic.actor, "actor_run": self.run}
+
+    # -- on every rank --------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """A run that starts anew starts with the critic as it was at first."""
+        if not self._begun:
+            self._begun = True
+            self._reach(lambda _: self._go_back_to(0))
+
+    def _scores(self, rollouts: Rollouts, calls: list[Future]) -> Scores:
+        outcome = parallel.from_replica_leader(self._fetched(rollouts, calls) if calls else None)
+        for problem in parallel.gather_over_dp(None if isinstance(outcome, Scores) else outcome):
+            if isinstance(problem, UserError):
+                raise problem
+            if problem is not None:
+                raise CriticAway(problem, self)
+        return outcome
+
+    def _fetched(self, rollouts: Rollouts, calls: list[Future]) -> Scores | UserError | str:
+        """The scores, an error that ends the run, or why the critic is away."""
+        gives = [("rewards", "values")] if len(self.links) == 1 else [("values",), ("rewards",)]
+        parts = []
+        for link, call, names in zip(self.links, calls, gives):
+            try:
+                arrays = link.wait_for(call)
+                if problem := arrays["problem"].reshape(-1)[0].decode():
+                    raise from_words(problem)
+                parts.append(wire.unpack_scores(arrays, rollouts, names))
+            except (Lost, Behind) as error:
+                return f"{link.where} {error}"
+            except UserError as error:
+                return UserError(f"{link.where}: {error}")
+        return Scores(rewards=parts[-1].rewards, values=parts[0].values)
+
+    def _told(self, work: Callable[[], object]):
+        """work's result on the first rank, on every rank; an error of the user's is raised on every rank, too."""
+        result, error = None, None
+        if parallel.is_first_rank():
+            try:
+                result = work()
+            except UserError as raised:
+                error = raised
+        result, error = parallel.from_first_rank((result, error))
+        if error is not None:
+            raise error
+        return result
+
+
+def _joined(parts: list[Experience]) -> Experience:
+    """The replicas' parts of a global batch, one after the other."""
+    ends = [0]
+    for part in parts:
+        ends.append(ends[-1] + part.size)
+    return in_order(parts, [list(range(start, end)) for start, end in itertools.pairwise(ends)])
+
+
+def _or_nothing(asked: Future | None) -> dict[str, float]:
+    """A train step's metrics; none when the critic went away: it takes the step when it is back."""
+    try:
+        return asked.result()
+    except (Lost, Behind):
+        return {}
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,133 @@
+"""`aligner serve-critic` and `aligner serve-rm`: a server from its settings, to its end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from aligner_lib.errors import UserError
+from aligner_lib.run_writer import RunWriter
+from aligner_lib.runs import RunFolder
+from aligner_lib.two_jobs import address, wire
+from aligner_lib.two_jobs.presence import Ended, Presence
+from aligner_lib.two_jobs.pytriton_server import (
+    Endpoint,
+    PyTritonServer,
+    check_numpy,
+    check_port,
+    end_leftovers,
+)
+from cluster.record import write_json
+
+SERVICES = {"critic": "critic", "reward_server": "reward_model"}  # kind of job → what it announces itself as
+
+
+def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
+    """Serve (`critic` or `reward_server`) until the actor is done. This process is one rank; the first one listens."""
+    from aligner_lib.jobs import Explained, join_processes, say_on_first
+
+    settings = config.trainer.ppo if kind == "critic" else config.inference
+    host = address.listening_address(settings.address)
+    check_numpy()
+    folder = RunFolder(config.exp_manager.explicit_log_dir)
+    if int(os.environ.get("RANK", 0)) == 0 and folder.status != "running":
+        end_leftovers(folder.path)
+        check_port(host, settings.port)  # said before anything is loaded
+    join_processes(config)
+    from aligner_lib.assemble import serving
+    from aligner_lib.megatron import parallel
+    from aligner_lib.trainers.loop import stop_signals
+    from aligner_lib.two_jobs.server import Desk, serve
+
+    say = say_on_first()
+    prepared, ended = serving(kind, config), None
+    with ExitStack() as stack:
+        stack.enter_context(Explained(kind, config))
+        latest = parallel.from_first_rank(folder.latest_checkpoint() if kind == "critic" else None)
+        if not parallel.is_first_rank():
+            with stop_signals():  # the first rank decides when it is over
+                serve(_worker(prepared, latest), None, None)
+            return folder
+        run = stack.enter_context(_writer(folder, kind, config, profile, prepared))
+        run.start(int(latest.name.removeprefix("step_")) if latest else 0, tensorboard=False)
+        worker = _worker(prepared, latest)
+        about = prepared.about | {"run": str(folder.path.absolute())}
+        presence = Presence(settings.actor_timeout)
+        desk = Desk(_shelf(kind, run, config), presence, prepared.vocab_size, about)
+        listening = _listen(SERVICES[kind], desk, host, settings.port, folder)
+        stack.callback(listening.stop)
+        stack.callback(desk.close, "it has ended")
+        say(f"{kind} serves at {host}:{settings.port}, {folder.path}")
+        with stop_signals() as signalled:
+            ended = serve(worker, desk, _watch(run, desk, listening, signalled.is_set))
+        write_json(run.path / "status.json", desk.status() | {"doing": ended.status})
+        run.finish(ended.status, ended.message)
+    say(f"{ended.status}: {ended.message}")
+    if ended.status == "failed":
+        raise UserError(ended.message)
+    return folder
+
+
+def _worker(prepared, latest: Path | None):
+    worker = prepared.make()
+    if latest is not None:
+        worker.load(latest)
+    return worker
+
+
+def _shelf(kind: str, run: RunWriter, config: DictConfig):
+    from aligner_lib.two_jobs.shelf import Shelf
+
+    if kind != "critic":
+        return None
+    return Shelf(run, keep=max(config.exp_manager.checkpoint_callback_params.save_top_k, 1))
+
+
+def _listen(service: str, desk, host: str, port: int, folder: RunFolder) -> PyTritonServer:
+    """Open the server, and say where it is."""
+    answers = {"infer": desk.answer_infer, "status": desk.answer_status}
+    if desk.shelf is not None:
+        answers |= {"train": desk.answer_train}
+    answers |= {"checkpoint": desk.answer_checkpoint}
+    endpoints = [Endpoint(name, wire.SIGNATURES[name], answer) for name, answer in answers.items()]
+    token = address.new_token(folder.path)
+    listening = PyTritonServer(host, port, token, folder.path, endpoints)
+    try:
+        listening.start()
+    except BaseException:
+        listening.stop()
+        raise
+    address.publish(folder.path, service, host, port, token)
+    return listening
+
+
+def _watch(run: RunWriter, desk, listening, signalled: Callable[[], bool]) -> Callable[[], Ended | None]:
+    """What is looked at between two orders; the status goes to the run folder, for those who watch."""
+    written = 0.0
+
+    def is_over() -> Ended | None:
+        nonlocal written
+        if time.monotonic() - written > 1.0:
+            written = time.monotonic()
+            write_json(run.path / "status.json", desk.status())
+        if problem := listening.problem():
+            return Ended(
+                "failed", f"{problem}: start the same command again, and the actor goes on", save=False
+            )
+        if run.stop_requested or signalled():
+            return Ended("stopped", f"stopped after {desk.updates} train steps, as asked", save=True)
+        return desk.presence.verdict()
+
+    return is_over
+
+
+def _writer(folder: RunFolder, kind: str, config: DictConfig, profile: str | None, prepared) -> RunWriter:
+    plain = OmegaConf.to_container(config) | {"profile": profile}
+    return RunWriter(
+        folder.path, kind=kind, config=plain, seed=config.model.seed, hashes=prepared.hashes, max_steps=0
+    )

@@ -1,0 +1,166 @@
+"""One server, seen from the actor: calls in threads of their own, and a watch that notices within seconds that it died.
+
+A call's own time limit can't tell a dead server from a busy one, so calls wait long, and the watch decides.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from aligner_lib.errors import UserError
+from aligner_lib.runs import RunFolder
+from aligner_lib.two_jobs import address, wire
+from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable
+from aligner_lib.two_jobs.refusal import from_words
+
+POLL_S = 2.0
+STATUS_S = 5.0  # a status is answered at once, whatever the server is doing
+SILENCE_S = 20.0  # without a status for so long, the server is lost
+ANSWER_S = 600.0  # the least that a living server is given for an answer
+ANSWER_FACTOR = 20  # … or so many times the longest that it took before
+
+
+class Lost(ConnectionError):
+    """The server is gone. The text completes "the critic at host:port …"."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a server is to be found, as the settings say: by run folder, or by ip and port."""
+
+    service: str  # critic or reward_model
+    ip: str | None
+    port: int
+    run: str | None
+
+    def __str__(self) -> str:
+        name = self.service.replace("_", " ")
+        return f"the {name} of {self.run}" if self.run else f"the {name} at {self.ip}:{self.port}"
+
+
+class Link:
+    """Connected by `connect`; once `lost`, connect again."""
+
+    def __init__(self, where: Where, actor: str):
+        """actor: how this start of this run is told from others."""
+        self.where, self.actor = where, actor
+        self.lost: str | None = "is not connected yet"
+        self._connection: Connection | None = None
+        self._longest = 0.0
+
+    # -- coming and going -----------------------------------------------------------------------------------------
+
+    def connect(self) -> dict:
+        """Find the server, and return its status. Raises Unreachable, at the latest after a few seconds."""
+        found = address.find(self.where.service, self.where.ip, self.where.port, self.where.run)
+        if found is None:
+            raise Unreachable("has not said yet where it answers")
+        if found.token is None:
+            raise Unreachable("has not said its token yet")
+        connection = Connection(found.host, found.port, found.token)
+        status = _within(STATUS_S + 2, lambda: self._status(connection))
+        self.run, self._connection, self.lost = RunFolder(status["run"]), connection, None
+        threading.Thread(target=self._watch, args=(connection, status["server"]), daemon=True).start()
+        return status
+
+    def close(self, reason: str) -> None:
+        self.lost = self.lost or reason
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def call(self, endpoint: str, arrays: wire.Arrays, **parameters) -> Future:
+        """The endpoint's answer, to be had from `wait_for`."""
+        connection = self._connection
+        return _in_thread(lambda: self._call(connection, endpoint, arrays, parameters))
+
+    def wait_for(self, answer: Future) -> wire.Arrays:
+        """Raises Lost when the server goes away first, UserError when it lives and gives no answer."""
+        started = time.monotonic()
+        while True:
+            try:
+                return answer.result(timeout=0.2)
+            except TimeoutError:
+                pass
+            except Unreachable as error:
+                self.lost = self.lost or self._ending() or str(error)
+            if self.lost is not None:
+                raise Lost(self.lost)
+            bound = max(ANSWER_S, ANSWER_FACTOR * self._longest)
+            if time.monotonic() - started > bound:
+                raise UserError(
+                    f"{self.where} is alive and has not answered for {bound:.0f} s: see its log in {self.run.path}, and "
+                    "start it again"
+                )
+
+    def ask(self, endpoint: str, arrays: wire.Arrays, **parameters) -> dict:
+        """A call whose answer is words: waits for the result. Raises Lost, Behind and Refusal."""
+        answer = wire.value_of(self.wait_for(self.call(endpoint, arrays, **parameters)))
+        if "problem" in answer:
+            raise from_words(answer["problem"])
+        return answer["result"]
+
+    def _call(
+        self, connection: Connection, endpoint: str, arrays: wire.Arrays, parameters: dict
+    ) -> wire.Arrays:
+        if self.lost is not None:
+            raise Unreachable(self.lost)
+        started = time.monotonic()
+        answer = connection.call(endpoint, arrays, {"actor": self.actor, **parameters}, timeout_s=1e6)
+        self._longest = max(self._longest, time.monotonic() - started)
+        return answer
+
+    # -- the watch ------------------------------------------------------------------------------------------------
+
+    def _status(self, connection: Connection) -> dict:
+        request = wire.text({}, "request")
+        return wire.value_of(connection.call("status", request, {"actor": self.actor}, timeout_s=STATUS_S))
+
+    def _watch(self, connection: Connection, server: str) -> None:
+        heard = time.monotonic()
+        while self.lost is None and self._connection is connection:
+            time.sleep(POLL_S)
+            try:
+                status = _within(STATUS_S + 1, lambda: self._status(connection))
+                heard = time.monotonic()
+                reason = None if status["server"] == server else "was started anew"
+            except Unreachable as error:
+                silent = time.monotonic() - heard > SILENCE_S
+                reason = self._ending() or (str(error) if silent else None)
+            if reason and self._connection is connection:
+                self.lost = self.lost or reason
+
+    def _ending(self) -> str | None:
+        """How it ended, if its run folder says so; a machine can tell of its own processes alone, at once."""
+        try:
+            status = self.run.status
+            if status not in ("finished", "stopped", "failed", "lost"):
+                return None
+            return "was killed" if status == "lost" else f"is over ({status}): {self.run.info['message']}"
+        except (OSError, ValueError):
+            return None
+
+
+def _in_thread(work: Callable[[], object]) -> Future:
+    """A daemon thread: one that hangs in a dead server's call does not keep the process from ending."""
+    future: Future = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def _within(seconds: float, work: Callable[[], dict]) -> dict:
+    """work's result. Raises Unreachable when it takes too long: a new gRPC client waits for a stopped server for ever."""
+    try:
+        return _in_thread(work).result(timeout=seconds)
+    except TimeoutError:
+        raise Unreachable(f"gives no sign of life within {seconds:.0f} s") from None

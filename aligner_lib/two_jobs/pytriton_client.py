@@ -1,0 +1,82 @@
+"""Calls to a server over PyTriton's gRPC client. With `pytriton_server`, all that knows PyTriton.
+
+gRPC because one client may serve many threads (the HTTP client's gevent deadlocks). A client is neither told of a
+server that hangs nor stops waiting for it: whoever calls bounds the wait (see `link`).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import warnings
+
+from aligner_lib.two_jobs.wire import Arrays
+
+PROBE_S = 3.0
+
+
+class Unreachable(ConnectionError):
+    """The server did not answer. The text completes "the critic at host:port …"."""
+
+
+class Connection:
+    """One server, as long as it answers; after that, make a new one."""
+
+    def __init__(self, host: str, port: int, token: str):
+        self.host, self.port, self._token = host, port, token
+        self._clients: dict[tuple, object] = {}
+        self._lock = threading.Lock()
+
+    def call(self, endpoint: str, arrays: Arrays, parameters: dict, timeout_s: float) -> Arrays:
+        """The endpoint's answer. Raises Unreachable. Any thread may call."""
+        probe(self.host, self.port)
+        from pytriton.client.exceptions import PyTritonClientError
+        from tritonclient.utils import InferenceServerException
+
+        try:
+            client = self._client(endpoint, timeout_s)
+            send = client.infer_batch if client.is_batching_supported else client.infer_sample
+            return send(parameters=parameters, **arrays)
+        except (PyTritonClientError, InferenceServerException, TimeoutError, OSError) as error:
+            raise Unreachable(_reason(error)) from error
+
+    def _client(self, endpoint: str, timeout_s: float):
+        from pytriton.client import ModelClient
+
+        with self._lock:
+            if (endpoint, timeout_s) not in self._clients:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that gRPC bounds no other call than infer
+                    self._clients[endpoint, timeout_s] = ModelClient(
+                        f"grpc://{self.host}:{self.port}",
+                        endpoint,
+                        init_timeout_s=PROBE_S,
+                        inference_timeout_s=timeout_s,
+                        access_token=self._token,
+                    )
+            return self._clients[endpoint, timeout_s]
+
+
+def probe(host: str, port: int) -> None:
+    """Raises Unreachable, with the reason in words, unless somebody listens there.
+
+    Before every call: a gRPC channel that failed to connect waits ever longer before it tries again, and shares that
+    wait with every later channel to the same address.
+    """
+    try:
+        socket.create_connection((host, port), timeout=PROBE_S).close()
+    except socket.gaierror:
+        raise Unreachable(f"has a host name that is not known here ({host})") from None
+    except ConnectionRefusedError:
+        raise Unreachable("is not listening (connection refused)") from None
+    except OSError as error:
+        raise Unreachable(f"can't be reached ({error or type(error).__name__})") from None
+
+
+def _reason(error: Exception) -> str:
+    """One line: PyTriton puts tracebacks and metadata into its messages."""
+    text = str(error)
+    if "protocol is restricted" in text:
+        return "refuses the token: it was started anew, or is another run's server"
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return f"does not answer ({type(error).__name__}: {lines[0][:160] if lines else 'no reason given'})"

@@ -1,0 +1,204 @@
+"""A server on PyTriton: endpoints bound to functions. With `pytriton_client`, all that knows PyTriton.
+
+Start it from the main thread: tritonserver asks for a signal at its parent *thread's* death.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import socket
+import sysconfig
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from aligner_lib.errors import UserError
+from aligner_lib.two_jobs.wire import Arrays, Signature
+from cluster.processes import identity
+from cluster.record import read_json, write_json
+
+# `health` and `model-config` stay open: PyTriton's own client needs them without a token.
+RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "statistics", "trace", "logging"]
+LARGEST_BATCH = (
+    1 << 20
+)  # samples that may be answered together: the worker cuts them into micro batches itself
+BATCH_DELAY_US = 2000  # how long a request waits for another of its shape
+EXIT_S = 3  # for requests in flight when the server ends
+SHARED_MEMORY = Path("/dev/shm")
+LONGEST_SOCKET = "checkpoint_0_0-server.sock"
+
+Answer = Callable[[list[tuple[dict, Arrays]]], list[Arrays]]  # requests (parameters, arrays) → their answers
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    name: str
+    signature: Signature
+    answer: Answer
+
+
+class PyTritonServer:
+    """tritonserver and a Python stub for each endpoint, as child processes of this one."""
+
+    def __init__(self, host: str, port: int, token: str, folder: Path, endpoints: list[Endpoint]):
+        """folder: the run folder, for its workspace and log; what a killed predecessor left there is cleared."""
+        self.host, self.port = host, port
+        self._place = Path(folder) / "pytriton"
+        self._note = Path(folder) / "job" / "pytriton.json"
+        end_leftovers(folder)
+        from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
+
+        logging.getLogger("pytriton").setLevel(logging.WARNING)
+        warnings.filterwarnings("ignore", message="tritonclient.grpc doesn't support timeout")
+        (Path(folder) / "job").mkdir(exist_ok=True)
+        self._triton = Triton(
+            config=TritonConfig(
+                allow_http=False,
+                allow_grpc=True,
+                grpc_address=host,
+                grpc_port=port,
+                allow_metrics=False,
+                log_file=Path(folder) / "job" / "tritonserver.log",
+                exit_timeout_secs=EXIT_S,
+            ),
+            security_config=TritonSecurityConfig(access_token=token, restricted_endpoints=RESTRICTED),
+            workspace=_workspace(self._place),
+        )
+        for endpoint in endpoints:
+            self._bind(endpoint)
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        # the stub loads the first libpython that it finds: it must be this interpreter's
+        first = sysconfig.get_config_var("LIBDIR")
+        os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
+        write_json(self._note, {"server": os.getpid(), "children": {}, "folders": []})
+        self._triton.run()
+        self._children = psutil.Process().children(recursive=True)
+        children = {str(child.pid): identity(child.pid) for child in self._children}
+        folders = [str(folder) for child in self._children for folder in _model_folder(child)]
+        write_json(self._note, {"server": os.getpid(), "children": children, "folders": folders})
+
+    def problem(self) -> str | None:
+        """What has died, if something has: PyTriton itself does not notice a stub's death."""
+        gone = [child for child in self._children if not _is_alive(child)]
+        if gone or not self._triton.is_alive():
+            return f"a process of PyTriton's server ended (pid {', '.join(str(child.pid) for child in gone)})"
+        return None
+
+    def stop(self) -> None:
+        """End the children and remove what they left."""
+        self._triton.stop()
+        end_leftovers(self._place.parent)
+
+    def _bind(self, endpoint: Endpoint) -> None:
+        from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
+
+        def tensors(arrays: dict) -> list[Tensor]:
+            return [Tensor(name=name, dtype=dtype, shape=shape) for name, (dtype, shape) in arrays.items()]
+
+        def answer(requests):
+            return endpoint.answer(
+                [(request.parameters or {}, dict(request.items())) for request in requests]
+            )
+
+        batching = ModelConfig(
+            batching=True,
+            max_batch_size=LARGEST_BATCH,
+            batcher=DynamicBatcher(max_queue_delay_microseconds=BATCH_DELAY_US),
+        )
+        self._triton.bind(
+            endpoint.name,
+            answer,
+            inputs=tensors(endpoint.signature.inputs),
+            outputs=tensors(endpoint.signature.outputs),
+            config=batching if endpoint.signature.batched else ModelConfig(batching=False),
+            strict=True,  # else a missing output is silently no output at all
+        )
+
+
+# ---- before it starts -----------------------------------------------------------------------------------------------
+
+
+def check_numpy() -> None:
+    if int(np.__version__.split(".")[0]) >= 2:
+        raise UserError(
+            f"numpy {np.__version__} is installed, and PyTriton 0.7 answers with empty arrays under numpy 2: install "
+            "'numpy>=1.26,<2' where the server runs"
+        )
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises UserError when the port is taken or the address is not this machine's (PyTriton would wait a minute)."""
+    if host in ("0.0.0.0", "::", ""):
+        raise UserError(
+            f"the address {host!r} would open the server to every network: give one of this machine's own, or none "
+            "for loopback"
+        )
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UserError(
+                f"port {port} of {host} can't be used ({error.strerror}): another server has it, or the address is not "
+                "this machine's; choose another port"
+            ) from None
+
+
+# ---- the workspace --------------------------------------------------------------------------------------------------
+
+
+def _workspace(place: Path) -> Path:
+    """The place in the run folder, or one in the temporary folder with a link to it from there.
+
+    The workspace holds Unix sockets, whose paths must be short, and which some shared file systems don't have.
+    """
+    place.mkdir(parents=True)
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(place.resolve() / LONGEST_SOCKET))
+    except OSError:
+        shutil.rmtree(place)
+        place.symlink_to(tempfile.mkdtemp(prefix="aligner-"))
+    target = place.resolve()
+    shutil.rmtree(target)  # PyTriton wants to make it
+    return target
+
+
+def end_leftovers(folder: Path) -> None:
+    """Clear up after a server in this run folder that was killed, or is ending: processes, shared memory, workspace."""
+    note = Path(folder) / "job" / "pytriton.json"
+    left = read_json(note) or {"server": None, "children": {}, "folders": []}
+    for pid, mark in left["children"].items():
+        if mark is not None and identity(int(pid)) == mark:
+            child = psutil.Process(int(pid))
+            child.kill()
+            psutil.wait_procs([child], timeout=EXIT_S)
+    for segment in SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"):  # PyTriton's own spelling
+        segment.unlink(missing_ok=True)
+    for temporary in left["folders"]:
+        shutil.rmtree(temporary, ignore_errors=True)
+    note.unlink(missing_ok=True)
+    place = Path(folder) / "pytriton"
+    shutil.rmtree(place.resolve(), ignore_errors=True)
+    if place.is_symlink():
+        place.unlink()
+
+
+def _model_folder(child: psutil.Process) -> list[Path]:
+    """Where tritonserver copied a stub's model to, in the temporary folder; it forgets it when it is killed."""
+    models = [Path(word) for word in child.cmdline() if re.fullmatch(r"/tmp/folder\w{6}/1/model\.py", word)]
+    return [model.parents[1] for model in models]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -1,0 +1,67 @@
+"""The critic's own run folder: its checkpoints by the number of train steps, and its metrics."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from aligner_lib.run_writer import RunWriter
+from aligner_lib.trainers.loop import check_checkpoint
+from aligner_lib.two_jobs.refusal import Refusal
+
+
+class Shelf:
+    """Checkpoints are named by the train steps in them, as the actor counts them, too."""
+
+    def __init__(self, run: RunWriter, keep: int):
+        """keep: how many checkpoints stay at least."""
+        self.run, self.keep = run, keep
+
+    def numbers(self) -> list[int]:
+        return [int(path.name.removeprefix("step_")) for path in self.run.folder.checkpoints()]
+
+    def latest(self) -> int:
+        """0: none."""
+        return max(self.numbers(), default=0)
+
+    def find(self, number: int) -> Path | None:
+        """The checkpoint after so many train steps; None for 0: the weights that the critic began with."""
+        if number == 0:
+            return None
+        if number not in self.numbers():
+            there = ", ".join(map(str, self.numbers())) or "none"
+            raise Refusal(f"it has no checkpoint after {number} train steps (there are: {there})")
+        return self.run.path / "checkpoints" / f"step_{number:06d}"
+
+    def owner(self) -> str | None:
+        """The actor's run that the newest checkpoint belongs to."""
+        newest = self.run.folder.latest_checkpoint()
+        return json.loads((newest / "critic.json").read_text())["actor_run"] if newest else None
+
+    def aside(self, number: int) -> Path:
+        return self.run.checkpoint_aside(number)
+
+    def accept(self, aside: Path, number: int, previous: int, actor_run: str | None) -> None:
+        """Give a complete checkpoint its name. One that the actor may still come back to stays: `previous` is its last."""
+        (aside / "critic.json").write_text(json.dumps({"updates": number, "actor_run": actor_run}))
+        needed = sum(there >= previous for there in {*self.numbers(), number})
+        self.run.accept_checkpoint(aside, number, max(self.keep, needed), check=check_checkpoint)
+
+    def forget_after(self, number: int) -> None:
+        """Remove what was saved and logged after so many steps: the actor went back, and takes these steps anew."""
+        for later in self.numbers():
+            if later > number:
+                shutil.rmtree(self.run.path / "checkpoints" / f"step_{later:06d}")
+        self.run.rewind(number)
+
+    def log(self, number: int, metrics: dict[str, float], lr: float, seconds: float) -> None:
+        self.run.log(
+            number,
+            {
+                "train/loss": metrics["loss"],
+                "train/grad_norm": metrics["grad_norm"],
+                "train/lr": lr,
+                "train/step_time": seconds,
+            },
+        )

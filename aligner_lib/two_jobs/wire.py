@@ -1,0 +1,185 @@
+"""What crosses between the two jobs: records as named arrays, padded and checked at the boundary.
+
+B samples, L padded length, S longest sample
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from aligner_lib.errors import UserError
+from aligner_lib.records import Experience, Scores, TokenBatch
+
+Arrays = dict[str, np.ndarray]
+
+_TEXT = (bytes, (1,))
+_TOKENS = {"tokens": (np.int64, (-1,)), "lengths": (np.int64, (1,))}
+_EXPERIENCE = {
+    "tokens": (np.int64, (-1, -1)),
+    "lengths": (np.int64, (-1,)),
+    "prompt_lengths": (np.int64, (-1,)),
+    "ended": (np.bool_, (-1,)),
+    **{name: (np.float32, (-1, -1)) for name in ("mask", "logprobs", "values", "advantages", "returns")},
+}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An endpoint's arrays: name → (dtype, shape). batched: requests of one shape may be answered together."""
+
+    inputs: dict
+    outputs: dict
+    batched: bool = False
+
+
+SIGNATURES = {
+    "infer": Signature(
+        _TOKENS,
+        {"rewards": (np.float32, (1,)), "values": (np.float32, (-1,)), "problem": _TEXT},
+        batched=True,
+    ),
+    "train": Signature(_EXPERIENCE, {"answer": _TEXT}),
+    "checkpoint": Signature({"request": _TEXT}, {"answer": _TEXT}),
+    "status": Signature({"request": _TEXT}, {"answer": _TEXT}),
+}
+
+
+class WireError(UserError):
+    """Something that must not cross: it names the sample."""
+
+
+# ---- lengths --------------------------------------------------------------------------------------------------------
+
+
+def padded_length(longest: int, pad_to: int | None = None) -> int:
+    """The next of few lengths (powers of 2 and the middles between them), so that requests have shapes in common.
+
+    pad_to: at least this length; beyond it the same few lengths hold.
+    """
+    if pad_to is not None and longest <= pad_to:
+        return pad_to
+    longest = max(longest, 16)
+    power = 1 << (longest - 1).bit_length()
+    return power * 3 // 4 if longest <= power * 3 // 4 else power
+
+
+# ---- tokens in, scores out ------------------------------------------------------------------------------------------
+
+
+def pack_tokens(batch: TokenBatch, length: int) -> Arrays:
+    """tokens int64 [B, L], lengths int64 [B, 1]."""
+    tokens = np.zeros((batch.size, length), np.int64)
+    tokens[:, : batch.tokens.shape[1]] = batch.tokens.cpu().numpy()
+    return {"tokens": tokens, "lengths": batch.lengths.cpu().numpy()[:, None].copy()}
+
+
+def unpack_tokens(arrays: Arrays, vocab_size: int) -> TokenBatch:
+    """Raises WireError for lengths and token ids that can't be."""
+    tokens, lengths = arrays["tokens"], arrays["lengths"].reshape(-1)
+    _check_tokens(tokens, lengths, vocab_size)
+    return TokenBatch(tokens=torch.from_numpy(tokens.copy()), lengths=torch.from_numpy(lengths.copy()))
+
+
+def pack_scores(scores: Scores, length: int) -> Arrays:
+    """rewards float32 [B, 1], values float32 [B, L], problem: empty."""
+    size = len(scores.rewards)
+    values = np.zeros((size, length), np.float32)
+    values[:, : scores.values.shape[1]] = scores.values.numpy()
+    return {
+        "rewards": scores.rewards.float().numpy()[:, None],
+        "values": values,
+        "problem": np.full((size, 1), b"", dtype=object),
+    }
+
+
+def unpack_scores(arrays: Arrays, batch: TokenBatch, of: tuple[str, ...]) -> Scores:
+    """The scores of a batch. of: which of `rewards` and `values` to look at. Raises WireError, naming the sample."""
+    size, width = batch.size, batch.tokens.shape[1] - 1
+    for name in of:
+        if len(arrays[name]) != size or arrays[name].ndim != 2:
+            raise WireError(f"{name} have the shape {list(arrays[name].shape)}, and {size} samples were sent")
+    if "values" in of and arrays["values"].shape[1] < width:
+        raise WireError(
+            f"values have {arrays['values'].shape[1]} places, and the longest sample needs {width}"
+        )
+    rewards, values = arrays["rewards"][:, 0], arrays["values"][:, :width]
+    for row, length in enumerate(batch.lengths.tolist()):
+        if "rewards" in of and not np.isfinite(rewards[row]):
+            raise WireError(f"the reward of {_sample(row, batch)} is {rewards[row]}")
+        bad = np.flatnonzero(~np.isfinite(values[row, : length - 1])) if "values" in of else ()
+        if len(bad):
+            raise WireError(f"the value of {_sample(row, batch)} at token {bad[0]} is {values[row, bad[0]]}")
+    return Scores(rewards=torch.from_numpy(rewards.copy()), values=torch.from_numpy(values.copy()))
+
+
+def refused_scores(arrays: Arrays, problem: str) -> Arrays:
+    """The answer to a request for scores that gets none."""
+    size, length = arrays["tokens"].shape
+    return {
+        "rewards": np.zeros((size, 1), np.float32),
+        "values": np.zeros((size, length), np.float32),
+        "problem": np.full((size, 1), problem.encode(), dtype=object),
+    }
+
+
+# ---- experience -----------------------------------------------------------------------------------------------------
+
+
+def pack_experience(experience: Experience) -> Arrays:
+    return {
+        name: getattr(experience, name).cpu().numpy().astype(dtype)
+        for name, (dtype, _) in _EXPERIENCE.items()
+    }
+
+
+def unpack_experience(arrays: Arrays, vocab_size: int) -> Experience:
+    """Raises WireError for shapes that differ, token ids that can't be, and numbers that are none."""
+    tokens, lengths = arrays["tokens"], arrays["lengths"]
+    _check_tokens(tokens, lengths, vocab_size)
+    for name, (_, shape) in _EXPERIENCE.items():
+        expected = [len(tokens), tokens.shape[1] - (name != "tokens")][: len(shape)]
+        if list(arrays[name].shape) != expected:
+            raise WireError(f"{name} has the shape {list(arrays[name].shape)}, and tokens ask for {expected}")
+    for name in ("mask", "logprobs", "values", "advantages", "returns"):
+        rows, places = np.nonzero(~np.isfinite(arrays[name]) & (arrays["mask"] != 0))
+        if len(rows):
+            value = arrays[name][rows[0], places[0]]
+            raise WireError(f"{name} of sample {rows[0]} of {len(tokens)} at token {places[0]} is {value}")
+    return Experience(**{name: torch.from_numpy(arrays[name].copy()) for name in _EXPERIENCE})
+
+
+def _check_tokens(tokens: np.ndarray, lengths: np.ndarray, vocab_size: int) -> None:
+    size, width = tokens.shape
+    if lengths.shape != (size,):
+        raise WireError(f"lengths have the shape {list(lengths.shape)}, and there are {size} samples")
+    for row, length in enumerate(lengths.tolist()):
+        if not 1 <= length <= width:
+            raise WireError(
+                f"sample {row} of {size} has the length {length}, and its row holds {width} tokens"
+            )
+    rows, places = np.nonzero((tokens < 0) | (tokens >= vocab_size))
+    if len(rows):
+        raise WireError(
+            f"token {places[0]} of sample {rows[0]} of {size} is {tokens[rows[0], places[0]]}, and the model knows "
+            f"0 to {vocab_size - 1}: do actor and critic have the same tokenizer?"
+        )
+
+
+def _sample(row: int, batch: TokenBatch) -> str:
+    return f"sample {row} of {batch.size} (tokens {batch.tokens[row, :6].tolist()}…)"
+
+
+# ---- small messages -------------------------------------------------------------------------------------------------
+
+
+def text(value: object, name: str = "answer") -> Arrays:
+    """Any JSON value as one array."""
+    return {name: np.array([json.dumps(value).encode()], dtype=object)}
+
+
+def value_of(arrays: Arrays, name: str = "answer") -> dict:
+    return json.loads(arrays[name].reshape(-1)[0])

@@ -1,0 +1,181 @@
+"""`python -m benchmarks.soak`: a long PPO run as two jobs, with faults at random moments, against an unbroken one.
+
+About every `--every` steps one of FAULTS happens to the critic's job or to the actor; what died is started again with
+the same command. At the end both runs must have the same weights and optimizer states, to the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from aligner_lib.runs import RunFolder
+from aligner_lib.workspace import Workspace, free_port
+
+BOUND_S = 1800.0  # without a step for so long, the soak has failed
+POLL_S = 0.05
+FAULTS = ("critic killed", "tritonserver killed", "stub killed", "critic stopped", "actor killed")
+
+
+class Part:
+    """A job that is started again whenever it has died."""
+
+    def __init__(self, command: list[str], run: RunFolder, log: Path):
+        self.command, self.run, self.log = command, run, log
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            )
+
+    def child(self, name: str) -> psutil.Process | None:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return next((child for child in children if name in child.name()), None)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def main() -> None:
+    options = _parse()
+    lab = Workspace(options.out, "smoke")
+    settings = {
+        "trainer.ppo.max_steps": options.steps,
+        "trainer.ppo.save_interval": 10,
+        "trainer.ppo.val_check_interval": options.steps,
+        "remote_critic_rm.timeout": BOUND_S,
+    }
+    unbroken = lab.submit_ppo("in-process", "unbroken", **settings)
+    unbroken.wait()
+    print(f"unbroken: {lab.run('unbroken').status}, {lab.run('unbroken').path}", flush=True)
+    started = time.monotonic()
+    happened = soak(lab, settings, options)
+    seconds = time.monotonic() - started
+    different = compare(lab)
+    figures = {
+        "steps": options.steps,
+        "faults": happened,
+        "seconds": round(seconds),
+        "tensors_that_differ": different,
+        "seed": options.seed,
+    }
+    (Path(options.out) / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps(figures, indent=1))
+    sys.exit(1 if different else 0)
+
+
+def soak(lab: Workspace, settings: dict, options: argparse.Namespace) -> list[dict]:
+    """Run to the end; returns what happened at which step, and after how many seconds a step was done again."""
+    critic_run, actor_run = lab.critic_of("soaked"), lab.run("soaked")
+    critic_command = lab.command("critic", critic_run.name, **{"trainer.ppo.port": free_port()})
+    remote = {"remote_critic_rm.critic.run": critic_run.path}
+    critic = Part(critic_command, critic_run, Path(options.out) / "critic.log")
+    actor = Part(
+        lab.command("ppo", "soaked", **settings, **remote), actor_run, Path(options.out) / "actor.log"
+    )
+    critic.start()
+    actor.start()
+    draw, happened = random.Random(options.seed), []
+    next_at = draw.randint(options.every // 2, options.every * 3 // 2)
+    while next_at < options.steps:
+        _until(lambda at=next_at: _step(actor_run) >= at or _ended(actor), f"step {next_at}")
+        time.sleep(
+            draw.random() * options.spread
+        )  # somewhere in the steps that follow: when is not to be foreseen
+        if _ended(actor) or _ended(critic):
+            break
+        fault, step = draw.choice(FAULTS), _step(actor_run)
+        begun = time.monotonic()
+        _strike(fault, critic, actor)
+        _until(lambda step=step: _step(actor_run) > step or _ended(actor), f"a step after {step} ({fault})")
+        happened.append({"step": step, "fault": fault, "seconds": round(time.monotonic() - begun, 1)})
+        print(f"step {step}: {fault}; the next step was done {happened[-1]['seconds']} s later", flush=True)
+        next_at = _step(actor_run) + draw.randint(options.every // 2, options.every * 3 // 2)
+    for part in (actor, critic):
+        _until(lambda part=part: part.process.poll() is not None, f"the end of {part.run.path}")
+    return happened
+
+
+def _strike(fault: str, critic: Part, actor: Part) -> None:
+    """Do it, and start again what has died of it."""
+    if fault == "actor killed":
+        actor.kill()
+        actor.start()
+        return
+    if fault == "critic killed":
+        critic.kill()
+    elif fault == "critic stopped":
+        os.kill(critic.process.pid, signal.SIGSTOP)
+        _until(lambda: "interrupted" in actor.run.info.get("message", ""), "the actor to notice")
+        critic.kill()
+    else:
+        child = critic.child("tritonserver" if fault == "tritonserver killed" else "triton_python")
+        child.kill()
+        _until(lambda: critic.process.poll() is not None, "the critic to end without its server")
+    critic.start()
+
+
+def compare(lab: Workspace) -> list[str]:
+    """Names of the tensors that differ between the soaked run's last checkpoints and the unbroken one's."""
+    unbroken = _tensors(lab.run("unbroken").latest_checkpoint())
+    soaked = _tensors(lab.run("soaked").latest_checkpoint())
+    critic = _tensors(lab.critic_of("soaked").latest_checkpoint())
+    soaked |= {f"critic/{name}": value for name, value in critic.items()}
+    names = sorted(unbroken.keys() | soaked.keys())
+    return [name for name in names if unbroken.get(name) != soaked.get(name)]
+
+
+def _tensors(checkpoint: Path) -> dict[str, bytes]:
+    from aligner_lib.store import StoreReader
+
+    tensors = {}
+    for folder in {path.parent for path in checkpoint.rglob("*.safetensors")}:
+        store, place = StoreReader(folder), folder.relative_to(checkpoint).as_posix()
+        tensors |= {f"{place}/{name}": store.read_whole(name).numpy().tobytes() for name in store.names()}
+    return tensors
+
+
+def _step(run: RunFolder) -> int:
+    records = run.metrics()
+    return records[-1]["step"] if records else -1
+
+
+def _ended(part: Part) -> bool:
+    return part.process.poll() is not None
+
+
+def _until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + BOUND_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {BOUND_S:.0f} s: {what}")
+        time.sleep(POLL_S)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m benchmarks.soak", description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", default="runs/soak", help="folder for everything that it makes [runs/soak]")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--every", type=int, default=20, help="steps between faults, about [20]")
+    parser.add_argument(
+        "--spread", type=float, default=3.0, help="seconds over which a fault's moment is drawn [3]"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""PPO as two jobs against one process, and the round trips between them.
+
+Both layouts are run by the command line with a profile's settings (`laptop` for SmolLM2, else `smoke`), after each other;
+the first step is left out. A round trip is a request of the size that a step sends, less the critic's own seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from aligner_lib.config import compose
+from aligner_lib.records import Experience, TokenBatch
+from aligner_lib.runs import RunFolder
+from aligner_lib.two_jobs import wire
+from aligner_lib.two_jobs.link import Link, Where
+from aligner_lib.workspace import Workspace, free_port
+from benchmarks.measure import TwoJobs
+from benchmarks.setting import Setting
+from cluster import submit
+
+CALLS = 20  # round trips of each kind
+UP_S = 300.0  # within which a server has to answer
+
+
+def measure(setting: Setting, say: Callable[[str], None] = print) -> TwoJobs:
+    profile = "laptop" if setting.model == "smollm2-135m" else "smoke"
+    lab = Workspace(setting.folder / "two-jobs", profile)
+    steps = {"trainer.ppo.max_steps": setting.steps + 1, "trainer.ppo.val_check_interval": setting.steps + 1}
+    times = {}
+    for layout in ("in-process", "two-jobs"):
+        lab.submit_ppo(layout, layout, **steps).wait()
+        run = lab.run(layout)
+        times[layout] = _of_steps(run, "timers/step_time")
+        say(f"PPO, {layout}: {', '.join(f'{seconds:.2f}' for seconds in times[layout])} s a step")
+    config = compose("ppo", profile=profile)
+    trips = _round_trips(lab, config)
+    say(f"round trips: {CALLS} of each kind")
+    rollout = config.model.ppo
+    return TwoJobs(
+        in_process=times["in-process"],
+        two_jobs=times["two-jobs"],
+        waits=_of_steps(lab.run("two-jobs"), "timers/critic_wait"),
+        round_trips=trips,
+        calls={
+            "infer": -(-rollout.num_rollout_samples // rollout.rollout_micro_batch_size),
+            "train": rollout.num_rollout_samples // config.model.global_batch_size,
+        },
+    )
+
+
+def _of_steps(run: RunFolder, metric: str) -> list[float]:
+    """Without step 0, which is a validation, and step 1, in which libraries set themselves up."""
+    assert run.status == "finished", f"{run.path}: {run.status}, {run.info.get('message')}"
+    return [record[metric] for record in run.metrics() if record["step"] > 1]
+
+
+def _round_trips(lab: Workspace, config) -> dict[str, list[float]]:
+    critic = lab.run("round-trips")
+    job = submit(lab.command("critic", critic.name, **{"trainer.ppo.port": free_port()}), critic.path)
+    link = Link(Where("critic", None, 0, str(critic.path)), "bench#1")
+    try:
+        _connect(link)
+        request = {"kind": "begin", "actor": link.actor, "actor_run": str(lab.out / "bench")}
+        link.ask("checkpoint", wire.text(request, "request"))
+        length, ppo = config.model.encoder_seq_length, config.model.ppo
+        rollouts = wire.pack_tokens(_tokens(ppo.rollout_micro_batch_size, length), wire.padded_length(length))
+        batch = wire.pack_experience(_experience(config.model.global_batch_size, length))
+        calls = {
+            "status": lambda number: link.call("status", wire.text({}, "request")),
+            "infer": lambda number: link.call("infer", rollouts, updates=0),
+            "train": lambda number: link.call("train", batch, number=number + 1, lr=(0.0).hex()),
+        }
+        return {name: [_trip(link, call, number) for number in range(CALLS)] for name, call in calls.items()}
+    finally:
+        link.close("measured")
+        critic.request_stop()
+        job.wait()
+
+
+def _connect(link: Link) -> None:
+    until = time.monotonic() + UP_S
+    while link.lost:
+        try:
+            link.connect()
+        except ConnectionError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
+
+
+def _trip(link: Link, call: Callable, number: int) -> float:
+    before = _busy(link)
+    started = time.perf_counter()
+    link.wait_for(call(number))
+    seconds = time.perf_counter() - started
+    return seconds - (_busy(link) - before)
+
+
+def _busy(link: Link) -> float:
+    """Seconds that the critic's ranks have worked so far."""
+    return wire.value_of(link.wait_for(link.call("status", wire.text({}, "request"))))["counts"]["busy_s"]
+
+
+def _tokens(size: int, length: int) -> TokenBatch:
+    return TokenBatch(tokens=torch.full((size, length), 5), lengths=torch.full((size,), length))
+
+
+def _experience(size: int, length: int) -> Experience:
+    numbers = {
+        name: torch.ones(size, length - 1) for name in ("mask", "logprobs", "values", "advantages", "returns")
+    }
+    tokens = _tokens(size, length)
+    ones = torch.ones(size, dtype=torch.int64)
+    return Experience(
+        tokens=tokens.tokens, lengths=tokens.lengths, prompt_lengths=ones, ended=ones.bool(), **numbers
+    )

@@ -1,0 +1,239 @@
+# %% [markdown]
+# # Scale out
+#
+# You take a run from one process to two nodes and on to PPO's two jobs, changing one word at a time, and work out what
+# 70 billion parameters would need.
+#
+# {{map}}
+#
+# | goal | the same cells on a cluster: submitted, watched from here, and alive after whatever the scheduler does |
+# | --- | --- |
+# | needs | nothing; with Slurm's commands on this machine it submits for real, without them it prints and runs here |
+# | downloads | the model, once |
+#
+# {{card}}
+
+# %% tags=["parameters"]
+profile = "laptop"
+out = "../runs/tutorial"
+dataset = "sample"
+where = "auto"  # auto: Slurm where it answers, else this machine · local · slurm · print: only on paper
+gpus_per_node = 0  # 0: processes on CPUs
+
+# %%
+from aligner_lib.workspace import Workspace
+
+lab = Workspace(out, profile, dataset, where)
+print("runs go to:", lab.where)
+
+# %% [markdown]
+# ## Who am I?
+#
+# A job on several nodes is the same program many times. Each copy, a **rank**, has to know its number, how many there
+# are, and where to meet. Slurm tells it in its own words; `torch.distributed` wants others.
+#
+# ### By hand
+#
+# Two nodes with eight GPUs each. What is the rank of the second process on the second node? Count from zero: the
+# first node has ranks 0 to 7, so it is $1 \cdot 8 + 1 = 9$ of 16, and all meet on the first node.
+
+# %%
+from cluster.launch import from_slurm
+
+slurm_says = {
+    "SLURM_PROCID": "9",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "16",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+    "SLURM_JOB_ID": "4711",
+}
+for name, value in from_slurm(slurm_says).items():
+    print(f"{name:16} {value}")
+
+# %% [markdown]
+# The port comes from the job's id, so that two jobs on one node don't meet each other.
+#
+# ## What would be sent?
+#
+# Look before you queue. `where="print"` shows the batch script and starts nothing. Here is SFT of a 2 B model on two
+# nodes of eight GPUs, with the reference's hyperparameters:
+
+# %%
+from aligner_lib import recipes
+
+two_nodes = {"nodes": 2, "gpus_per_node": 8, "exclusive": True}
+site = {"account": "course", "partition": "batch"}
+data = {"train": "/shared/dolly/train.jsonl", "validation": "/shared/dolly/validation.jsonl"}
+plan = recipes.sft(
+    "/shared/runs/sft", model="/shared/models/2b", **data, where="print", resources=two_nodes, site=site
+)
+
+# %% [markdown]
+# | line | what it is for |
+# | --- | --- |
+# | `--nodes`, `--ntasks-per-node`, `--gres` | two nodes, a rank for each GPU |
+# | `--signal=B:USR2@180` | three minutes' notice before the time limit: enough for a step and a checkpoint |
+# | `--requeue` | after the notice, or when a node is lost, the job waits in the queue again |
+# | `begin` … `finish` | what turns a notice into a checkpoint; [the page on clusters](../docs/cluster.md) tells how |
+# | `trainer.num_nodes`, `trainer.devices` | written from the resources, so that the two can't disagree |
+#
+# ## Is the cluster ready?
+#
+# A job that waits an hour to say that a folder is not shared is a bad teacher. The check asks Slurm, and a compute
+# node, beforehand (`aligner cluster check` does the same in a terminal):
+
+# %%
+from cluster import check
+
+print(*check(shared=out), sep="\n")
+
+# %% [markdown]
+# ## One process, then several
+#
+# First a short run as in notebook 03. Then the same on several ranks: **data parallel**, each rank takes its share of
+# the batch, and the gradients are added up. The only word that changes is `resources`.
+
+# %%
+from cluster import Resources
+from widgets import Monitor, curves
+
+short = {"trainer.sft.max_steps": 8, "trainer.sft.val_check_interval": 8, "trainer.sft.limit_val_batches": 2}
+share = {f"model.data.{name}_ds.micro_batch_size": 2 for name in ("train", "validation")}
+one = Resources(gpus_per_node=min(gpus_per_node, 1), time="0:30:00")
+several = one.but(
+    nodes=1 if lab.where == "local" else 2, gpus_per_node=gpus_per_node, tasks_per_node=gpus_per_node or 2
+)
+
+alone = lab.submit("sft", "scale-one", one, **short, **share)
+if lab.where != "print":
+    await Monitor(lab.run("scale-one"), job=alone)
+
+# %%
+together = lab.submit("sft", "scale-several", several, **short, **share)
+if lab.where != "print":
+    monitor = Monitor(lab.run("scale-several"), job=together)
+    display(monitor)
+    await monitor
+
+# %%
+if lab.where != "print":
+    losses = [lab.run(name).series("train/loss")[1] for name in ("scale-one", "scale-several")]
+    apart = max(abs(a - b) / a for a, b in zip(*losses, strict=True))
+    print(f"{several.ranks} ranks, 8 steps: losses differ by {apart:.1e} of their value at most")
+    lab.record("09", {"scale_out": {"ranks": several.ranks, "largest_difference": apart}})
+
+# %% [markdown]
+# ### What you should see
+#
+# The same losses, step by step: they differed by {{smoke.scale_out.largest_difference:.0e}} of their value in the
+# recorded run with `smoke` and {{smoke.scale_out.ranks:.0f}} ranks, which is the rounding of sums in another order. A
+# difference that can be seen in a plot is a mistake, most often a batch that was not divided.
+
+# %%
+if lab.where != "print":
+    display(curves([lab.run("scale-one"), lab.run("scale-several")], metrics=["train/loss"], smoothing=0))
+
+# %% [markdown]
+# ## What survives?
+#
+# The run folder is all that there is to a job: any notebook or terminal that sees it can take hold of the job again.
+
+# %%
+from cluster import Job
+
+if lab.where != "print":
+    again = Job.attach(lab.run("scale-several").path)
+    display(again)
+    print(again.tail(3))
+
+# %% [markdown]
+# | what happens | what the run does |
+# | --- | --- |
+# | this kernel restarts | nothing: `Job.attach(run)`, or `aligner logs RUN -f` |
+# | the time limit nears, or a job with more priority takes the nodes | checkpoint, wait in the queue, go on |
+# | a node goes down | go on from the last checkpoint, on other nodes |
+# | `job.stop()` · `job.cancel()` · `job.requeue()` | checkpoint and end · end now · checkpoint and queue again |
+#
+# Afterwards the metrics are those of a run that nobody disturbed, to the last bit: data order, random numbers and
+# learning rate depend on the step alone.
+#
+# Several values at once are an array job, each with its own run folder and its own fate:
+#
+# ```python
+# sweep = lab.submit_sweep("sft", "model.optim.lr", [1e-5, 3e-5, 1e-4])
+# sweep.wait(); sweep.table(["validation/loss"])
+# ```
+#
+# ## PPO as two jobs
+#
+# Four models no longer fit into one process. Critic and reward model become one component of a **hetjob**, actor and
+# reference another; each has nodes of its own, and Slurm starts and ends both together. The critic writes its address
+# into the run folder, and the actor waits for it there.
+
+# %%
+data = {"train": "/shared/hh/train_prompts.jsonl", "validation": "/shared/hh/test_prompts.jsonl"}
+models = {"policy": "/shared/runs/sft", "reward_model": "/shared/runs/rm"}
+plan = recipes.ppo("/shared/runs/ppo", **models, **data, where="print", resources="ppo_1_1", site=site)
+print(plan.nodes, "nodes,", plan.gpus, "GPUs")
+
+# %% [markdown]
+# ## What changes with 70 billion parameters?
+#
+# Training keeps for each parameter 2 bytes of weights (bf16), 4 of gradient (fp32), and 12 of optimizer: an exact copy
+# of the weight and Adam's two averages.
+#
+# ### By hand
+#
+# $70 \cdot 10^9 \cdot 18 = 1.26$ TB before the first activation, and a GPU has 80 GB: 16 GPUs are the least. Three
+# ways to divide it:
+#
+# - **tensor parallel** (TP) splits each matrix; its ranks talk in every layer, so it stays inside a node;
+# - **pipeline parallel** (PP) splits the stack of layers; its ranks talk once a stage, across nodes;
+# - **data parallel** (DP) copies weights and gradients, but shares the optimizer: 12 bytes become 12/DP.
+
+# %%
+import matplotlib.pyplot as plt
+
+from cluster.sizing import MODELS, Layout, memory
+
+layouts = [Layout(8, 1, 1), Layout(8, 2, 1), Layout(8, 2, 2), Layout(8, 4, 2), Layout(8, 4, 8)]
+needs = [memory(MODELS["Llama-2-70B"], layout, "actor") for layout in layouts]
+labels = [f"{layout.tp} × {layout.pp} × {layout.dp}\n{layout.gpus} GPUs" for layout in layouts]
+figure, axes = plt.subplots(figsize=(8, 3))
+bottom = [0.0] * len(layouts)
+for part in ("weights", "gradients", "optimizer", "activations", "kv_cache"):
+    heights = [getattr(need, part) for need in needs]
+    axes.bar(labels, heights, bottom=bottom, label=part)
+    bottom = [low + height for low, height in zip(bottom, heights)]
+axes.axhline(80, color="0.4", linestyle="--")
+axes.set(ylabel="GiB on the fullest GPU", xlabel="TP × PP × DP")
+axes.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# The dashed line is the GPU. Two copies of a model that is split 16 ways are the first that fit, since the optimizer is
+# then shared. The smallest layout of each model and role, in GPUs of 80 GiB with sequences of 4096 tokens:
+
+# %%
+from IPython.display import Markdown
+
+from cluster import sizing
+
+display(Markdown(sizing.as_markdown(sizing.table(["Llama-3.2-1B", "Llama-2-7B", "Llama-2-70B"]))))
+
+# %% [markdown]
+# What fits is slow; more DP makes it fast. Two more things change with the size: a checkpoint takes minutes, so the
+# notice before the time limit must be longer (`signal_delay_s: 600` in `cluster/configs/ppo_64_32.yaml`), and nodes
+# fail daily, so `trainer.ppo.save_interval` decides how much a failure costs.
+#
+# ## What you learnt
+#
+# - A command, a run folder, and resources: the first two stay as they are from a laptop to a hundred nodes.
+# - Whatever takes the nodes away, the run goes on to the same figures.
+# - 18 bytes a parameter, divided by TP and PP, and 12 of them by DP.
+#
+# **Questions.** Why does TP stay inside a node? What would happen to the losses if each rank took the whole batch? How
+# many GPUs does the table give Llama-2-7B, and what would you change to train it on one?
+#
+# Back to the [start](00_start_here.ipynb)

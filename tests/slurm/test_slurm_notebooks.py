@@ -1,0 +1,47 @@
+"""The notebooks through papermill, with every job on a real Slurm."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster import Job, State
+
+ROOT = Path(__file__).parents[2]
+RUNS = ("sft", "rm", "ppo")
+BOUND_S = 420
+
+
+@pytest.fixture(scope="module")
+def tutorial(whole_module, tmp_path_factory) -> Path:
+    """Notebooks 03 to 05, as `aligner tutorial -p where=slurm` runs them."""
+    out = tmp_path_factory.mktemp("tutorial")
+    words = ["tutorial", "--profile", "smoke", "--only", "03,04,05", "--out", str(out), "-p", "where=slurm"]
+    done = subprocess.run(
+        [sys.executable, "-m", "aligner_lib", *words],
+        cwd=ROOT,
+        env={**os.environ, "SLURM_CONF": str(whole_module.conf)},
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return out
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_each_run_was_a_slurm_job(slurm, tutorial, run):
+    job = Job.attach(tutorial / "runs" / run)
+    assert job.record.where == "slurm"
+    assert job.state == State.FINISHED
+    assert "ranks, rendezvous at n" in job.log_path.read_text()
+
+
+def test_the_figures_are_those_of_any_other_place(tutorial):
+    summary = json.loads((tutorial / "summary.json").read_text())
+    assert summary["sft"]["val_loss_after"] <= 0.7 * summary["sft"]["val_loss_before"]
+    assert summary["rm"]["val_acc"] >= 0.9
+    assert summary["ppo"]["val_reward_ppo"] > summary["ppo"]["val_reward_sft"]

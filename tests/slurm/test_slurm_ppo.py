@@ -1,0 +1,56 @@
+"""PPO as a hetjob with the real trainers: critic and reward model on one component, actor and reference on the other."""
+
+import psutil
+import pytest
+from processes_help import until
+from slurm_cluster import free_port
+from smoke_jobs import figures, steps
+from survivors import BOUND_S, Survivor, run_here
+
+from aligner_lib.commands import job_commands
+from aligner_lib.config import parse_override
+from cluster import Resources, State, processes
+
+SHARES = {name: Resources(time="30", exclusive=True, linger_s=20) for name in ("critic", "actor")}
+STEPS = {"trainer__ppo__max_steps": 4}
+
+
+def two_jobs(jobs, name: str) -> Survivor:
+    settings = dict(map(parse_override, jobs.settings("ppo", name, **STEPS)))
+    settings["critic.trainer.ppo.port"] = free_port()  # all nodes are this machine
+    settings.pop("exp_manager.explicit_log_dir")
+    run = jobs.run_folder(name)
+    return Survivor(run, "ppo", job_commands("ppo", run.path, settings, SHARES, "smoke"), SHARES)
+
+
+def test_a_node_down_under_the_critic_and_both_go_on_to_the_figures_of_one_process(slurm, jobs, rm):
+    survivor = two_jobs(jobs, "hetjob")
+    until(lambda: survivor.freeze_after(3), "step 3", BOUND_S)
+    slurm.set_node(survivor.nodes[0], "down")
+    survivor.thaw()
+    until(survivor.has_ended, "the end", BOUND_S)
+    assert survivor.job.wait() == State.FINISHED
+    assert not survivor.seen & {State.FAILED, State.CANCELLED}
+    assert "attempt 1 of job" in survivor.batch_log
+
+    alone = run_here(jobs, "ppo", "in_process", **STEPS)
+    assert steps(survivor.run) == steps(alone) == [0, 1, 2, 3, 4]
+    for ours, theirs in zip(figures(survivor.run), figures(alone), strict=True):
+        shared = theirs.keys() & ours.keys()
+        assert {"train_rollouts/rewards", "critic/loss"} <= shared or ours["step"] == 0
+        for metric in shared:
+            assert ours[metric] == pytest.approx(theirs[metric], rel=1e-5, abs=1e-6), metric
+
+
+def test_cancelling_one_component_takes_both_with_all_their_processes(slurm, jobs, rm):
+    survivor = two_jobs(jobs, "cancelled")
+    folder = str(survivor.job.folder)
+    announced = survivor.run.path / "critic" / "job" / "critic.json"
+    until(lambda: survivor.comes_to(announced.exists), "the critic", BOUND_S)
+    assert any("triton" in process.name() for process in processes.of_job(folder))
+    slurm.tool("scancel", f"{survivor.job.id}+1")
+    assert survivor.job.wait(BOUND_S) == State.CANCELLED
+    until(lambda: not slurm.tool("squeue", "-h"), "an empty queue", BOUND_S)
+    until(
+        lambda: not [p for p in processes.of_job(folder) if p.status() != psutil.STATUS_ZOMBIE], "no orphan"
+    )

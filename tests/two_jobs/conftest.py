@@ -1,0 +1,33 @@
+import pytest
+from servers import Critic, run_actor
+
+STEPS = {"trainer__ppo__max_steps": 5}
+
+
+@pytest.fixture(scope="session")
+def in_process(jobs, rm):
+    """Five steps of PPO in one process."""
+    return jobs.run("ppo", "in_process", **STEPS)
+
+
+@pytest.fixture(scope="session")
+def two_jobs(jobs, rm):
+    """Five steps of PPO as two jobs: run(name, actor's settings, critic's settings, …) gives both run folders."""
+
+    def run(
+        name: str,
+        actor: dict | None = None,
+        critic: dict | None = None,
+        ranks: int = 1,
+        critic_ranks: int = 1,
+    ):
+        server = Critic(jobs, f"{name}_critic")
+        if critic_ranks == 1:
+            server.start(**(critic or {}))
+        else:
+            server.start_ranks(critic_ranks, **(critic or {}))
+        run_actor(jobs, name, server, ranks, **(STEPS | (actor or {})))
+        server.until_it_ended()
+        return jobs.run_folder(name), server
+
+    return run

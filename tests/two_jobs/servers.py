@@ -1,0 +1,189 @@
+"""Critics as processes of their own, and faults in them at exact moments."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+
+import forks
+import psutil
+from smoke_jobs import SmokeJobs, run_smoke_job
+
+from aligner_lib.runs import RunFolder
+
+Faults = dict[str, tuple[int, str]]  # infer, train or save → (at which one, what happens)
+
+
+@dataclass
+class Critic:
+    """A critic's job that is started, killed and started again in one run folder, on one port."""
+
+    jobs: SmokeJobs
+    name: str
+    kind: str = "critic"
+    port: int = field(default_factory=lambda: free_port())
+    process: BaseProcess | None = None
+
+    @property
+    def run(self) -> RunFolder:
+        return self.jobs.run_folder(self.name)
+
+    @property
+    def log(self) -> str:
+        return self.jobs.log(self.name).read_text()
+
+    def settings(self, **more: object) -> list[str]:
+        own = {
+            "critic": {
+                "pretrained_checkpoint.restore_from_path": f"'{self.jobs.reward_model}'",
+                "trainer.ppo.port": self.port,
+                "model.global_batch_size": 8,
+                "model.micro_batch_size": 4,
+            },
+            "reward_server": {
+                "rm_model_file": f"'{self.jobs.reward_model}'",
+                "inference.port": self.port,
+                "trainer.precision": 32,
+            },
+        }[self.kind]
+        own |= {"exp_manager.explicit_log_dir": f"'{self.run.path}'"}
+        own |= {key.replace("__", "."): value for key, value in more.items()}
+        return [f"{key}={value}" for key, value in own.items()]
+
+    def start(self, faults: Faults | None = None, **more: object) -> Critic:
+        """Begin to start it; the actor waits for it."""
+        self.process = forks.start(
+            serve, self.kind, self.settings(**more), faults or {}, log=self.jobs.log(self.name)
+        )
+        return self
+
+    def start_ranks(self, ranks: int, **more: object) -> Critic:
+        """The same as several ranks of one layout."""
+        settings = self.settings(trainer__devices=ranks, **more)
+        self.process, *_ = forks.start_ranks(
+            ranks, serve, self.kind, settings, {}, folder=self.jobs.logs(self.name)
+        )
+        return self
+
+    def until_it_serves(self) -> Critic:
+        forks.until(lambda: self.process.exitcode is not None or self._serves(), f"{self.name} to serve")
+        assert self.process.exitcode is None, self.log
+        return self
+
+    def until_it_ended(self, bound_s: float = forks.BOUND_S) -> Critic:
+        forks.until(lambda: self.process.exitcode is not None, f"the end of {self.name}", bound_s)
+        return self
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def _serves(self) -> bool:
+        announcement = self.run.path / "job" / f"{SERVICES[self.kind]}.json"
+        status = self.run.path / "status.json"
+        if not announcement.exists() or not status.exists():
+            return False
+        return status.stat().st_mtime > self.process_started()
+
+    def process_started(self) -> float:
+        return psutil.Process(self.process.pid).create_time()
+
+
+SERVICES = {"critic": "critic", "reward_server": "reward_model"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def serve(kind: str, settings: list[str], faults: Faults) -> None:
+    from aligner_lib.config import compose
+    from aligner_lib.two_jobs.job import serve_job
+
+    for work, (at, what) in faults.items():
+        _inject(work, at, FAULTS[what])
+    serve_job(kind, compose(kind, settings, profile="smoke"), "smoke")
+
+
+def start_actor(jobs: SmokeJobs, run: str, critic: Critic, **more: object) -> BaseProcess:
+    return forks.start(run_smoke_job, "ppo", actor_settings(jobs, run, critic, **more), log=jobs.log(run))
+
+
+def run_actor(jobs: SmokeJobs, run: str, critic: Critic, ranks: int = 1, **more: object) -> None:
+    """The whole run, as so many ranks."""
+    settings = actor_settings(jobs, run, critic, trainer__devices=ranks, **more)
+    if ranks == 1:
+        forks.run(run_smoke_job, "ppo", settings, log=jobs.log(run))
+    else:
+        forks.run_ranks(ranks, run_smoke_job, "ppo", settings, folder=jobs.logs(run))
+
+
+def actor_settings(jobs: SmokeJobs, run: str, critic: Critic, **more: object) -> list[str]:
+    remote = {
+        "remote_critic_rm__critic__ip": "127.0.0.1",
+        "remote_critic_rm__critic__port": critic.port,
+        "critic__pretrained_checkpoint__restore_from_path": "null",
+    }
+    return jobs.settings("ppo", run, **(remote | more))
+
+
+# ---- faults, in the critic's process --------------------------------------------------------------------------------
+
+
+def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
+    """When the order of this kind with this number (from 1) was obeyed, before it is answered, the fault happens."""
+    from aligner_lib.two_jobs import worker
+
+    order = {"infer": worker.Infer, "train": worker.Train, "save": worker.Save}[work]
+    obey, done = order.obey, iter(range(1, 1 << 30))
+
+    def obey_and_fail(self, worker):
+        result = obey(self, worker)
+        return fault(result) if next(done) == at else result
+
+    order.obey = obey_and_fail
+
+
+def _kill(_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop(_: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _kill_child(name: str) -> Callable:
+    def fault(result: object) -> object:
+        children = psutil.Process().children(recursive=True)
+        next(child for child in children if name in child.name()).kill()
+        return result
+
+    return fault
+
+
+def _error(_: object) -> None:
+    raise KeyError("a fault in the critic's code")
+
+
+def _nan(result: list) -> list:
+    result[0].values[1, 2] = float("nan")
+    return result
+
+
+FAULTS = {
+    "kill": _kill,
+    "stop": _stop,
+    "tritonserver": _kill_child("tritonserver"),
+    "stub": _kill_child("triton_python"),
+    "error": _error,
+    "nan": _nan,
+}

@@ -1,0 +1,113 @@
+"""How the two jobs end, and what they go on from: a killed actor, checkpoints of different steps."""
+
+import os
+import shutil
+import socket
+import time
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from forks import until
+from servers import Critic, run_actor, start_actor
+from smoke_jobs import checkpoint_files, figures, steps
+
+pytestmark = pytest.mark.two_jobs
+
+GONE_S = 6.0
+KEEP = {"exp_manager__checkpoint_callback_params__save_top_k": 3}
+
+
+@pytest.fixture(scope="module")
+def critic(jobs, rm) -> Critic:
+    return Critic(jobs, "ends_critic")
+
+
+@pytest.fixture(scope="module")
+def killed(jobs, critic):
+    """The actor was killed after its third step; what the critic did then."""
+    critic.start(trainer__ppo__actor_timeout=GONE_S, **KEEP)
+    actor = start_actor(jobs, "ends", critic, trainer__ppo__max_steps=5, **KEEP)
+    run = jobs.run_folder("ends")
+    until(lambda: actor.exitcode is not None or 3 in steps(run), "step 3")
+    children = critic.children()
+    actor.kill()
+    actor.join()
+    started = time.monotonic()
+    critic.until_it_ended(bound_s=60)
+    return SimpleNamespace(
+        seconds=time.monotonic() - started,
+        children=children,
+        pid=critic.process.pid,
+        updates=critic.run.metrics()[-1]["step"],
+        checkpoints=[path.name for path in critic.run.checkpoints()],
+        status=critic.run.status,
+        message=critic.run.info["message"],
+    )
+
+
+@pytest.fixture(scope="module")
+def resumed(jobs, critic, killed):
+    """Both were started again, and went to the end."""
+    critic.start(**KEEP)
+    run_actor(jobs, "ends", critic, trainer__ppo__max_steps=5, **KEEP)
+    critic.until_it_ended()
+    return jobs.run_folder("ends")
+
+
+@pytest.fixture(scope="module")
+def rewound(jobs, critic, resumed):
+    """The critic's last checkpoint was lost; both were started again for one step more."""
+    shutil.rmtree(critic.run.latest_checkpoint())
+    critic.start(**KEEP)
+    run_actor(jobs, "ends", critic, trainer__ppo__max_steps=6, **KEEP)
+    critic.until_it_ended()
+    return jobs.log("ends").read_text()
+
+
+def test_without_its_actor_the_critic_saves_and_ends(killed):
+    assert killed.seconds < GONE_S + 20
+    assert killed.status == "stopped"
+    assert "was not heard of for 6 s" in killed.message
+    assert killed.updates >= 6
+    assert killed.checkpoints[-1] == f"step_{killed.updates:06d}"
+
+
+def test_the_critic_leaves_nothing_behind(killed, critic):
+    assert len(killed.children) >= 5  # tritonserver and a stub for each endpoint
+    assert [child for child in killed.children if child.is_running() and child.status() != "zombie"] == []
+    assert [name for name in os.listdir("/dev/shm") if f"pytrtion{killed.pid}" in name] == []
+    assert not (critic.run.path / "pytriton").exists()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", critic.port))
+    assert psutil.pid_exists(os.getpid())
+
+
+def test_both_go_on_together_to_the_unbroken_run_s_end(resumed, critic, in_process):
+    assert figures(resumed) == figures(in_process)
+    ours = checkpoint_files(resumed)
+    ours |= {f"critic/{name}": value for name, value in checkpoint_files(critic.run).items()}
+    assert ours == checkpoint_files(in_process)
+    assert [record["step"] for record in critic.run.metrics()] == list(range(1, 11))
+
+
+def test_checkpoints_of_different_steps_go_back_to_the_newest_common_one(rewound, jobs, critic, in_process):
+    assert "step_000005 can't be gone on from" in rewound
+    assert "it has no checkpoint after 10 train steps (there are: 4, 8)" in rewound
+    run = jobs.run_folder("ends")
+    assert steps(run) == list(range(7))  # no step twice
+    assert figures(run)[:5] == figures(in_process)[:5]
+    assert [record["step"] for record in critic.run.metrics()] == list(range(1, 13))
+
+
+def test_a_critic_of_another_run_is_refused(jobs, rewound):
+    stranger = Critic(jobs, "stranger").start()
+    with pytest.raises(AssertionError):
+        run_actor(jobs, "ends", stranger, trainer__ppo__max_steps=7, **KEEP)
+    assert (
+        "it has no checkpoint after 8 train steps (there are: none)"
+        in jobs.run_folder("ends").info["message"]
+    )
+    stranger.until_it_ended()
+    assert stranger.run.status == "stopped"

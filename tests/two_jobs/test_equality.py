@@ -1,0 +1,81 @@
+"""PPO as two jobs gives the figures of PPO in one process, whatever the layouts, micro batches and padding."""
+
+import pytest
+from servers import Critic, run_actor
+from smoke_jobs import figures
+
+pytestmark = pytest.mark.two_jobs
+
+TP2 = {"model__tensor_model_parallel_size": 2}
+PP2 = {"model__pipeline_model_parallel_size": 2}
+
+
+def assert_same(ours, theirs, within=1e-5):
+    assert (ours.status, theirs.status) == ("finished", "finished")
+    for mine, yours in zip(figures(ours), figures(theirs), strict=True):
+        assert mine == pytest.approx(yours, abs=within, rel=within)
+    texts = [
+        sorted((r["step"], r["split"], r["prompt"], r["response"]) for r in run.rollouts())
+        for run in (ours, theirs)
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.fixture(scope="module")
+def two(two_jobs):
+    """Two jobs of one process each; the critic with another micro batch, the requests padded to one length."""
+    return two_jobs(
+        "two", {"remote_critic_rm__pad_to_length": 160}, {"trainer__ppo__inference_micro_batch_size": 3}
+    )
+
+
+def test_every_metric_is_the_one_process_s(two, in_process):
+    assert_same(two[0], in_process)
+
+
+def test_the_actor_s_wait_is_told(two):
+    waits = [record["timers/critic_wait"] for record in two[0].metrics() if record["step"]]
+    assert len(waits) == 5
+    assert all(0 < wait < record["timers/step_time"] for wait, record in zip(waits, two[0].metrics()[1:]))
+
+
+def test_the_critic_has_a_run_of_its_own(two):
+    actor, critic = two[0], two[1].run
+    assert (critic.kind, critic.status) == ("critic", "finished")
+    assert critic.info["message"] == f"its actor, {actor.path}, is done"
+    assert [record["step"] for record in critic.metrics()] == list(range(1, 11))
+    losses = {record["step"]: record["train/loss"] for record in critic.metrics()}
+    for record in actor.metrics()[1:]:  # two updates a step
+        both = losses[2 * record["step"] - 1] + losses[2 * record["step"]]
+        assert record["critic/loss"] == pytest.approx(both / 2)
+
+
+def test_both_keep_the_checkpoints_that_belong_together(two):
+    assert [path.name for path in two[0].checkpoints()] == ["step_000005"]
+    assert [path.name for path in two[1].run.checkpoints()] == ["step_000008", "step_000010"]
+
+
+@pytest.mark.parametrize(
+    ("name", "actor", "critic"),
+    [("tp2_actor_pp2_critic", TP2, PP2), ("dp2_actor_tp2_critic", {}, TP2)],
+)
+def test_layouts(two_jobs, in_process, name, actor, critic):
+    run, _ = two_jobs(name, actor, critic, ranks=2, critic_ranks=2)
+    assert_same(run, in_process)
+
+
+def test_a_reward_model_of_its_own(jobs, rm, in_process):
+    critic = Critic(jobs, "alone_critic").start(trainer__ppo__combine_rm_and_critic_server=False)
+    rewards = Critic(jobs, "alone_rewards", kind="reward_server").start()
+    apart = {
+        "model__ppo__combine_rm_and_critic_server": False,
+        # by run folder, as jobs on a cluster find each other
+        "remote_critic_rm__critic__ip": "null",
+        "remote_critic_rm__critic__run": f"'{critic.run.path}'",
+        "remote_critic_rm__reward_model__run": f"'{rewards.run.path}'",
+    }
+    run_actor(jobs, "alone", critic, trainer__ppo__max_steps=5, **apart)
+    assert_same(jobs.run_folder("alone"), in_process)
+    for server in (critic, rewards):
+        server.until_it_ended()
+        assert server.run.status == "finished", server.log

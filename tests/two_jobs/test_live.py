@@ -1,0 +1,193 @@
+"""One live server, asked directly: padding, batching, refusals, the token, and who can reach it."""
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+from forks import until
+from servers import Critic
+
+from aligner_lib.errors import UserError
+from aligner_lib.records import TokenBatch
+from aligner_lib.two_jobs import wire
+from aligner_lib.two_jobs.link import Link, Where
+from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable
+from aligner_lib.two_jobs.refusal import Behind, Refusal, from_words
+
+pytestmark = pytest.mark.two_jobs
+LENGTHS = [30, 11, 17]
+
+
+@pytest.fixture(scope="module")
+def critic(jobs, rm):
+    critic = Critic(jobs, "live").start().until_it_serves()
+    yield critic
+    critic.process.terminate()
+    critic.until_it_ended()
+
+
+@pytest.fixture(scope="module")
+def link(critic, jobs):
+    """An actor that has begun."""
+    link = Link(Where("critic", "127.0.0.1", critic.port, None), "here#1")
+    link.connect()
+    begin(link, jobs.out / "here")
+    return link
+
+
+def begin(link: Link, run) -> dict:
+    request = {"kind": "begin", "actor": link.actor, "actor_run": str(run)}
+    return link.ask("checkpoint", wire.text(request, "request"))
+
+
+def batch() -> TokenBatch:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.int64)
+    for row, length in enumerate(LENGTHS):
+        tokens[row, :length] = torch.randint(4, 200, (length,), generator=generator)
+    return TokenBatch(tokens=tokens, lengths=torch.tensor(LENGTHS))
+
+
+def scores(link: Link, length: int):
+    arrays = link.wait_for(link.call("infer", wire.pack_tokens(batch(), length), updates=0))
+    return wire.unpack_scores(arrays, batch(), ("rewards", "values"))
+
+
+def counts(link: Link) -> dict:
+    return wire.value_of(link.wait_for(link.call("status", wire.text({}, "request"))))["counts"]
+
+
+def test_padding_changes_no_value(link):
+    short, long = scores(link, 32), scores(link, 160)
+    assert torch.allclose(short.rewards, long.rewards, rtol=0, atol=1e-6)
+    for row, length in enumerate(LENGTHS):
+        assert torch.allclose(
+            short.values[row, : length - 1], long.values[row, : length - 1], rtol=0, atol=1e-6
+        )
+    assert short.rewards.abs().min() > 0
+
+
+def test_requests_of_one_shape_are_answered_together_and_each_gets_its_own(link):
+    alone, before = scores(link, 32), counts(link)["merged"]
+
+    def together() -> bool:
+        calls = [
+            link.call("infer", wire.pack_tokens(batch().rows([row]), 32), updates=0)
+            for row in range(3)
+            for _ in range(3)
+        ]
+        for i, call in enumerate(calls):
+            row = batch().rows([i // 3])
+            own = wire.unpack_scores(link.wait_for(call), row, ("rewards", "values"))
+            assert torch.allclose(own.rewards, alone.rewards[[i // 3]], rtol=0, atol=1e-5)
+        return counts(link)["merged"] > before
+
+    until(together, "two requests to meet")
+
+
+def test_tokens_that_the_model_does_not_know_are_refused(link):
+    arrays = wire.pack_tokens(batch(), 32)
+    arrays["tokens"][2, 5] = 1 << 40
+    answer = link.wait_for(link.call("infer", arrays, updates=0))
+    refusal = from_words(answer["problem"][0, 0].decode())
+    assert type(refusal) is Refusal
+    assert "token 5 of sample 2 of 3 is 1099511627776" in str(refusal)
+
+
+def test_a_critic_that_has_not_taken_the_actor_s_steps_says_so(link):
+    answer = link.wait_for(link.call("infer", wire.pack_tokens(batch(), 32), updates=7))
+    refusal = from_words(answer["problem"][0, 0].decode())
+    assert type(refusal) is Behind
+    assert "it has taken 0 train steps, and 7 were expected" in str(refusal)
+
+
+def test_a_checkpoint_that_is_not_there_is_told(link, jobs):
+    request = {"kind": "load", "updates": 12, "actor": link.actor, "actor_run": str(jobs.out / "here")}
+    with pytest.raises(UserError, match=r"no checkpoint after 12 train steps \(there are: none\)"):
+        link.ask("checkpoint", wire.text(request, "request"))
+
+
+def test_a_second_actor_is_turned_away(link, critic, jobs):
+    second = Link(Where("critic", "127.0.0.1", critic.port, None), "second#1")
+    second.connect()
+    with pytest.raises(UserError, match=r"it serves another actor, .*/here, which was heard of"):
+        begin(second, jobs.out / "second")
+    second.close("done")
+
+
+# ---- safe -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_token_is_for_its_owner_only(critic):
+    token = critic.run.path / "token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert len(token.read_text()) >= 32
+
+
+@pytest.mark.parametrize("endpoint", ["infer", "train", "checkpoint", "status"])
+def test_without_the_token_nothing_is_answered(critic, endpoint):
+    name = next(iter(wire.SIGNATURES[endpoint].inputs))
+    arrays = wire.text({}, name) if endpoint in ("checkpoint", "status") else wire.pack_tokens(batch(), 32)
+    with pytest.raises(Unreachable, match="refuses the token"):
+        Connection("127.0.0.1", critic.port, "guessed").call(endpoint, arrays, {}, timeout_s=10)
+
+
+def test_whatever_can_be_closed_is_closed_without_the_token(critic):
+    import tritonclient.grpc as grpc
+    from tritonclient.utils import InferenceServerException
+
+    client = grpc.InferenceServerClient(f"127.0.0.1:{critic.port}")
+    for ask in (
+        client.get_server_metadata,
+        client.get_model_repository_index,
+        lambda: client.unload_model("train"),
+        client.get_inference_statistics,
+        client.get_trace_settings,
+        client.get_log_settings,
+        client.get_system_shared_memory_status,
+    ):
+        with pytest.raises(InferenceServerException, match="protocol is restricted"):
+            ask()
+    client.close()
+
+
+def test_it_listens_on_loopback_alone_and_on_one_port(critic):
+    listening = {
+        (connection.laddr.ip, connection.laddr.port)
+        for process in [psutil.Process(critic.process.pid), *critic.children()]
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {("127.0.0.1", critic.port)}
+
+
+PROBE = """
+import socket, sys
+host, port = sys.argv[1], int(sys.argv[2])
+try:
+    socket.create_connection((host, port), timeout=3).close()
+    print("reached")
+except OSError as error:
+    print("not reached", error)
+"""
+
+
+def in_another_network(*command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["unshare", "-n", *command], capture_output=True, text=True)
+
+
+def test_from_another_network_it_can_t_be_reached(critic):
+    if shutil.which("unshare") is None or in_another_network("true").returncode:
+        pytest.skip("network namespaces can't be made here")
+    subprocess.run(["ip", "link"], capture_output=True)
+    answer = in_another_network(sys.executable, "-c", PROBE, "127.0.0.1", str(critic.port))
+    assert answer.stdout.startswith("not reached"), answer
+    assert os.getpid()
+    with socket.create_connection(("127.0.0.1", critic.port), timeout=3):
+        pass  # from its own, it can

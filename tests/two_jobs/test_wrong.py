@@ -1,0 +1,105 @@
+"""What is wrong is said in one sentence that names value, place and cure; the actor prints the critic's reason once."""
+
+import socket
+import time
+
+import pytest
+from servers import Critic, actor_settings, free_port, run_actor, serve
+from smoke_jobs import run_smoke_job
+
+from aligner_lib.errors import UserError
+from aligner_lib.two_jobs import pytriton_server
+
+pytestmark = [pytest.mark.two_jobs, pytest.mark.usefixtures("here")]
+
+
+def nobody(jobs, port: int) -> Critic:
+    return Critic(jobs, "nobody", port=port)
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("127.0.0.1", r"is not listening \(connection refused\)"),
+        ("no-such-host.invalid", r"has a host name that is not known here"),
+    ],
+)
+def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, rm, host, reason, capfd):
+    port = free_port()
+    settings = actor_settings(
+        jobs, "absent", nobody(jobs, port), remote_critic_rm__timeout=1, remote_critic_rm__critic__ip=host
+    )
+    with pytest.raises(
+        UserError, match=rf"the critic at {host}:{port} {reason}.*, and 1 s are over .*serve-critic"
+    ):
+        run_smoke_job("ppo", settings)
+    assert jobs.run_folder("absent").status == "failed"
+    assert "waiting," in capfd.readouterr().err
+
+
+def test_another_program_at_the_port_is_told(jobs, rm):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings = actor_settings(jobs, "other", nobody(jobs, port), remote_critic_rm__timeout=1)
+        with pytest.raises(UserError, match=rf"the critic at 127.0.0.1:{port} has not said its token yet"):
+            run_smoke_job("ppo", settings)
+
+
+def test_a_port_that_is_taken_is_told_at_once(jobs, rm):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        critic = Critic(jobs, "taken", port=taken.getsockname()[1])
+        started = time.monotonic()
+        with pytest.raises(
+            UserError, match=rf"port {critic.port} of 127.0.0.1 can't be used \(Address already in use\)"
+        ):
+            serve("critic", critic.settings(), {})
+        assert time.monotonic() - started < 10
+    assert not critic.run.path.exists()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_a_server_for_every_network_is_refused(jobs, rm, address):
+    critic = Critic(jobs, "open")
+    with pytest.raises(UserError, match="would open the server to every network"):
+        serve("critic", critic.settings(trainer__ppo__address=f"'{address}'"), {})
+
+
+def test_an_address_of_another_machine_is_told(jobs, rm):
+    critic = Critic(jobs, "foreign")
+    with pytest.raises(UserError, match=rf"port {critic.port} of 192.0.2.1 can't be used"):
+        serve("critic", critic.settings(trainer__ppo__address="192.0.2.1"), {})
+
+
+def test_numpy_2_is_told(monkeypatch):
+    monkeypatch.setattr(pytriton_server.np, "__version__", "2.1.0")
+    with pytest.raises(UserError, match=r"numpy 2\.1\.0 is installed.*'numpy>=1\.26,<2'"):
+        pytriton_server.check_numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "faults", "words"),
+    [
+        (
+            "error",
+            {"train": (2, "error")},
+            'it failed in train with KeyError: "a fault in the critic\'s code"',
+        ),
+        ("nan", {"infer": (2, "nan")}, r"the value of sample 1 of 2"),
+    ],
+)
+def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, rm, name, faults, words):
+    critic = Critic(jobs, f"{name}_critic").start(faults)
+    with pytest.raises(AssertionError):
+        run_actor(jobs, name, critic, trainer__ppo__max_steps=3)
+    run, log = jobs.run_folder(name), jobs.log(name).read_text()
+    assert run.status == "failed"
+    assert words in run.info["message"], log
+    assert (
+        log.count(words) <= 4
+    )  # the test's own processes print the exception, with its causes; no wall from the server
+    assert "PyTritonClient" not in log
+    critic.until_it_ended()
+    if name == "error":
+        assert "Traceback" in critic.log
+        assert "a fault in the critic's code" in critic.log
+    assert not (critic.run.path / "pytriton").exists()

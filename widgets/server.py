@@ -1,0 +1,37 @@
+"""What PPO's server is doing: a line below a cell, rewritten while the critic's job lives."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aligner_lib.runs import RunFolder
+
+EVERY_S = 1.0
+
+
+def server_line(run: RunFolder) -> str:
+    """The server's status in one line."""
+    status = run.server_status
+    if not status:
+        return f"{run.name}: {run.status}, not serving yet"
+    counts = status["counts"]
+    doing = status["doing"] if run.status == "running" else run.status
+    return (
+        f"{run.name}: {doing} · {status['updates']} train steps · scores for {counts['samples']} responses in "
+        f"{counts['infer']} requests · checkpoints after {', '.join(map(str, status['checkpoints'])) or 'none'} · "
+        f"actor heard {status['actor_heard_s']:.0f} s ago"
+    )
+
+
+def show_server(run: RunFolder) -> asyncio.Task:
+    """Show the line here and keep it current until the job is over. Returns at once; needs a running event loop."""
+    from IPython.display import Pretty, display
+
+    handle = display(Pretty(server_line(run)), display_id=True)
+
+    async def follow() -> None:
+        while not run.is_over:
+            await asyncio.sleep(EVERY_S)
+            handle.update(Pretty(server_line(run)))
+
+    return asyncio.get_running_loop().create_task(follow())
