@@ -1,0 +1,51 @@
+"""Make the recordings in widgets/recordings anew: `python notebooks/record.py` (half an hour on two quiet cores).
+
+It trains what notebooks 03 to 05 train, with the same settings, and then PPO once more as notebook 05 breaks it. A run
+that is there and over is not made again, and one that was interrupted goes on: start it again to finish.
+
+    --profile laptop      whose models and settings
+    --out runs/recordings where the runs lie
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from aligner_lib.workspace import Workspace
+from widgets.recorded import SHIPPED, record
+
+ROOT = Path(__file__).resolve().parents[1]
+BROKEN = {  # as in notebook 05
+    "trainer.ppo.initial_policy_kl_penalty": 0.0,
+    "model.optim.lr": 1.5e-4,
+    "trainer.ppo.max_steps": 20,
+}
+RECORDED = {"healthy": "ppo", "no-kl-penalty": "ppo-no-kl"}  # recording → run
+ROLLOUTS_A_STEP = 16
+
+
+def main(profile: str, out: Path) -> None:
+    lab = Workspace(out, profile)
+    for kind, name, settings in (
+        ("sft", "sft", {}),
+        ("rm", "rm", {}),
+        ("ppo", "ppo", {}),
+        ("ppo", "ppo-no-kl", BROKEN),
+    ):
+        run = lab.run(name)
+        if not run.is_over:
+            print(f"{name}: {lab.submit(kind, name, **settings).wait()}", flush=True)
+    for recording, name in RECORDED.items():
+        path = record(lab.run(name), SHIPPED / recording, name=recording, rollouts_a_step=ROLLOUTS_A_STEP)
+        alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in lab.run(name).alarms())
+        print(f"{path}: {path.stat().st_size / 1024:.0f} KB, alarms: {alarms or 'none'}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--profile", default="laptop")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "recordings")
+    main(**vars(parser.parse_args()))
