@@ -10,7 +10,9 @@ import math
 from collections import deque
 from dataclasses import asdict, dataclass
 
-BASELINE = 5  # records at the start of a run that later ones are compared with
+# Records at the start of a run that later ones are compared with: the validation before any training and three steps.
+# More, and a run of ten steps has half left its start before that is known.
+BASELINE = 4
 RECENT = 3  # records that must agree: one odd step is no alarm
 
 
