@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 from aligner_lib.workspace import Workspace
-from widgets.recorded import SHIPPED, record
+from widgets.recorded import SHIPPED, read, record
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN = {  # as in notebook 05
@@ -38,7 +38,7 @@ def main(profile: str, out: Path) -> None:
             print(f"{name}: {lab.submit(kind, name, **settings).wait()}", flush=True)
     for recording, name in RECORDED.items():
         path = record(lab.run(name), SHIPPED / recording, name=recording, rollouts_a_step=ROLLOUTS_A_STEP)
-        alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in lab.run(name).alarms())
+        alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in read(path).alarms)
         print(f"{path}: {path.stat().st_size / 1024:.0f} KB, alarms: {alarms or 'none'}")
 
 
