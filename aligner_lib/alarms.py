@@ -10,17 +10,23 @@ import math
 from collections import deque
 from dataclasses import asdict, dataclass
 
-BASELINE = 5  # records at the start of a run that later ones are compared with
+# Records at the start of a run that later ones are compared with: the validation before any training and three steps.
+# More, and a run of ten steps has half left its start before that is known.
+BASELINE = 4
 RECENT = 3  # records that must agree: one odd step is no alarm
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When an alarm sounds."""
+    """When an alarm sounds.
+
+    The defaults tell apart what this project ran itself on SmolLM2-135M. Healthy PPO ended at a KL of 0.18 to 0.23 with
+    responses 8 to 18 % shorter; without a KL penalty it passed 0.3 at the third step and went on (widgets/recordings).
+    """
 
     kl: float = 0.3  # nats a token from the reference
     reward_rise: float = 0.5  # in standard deviations of the first rewards …
-    length_drift: float = 0.3  # … while the length changed by this share, at more than half the KL threshold
+    length_drift: float = 0.2  # … while the length changed by this share, beyond the KL threshold
     entropy: float = 0.3  # share of the entropy at the start
     clip_fraction: float = 0.3
     first_ratio: float = 0.02  # distance from 1 before the first update of a step
@@ -141,11 +147,7 @@ def _reward_hacking(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm
     kl = now.mean("train_rollouts/init_policy_kl") or 0.0
     length = start.mean("train_rollouts/response_lengths") or 1.0
     drift = change("response_lengths") / length
-    if (
-        change("rewards") < limits.reward_rise * spread
-        or kl < limits.kl / 2
-        or abs(drift) < limits.length_drift
-    ):
+    if change("rewards") < limits.reward_rise * spread or kl < limits.kl or abs(drift) < limits.length_drift:
         return None
     return Alarm(
         "reward_hacking",

@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from aligner_lib.alarms import Watch, as_record
 from aligner_lib.runs import RunFolder
 
 SHIPPED = Path(__file__).parent / "recordings"
@@ -36,13 +37,14 @@ def shipped() -> list[str]:
 def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path:
     """Pack what is worth playing of a run into one file, PATH.json.gz, with so many rollouts of each step and split.
 
-    What says where it ran (host, process, paths) is left out. name: what the monitor calls it.
+    What says where it ran (host, process, paths) is left out. The alarms are those that sound with today's thresholds.
+    name: what the monitor calls it.
     """
     content = _read_folder(RunFolder(getattr(run, "path", run)))
     info = {key: content.info[key] for key in KEPT if key in content.info}
     info |= {"name": name or content.info["name"], "config": _without_paths(content.info.get("config", {}))}
     rollouts = _first_of_each_step(content.rollouts, rollouts_a_step)
-    packed = asdict(Content(info, content.metrics, rollouts, content.alarms))
+    packed = asdict(Content(info, content.metrics, rollouts, _alarms(content.metrics)))
     path = Path(path)
     path = path if path.name.endswith(PACKED) else path.with_name(path.name + PACKED)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +75,11 @@ def read(path: Path) -> Content:
 
 def _read_folder(run: RunFolder) -> Content:
     return Content(run.info, run.metrics(), run.rollouts(), run.alarms())
+
+
+def _alarms(metrics: list[dict]) -> list[dict]:
+    watch = Watch()
+    return [as_record(alarm, record["time"]) for record in metrics for alarm in watch.check(record)]
 
 
 def _first_of_each_step(rollouts: list[dict], most: int) -> list[dict]:

@@ -19,10 +19,11 @@ out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
 layout = "in-process"  # in-process: one job · two-jobs: critic and reward model in a job of their own
+exercise = "recorded"  # recorded: "break it" plays a run of this project · live: you train it, twice as long as the first
 
 # %%
 from aligner_lib.workspace import Workspace
-from widgets import Monitor, curves, show_completions, show_server
+from widgets import JobPanel, Monitor, Recording, curves, show_completions, show_server
 
 lab = Workspace(out, profile, dataset, where)
 
@@ -176,11 +177,62 @@ print(
 )
 
 # %% [markdown]
+# ## Break it
+#
+# What does the KL penalty do? Take it away and let the actor run: a coefficient of 0, a learning rate nearly four times
+# as large, and twice as many steps. Nothing holds the policy to its reference now; all that it is paid for is what the
+# reward model thinks. By default you see a recorded run of this project in a few seconds, made with the laptop profile
+# and stopped after step 10; with `exercise = "live"` it is yours.
+
+# %%
+if exercise == "live":
+    settings = {
+        "trainer.ppo.initial_policy_kl_penalty": 0.0,
+        "trainer.ppo.max_steps": 2 * config.trainer.ppo.max_steps,
+        "model.optim.lr": 3.75 * config.model.optim.lr,
+    }
+    broken = lab.run("ppo-no-kl")
+    job = lab.submit("ppo", "ppo-no-kl", **settings)
+    display(JobPanel(broken, job))  # the knobs: give the coefficient back while it runs
+else:
+    job, broken = None, Recording("no-kl-penalty", speed=200)
+monitor = Monitor(broken, job=job)
+display(monitor)
+await monitor
+
+# %% [markdown]
+# Press **Stop** when an alarm sounds: a checkpoint is saved, and you need not watch the rest. These are the alarms that
+# the run itself raised; in a batch job they are in `alarms.jsonl` of the run folder.
+
+# %%
+for alarm in broken.alarms():
+    print(f"step {alarm['step']}: {alarm['title']}\n  {alarm['meaning']}\n  → {alarm['knob']}\n")
+
+# %% [markdown]
+# ### Mend it, and compare
+#
+# Mending means the coefficient back and the learning rate down: the run that you made first. Here are both.
+
+# %%
+mended = run if exercise == "live" else Recording("healthy", speed=float("inf"))
+curves(
+    [mended, broken],
+    metrics=["train_rollouts/rewards", "train_rollouts/init_policy_kl", "train_rollouts/response_lengths"],
+)
+
+# %%
+show_completions(broken, n=4, sort="reward", split="train")
+
+# %% [markdown]
+# The reward says that this is better. Read it: a short sentence that takes up the words of the question scores highest,
+# and whether it answers the question makes no difference. The policy found what the reward model likes, and that is not
+# what people like. In the recorded run the KL gave it away five steps after the start, well before the texts did.
+#
 # ## What you learnt
 #
 # - Generate, score, estimate advantages, take a clipped step; the KL penalty is a leash on the reward.
 # - The reward is what the reward model thinks. Read the completions.
 #
-# **Questions.** What happens with a KL penalty of 0? Why is the reward put on the last token only?
+# **Questions.** What can you see before the first alarm sounds? Why is the reward put on the last token only?
 #
 # Next: [06 · compare](06_compare.ipynb)

@@ -145,15 +145,16 @@ def test_a_recording_plays(page, trainer):
         f"from widgets import Monitor, Recording\nMonitor(Recording({str(run.path)!r}, speed=0.2))",
     )
     page.wait_for_points(2)
-    assert len(page.points()) < 40 and page.page.locator(".lab-state").inner_text() == "running"
-    page.page.get_by_label("recorded, at").select_option("100")
-    page.wait_for_points(40)
-    page.page.get_by_role("button", name="Play again").click()
-    wait_for(lambda: 0 < len(page.points()) < 40, 60, "it did not begin again")
+    state = page.page.locator(".lab-state")
+    assert len(page.points()) < 40 and state.inner_text() == "running"
     page.page.get_by_role("button", name="Stop after this step").click()
     page.page.get_by_text("the recording was stopped at step").wait_for()
+    assert state.inner_text() == "stopped"
     page.page.get_by_role("button", name="Play again").click()
+    wait_for(lambda: state.inner_text() == "running", 60, "it did not begin again")
+    page.page.get_by_label("recorded, at").select_option("100")
     page.wait_for_points(40)
+    assert page.points() == list(range(1, 41))
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])

@@ -91,13 +91,10 @@ def test_pairs_and_chat(page, tmp_path):
 def test_a_finished_run_can_be_explored_offline(page, healthy):
     page.lab.write("explore.ipynb", f"from widgets import explore\nexplore({str(healthy)!r})")
     page.open("explore.ipynb").run_all()
-    plot = page.page.locator(".js-plotly-plot")
-    plot.wait_for()
-    x = page.page.evaluate(
-        "() => document.querySelector('.js-plotly-plot').calcdata[0].map(point => point.x)"
-    )
-    assert x == list(range(1, 21))
-    drag = page.page.locator(".js-plotly-plot .nsewdrag").first
+    drag = page.page.locator(".jp-RenderedPlotly .nsewdrag").first
+    drag.wait_for()
+    x = "() => document.querySelector('.jp-RenderedPlotly').calcdata[0].map(point => point.x)"
+    assert page.page.evaluate(x) == list(range(1, 21))
     drag.hover(position={"x": 120, "y": 60})
     page.page.locator(".hoverlayer .legend, .hoverlayer .hovertext").first.wait_for()
     assert page.beyond() == []

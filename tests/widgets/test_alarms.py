@@ -37,16 +37,30 @@ def records(count=3, start=0, **changes):
         ({"rollouts__fraction_of_samples_properly_ended": 0.1}, "endless"),
         ({"rollouts__fraction_of_samples_properly_ended": 0.0}, "endless"),
         ({"optim__loss": math.nan}, "not_finite"),
-        (
-            {"rollouts__rewards": 1.0, "rollouts__init_policy_kl": 0.2, "rollouts__response_lengths": 60.0},
-            "reward_hacking",
-        ),
     ],
 )
 def test_each_alarm(changes, name):
     (alarm,) = active(records(5), records(3, 20, **changes))
     assert alarm.name == name and alarm.step == (20 if name == "not_finite" else 22)
     assert alarm.meaning.endswith(".") and alarm.knob.endswith(".")
+
+
+HACKING = {"rollouts__rewards": 1.0, "rollouts__init_policy_kl": 0.4, "rollouts__response_lengths": 30.0}
+
+
+def test_reward_hacking_is_more_than_a_large_kl():
+    (kl, hacking) = active(records(4), records(3, 20, **HACKING))
+    assert (kl.name, hacking.name) == ("kl", "reward_hacking")
+    assert "25% shorter and the KL grew to 0.40" in hacking.meaning
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [{"rollouts__rewards": 0.2}, {"rollouts__init_policy_kl": 0.2}, {"rollouts__response_lengths": 35.0}],
+)
+def test_reward_hacking_needs_all_three(healthy):
+    alarms = active(records(4), records(3, 20, **HACKING | healthy))
+    assert "reward_hacking" not in [alarm.name for alarm in alarms]
 
 
 def test_one_odd_step_is_no_alarm():

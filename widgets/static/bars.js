@@ -21,7 +21,7 @@ function timerRow(parts, name, longest) {
   parts.forEach(([stage, seconds], i) => {
     const fill = stage.startsWith("other") ? "lab-fill-rest" : `lab-fill-${i % 6}`;
     bar.append(make("span", { class: `lab-part ${fill}`, style: `flex-grow: ${seconds}`, title: `${stage} ${number(seconds)} s` }));
-    legend.append(make("li", {}, make("i", { class: `lab-key ${fill}`, "aria-hidden": "true" }), `${stage} `, make("b", {}, `${number(seconds)}`)));
+    legend.append(make("li", {}, make("i", { class: `lab-key ${fill}`, "aria-hidden": "true" }), `${stage} `, make("b", {}, seconds < 0.01 ? "0" : number(Number(seconds.toPrecision(3))))));
   });
   return make("div", { class: "lab-timer" }, name ? make("div", { class: "lab-name" }, name) : null, bar, legend);
 }

@@ -79,7 +79,12 @@ class ChartView {
       });
     }
     if (low > high) [low, high] = [0, 1];
-    if (low === high) { const pad = Math.abs(low) * 0.1 || 0.5; low -= pad; high += pad; }
+    const size = Math.max(Math.abs(low), Math.abs(high));
+    if (high - low <= 1e-4 * size) { // constant but for rounding: no mountain range
+      const pad = 0.05 * size || 0.5;
+      low -= pad;
+      high += pad;
+    }
     const pad = 0.07 * (high - low), top = EDGE.top, bottom = HEIGHT - EDGE.bottom;
     const left = EDGE.left, right = width - EDGE.right;
     this.domain = [x0, x1];

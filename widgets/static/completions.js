@@ -43,7 +43,7 @@ class CompletionsView extends PagedView {
     const heading = `${row.split ?? ""} · step ${row.step}`;
     const mine = textBox(heading, row.response, figures, row.weights && colouredTokens(row.tokens, row.weights, this.asked("colour")));
     const other = row.beside && textBox(`${page.beside} · step ${row.beside.step}`, row.beside.response, [["reward", number(row.beside.reward)]]);
-    return [make("div", { class: "lab-prompt lab-text" }, row.prompt), make("div", { class: "lab-sides" }, other, mine)];
+    return [make("div", { class: "lab-prompt lab-text" }, row.prompt.trim().replace(/\n\s*\n/g, "\n")), make("div", { class: "lab-sides" }, other, mine)];
   }
 }
 

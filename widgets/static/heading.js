@@ -31,6 +31,6 @@ class RunHeading {
     say(this.facts, facts.join(" · "));
     set(this.facts, { "data-stale": run.status === "running" && age > STALE_SECONDS });
     const lost = run.status === "lost" ? "Its process is gone and left no message: it was killed, or ran out of memory." : "";
-    say(this.message, run.message || lost);
+    say(this.message, run.status === "finished" ? "" : run.message || lost);
   }
 }

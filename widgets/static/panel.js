@@ -58,7 +58,7 @@ class PanelView {
     say(this.title, view.name);
     say(this.state, job ? job.state.toLowerCase() : view.status);
     set(this.state, { "data-state": job ? job.state.toLowerCase() : view.status });
-    const facts = [job && `run ${view.status}`, view.step !== null && `step ${view.step}`, job?.nodes || view.host, job?.reason,
+    const facts = [job && view.status !== job.state.toLowerCase() && `run ${view.status}`, view.step !== null && `step ${view.step}`, job?.nodes || view.host, job?.reason,
       job?.start && `starts about ${job.start}`, view.checkpoint && `last checkpoint ${view.checkpoint}`];
     say(this.facts, facts.filter(Boolean).join(" · "));
     say(this.said, [view.said, view.message && `The run says: ${view.message}.`].filter(Boolean).join(" "));
