@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -57,133 +57,158 @@ class LoopSettings:
 
 def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) -> str:
     """Train to max_steps or until asked to stop; returns the run's status. `run` is None on all ranks but the first."""
-    if run is not None:
-        run.announce_controls(trainer.controls)
-    done, changes = _resume(trainer, settings, run)
-    saved = done
-
-    def asked_to_stop() -> bool:
-        return signalled.is_set() or (run is not None and run.stop_requested)
-
-    def undisturbed(work: Callable[[int], Metrics], step: int) -> Metrics:
-        """The work's figures. When it is interrupted, what was done is saved, and the work is done again."""
-        nonlocal saved
-        while True:
-            try:
-                return work(step)
-            except Interruption as interruption:
-                if saved != done:
-                    saved = _save(trainer, settings, run, done, changes)
-                kept = f", and its checkpoint is of step {saved}" if saved else ""
-                _say(run, f"interrupted after step {done}{kept}: {interruption}")
-                if not interruption.overcome(asked_to_stop):
-                    raise _Stopped from None
-                _say(run, f"going on after step {done}")
-
-    with stop_signals() as signalled:
-        try:
-            if done == 0:
-                _log(run, 0, undisturbed(lambda step: _timed_validation(trainer, step), 0))
-            while done < settings.max_steps:
-                started = time.perf_counter()
-                metrics = undisturbed(trainer.step, done + 1)
-                done += 1
-                metrics["timers/step_time"] = time.perf_counter() - started
-                last = done == settings.max_steps
-                try:
-                    if last or done % settings.val_check_interval == 0:
-                        metrics |= undisturbed(lambda step: _timed_validation(trainer, step), done)
-                finally:
-                    _log(run, done, metrics)  # the step is done, also where its validation is not
-                asked = parallel.from_first_rank(run.requests(trainer.controls) if run is not None else None)
-                stop = parallel.from_first_rank(asked.stop or signalled.is_set())
-                for name, value in asked.changes.items():
-                    trainer.change(name, value)
-                changes |= asked.changes
-                # a change is saved at once: its request is removed, so a run that died would go on without it
-                due = asked.checkpoint or asked.changes or done % settings.save_interval == 0
-                if last or stop or due:
-                    saved = _save(trainer, settings, run, done, changes)
-                if run is not None:
-                    run.acknowledge()
-                if stop and not last:
-                    raise _Stopped
-        except _Stopped:
-            where = f"; its checkpoint is of step {saved}" if settings.save_checkpoints else ""
-            return _finish(
-                run, "stopped", f"stopped after step {done} of {settings.max_steps}, as asked{where}"
-            )
-    return _finish(run, "finished", f"{done} steps")
+    return _Loop(trainer, settings, run).go()
 
 
 class _Stopped(Exception):
     """Somebody asked for the end."""
 
 
-def _resume(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) -> tuple[int, dict]:
-    """Load the newest checkpoint that can be loaded; returns the steps done and the changes that were asked for in them."""
-    there = run.folder.checkpoints() if run is not None and settings.resume else []
-    there = parallel.from_first_rank(there)
-    if not there and settings.must_resume:
-        raise FileNotFoundError(
-            "there is no checkpoint to resume from: exp_manager.resume_ignore_no_checkpoint=True starts anew"
-        )
-    for newest in reversed(there):
+@dataclass
+class _Loop:
+    """A run on its way: what is done, what of it is saved, and what was asked for meanwhile."""
+
+    trainer: Trainer
+    settings: LoopSettings
+    run: RunWriter | None
+    done: int = 0  # steps
+    saved: int = 0  # the step of the newest checkpoint
+    changes: dict[str, float] = field(default_factory=dict)
+
+    def go(self) -> str:
+        if self.run is not None:
+            self.run.announce_controls(self.trainer.controls)
+        self._resume()
+        with stop_signals() as self.signalled:
+            try:
+                if self.done == 0:
+                    self._log(self._undisturbed(self._validate, 0))
+                while self.done < self.settings.max_steps:
+                    self._step()
+                    self._obey()
+            except _Stopped:
+                where = f"; its checkpoint is of step {self.saved}" if self.settings.save_checkpoints else ""
+                message = f"stopped after step {self.done} of {self.settings.max_steps}, as asked{where}"
+                return self._finish("stopped", message)
+        return self._finish("finished", f"{self.done} steps")
+
+    # -- the stages -----------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Load the newest checkpoint that can be loaded, and make the changes that were asked for before it."""
+        there = self.run.folder.checkpoints() if self.run is not None and self.settings.resume else []
+        there = parallel.from_first_rank(there)
+        if not there and self.settings.must_resume:
+            raise FileNotFoundError(
+                "there is no checkpoint to resume from: exp_manager.resume_ignore_no_checkpoint=True starts anew"
+            )
+        for newest in reversed(there):
+            try:
+                self.trainer.load(newest)
+            except UnmatchedCheckpoint as error:
+                if newest == there[0]:
+                    raise
+                self._say(f"{newest.name} can't be gone on from ({error}): back to an earlier checkpoint")
+                continue
+            state = json.loads((newest / "trainer.json").read_text())
+            self.done = self.saved = state["step"]
+            self._change(state["changes"])
+            if self.run is not None and newest != there[-1]:
+                self.run.rewind(self.done)
+            return
+
+    def _step(self) -> None:
+        """One step, and the validation that is due after it."""
+        started = time.perf_counter()
+        metrics = self._undisturbed(self.trainer.step, self.done + 1)
+        self.done += 1
+        metrics["timers/step_time"] = time.perf_counter() - started
         try:
-            trainer.load(newest)
-        except UnmatchedCheckpoint as error:
-            if newest == there[0]:
-                raise
-            _say(run, f"{newest.name} can't be gone on from ({error}): back to an earlier checkpoint")
-            continue
-        state = json.loads((newest / "trainer.json").read_text())
-        if run is not None and newest != there[-1]:
-            run.rewind(state["step"])
-        for name, value in state["changes"].items():
-            trainer.change(name, value)
-        return state["step"], state["changes"]
-    return 0, {}
+            if self._is_last() or self.done % self.settings.val_check_interval == 0:
+                metrics |= self._undisturbed(self._validate, self.done)
+        finally:
+            self._log(metrics)  # the step is done, also where its validation is not
 
+    def _obey(self) -> None:
+        """Save where it is due, and do what control/ and the scheduler ask for."""
+        asked = parallel.from_first_rank(
+            self.run.requests(self.trainer.controls) if self.run is not None else None
+        )
+        stop = parallel.from_first_rank(asked.stop or self.signalled.is_set())
+        self._change(asked.changes)
+        # a change is saved at once: its request is removed, so a run that died would go on without it
+        due = asked.checkpoint or asked.changes or self.done % self.settings.save_interval == 0
+        if self._is_last() or stop or due:
+            self._save()
+        if self.run is not None:
+            self.run.acknowledge()
+        if stop and not self._is_last():
+            raise _Stopped
 
-def _save(trainer: Trainer, settings: LoopSettings, run: RunWriter | None, step: int, changes: dict) -> int:
-    if not settings.save_checkpoints:
-        return 0
-    aside = parallel.from_first_rank(run.checkpoint_aside(step) if run is not None else None)
-    trainer.save(aside)
-    parallel.barrier()
-    if run is not None:
-        (aside / "trainer.json").write_text(json.dumps({"step": step, "changes": changes}))
-        run.accept_checkpoint(aside, step, settings.keep_checkpoints, check=check_checkpoint)
-    parallel.barrier()
-    return step
+    def _undisturbed(self, work: Callable[[int], Metrics], step: int) -> Metrics:
+        """The work's figures. When it is interrupted, what was done is saved, and the work is done again."""
+        while True:
+            try:
+                return work(step)
+            except Interruption as interruption:
+                if self.saved != self.done:
+                    self._save()
+                kept = f", and its checkpoint is of step {self.saved}" if self.saved else ""
+                self._say(f"interrupted after step {self.done}{kept}: {interruption}")
+                if not interruption.overcome(self._is_asked_to_stop):
+                    raise _Stopped from None
+                self._say(f"going on after step {self.done}")
+
+    def _validate(self, step: int) -> Metrics:
+        started = time.perf_counter()
+        metrics = self.trainer.validate(step)
+        return metrics | {"timers/validation_time": time.perf_counter() - started}
+
+    def _save(self) -> None:
+        if not self.settings.save_checkpoints:
+            return
+        run, step = self.run, self.done
+        aside = parallel.from_first_rank(run.checkpoint_aside(step) if run is not None else None)
+        self.trainer.save(aside)
+        parallel.barrier()
+        if run is not None:
+            (aside / "trainer.json").write_text(json.dumps({"step": step, "changes": self.changes}))
+            run.accept_checkpoint(aside, step, self.settings.keep_checkpoints, check=check_checkpoint)
+        parallel.barrier()
+        self.saved = step
+
+    # -- small things ---------------------------------------------------------------------------------------------
+
+    def _is_last(self) -> bool:
+        return self.done == self.settings.max_steps
+
+    def _is_asked_to_stop(self) -> bool:
+        return self.signalled.is_set() or (self.run is not None and self.run.stop_requested)
+
+    def _change(self, changes: dict[str, float]) -> None:
+        for name, value in changes.items():
+            self.trainer.change(name, value)
+        self.changes |= changes
+
+    def _log(self, metrics: Metrics) -> None:
+        if self.run is not None:
+            self.run.log(self.done, metrics)
+
+    def _say(self, line: str) -> None:
+        if self.run is not None:
+            print(line, file=sys.stderr, flush=True)
+            self.run.note(line)
+
+    def _finish(self, status: str, message: str) -> str:
+        if self.run is not None:
+            self.run.finish(status, message)
+        return status
 
 
 def check_checkpoint(folder: Path) -> None:
+    """Raises ValueError for a checkpoint with a damaged store."""
     for store in {path.parent for path in folder.rglob("*.safetensors")}:
         check_store(store)
-
-
-def _timed_validation(trainer: Trainer, step: int) -> Metrics:
-    started = time.perf_counter()
-    metrics = trainer.validate(step)
-    return metrics | {"timers/validation_time": time.perf_counter() - started}
-
-
-def _log(run: RunWriter | None, step: int, metrics: Metrics) -> None:
-    if run is not None:
-        run.log(step, metrics)
-
-
-def _say(run: RunWriter | None, line: str) -> None:
-    if run is not None:
-        print(line, file=sys.stderr, flush=True)
-        run.note(line)
-
-
-def _finish(run: RunWriter | None, status: str, message: str) -> str:
-    if run is not None:
-        run.finish(status, message)
-    return status
 
 
 @contextmanager
