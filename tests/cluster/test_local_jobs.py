@@ -193,6 +193,7 @@ def test_cancelling_an_ended_job_changes_nothing(run):
 KERNEL = """
 import os, signal, sys
 from cluster import submit
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background ignores it
 submit([sys.executable, "-c", {code!r}], {run!r})
 print("submitted", flush=True)
 signal.pause()
@@ -226,7 +227,7 @@ def test_a_kernels_interrupt_does_not_reach_the_job(run, gate, kernel):
     job = Job.attach(run)
     assert next(job.logs(follow=True)) == "begun"
     os.killpg(kernel.pid, signal.SIGINT)
-    kernel.wait()
+    kernel.wait(BOUND_S)
     gate.open()
     assert job.wait(BOUND_S) == State.FINISHED
 
