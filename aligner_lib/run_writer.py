@@ -104,7 +104,8 @@ class RunWriter:
         said = control.in_words(asked, self._info["heartbeat"]["step"])
         if said or asked.stop:
             self._info["message"] = said or self._info["message"]
-            self._info["heartbeat"]["time"] = time.time()  # the next attempt tells by it that this stop is an old one
+            # the next attempt tells by it that this stop is an old one
+            self._info["heartbeat"]["time"] = time.time()
             self._write_info()
         return asked
 
