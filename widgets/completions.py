@@ -92,14 +92,12 @@ class Completions(Paged):
         return row
 
     def _other(self, record: dict) -> dict | None:
-        """The reference's answer to the same prompt."""
+        """The reference's answer to the same prompt; None where there is none, or this is the first answer itself."""
         source = self._reference or self._rollouts
         index = source.first.get(record["prompt"])
-        return (
-            None
-            if index is None
-            else {k: source.records[index].get(k) for k in ("step", "response", "reward")}
-        )
+        if index is None or source.records[index] is record:
+            return None
+        return {key: source.records[index].get(key) for key in ("step", "response", "reward")}
 
     def _follow(self) -> None:
         while not self._closed.wait(POLL_SECONDS):

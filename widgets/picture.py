@@ -137,7 +137,7 @@ def _draw_line(axes, x, y, spread, pen, faint: bool, label: str, smoothing: floa
     size = thin.bucket_size(len(y), POINTS)
     points = thin.thin(x, y, size)
     calm = smooth(points, size, smoothing)
-    if spread is not None:
+    if spread is not None and not faint:
         band = smooth(thin.thin(x, spread, size), size, smoothing)
         axes.fill_between(points[:, 0], calm - band, calm + band, color=pen.colour, alpha=0.13, linewidth=0)
     axes.plot(points[:, 0], points[:, 1], color=pen.colour, linewidth=0.8, alpha=0.35)

@@ -211,7 +211,8 @@ for alarm in broken.alarms():
 # %% [markdown]
 # ### Mend it, and compare
 #
-# Mending means the coefficient back and the learning rate down: the run that you made first. Here are both.
+# Mending means the coefficient back and the learning rate down: the run that you made first. Here are both. To look
+# closer, hover and zoom: `from widgets import explore`, then `explore([mended, broken])`.
 
 # %%
 mended = run if exercise == "live" else Recording("healthy", speed=float("inf"))

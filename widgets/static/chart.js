@@ -48,7 +48,9 @@ class ChartView {
       const key = `${r}/${this.index}/${k}`, line = store.line(key, state.view);
       if (!line || !line.x.length) return;
       const name = runs.length > 1 ? (k ? `${run.name} ${label}` : run.name) : label;
-      found.push({ key, pen: penOf(r, k, runs.length > 1), name, line, spread: store.line(`${key}/spread`, state.view) });
+      const pen = penOf(r, k, runs.length > 1);
+      const spread = pen.faint ? undefined : store.line(`${key}/spread`, state.view); // a band for each would be a fog
+      found.push({ key, pen, name, line, spread });
     }));
     return found;
   }
