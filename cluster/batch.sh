@@ -49,7 +49,7 @@ end_old_steps() {
     done
 }
 
-say() { echo "[batch $(date +%H:%M:%S)] $*"; }
+say() { printf '[batch %(%H:%M:%S)T] %s\n' -1 "$*"; } # no `date`: a signal to the job would end it
 
 component() {
     local name=$1

@@ -8,7 +8,7 @@
 #
 # | goal | the same cells on a cluster: submitted, watched from here, and alive after whatever the scheduler does |
 # | --- | --- |
-# | needs | nothing; with Slurm's commands on this machine it submits for real, without them it prints and runs here |
+# | needs | nothing; where Slurm answers it submits for real, elsewhere it prints, and runs on this machine |
 # | downloads | the model, once |
 #
 # {{card}}

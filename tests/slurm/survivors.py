@@ -7,6 +7,7 @@ machine is; this costs no CPU time, and no trainer has to know of it.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -57,7 +58,7 @@ class Survivor:
         if not self.comes_to(lambda: (steps(self.run) or [0])[-1] >= step):
             return False
         for process in self._trainers():
-            self.started = process.create_time()
+            self.started = started(process.pid)
             process.send_signal(signal.SIGSTOP)
         return True
 
@@ -85,6 +86,13 @@ class Survivor:
             return process.name().startswith("python") and self.kind in process.cmdline()
         except psutil.Error:  # gone meanwhile
             return False
+
+
+def started(pid: int) -> float:
+    """When a process began, in unix seconds of this clock; psutil's are seconds off where the clock has been set."""
+    ticks = int(processes.identity(pid).removeprefix("ticks "))
+    ago = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - ago
 
 
 def until_all(survivors, condition, what: str) -> None:
