@@ -110,11 +110,8 @@ class RunWriter:
     def requests(self, controls: tuple[str, ...]) -> control.Requests:
         """What the files in control/ ask for; what can't be done is left out and said in run.json's `message`."""
         asked = control.take(self.path / "control", controls)
-        said = control.in_words(asked, self._info["heartbeat"]["step"])
-        if said or asked.stop:
-            self._info["message"] = said or self._info["message"]
-            # the next attempt tells by it that this stop is an old one
-            self._info["heartbeat"]["time"] = time.time()
+        if said := control.in_words(asked, self._info["heartbeat"]["step"]):
+            self._info["message"] = said
             self._write_info()
         return asked
 
