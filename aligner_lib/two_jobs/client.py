@@ -27,7 +27,7 @@ SLICE_S = (
     5.0  # how long the first rank tries to reach a server before it tells the other ranks that it still waits
 )
 RETRY_S = 0.5
-SAY_S = 10.0  # between two lines that say so
+SAY_S = 15.0  # between two lines that say so
 
 
 class CriticAway(Interruption):

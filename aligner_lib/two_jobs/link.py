@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aligner_lib.errors import UserError
 from aligner_lib.runs import RunFolder
 from aligner_lib.two_jobs import address, wire
-from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable
+from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable, probe
 from aligner_lib.two_jobs.refusal import from_words
 
 POLL_S = 2.0
@@ -60,7 +60,10 @@ class Link:
         if found is None:
             raise Unreachable("has not said yet where it answers")
         if found.token is None:
-            raise Unreachable("has not said its token yet")
+            probe(found.host, found.port)
+            raise Unreachable(
+                "listens, and its token is not known: is it another program, or another user's server?"
+            )
         connection = Connection(found.host, found.port, found.token)
         status = _within(STATUS_S + 2, lambda: self._status(connection))
         self.run, self._connection, self.lost = RunFolder(status["run"]), connection, None

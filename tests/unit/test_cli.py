@@ -62,7 +62,7 @@ def test_help_names_every_command_and_loads_nothing_heavy(tmp_path):
     answer = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    for name in "tutorial jupyter sft rm ppo runs show stop doctor test bench model data".split():
+    for name in "tutorial jupyter sft rm ppo serve-critic serve-rm runs show stop doctor test bench model data".split():
         assert f" {name} " in answer.stdout
     assert answer.stdout.strip().splitlines()[-1] == "set()"
 
@@ -73,6 +73,8 @@ def test_every_command_has_help(inside, capsys):
         "sft",
         "rm",
         "ppo",
+        "serve-critic",
+        "serve-rm",
         "runs",
         "show",
         "stop",
