@@ -132,13 +132,14 @@ class RemoteCritic:
         """
         started, said = time.monotonic(), -SAY_S
         while True:
-            status, reason, stopped = self._told(lambda: (*self._attempt(work), stop()))
+            status, reason, stopped, waited = self._told(
+                lambda: (*self._attempt(work), stop(), time.monotonic() - started)
+            )
             reason = reason or self._others_connect()
             if reason is None:
                 return status
             if stopped:
                 return None
-            waited = time.monotonic() - started
             if waited > self.timeout_s:
                 raise UserError(
                     f"{reason}, and {self.timeout_s:.0f} s are over (remote_critic_rm.timeout): check that "
@@ -165,7 +166,7 @@ class RemoteCritic:
                 return self.statuses[self.critic], None
             except (Unreachable, Lost, Behind) as error:
                 if time.monotonic() > until:
-                    return {}, f"{at} {error}"
+                    return {}, _in_words(at, error)
                 time.sleep(RETRY_S)
 
     def _others_connect(self) -> str | None:
@@ -177,7 +178,7 @@ class RemoteCritic:
                     if link.lost:
                         link.connect()
                 except Unreachable as error:
-                    reason = f"{link.where} {error}"
+                    reason = _in_words(link.where, error)
         reasons = parallel.gather_over_dp(parallel.from_replica_leader(reason))
         return next(filter(None, reasons), None)
 
@@ -251,7 +252,7 @@ class RemoteCritic:
                     raise from_words(problem)
                 parts.append(wire.unpack_scores(arrays, rollouts, names))
             except (Lost, Behind) as error:
-                return f"{link.where} {error}"
+                return _in_words(link.where, error)
             except UserError as error:
                 return UserError(f"{link.where}: {error}")
         return Scores(rewards=parts[-1].rewards, values=parts[0].values)
@@ -276,6 +277,11 @@ def _joined(parts: list[Experience]) -> Experience:
     for part in parts:
         ends.append(ends[-1] + part.size)
     return in_order(parts, [list(range(start, end)) for start, end in itertools.pairwise(ends)])
+
+
+def _in_words(where: Where, error: Exception) -> str:
+    """What a server that is gone is, or what one that is there says."""
+    return f"{where}: {error}" if isinstance(error, Refusal) else f"{where} {error}"
 
 
 def _or_nothing(asked: Future | None) -> dict[str, float]:

@@ -132,7 +132,9 @@ class Link:
                 reason = None if status["server"] == server else "was started anew"
             except Unreachable as error:
                 silent = time.monotonic() - heard > SILENCE_S
-                reason = self._ending() or (str(error) if silent else None)
+                reason = self._ending() or (
+                    f"gives no sign of life for {SILENCE_S:.0f} s: it {error}" if silent else None
+                )
             if reason and self._connection is connection:
                 self.lost = self.lost or reason
 
