@@ -21,7 +21,7 @@ from aligner_lib.two_jobs import kept, wire
 from aligner_lib.two_jobs.line import Line
 from aligner_lib.two_jobs.link import Link, Lost, Where
 from aligner_lib.two_jobs.pytriton_client import Unreachable
-from aligner_lib.two_jobs.refusal import Behind, Refusal, from_words
+from aligner_lib.two_jobs.refusal import Behind, Refusal
 
 SLICE_S = (
     5.0  # how long the first rank tries to reach a server before it tells the other ranks that it still waits
@@ -219,7 +219,7 @@ class RemoteCritic:
         except Behind:
             raise
         except Refusal as error:
-            raise UnmatchedCheckpoint(f"{self.critic.where}: {error}") from None
+            raise UnmatchedCheckpoint(str(error)) from None
 
     def _request(self, kind: str) -> dict:
         return {"kind": kind, "actor": self.critic.actor, "actor_run": self.run}
@@ -249,12 +249,14 @@ class RemoteCritic:
             try:
                 arrays = link.wait_for(call)
                 if problem := arrays["problem"].reshape(-1)[0].decode():
-                    raise from_words(problem)
+                    raise link.refusal(problem)
                 parts.append(wire.unpack_scores(arrays, rollouts, names))
             except (Lost, Behind) as error:
                 return _in_words(link.where, error)
-            except UserError as error:
+            except wire.WireError as error:
                 return UserError(f"{link.where}: {error}")
+            except UserError as error:
+                return error
         return Scores(rewards=parts[-1].rewards, values=parts[0].values)
 
     def _told(self, work: Callable[[], object]):
@@ -280,8 +282,8 @@ def _joined(parts: list[Experience]) -> Experience:
 
 
 def _in_words(where: Where, error: Exception) -> str:
-    """What a server that is gone is, or what one that is there says."""
-    return f"{where}: {error}" if isinstance(error, Refusal) else f"{where} {error}"
+    """What has become of a server that is gone, or what one that is there says of itself."""
+    return str(error) if isinstance(error, Refusal) else f"{where} {error}"
 
 
 def _or_nothing(asked: Future | None) -> dict[str, float]:

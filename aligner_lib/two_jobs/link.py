@@ -15,7 +15,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.runs import RunFolder
 from aligner_lib.two_jobs import address, wire
 from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable, probe
-from aligner_lib.two_jobs.refusal import from_words
+from aligner_lib.two_jobs.refusal import Refusal, from_words
 
 POLL_S = 2.0
 STATUS_S = 5.0  # a status is answered at once, whatever the server is doing
@@ -103,8 +103,13 @@ class Link:
         """A call whose answer is words: waits for the result. Raises Lost, Behind and Refusal."""
         answer = wire.value_of(self.wait_for(self.call(endpoint, arrays, **parameters)))
         if "problem" in answer:
-            raise from_words(answer["problem"])
+            raise self.refusal(answer["problem"])
         return answer["result"]
+
+    def refusal(self, problem: str) -> Refusal:
+        """What the server says it can't do, as an error that names the server."""
+        error = from_words(problem)
+        return type(error)(f"{self.where}: {error}")
 
     def _call(
         self, connection: Connection, endpoint: str, arrays: wire.Arrays, parameters: dict

@@ -86,7 +86,7 @@ def test_numpy_2_is_told(monkeypatch):
             {"train": (2, "error")},
             'it failed in train with KeyError: "a fault in the critic\'s code"',
         ),
-        ("nan", {"infer": (2, "nan")}, r"the value of sample 1 of 2"),
+        ("nan", {"infer": (2, "nan")}, "the value of sample 1 of 5"),
     ],
 )
 def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, rm, name, faults, words):
@@ -95,7 +95,7 @@ def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, rm, name, fa
         run_actor(jobs, name, critic, trainer__ppo__max_steps=3)
     run, log = jobs.run_folder(name), jobs.log(name).read_text()
     assert run.status == "failed"
-    assert words in run.info["message"], log
+    assert f"the critic at 127.0.0.1:{critic.port}: {words}" in run.info["message"], log
     assert (
         log.count(words) <= 4
     )  # the test's own processes print the exception, with its causes; no wall from the server
