@@ -77,7 +77,7 @@ def test_a_cluster_s_server_answers_another_machine_with_the_token_only(on_a_clu
 
 def test_it_does_not_listen_on_loopback_then(on_a_cluster):
     listening = {
-        (connection.laddr.ip, connection.laddr.port)
+        (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
         for child in on_a_cluster.children()
         for connection in child.net_connections(kind="inet")
         if connection.status == "LISTEN"
