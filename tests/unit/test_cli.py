@@ -147,6 +147,13 @@ def test_the_launcher_hands_our_options_to_us(tmp_path):
     assert answer.returncode != 0
 
 
+@pytest.mark.parametrize(("kind", "name"), [("critic", "serve-critic"), ("reward_server", "serve-rm")])
+def test_the_ranks_of_a_server_are_started_by_its_own_command(kind, name):
+    config = compose(kind, ["trainer.devices=2", "exp_manager.explicit_log_dir=there"])
+    arguments = launcher.command(kind, config, "smoke", ["trainer.devices=2"])
+    assert arguments[arguments.index("aligner_lib") + 1] == name
+
+
 def test_several_nodes_need_somebody_who_starts_them(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     config = compose("sft", ["trainer.num_nodes=2", "trainer.devices=8"])
