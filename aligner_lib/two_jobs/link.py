@@ -62,7 +62,7 @@ class Link:
         if found.token is None:
             probe(found.host, found.port)
             raise Unreachable(
-                "listens, and its token is not known: is it another program, or another user's server?"
+                "listens, and has not said its token: it is just starting, or it is another program"
             )
         connection = Connection(found.host, found.port, found.token)
         status = _within(STATUS_S + 2, lambda: self._status(connection))
