@@ -23,9 +23,7 @@ from aligner_lib.two_jobs.link import Link, Lost, Where
 from aligner_lib.two_jobs.pytriton_client import Unreachable
 from aligner_lib.two_jobs.refusal import Behind, Refusal
 
-SLICE_S = (
-    5.0  # how long the first rank tries to reach a server before it tells the other ranks that it still waits
-)
+SLICE_S = 2.0  # for one try of the first rank, before the other ranks are told that it still waits
 RETRY_S = 0.5
 SAY_S = 15.0  # between two lines that say so
 
