@@ -30,8 +30,10 @@ def show_server(run: RunFolder) -> asyncio.Task:
     handle = display(Pretty(server_line(run)), display_id=True)
 
     async def follow() -> None:
-        while not run.is_over:
+        over = False
+        while not over:
             await asyncio.sleep(EVERY_S)
+            over = run.is_over  # asked first: what it says at its end is still shown
             handle.update(Pretty(server_line(run)))
 
     return asyncio.get_running_loop().create_task(follow())

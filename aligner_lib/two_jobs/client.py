@@ -21,13 +21,11 @@ from aligner_lib.two_jobs import kept, wire
 from aligner_lib.two_jobs.line import Line
 from aligner_lib.two_jobs.link import Link, Lost, Where
 from aligner_lib.two_jobs.pytriton_client import Unreachable
-from aligner_lib.two_jobs.refusal import Behind, Refusal, from_words
+from aligner_lib.two_jobs.refusal import Behind, Refusal
 
-SLICE_S = (
-    5.0  # how long the first rank tries to reach a server before it tells the other ranks that it still waits
-)
+SLICE_S = 2.0  # for one try of the first rank, before the other ranks are told that it still waits
 RETRY_S = 0.5
-SAY_S = 10.0  # between two lines that say so
+SAY_S = 15.0  # between two lines that say so
 
 
 class CriticAway(Interruption):
@@ -132,13 +130,14 @@ class RemoteCritic:
         """
         started, said = time.monotonic(), -SAY_S
         while True:
-            status, reason, stopped = self._told(lambda: (*self._attempt(work), stop()))
+            status, reason, stopped, waited = self._told(
+                lambda: (*self._attempt(work), stop(), time.monotonic() - started)
+            )
             reason = reason or self._others_connect()
             if reason is None:
                 return status
             if stopped:
                 return None
-            waited = time.monotonic() - started
             if waited > self.timeout_s:
                 raise UserError(
                     f"{reason}, and {self.timeout_s:.0f} s are over (remote_critic_rm.timeout): check that "
@@ -165,7 +164,7 @@ class RemoteCritic:
                 return self.statuses[self.critic], None
             except (Unreachable, Lost, Behind) as error:
                 if time.monotonic() > until:
-                    return {}, f"{at} {error}"
+                    return {}, _in_words(at, error)
                 time.sleep(RETRY_S)
 
     def _others_connect(self) -> str | None:
@@ -177,7 +176,7 @@ class RemoteCritic:
                     if link.lost:
                         link.connect()
                 except Unreachable as error:
-                    reason = f"{link.where} {error}"
+                    reason = _in_words(link.where, error)
         reasons = parallel.gather_over_dp(parallel.from_replica_leader(reason))
         return next(filter(None, reasons), None)
 
@@ -218,7 +217,7 @@ class RemoteCritic:
         except Behind:
             raise
         except Refusal as error:
-            raise UnmatchedCheckpoint(f"{self.critic.where}: {error}") from None
+            raise UnmatchedCheckpoint(str(error)) from None
 
     def _request(self, kind: str) -> dict:
         return {"kind": kind, "actor": self.critic.actor, "actor_run": self.run}
@@ -248,12 +247,14 @@ class RemoteCritic:
             try:
                 arrays = link.wait_for(call)
                 if problem := arrays["problem"].reshape(-1)[0].decode():
-                    raise from_words(problem)
+                    raise link.refusal(problem)
                 parts.append(wire.unpack_scores(arrays, rollouts, names))
             except (Lost, Behind) as error:
-                return f"{link.where} {error}"
-            except UserError as error:
+                return _in_words(link.where, error)
+            except wire.WireError as error:
                 return UserError(f"{link.where}: {error}")
+            except UserError as error:
+                return error
         return Scores(rewards=parts[-1].rewards, values=parts[0].values)
 
     def _told(self, work: Callable[[], object]):
@@ -276,6 +277,11 @@ def _joined(parts: list[Experience]) -> Experience:
     for part in parts:
         ends.append(ends[-1] + part.size)
     return in_order(parts, [list(range(start, end)) for start, end in itertools.pairwise(ends)])
+
+
+def _in_words(where: Where, error: Exception) -> str:
+    """What has become of a server that is gone, or what one that is there says of itself."""
+    return str(error) if isinstance(error, Refusal) else f"{where} {error}"
 
 
 def _or_nothing(asked: Future | None) -> dict[str, float]:

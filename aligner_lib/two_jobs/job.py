@@ -62,6 +62,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         listening = _listen(SERVICES[kind], desk, host, settings.port, folder)
         stack.callback(listening.stop)
         stack.callback(desk.close, "it has ended")
+        presence.open()
         say(f"{kind} serves at {host}:{settings.port}, {folder.path}")
         with stop_signals() as signalled:
             ended = serve(worker, desk, _watch(run, desk, listening, signalled.is_set))

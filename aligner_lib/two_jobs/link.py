@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from aligner_lib.errors import UserError
 from aligner_lib.runs import RunFolder
 from aligner_lib.two_jobs import address, wire
-from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable
-from aligner_lib.two_jobs.refusal import from_words
+from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable, probe
+from aligner_lib.two_jobs.refusal import Refusal, from_words
 
 POLL_S = 2.0
 STATUS_S = 5.0  # a status is answered at once, whatever the server is doing
@@ -60,7 +60,10 @@ class Link:
         if found is None:
             raise Unreachable("has not said yet where it answers")
         if found.token is None:
-            raise Unreachable("has not said its token yet")
+            probe(found.host, found.port)
+            raise Unreachable(
+                "listens, and has not said its token: it is just starting, or it is another program"
+            )
         connection = Connection(found.host, found.port, found.token)
         status = _within(STATUS_S + 2, lambda: self._status(connection))
         self.run, self._connection, self.lost = RunFolder(status["run"]), connection, None
@@ -100,8 +103,13 @@ class Link:
         """A call whose answer is words: waits for the result. Raises Lost, Behind and Refusal."""
         answer = wire.value_of(self.wait_for(self.call(endpoint, arrays, **parameters)))
         if "problem" in answer:
-            raise from_words(answer["problem"])
+            raise self.refusal(answer["problem"])
         return answer["result"]
+
+    def refusal(self, problem: str) -> Refusal:
+        """What the server says it can't do, as an error that names the server."""
+        error = from_words(problem)
+        return type(error)(f"{self.where}: {error}")
 
     def _call(
         self, connection: Connection, endpoint: str, arrays: wire.Arrays, parameters: dict
@@ -129,7 +137,9 @@ class Link:
                 reason = None if status["server"] == server else "was started anew"
             except Unreachable as error:
                 silent = time.monotonic() - heard > SILENCE_S
-                reason = self._ending() or (str(error) if silent else None)
+                reason = self._ending() or (
+                    f"gives no sign of life for {SILENCE_S:.0f} s: it {error}" if silent else None
+                )
             if reason and self._connection is connection:
                 self.lost = self.lost or reason
 

@@ -33,6 +33,10 @@ class Presence:
     def silence_s(self) -> float:
         return time.monotonic() - self._heard
 
+    def open(self) -> None:
+        """From now on an actor can come."""
+        self._heard = time.monotonic()
+
     def heard(self, actor: str | None) -> None:
         if actor is not None and actor == self.actor:
             self._heard = time.monotonic()
@@ -66,6 +70,10 @@ class Presence:
                     "stopped", f"its actor, {self.run_path}, has failed: {run.info.get('message', '')}"
                 )
         if self.silence_s > self.timeout_s:
-            who = f"its actor, {self.run_path}," if self.run_path else "no actor"
-            return Ended("stopped", f"{who} was not heard of for {self.timeout_s:.0f} s", save=True)
+            silent = (
+                f"its actor, {self.run_path}, was not heard of for"
+                if self.run_path
+                else "no actor came within"
+            )
+            return Ended("stopped", f"{silent} {self.timeout_s:.0f} s (actor_timeout)", save=True)
         return None

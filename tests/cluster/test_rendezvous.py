@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.rendezvous import NotAnnounced, announce, find
+from cluster.rendezvous import NotAnnounced, announce, announced, find
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +34,10 @@ def test_outside_of_slurm_the_host_is_loopback(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURMD_NODENAME")
     announce(tmp_path, "critic", port=1)
     assert find(tmp_path, "critic", timeout_s=0)["host"] == "127.0.0.1"
+
+
+def test_the_last_announcement_of_any_attempt_can_be_read(tmp_path, monkeypatch):
+    assert announced(tmp_path, "critic") is None
+    announce(tmp_path, "critic", port=5567)
+    monkeypatch.setenv("ALIGNER_JOB_ATTEMPT", "7.1")
+    assert announced(tmp_path, "critic")["port"] == 5567

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import RunFolder
 
@@ -248,3 +249,90 @@ def test_without_resuming_it_begins_anew(tmp_path):
 
 def test_without_checkpoints_none_is_written(tmp_path):
     assert go(tmp_path, Counter(), save_checkpoints=False).checkpoints() == []
+
+
+# ---- a trainer whose other half is in another job -------------------------------------------------------------------
+
+
+class Away(Interruption):
+    def __init__(self, back: bool = True):
+        super().__init__("the critic was killed")
+        self.back, self.waits = back, 0
+
+    def overcome(self, stop):
+        self.waits += 1
+        if self.back is None:
+            raise UserError("it did not come back")
+        return self.back
+
+
+def raise_once(error):
+    errors = [error]
+    return lambda: errors and (_ for _ in ()).throw(errors.pop())
+
+
+def test_an_interrupted_step_is_saved_before_and_done_again(tmp_path, capsys):
+    away, trainer = Away(), Counter()
+    trainer.at[4] = raise_once(away)
+    run = go(tmp_path, trainer, max_steps=5, save_interval=5, keep_checkpoints=9)
+    assert (run.status, away.waits) == ("finished", 1)
+    assert run.series("train/total") == ([1, 2, 3, 4, 5], [1, 3, 6, 10, 15])
+    assert [path.name for path in run.checkpoints()] == ["step_000003", "step_000005"]
+    said = capsys.readouterr().err
+    assert "interrupted after step 3, and its checkpoint is of step 3: the critic was killed" in said
+    assert "going on after step 3" in said
+
+
+def test_an_interrupted_validation_is_done_again(tmp_path):
+    trainer = Counter()
+    validate, once = trainer.validate, raise_once(Away())
+    trainer.validate = lambda step: (step == 3 and once(), validate(step))[1]
+    run = go(tmp_path, trainer, max_steps=4)
+    assert run.series("validation/total") == ([0, 3, 4], [0, 6, 10])
+
+
+def test_a_wait_in_vain_ends_the_run_and_keeps_what_was_done(tmp_path):
+    trainer = Counter()
+    trainer.at[4] = raise_once(Away(back=None))
+    with pytest.raises(UserError, match="it did not come back"):
+        go(tmp_path, trainer, save_interval=7)
+    run = RunFolder(tmp_path)
+    assert (run.status, run.latest_checkpoint().name) == ("failed", "step_000003")
+    assert run.series("train/total")[0] == [1, 2, 3]
+
+
+def test_a_stop_ends_the_wait(tmp_path):
+    trainer = Counter()
+    trainer.at[4] = raise_once(Away(back=False))
+    run = go(tmp_path, trainer, save_interval=7)
+    assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000003")
+
+
+def test_a_checkpoint_without_its_other_half_is_passed_over(tmp_path, capsys):
+    go(tmp_path, Counter(), max_steps=6, keep_checkpoints=3)
+    trainer = Counter()
+    load = trainer.load
+
+    def only_the_fourth(folder):
+        if folder.name != "step_000004":
+            raise UnmatchedCheckpoint("the critic has none")
+        load(folder)
+
+    trainer.load = only_the_fourth
+    run = go(tmp_path, trainer, max_steps=7, keep_checkpoints=3)
+    assert trainer.done == [5, 6, 7]
+    assert run.series("train/total") == ([1, 2, 3, 4, 5, 6, 7], [1, 3, 6, 10, 15, 21, 28])
+    assert "step_000006 can't be gone on from (the critic has none)" in capsys.readouterr().err
+
+
+def test_without_any_common_checkpoint_it_refuses(tmp_path):
+    go(tmp_path, Counter(), max_steps=4, keep_checkpoints=3)
+    trainer = Counter()
+
+    def none(folder):
+        raise UnmatchedCheckpoint(f"nothing for {folder.name}")
+
+    trainer.load = none
+    with pytest.raises(UnmatchedCheckpoint, match="nothing for step_000002"):
+        go(tmp_path, trainer)
+    assert trainer.done == []

@@ -31,3 +31,12 @@ def two_jobs(jobs, rm):
         return jobs.run_folder(name), server
 
     return run
+
+
+@pytest.fixture(scope="session")
+def live_critic(jobs, rm):
+    """A critic with default settings, that waits for an actor."""
+    critic = Critic(jobs, "live").start().until_it_serves()
+    yield critic
+    critic.process.terminate()
+    critic.until_it_ended()

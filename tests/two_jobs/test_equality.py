@@ -57,7 +57,11 @@ def test_both_keep_the_checkpoints_that_belong_together(two):
 
 @pytest.mark.parametrize(
     ("name", "actor", "critic"),
-    [("tp2_actor_pp2_critic", TP2, PP2), ("dp2_actor_tp2_critic", {}, TP2)],
+    [
+        ("tp2_actor_pp2_critic", TP2, PP2),
+        ("dp2_actor_tp2_critic", {}, TP2),
+        ("pp2_actor_dp2_critic", PP2, {}),
+    ],
 )
 def test_layouts(two_jobs, in_process, name, actor, critic):
     run, _ = two_jobs(name, actor, critic, ranks=2, critic_ranks=2)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.contest import Contestant, Rounds, compete
-from benchmarks.measure import Comparison, ImportTime, Round, Side, StepCost
+from benchmarks.measure import Comparison, ImportTime, Round, Side, StepCost, TwoJobs
 from benchmarks.setting import Setting
 from benchmarks.table import table_of, verdict
 
@@ -172,3 +172,20 @@ def test_our_responses_have_the_forced_lengths_when_rows_leave():
         response.ended and response.tokens.index(2) == len(response.tokens) - 1 for response in responses
     )
     parallel.shutdown()
+
+
+def test_two_jobs_are_compared_with_one_and_round_trips_with_a_step():
+    result = TwoJobs(
+        in_process=[2.0, 4.0, 3.0],
+        two_jobs=[3.0, 3.6, 3.3],
+        waits=[0.5, 0.6, 0.7],
+        round_trips={"status": [0.001], "infer": [0.01, 0.02, 0.03], "train": [0.04]},
+        calls={"infer": 2, "train": 1},
+    )
+    assert result.ratio == pytest.approx(1.1)
+    assert result.transport_share == pytest.approx((2 * 0.02 + 0.04) / 3.3)
+    text = shown(table_of(result))
+    assert "1.10 ×" in text
+    assert "≤ 1.3 reached" in text
+    assert "2.4%" in text
+    assert "≤ 0.02 missed" in text

@@ -62,7 +62,7 @@ def test_help_names_every_command_and_loads_nothing_heavy(tmp_path):
     answer = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    for name in "tutorial jupyter sft rm ppo runs show stop doctor test bench model data".split():
+    for name in "tutorial jupyter sft rm ppo serve-critic serve-rm runs show stop doctor test bench model data".split():
         assert f" {name} " in answer.stdout
     assert answer.stdout.strip().splitlines()[-1] == "set()"
 
@@ -73,6 +73,8 @@ def test_every_command_has_help(inside, capsys):
         "sft",
         "rm",
         "ppo",
+        "serve-critic",
+        "serve-rm",
         "runs",
         "show",
         "stop",
@@ -143,6 +145,13 @@ def test_the_launcher_hands_our_options_to_us(tmp_path):
     answer = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "there is no setting 'model.nonsense'" in answer.stderr
     assert answer.returncode != 0
+
+
+@pytest.mark.parametrize(("kind", "name"), [("critic", "serve-critic"), ("reward_server", "serve-rm")])
+def test_the_ranks_of_a_server_are_started_by_its_own_command(kind, name):
+    config = compose(kind, ["trainer.devices=2", "exp_manager.explicit_log_dir=there"])
+    arguments = launcher.command(kind, config, "smoke", ["trainer.devices=2"])
+    assert arguments[arguments.index("aligner_lib") + 1] == name
 
 
 def test_several_nodes_need_somebody_who_starts_them(monkeypatch):

@@ -1,0 +1,166 @@
+"""The desk alone, without a server: no train step is taken twice, none is skipped, and requests keep to one actor."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from aligner_lib.records import Experience
+from aligner_lib.two_jobs import wire
+from aligner_lib.two_jobs.presence import Presence
+from aligner_lib.two_jobs.refusal import Behind, Refusal, from_words
+
+pytestmark = pytest.mark.two_jobs
+
+ACTOR = {"actor": "run#1"}
+
+
+class FakeShelf:
+    """Remembers what was logged and saved."""
+
+    def __init__(self):
+        self.logged, self.saved = [], []
+
+    def latest(self):
+        return 0
+
+    def numbers(self):
+        return self.saved
+
+    def owner(self):
+        return None
+
+    def aside(self, number):
+        return f"step {number}"
+
+    def accept(self, aside, number, previous, actor_run):
+        self.saved.append(number)
+
+    def find(self, number):
+        return f"step {number}"
+
+    def forget_after(self, number):
+        self.saved = [there for there in self.saved if there <= number]
+
+    def log(self, number, result, lr, seconds):
+        self.logged.append((number, lr))
+
+
+class FakeWorker:
+    def __init__(self):
+        self.critic = SimpleNamespace(save=lambda folder: None)
+
+    def train(self, experience, lr):
+        return {"loss": lr, "grad_norm": 1.0}
+
+    def load(self, folder):
+        self.loaded = folder
+
+
+@pytest.fixture
+def desk():
+    """A desk whose orders are obeyed, until the test ends."""
+    from aligner_lib.two_jobs.presence import Ended
+    from aligner_lib.two_jobs.server import Desk, serve
+
+    desk, over = Desk(FakeShelf(), Presence(600), 100, {}), threading.Event()
+    worker = FakeWorker()
+    loop = threading.Thread(
+        target=serve, args=(worker, desk, lambda: Ended("stopped", "") if over.is_set() else None)
+    )
+    loop.start()
+    ask(desk, "begin")
+    yield desk
+    over.set()
+    loop.join(30)
+    assert not loop.is_alive()
+
+
+def ask(desk, kind: str, actor: str = "run#1", run: str = "run", **details) -> dict:
+    request = wire.text({"kind": kind, "actor": actor, "actor_run": run, **details}, "request")
+    (answer,) = desk.answer_checkpoint([({"actor": actor}, request)])
+    return result_of(answer)
+
+
+def train(desk, number: int, lr: float = 0.5, actor: str = "run#1") -> dict:
+    size = (2, 3)
+    numbers = {name: torch.ones(2, 2) for name in ("mask", "logprobs", "values", "advantages", "returns")}
+    experience = Experience(
+        tokens=torch.ones(size, dtype=torch.int64),
+        lengths=torch.tensor([3, 3]),
+        prompt_lengths=torch.tensor([1, 1]),
+        ended=torch.tensor([True, True]),
+        **numbers,
+    )
+    parameters = {"actor": actor, "number": number, "lr": lr.hex()}
+    (answer,) = desk.answer_train([(parameters, wire.pack_experience(experience))])
+    return result_of(answer)
+
+
+def result_of(answer: dict) -> dict:
+    said = wire.value_of(answer)
+    if "problem" in said:
+        raise from_words(said["problem"])
+    return said["result"]
+
+
+def test_a_train_step_that_is_asked_for_again_is_answered_and_not_taken(desk):
+    first = train(desk, 1, lr=0.25)
+    assert first == {"loss": 0.25, "grad_norm": 1.0}
+    assert train(desk, 1, lr=0.75) == first
+    assert desk.shelf.logged == [(1, 0.25)]
+    assert desk.updates == 1
+
+
+def test_a_train_step_can_t_be_skipped(desk):
+    with pytest.raises(Behind, match="it has taken 0 train steps, and this is number 2"):
+        train(desk, 2)
+    assert desk.shelf.logged == []
+
+
+def test_save_is_of_the_steps_that_the_actor_counts(desk):
+    train(desk, 1)
+    with pytest.raises(Behind, match="it has taken 1 train steps, and 2 were to be saved"):
+        ask(desk, "save", updates=2, previous=0)
+    assert ask(desk, "save", updates=1, previous=0)["checkpoints"] == [1]
+
+
+def test_going_back_forgets_what_came_later(desk):
+    for number in (1, 2):
+        train(desk, number)
+        ask(desk, "save", updates=number, previous=number - 1)
+    status = ask(desk, "load", updates=1)
+    assert (status["updates"], status["checkpoints"]) == (1, [1])
+    assert train(desk, 2, lr=0.125)["loss"] == 0.125  # the result of the forgotten step is forgotten, too
+
+
+def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(desk):
+    with pytest.raises(Refusal, match="it serves another actor, run, which was heard of"):
+        ask(desk, "begin", actor="other#1", run="other")
+    ask(desk, "begin", actor="run#2")
+    with pytest.raises(Behind, match="it has not been told of this actor"):
+        train(desk, 1, actor="run#1")
+    assert train(desk, 1, actor="run#2")["grad_norm"] == 1.0
+
+
+def test_a_fault_is_told_in_a_sentence(desk, monkeypatch, capsys):
+    monkeypatch.setattr(wire, "unpack_experience", lambda *_: 1 / 0)
+    with pytest.raises(
+        Refusal, match=r"it failed in answering with ZeroDivisionError: division by zero \(test_desk"
+    ):
+        train(desk, 1)
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_tokens_are_checked_before_anything_is_done(desk):
+    with pytest.raises(Refusal, match="token 0 of sample 0 of 2 is 1, and the model knows 0 to 0"):
+        desk.vocab_size = 1
+        train(desk, 1)
+    assert desk.updates == 0
+
+
+def test_what_is_asked_after_the_end_is_turned_down(desk):
+    desk.close("it has ended")
+    with pytest.raises(Refusal, match="it has ended"):
+        train(desk, 1)

@@ -1,0 +1,93 @@
+"""Who can reach a server: from a network of its own, a default one cannot be reached, and a cluster's asks for the token."""
+
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from servers import Critic
+
+pytestmark = pytest.mark.two_jobs
+
+HERE, THERE = "10.213.77.1", "10.213.77.2"  # this machine's address and the other's, on a cable between them
+ASK = """
+import sys
+from aligner_lib.two_jobs import wire
+from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable
+host, port, token = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+try:
+    answer = Connection(host, port, token).call("status", wire.text({}, "request"), {}, timeout_s=20)
+    print("answered", wire.value_of(answer)["updates"])
+except Unreachable as error:
+    print(error)
+"""
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(done.stderr.strip())
+
+
+@pytest.fixture(scope="module")
+def other():
+    """Another network namespace with a cable to this one; ask(…) runs a client there."""
+    name, cable = f"aligner-{os.getpid()}", f"al{os.getpid()}"
+    if shutil.which("ip") is None:
+        pytest.skip("there is no ip command")
+    try:
+        _ip("netns", "add", name)
+    except OSError as error:
+        pytest.skip(f"network namespaces can't be made here: {error}")
+    try:
+        _ip("link", "add", f"{cable}a", "type", "veth", "peer", "name", f"{cable}b", "netns", name)
+        _ip("addr", "add", f"{HERE}/24", "dev", f"{cable}a")
+        _ip("link", "set", f"{cable}a", "up")
+        _ip("-n", name, "addr", "add", f"{THERE}/24", "dev", f"{cable}b")
+        _ip("-n", name, "link", "set", f"{cable}b", "up")
+
+        def ask(host: str, port: int, token: str) -> str:
+            command = ["ip", "netns", "exec", name, sys.executable, "-c", ASK, host, str(port), token]
+            return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout.strip()
+
+        yield SimpleNamespace(ask=ask)
+    except OSError as error:
+        pytest.skip(f"a cable between networks can't be made here: {error}")
+    finally:
+        subprocess.run(["ip", "link", "del", f"{cable}a"], capture_output=True)
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def on_a_cluster(jobs, rm, other):
+    """A critic that listens on the address of the network that it shares with the other machine."""
+    critic = Critic(jobs, "on_a_cluster").start(trainer__ppo__address=HERE).until_it_serves()
+    yield critic
+    critic.process.terminate()
+    critic.until_it_ended()
+
+
+def test_a_cluster_s_server_answers_another_machine_with_the_token_only(on_a_cluster, other):
+    token = (on_a_cluster.run.path / "token").read_text()
+    assert other.ask(HERE, on_a_cluster.port, token) == "answered 0"
+    assert "refuses the token" in other.ask(HERE, on_a_cluster.port, "guessed")
+
+
+def test_it_does_not_listen_on_loopback_then(on_a_cluster):
+    listening = {
+        (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
+        for child in on_a_cluster.children()
+        for connection in child.net_connections(kind="inet")
+        if connection.status == "LISTEN"
+    }
+    assert listening == {(HERE, on_a_cluster.port)}
+
+
+def test_a_default_server_can_t_be_reached_from_another_machine(live_critic, other):
+    token = (live_critic.run.path / "token").read_text()
+    for host in (HERE, "127.0.0.1"):
+        assert "is not listening (connection refused)" in other.ask(host, live_critic.port, token) or (
+            "can't be reached" in other.ask(host, live_critic.port, token)
+        )
