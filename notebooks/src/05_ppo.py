@@ -100,7 +100,7 @@ plt.show()
 #   │ train the actor              │ ─────────────────────▶│ train the critic             │
 #   └──────────────┬───────────────┘   advantages, returns └──────────────┬───────────────┘
 #                  ▼                                                      ▼
-#             runs/ppo                                            runs/ppo-critic
+#             runs/ppo                                            runs/ppo/critic
 # ```
 
 # %%
@@ -195,7 +195,7 @@ if exercise == "live":
     job = lab.submit("ppo", "ppo-no-kl", **settings)
     display(JobPanel(broken, job))  # the knobs: give the coefficient back while it runs
 else:
-    job, broken = None, Recording("no-kl-penalty", speed=200)
+    job, broken = None, Recording("no-kl-penalty", speed=600)
 monitor = Monitor(broken, job=job)
 display(monitor)
 await monitor
