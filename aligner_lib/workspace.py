@@ -18,6 +18,9 @@ from aligner_lib.commands import job_commands
 from aligner_lib.config import profile_section
 from aligner_lib.models import fetch
 from aligner_lib.runs import RunFolder
+from cluster.resources import Resources
+
+TWO_JOBS = {"critic": Resources(), "actor": Resources()}  # one process each
 
 
 @dataclass
@@ -135,11 +138,9 @@ class Workspace:
             return self.submit("ppo", name, **settings)
         if layout != "two-jobs":
             raise ValueError(f"layout={layout!r}: there are in-process and two-jobs")
-        from cluster import Resources
-
         if self.where == "local":  # another server may have the default one
             settings = {"critic.trainer.ppo.port": free_port()} | settings
-        return self.submit("ppo", name, {"critic": Resources(), "actor": Resources()}, **settings)
+        return self.submit("ppo", name, TWO_JOBS, **settings)
 
     def critic_of(self, name: str = "ppo") -> RunFolder:
         """The run folder of the critic's job, where PPO runs as two jobs."""

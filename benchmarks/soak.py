@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from aligner_lib.runs import RunFolder
-from aligner_lib.workspace import Workspace, free_port
+from aligner_lib.workspace import TWO_JOBS, Workspace, free_port
 
 BOUND_S = 1800.0  # without a step for so long, the soak has failed
 POLL_S = 0.05
@@ -80,12 +80,10 @@ def main() -> None:
 def soak(lab: Workspace, settings: dict, options: argparse.Namespace) -> list[dict]:
     """Run to the end; returns what happened at which step, and after how many seconds a step was done again."""
     critic_run, actor_run = lab.critic_of("soaked"), lab.run("soaked")
-    critic_command = lab.command("critic", critic_run.name, **{"trainer.ppo.port": free_port()})
-    remote = {"remote_critic_rm.critic.run": critic_run.path}
-    critic = Part(critic_command, critic_run, Path(options.out) / "critic.log")
-    actor = Part(
-        lab.command("ppo", "soaked", **settings, **remote), actor_run, Path(options.out) / "actor.log"
-    )
+    port = {"critic.trainer.ppo.port": free_port()}
+    commands = lab.commands("ppo", "soaked", TWO_JOBS, **settings, **port)
+    critic = Part(commands["critic"], critic_run, Path(options.out) / "critic.log")
+    actor = Part(commands["actor"], actor_run, Path(options.out) / "actor.log")
     critic.start()
     actor.start()
     draw, happened = random.Random(options.seed), []

@@ -16,7 +16,7 @@ from aligner_lib.records import Experience, TokenBatch
 from aligner_lib.runs import RunFolder
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.link import Link, Where
-from aligner_lib.workspace import Workspace, free_port
+from aligner_lib.workspace import TWO_JOBS, Workspace, free_port
 from benchmarks.measure import TwoJobs
 from benchmarks.setting import Setting
 from cluster import submit
@@ -58,8 +58,9 @@ def _of_steps(run: RunFolder, metric: str) -> list[float]:
 
 
 def _round_trips(lab: Workspace, config) -> dict[str, list[float]]:
-    critic = lab.run("round-trips")
-    job = submit(lab.command("critic", critic.name, **{"trainer.ppo.port": free_port()}), critic.path)
+    critic = lab.critic_of("round-trips")
+    commands = lab.commands("ppo", "round-trips", TWO_JOBS, **{"critic.trainer.ppo.port": free_port()})
+    job = submit(commands["critic"], critic.path)
     link = Link(Where("critic", None, 0, str(critic.path)), "bench#1")
     try:
         _connect(link)
