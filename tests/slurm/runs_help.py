@@ -30,4 +30,6 @@ def unbroken_losses(steps: int) -> list[tuple[int, int]]:
 
 
 def last_step(run: Path) -> int:
-    return losses(run)[-1][0] if (run / "metrics.jsonl").exists() else 0
+    """0 before the first one has been written: the file is there a moment earlier."""
+    done = losses(run) if (run / "metrics.jsonl").exists() else []
+    return done[-1][0] if done else 0
