@@ -11,6 +11,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from aligner_lib.models import fetch
 from aligner_lib.models.download import DownloadError
+from aligner_lib.runs import RunFolder
 
 
 @pytest.fixture(scope="session")
@@ -40,20 +41,13 @@ def formatted(tmp_path_factory) -> Path:
     return folder
 
 
-# ---- jobs on the smoke model, shared by tests/jobs and tests/two_jobs ----
+# ---- jobs on the smoke model: tests/jobs and tests/two_jobs ----
 
 
 @pytest.fixture(scope="session")
-def jobs(smoke, formatted, tmp_path_factory) -> SmokeJobs:
-    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("jobs"))
-
-
-@pytest.fixture(scope="session")
-def rm(jobs):
-    """A reward model's run; PPO runs after it score with it."""
-    run = jobs.run("rm", "rm")
-    jobs.reward_model = run.path
-    return run
+def rm(smoke, formatted, tmp_path_factory) -> RunFolder:
+    """A reward model's run, which PPO scores with."""
+    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("rm")).run("rm", "rm")
 
 
 @pytest.fixture

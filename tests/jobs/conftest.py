@@ -1,4 +1,10 @@
 import pytest
+from smoke_jobs import SmokeJobs
+
+
+@pytest.fixture(scope="session")
+def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
+    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("jobs"), rm.path)
 
 
 @pytest.fixture(scope="session")
@@ -8,6 +14,6 @@ def sft(jobs):
 
 
 @pytest.fixture(scope="session")
-def ppo(jobs, rm):
+def ppo(jobs):
     """A PPO run from beginning to end."""
     return jobs.run("ppo", "ppo")

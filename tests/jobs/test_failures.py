@@ -33,7 +33,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_its_checkpoint(jobs):
     assert (run.status, steps(run)) == ("finished", [0, 1, 2, 3, 4])
 
 
-def test_a_kl_beyond_the_bound_ends_the_run(jobs, rm):
+def test_a_kl_beyond_the_bound_ends_the_run(jobs):
     settings = jobs.settings(
         "ppo", "kl", trainer__ppo__max_init_policy_kl=1e-6, trainer__ppo__critic_warmup_steps=0
     )
@@ -71,7 +71,7 @@ def test_a_model_that_is_not_there_is_told(jobs):
         run_smoke_job("sft", jobs.settings("sft", "none", model__restore_from_path="/nowhere/model"))
 
 
-def test_a_reward_model_that_is_not_set_is_told(jobs, rm):
+def test_a_reward_model_that_is_not_set_is_told(jobs):
     with pytest.raises(UserError, match=r"critic\.pretrained_checkpoint\.restore_from_path"):
         run_smoke_job(
             "ppo", jobs.settings("ppo", "none", critic__pretrained_checkpoint__restore_from_path="null")

@@ -14,7 +14,7 @@ STEPS = {"trainer__ppo__max_steps": 3}
 
 
 @pytest.fixture(scope="module")
-def one(jobs, rm) -> RunFolder:
+def one(jobs) -> RunFolder:
     return jobs.run("ppo", "ppo_one", **STEPS)
 
 

@@ -12,7 +12,7 @@ MOMENTS = {"sft": (5, 9), "rm": (5, 9), "ppo": (3, 5)}
 
 
 @pytest.fixture(scope="session", params=MOMENTS)
-def disturbed(request, jobs, rm):
+def disturbed(request, jobs):
     """A run that was killed with SIGKILL, went on, was stopped, and went on to its end; and what was seen on the way."""
     kind = request.param
     killed_after, stopped_after = MOMENTS[kind]

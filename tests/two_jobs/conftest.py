@@ -1,17 +1,23 @@
 import pytest
 from servers import Critic, run_actor
+from smoke_jobs import SmokeJobs
 
 STEPS = {"trainer__ppo__max_steps": 5}
 
 
 @pytest.fixture(scope="session")
-def in_process(jobs, rm):
+def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
+    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("two_jobs"), rm.path)
+
+
+@pytest.fixture(scope="session")
+def in_process(jobs):
     """Five steps of PPO in one process."""
     return jobs.run("ppo", "in_process", **STEPS)
 
 
 @pytest.fixture(scope="session")
-def two_jobs(jobs, rm):
+def two_jobs(jobs):
     """Five steps of PPO as two jobs: run(name, actor's settings, critic's settings, …) gives both run folders."""
 
     def run(
@@ -34,7 +40,7 @@ def two_jobs(jobs, rm):
 
 
 @pytest.fixture(scope="session")
-def live_critic(jobs, rm):
+def live_critic(jobs):
     """A critic with default settings, that waits for an actor."""
     critic = Critic(jobs, "live").start().until_it_serves()
     yield critic

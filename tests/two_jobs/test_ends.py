@@ -19,7 +19,7 @@ KEEP = {"exp_manager__checkpoint_callback_params__save_top_k": 3}
 
 
 @pytest.fixture(scope="module")
-def critic(jobs, rm) -> Critic:
+def critic(jobs) -> Critic:
     return Critic(jobs, "ends_critic")
 
 

@@ -68,7 +68,7 @@ def test_layouts(two_jobs, in_process, name, actor, critic):
     assert_same(run, in_process)
 
 
-def test_a_reward_model_of_its_own(jobs, rm, in_process):
+def test_a_reward_model_of_its_own(jobs, in_process):
     critic = Critic(jobs, "alone_critic").start(trainer__ppo__combine_rm_and_critic_server=False)
     rewards = Critic(jobs, "alone_rewards", kind="reward_server").start()
     apart = {

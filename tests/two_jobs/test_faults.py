@@ -27,13 +27,13 @@ BLOWS = [
 
 
 @pytest.fixture(scope="module")
-def unbroken(jobs, rm):
+def unbroken(jobs):
     """PPO in one process."""
     return jobs.run("ppo", "unbroken", **STEPS)
 
 
 @pytest.fixture(scope="module")
-def battered(jobs, rm):
+def battered(jobs):
     """An actor whose critic meets every blow and is started again each time; and what was seen on the way."""
     critic = Critic(jobs, "battered_critic")
     actor = start_actor(jobs, "battered", critic, **STEPS)

@@ -61,7 +61,7 @@ def other():
 
 
 @pytest.fixture(scope="module")
-def on_a_cluster(jobs, rm, other):
+def on_a_cluster(jobs, other):
     """A critic that listens on the address of the network that it shares with the other machine."""
     critic = Critic(jobs, "on_a_cluster").start(trainer__ppo__address=HERE).until_it_serves()
     yield critic

@@ -24,7 +24,7 @@ def nobody(jobs, port: int) -> Critic:
         ("no-such-host.invalid", r"has a host name that is not known here"),
     ],
 )
-def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, rm, host, reason, capfd):
+def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, host, reason, capfd):
     port = free_port()
     settings = actor_settings(
         jobs, "absent", nobody(jobs, port), remote_critic_rm__timeout=3, remote_critic_rm__critic__ip=host
@@ -37,7 +37,7 @@ def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, rm, host, 
     assert "waiting," in capfd.readouterr().err
 
 
-def test_another_program_at_the_port_is_told(jobs, rm):
+def test_another_program_at_the_port_is_told(jobs):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         settings = actor_settings(jobs, "other", nobody(jobs, port), remote_critic_rm__timeout=1)
@@ -47,7 +47,7 @@ def test_another_program_at_the_port_is_told(jobs, rm):
             run_smoke_job("ppo", settings)
 
 
-def test_a_port_that_is_taken_is_told_at_once(jobs, rm):
+def test_a_port_that_is_taken_is_told_at_once(jobs):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         critic = Critic(jobs, "taken", port=taken.getsockname()[1])
         started = time.monotonic()
@@ -60,13 +60,13 @@ def test_a_port_that_is_taken_is_told_at_once(jobs, rm):
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
-def test_a_server_for_every_network_is_refused(jobs, rm, address):
+def test_a_server_for_every_network_is_refused(jobs, address):
     critic = Critic(jobs, "open")
     with pytest.raises(UserError, match="would open the server to every network"):
         serve("critic", critic.settings(trainer__ppo__address=f"'{address}'"), {})
 
 
-def test_an_address_of_another_machine_is_told(jobs, rm):
+def test_an_address_of_another_machine_is_told(jobs):
     critic = Critic(jobs, "foreign")
     with pytest.raises(UserError, match=rf"port {critic.port} of 192.0.2.1 can't be used"):
         serve("critic", critic.settings(trainer__ppo__address="192.0.2.1"), {})
@@ -89,7 +89,7 @@ def test_numpy_2_is_told(monkeypatch):
         ("nan", {"infer": (2, "nan")}, "the value of sample 1 of 5"),
     ],
 )
-def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, rm, name, faults, words):
+def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, name, faults, words):
     critic = Critic(jobs, f"{name}_critic").start(faults)
     with pytest.raises(AssertionError):
         run_actor(jobs, name, critic, trainer__ppo__max_steps=3)
