@@ -21,7 +21,7 @@ from aligner_lib.two_jobs import kept, wire
 from aligner_lib.two_jobs.line import Line
 from aligner_lib.two_jobs.link import Link, Lost, Where
 from aligner_lib.two_jobs.pytriton_client import Unreachable
-from aligner_lib.two_jobs.refusal import Behind, Refusal
+from aligner_lib.two_jobs.refusal import NotReady, Refusal
 
 SLICE_S = 2.0  # for one try of the first rank, before the other ranks are told that it still waits
 RETRY_S = 0.5
@@ -162,7 +162,7 @@ class RemoteCritic:
                 at = self.critic.where
                 work(self.statuses[self.critic])
                 return self.statuses[self.critic], None
-            except (Unreachable, Lost, Behind) as error:
+            except (Unreachable, Lost, NotReady) as error:
                 if time.monotonic() > until:
                     return {}, _in_words(at, error)
                 time.sleep(RETRY_S)
@@ -205,7 +205,7 @@ class RemoteCritic:
         request = self._request("save") | {"updates": self.updates, "previous": self.saved}
         try:
             self._line.put(lambda: self.critic.ask("checkpoint", wire.text(request, "request"))).result()
-        except (Lost, Behind):
+        except (Lost, NotReady):
             return
         self.saved, self.kept = self.updates, []
 
@@ -214,7 +214,7 @@ class RemoteCritic:
         request = self._request("load") | {"updates": updates}
         try:
             self.critic.ask("checkpoint", wire.text(request, "request"))
-        except Behind:
+        except NotReady:
             raise
         except Refusal as error:
             raise UnmatchedCheckpoint(str(error)) from None
@@ -249,7 +249,7 @@ class RemoteCritic:
                 if problem := arrays["problem"].reshape(-1)[0].decode():
                     raise link.refusal(problem)
                 parts.append(wire.unpack_scores(arrays, rollouts, names))
-            except (Lost, Behind) as error:
+            except (Lost, NotReady) as error:
                 return _in_words(link.where, error)
             except wire.WireError as error:
                 return UserError(f"{link.where}: {error}")
@@ -288,7 +288,7 @@ def _or_nothing(asked: Future | None) -> dict[str, float]:
     """A train step's metrics; none when the critic went away: it takes the step when it is back."""
     try:
         return asked.result()
-    except (Lost, Behind):
+    except (Lost, NotReady):
         return {}
 
 

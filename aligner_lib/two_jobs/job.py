@@ -22,6 +22,7 @@ from aligner_lib.two_jobs.pytriton_server import (
     check_port,
     end_leftovers,
 )
+from aligner_lib.two_jobs.refusal import NotReady
 from cluster.record import write_json
 
 SERVICES = {"critic": "critic", "reward_server": "reward_model"}  # kind of job → what it announces itself as
@@ -61,7 +62,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         desk = Desk(_shelf(kind, run, config), presence, prepared.vocab_size, about)
         listening = _listen(SERVICES[kind], desk, host, settings.port, folder)
         stack.callback(listening.stop)
-        stack.callback(desk.close, "it has ended")
+        stack.callback(desk.close, NotReady("it has ended"))
         presence.open()
         say(f"{kind} serves at {host}:{settings.port}, {folder.path}")
         with stop_signals() as signalled:

@@ -100,7 +100,7 @@ class Link:
                 )
 
     def ask(self, endpoint: str, arrays: wire.Arrays, **parameters) -> dict:
-        """A call whose answer is words: waits for the result. Raises Lost, Behind and Refusal."""
+        """A call whose answer is words: waits for the result. Raises Lost, NotReady and Refusal."""
         answer = wire.value_of(self.wait_for(self.call(endpoint, arrays, **parameters)))
         if "problem" in answer:
             raise self.refusal(answer["problem"])

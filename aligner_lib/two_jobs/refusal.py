@@ -9,15 +9,18 @@ class Refusal(UserError):
     """A request that can't be met; its text goes to the actor, and ends its run."""
 
 
-class Behind(Refusal):
-    """The critic has not taken the steps that the actor counts on: it was started anew. Told what is missing, it can go on."""
+class NotReady(Refusal):
+    """The server is not the one that the actor counts on: it was started anew and lacks train steps, or it is ending.
+
+    The actor waits for one that it can tell what is missing, and goes on.
+    """
 
 
 def in_words(error: UserError) -> str:
     """The kind of refusal, then its words."""
-    return f"{'behind' if isinstance(error, Behind) else 'refused'}: {error}"
+    return f"{'not ready' if isinstance(error, NotReady) else 'refused'}: {error}"
 
 
 def from_words(text: str) -> Refusal:
     kind, _, words = text.partition(": ")
-    return {"behind": Behind, "refused": Refusal}[kind](words)
+    return {"not ready": NotReady, "refused": Refusal}[kind](words)

@@ -18,7 +18,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.presence import Ended, Presence
-from aligner_lib.two_jobs.refusal import Behind, Refusal, in_words
+from aligner_lib.two_jobs.refusal import NotReady, Refusal, in_words
 from aligner_lib.two_jobs.shelf import Shelf
 from aligner_lib.two_jobs.worker import End, Infer, Load, Order, Save, Train, Wait, Worker
 
@@ -46,7 +46,7 @@ class Desk:
         self.doing, self.since = "starting", time.time()
         self.counts = {"infer": 0, "samples": 0, "train": 0, "merged": 0, "busy_s": 0.0}
         self._asked: queue.Queue[Asked] = queue.Queue()
-        self._closed: str | None = None
+        self._closed: Refusal | None = None
 
     # -- in PyTriton's threads ------------------------------------------------------------------------------------
 
@@ -122,18 +122,18 @@ class Desk:
     def _check_actor(self, parameters: dict) -> None:
         self.presence.heard(parameters.get("actor"))
         if parameters.get("actor") != self.presence.actor:
-            raise Behind("it has not been told of this actor since it was started")
+            raise NotReady("it has not been told of this actor since it was started")
 
     def _check_updates(self, parameters: dict) -> None:
         """The scores must be of the weights that the actor counts on (a reward model has only one set)."""
         if self.shelf is not None and int(parameters.get("updates", self.updates)) != self.updates:
-            raise Behind(
+            raise NotReady(
                 f"it has taken {self.updates} train steps, and {parameters['updates']} were expected"
             )
 
     def _ask(self, kind: str, **details) -> dict:
         if self._closed is not None:
-            raise Refusal(self._closed)
+            raise self._closed
         asked = Asked(kind, details)
         self._asked.put(asked)
         return asked.answer.result()
@@ -162,7 +162,7 @@ class Desk:
         details = asked.details
         if asked.kind == "infer":
             if details["updates"] != self.updates:
-                raise Behind(f"it has taken {self.updates} train steps meanwhile")
+                raise NotReady(f"it has taken {self.updates} train steps meanwhile")
             return Infer(details["batches"])
         if asked.kind == "train":
             number = details["number"]
@@ -170,11 +170,11 @@ class Desk:
                 asked.answer.set_result(self.results.get(number, {}))
                 return None
             if number != self.updates + 1:
-                raise Behind(f"it has taken {self.updates} train steps, and this is number {number}")
+                raise NotReady(f"it has taken {self.updates} train steps, and this is number {number}")
             return Train(number, details["experience"], details["lr"])
         if asked.kind == "save":
             if details["updates"] != self.updates:
-                raise Behind(
+                raise NotReady(
                     f"it has taken {self.updates} train steps, and {details['updates']} were to be saved"
                 )
             return Save(self.shelf.aside(self.updates))
@@ -210,12 +210,12 @@ class Desk:
             return Save(self.shelf.aside(self.updates)), Asked("save", {"previous": 0})
         return End(), None
 
-    def close(self, reason: str) -> None:
-        """Turn down everything that is still asked, and what will be."""
-        self._closed = reason
+    def close(self, reason: Refusal) -> None:
+        """Turn down everything that is still asked, and what will be; the first reason stays."""
+        self._closed = self._closed or reason
         while True:
             try:
-                self._asked.get_nowait().answer.set_exception(Refusal(reason))
+                self._asked.get_nowait().answer.set_exception(self._closed)
             except queue.Empty:
                 return
 
@@ -236,6 +236,8 @@ def serve(worker: Worker, desk: Desk | None, is_over: Callable[[], Ended | None]
             order, asked = desk.farewell(ended) if ended else desk.next()
         order = parallel.from_first_rank(order)
         if isinstance(order, End):
+            if desk is not None:
+                desk.close(NotReady(f"it is over ({ended.status}): {ended.message}"))
             return ended
         started = time.perf_counter()
         try:
@@ -244,7 +246,9 @@ def serve(worker: Worker, desk: Desk | None, is_over: Callable[[], Ended | None]
                 desk.done(order, asked, result, time.perf_counter() - started)
         except Exception as error:
             if asked is not None:
-                asked.answer.set_exception(Refusal(_in_a_sentence(asked.kind, error)))
+                refusal = Refusal(_in_a_sentence(asked.kind, error))
+                asked.answer.set_exception(refusal)
+                desk.close(refusal)
             raise
 
 

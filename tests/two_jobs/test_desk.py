@@ -9,7 +9,7 @@ import torch
 from aligner_lib.records import Experience
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.presence import Presence
-from aligner_lib.two_jobs.refusal import Behind, Refusal, from_words
+from aligner_lib.two_jobs.refusal import NotReady, Refusal, from_words
 
 pytestmark = pytest.mark.two_jobs
 
@@ -114,14 +114,14 @@ def test_a_train_step_that_is_asked_for_again_is_answered_and_not_taken(desk):
 
 
 def test_a_train_step_can_t_be_skipped(desk):
-    with pytest.raises(Behind, match="it has taken 0 train steps, and this is number 2"):
+    with pytest.raises(NotReady, match="it has taken 0 train steps, and this is number 2"):
         train(desk, 2)
     assert desk.shelf.logged == []
 
 
 def test_save_is_of_the_steps_that_the_actor_counts(desk):
     train(desk, 1)
-    with pytest.raises(Behind, match="it has taken 1 train steps, and 2 were to be saved"):
+    with pytest.raises(NotReady, match="it has taken 1 train steps, and 2 were to be saved"):
         ask(desk, "save", updates=2, previous=0)
     assert ask(desk, "save", updates=1, previous=0)["checkpoints"] == [1]
 
@@ -139,7 +139,7 @@ def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(desk
     with pytest.raises(Refusal, match="it serves another actor, run, which was heard of"):
         ask(desk, "begin", actor="other#1", run="other")
     ask(desk, "begin", actor="run#2")
-    with pytest.raises(Behind, match="it has not been told of this actor"):
+    with pytest.raises(NotReady, match="it has not been told of this actor"):
         train(desk, 1, actor="run#1")
     assert train(desk, 1, actor="run#2")["grad_norm"] == 1.0
 
@@ -160,7 +160,8 @@ def test_tokens_are_checked_before_anything_is_done(desk):
     assert desk.updates == 0
 
 
-def test_what_is_asked_after_the_end_is_turned_down(desk):
-    desk.close("it has ended")
-    with pytest.raises(Refusal, match="it has ended"):
+def test_what_is_asked_after_the_end_is_for_the_next_server(desk):
+    desk.close(NotReady("it is over"))
+    desk.close(Refusal("and over again"))
+    with pytest.raises(NotReady, match="it is over"):
         train(desk, 1)

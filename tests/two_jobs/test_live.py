@@ -12,7 +12,7 @@ from aligner_lib.records import TokenBatch
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.link import Link, Where
 from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable
-from aligner_lib.two_jobs.refusal import Behind, Refusal, from_words
+from aligner_lib.two_jobs.refusal import NotReady, Refusal, from_words
 
 pytestmark = pytest.mark.two_jobs
 LENGTHS = [30, 11, 17]
@@ -94,7 +94,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(link):
 def test_a_critic_that_has_not_taken_the_actor_s_steps_says_so(link):
     answer = link.wait_for(link.call("infer", wire.pack_tokens(batch(), 32), updates=7))
     refusal = from_words(answer["problem"][0, 0].decode())
-    assert type(refusal) is Behind
+    assert type(refusal) is NotReady
     assert "it has taken 0 train steps, and 7 were expected" in str(refusal)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aligner_lib.records import Experience, Scores, TokenBatch, in_order
 from aligner_lib.two_jobs import wire
-from aligner_lib.two_jobs.refusal import Behind, Refusal, from_words, in_words
+from aligner_lib.two_jobs.refusal import NotReady, Refusal, from_words, in_words
 
 VOCAB = 50
 
@@ -106,7 +106,7 @@ def test_rows_come_back_in_their_order(batch, random):
     assert torch.equal(joined.lengths, batch.lengths)
 
 
-@pytest.mark.parametrize("error", [Behind("it has 3"), Refusal("no: nothing")])
+@pytest.mark.parametrize("error", [NotReady("it has 3"), Refusal("no: nothing")])
 def test_a_refusal_arrives_as_it_was(error):
     there = from_words(in_words(error))
     assert (type(there), str(there)) == (type(error), str(error))
