@@ -5,13 +5,17 @@ Start it from the main thread: tritonserver asks for a signal at its parent *thr
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
-import re
 import shutil
+import signal
 import socket
 import sysconfig
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +35,7 @@ LARGEST_BATCH = (
     1 << 20
 )  # samples that may be answered together: the worker cuts them into micro batches itself
 BATCH_DELAY_US = 2000  # how long a request waits for another of its shape
-EXIT_S = 3  # for requests in flight when the server ends
+EXIT_S = 1  # for requests in flight when the server ends
 SHARED_MEMORY = Path("/dev/shm")
 LONGEST_SOCKET = "checkpoint_0_0-server.sock"
 
@@ -54,9 +58,9 @@ class PyTritonServer:
         self._place = Path(folder) / "pytriton"
         self._note = Path(folder) / "job" / "pytriton.json"
         end_leftovers(folder)
-        from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
+        from pytriton.triton import Triton, TritonConfig, TritonLifecyclePolicy, TritonSecurityConfig
 
-        logging.getLogger("pytriton").setLevel(logging.WARNING)
+        logging.getLogger("pytriton").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", message="tritonclient.grpc doesn't support timeout")
         (Path(folder) / "job").mkdir(exist_ok=True)
         self._triton = Triton(
@@ -71,6 +75,8 @@ class PyTritonServer:
             ),
             security_config=TritonSecurityConfig(access_token=token, restricted_endpoints=RESTRICTED),
             workspace=_workspace(self._place),
+            # tritonserver finds all models at its start: it loads them side by side, and leaves no copies in /tmp
+            triton_lifecycle_policy=TritonLifecyclePolicy(local_model_store=True),
         )
         for endpoint in endpoints:
             self._bind(endpoint)
@@ -80,12 +86,11 @@ class PyTritonServer:
         # the stub loads the first libpython that it finds: it must be this interpreter's
         first = sysconfig.get_config_var("LIBDIR")
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
-        write_json(self._note, {"server": os.getpid(), "children": {}, "folders": []})
+        write_json(self._note, {"server": os.getpid(), "children": {}})
         self._triton.run()
         self._children = psutil.Process().children(recursive=True)
         children = {str(child.pid): identity(child.pid) for child in self._children}
-        folders = [str(folder) for child in self._children for folder in _model_folder(child)]
-        write_json(self._note, {"server": os.getpid(), "children": children, "folders": folders})
+        write_json(self._note, {"server": os.getpid(), "children": children})
 
     def problem(self) -> str | None:
         """What has died, if something has: PyTriton itself does not notice a stub's death."""
@@ -95,8 +100,13 @@ class PyTritonServer:
         return None
 
     def stop(self) -> None:
-        """End the children and remove what they left."""
-        self._triton.stop()
+        """End the children and remove what they left.
+
+        Triton.stop() takes 7 s, in which it waits for its threads one after the other; they end with this process.
+        """
+        atexit.unregister(self._triton.stop)
+        servers = [child for child in self._children if _is_alive(child) and child.name() == "tritonserver"]
+        _end(servers, signal.SIGINT)
         end_leftovers(self._place.parent)
 
     def _bind(self, endpoint: Endpoint) -> None:
@@ -177,16 +187,12 @@ def _workspace(place: Path) -> Path:
 def end_leftovers(folder: Path) -> None:
     """Clear up after a server in this run folder that was killed, or is ending: processes, shared memory, workspace."""
     note = Path(folder) / "job" / "pytriton.json"
-    left = read_json(note) or {"server": None, "children": {}, "folders": []}
-    for pid, mark in left["children"].items():
-        if mark is not None and identity(int(pid)) == mark:
-            child = psutil.Process(int(pid))
-            child.kill()
-            psutil.wait_procs([child], timeout=EXIT_S)
+    left = read_json(note) or {"server": None, "children": {}}
+    marks = left["children"].items()
+    ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
+    _end([psutil.Process(pid) for pid in ours], signal.SIGKILL)
     for segment in SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"):  # PyTriton's own spelling
         segment.unlink(missing_ok=True)
-    for temporary in left["folders"]:
-        shutil.rmtree(temporary, ignore_errors=True)
     note.unlink(missing_ok=True)
     place = Path(folder) / "pytriton"
     shutil.rmtree(place.resolve(), ignore_errors=True)
@@ -194,11 +200,18 @@ def end_leftovers(folder: Path) -> None:
         place.unlink()
 
 
-def _model_folder(child: psutil.Process) -> list[Path]:
-    """Where tritonserver copied a stub's model to, in the temporary folder; it forgets it when it is killed."""
-    models = [Path(word) for word in child.cmdline() if re.fullmatch(r"/tmp/folder\w{6}/1/model\.py", word)]
-    return [model.parents[1] for model in models]
+def _end(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Returns when none of them runs; not when their parents have taken note, which may take seconds."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+    deadline, pause = time.monotonic() + 2 * EXIT_S, threading.Event()
+    while any(map(_is_alive, processes)) and time.monotonic() < deadline:
+        pause.wait(0.01)
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

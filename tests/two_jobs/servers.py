@@ -164,7 +164,7 @@ def _stop(_: object) -> None:
 def _kill_child(name: str) -> Callable:
     def fault(result: object) -> object:
         children = psutil.Process().children(recursive=True)
-        next(child for child in children if name in child.name()).kill()
+        next(child for child in children if name in " ".join(child.cmdline())).kill()
         return result
 
     return fault
@@ -182,8 +182,9 @@ def _nan(result: list) -> list:
 FAULTS = {
     "kill": _kill,
     "stop": _stop,
-    "tritonserver": _kill_child("tritonserver"),
-    "stub": _kill_child("triton_python"),
+    "tritonserver": _kill_child("bin/tritonserver"),
+    "stub": _kill_child("model-store/infer"),
+    "other stub": _kill_child("model-store/status"),
     "error": _error,
     "nan": _nan,
 }

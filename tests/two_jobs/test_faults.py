@@ -21,6 +21,7 @@ BLOWS = [
     {"save": (1, "kill")},  # written, and never named
     {"save": (1, "tritonserver")},  # named, and the actor is not told
     {"infer": (2, "stub")},
+    {"infer": (2, "other stub")},
     {"train": (2, "stop")},
     {},
 ]
@@ -98,7 +99,7 @@ def test_the_actor_was_saved_when_it_noticed(battered):
 
 def test_a_critic_that_lost_its_server_says_so(battered):
     by_blow = {next(iter(blow.faults.values()))[1]: blow for blow in battered.seen}
-    for blow in (by_blow["tritonserver"], by_blow["stub"]):
+    for blow in (by_blow["tritonserver"], by_blow["stub"], by_blow["other stub"]):
         assert blow.critic == "failed"
         assert "a process of PyTriton's server ended" in blow.reason
 
