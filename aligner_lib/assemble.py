@@ -126,14 +126,40 @@ def ppo(config: DictConfig, say: Say) -> Assembly:
     validation = _prompts(config, "validation", tokenizer, say)
     max_steps = _max_steps(loop, len(train), rollout.num_rollout_samples)
     updates = max_steps * (rollout.num_rollout_samples // model.global_batch_size)
-    val_micro_batch_size = rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size
-    settings = PPOSettings(
+    settings = ppo_settings(config)
+    _warn_of_sampling(_sampling(config), say)
+
+    def make(run):
+        clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
+        engine = _trainable(Architecture.load(start), config, clip, start, offload)
+        critic, critic_optim = _critic_service(config, rewards)
+        return PPOTrainer(
+            policy=_policy(engine, config, tokenizer),
+            critic=critic,
+            train_prompts=train,
+            val_prompts=_limited(validation, loop, settings.val_rollout_micro_batch_size)[
+                : rollout.num_val_samples
+            ],
+            rate=Rate(model.optim, updates),
+            critic_rate=Rate(critic_optim, updates),
+            settings=settings,
+            run=run,
+        )
+
+    hashes = _hashes(start, *model.data.data_prefix.values())
+    if rewards is not None:  # else the server's run has it
+        hashes["reward_model"] = model_hash(rewards)
+    return Assembly(make, max_steps, loop, hashes)
+
+
+def ppo_settings(config: DictConfig) -> PPOSettings:
+    model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
+    return PPOSettings(
         num_rollout_samples=rollout.num_rollout_samples,
         global_batch_size=model.global_batch_size,
         micro_batch_size=model.micro_batch_size,
         rollout_micro_batch_size=rollout.rollout_micro_batch_size,
-        val_rollout_micro_batch_size=val_micro_batch_size,
-        num_val_samples=rollout.num_val_samples or len(validation),
+        val_rollout_micro_batch_size=rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size,
         initial_policy_kl_penalty=loop.initial_policy_kl_penalty,
         use_absolute_kl=loop.use_absolute_kl,
         discount_factor=loop.discount_factor,
@@ -145,27 +171,6 @@ def ppo(config: DictConfig, say: Say) -> Assembly:
         max_init_policy_kl=loop.max_init_policy_kl,
         seed=model.seed,
     )
-    _warn_of_sampling(_sampling(config), say)
-
-    def make(run):
-        clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
-        engine = _trainable(Architecture.load(start), config, clip, start, offload)
-        critic, critic_optim = _critic_service(config, rewards)
-        return PPOTrainer(
-            policy=_policy(engine, config, tokenizer),
-            critic=critic,
-            train_prompts=train,
-            val_prompts=_limited(validation, loop, val_micro_batch_size),
-            rate=Rate(model.optim, updates),
-            critic_rate=Rate(critic_optim, updates),
-            settings=settings,
-            run=run,
-        )
-
-    hashes = _hashes(start, *model.data.data_prefix.values())
-    if rewards is not None:  # else the server's run has it
-        hashes["reward_model"] = model_hash(rewards)
-    return Assembly(make, max_steps, loop, hashes)
 
 
 def evaluation(config: DictConfig, say: Say) -> Assembly:
@@ -181,7 +186,9 @@ def evaluation(config: DictConfig, say: Say) -> Assembly:
         policy.engine.load(start)  # now that it has taken its copy of the reference
         return Evaluation(
             policy=policy,
-            critic=_in_process_critic(config.critic, rewards, trains=False),
+            critic=_reward_model_alone(
+                config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
+            ),
             prompts=prompts[: rollout.num_val_samples],
             rollout_micro_batch_size=rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size,
             seed=config.model.seed,
@@ -219,7 +226,7 @@ def critic_server(config: DictConfig) -> Serving:
 
     def make():
         kind = InProcessCritic if combined else CriticAlone
-        return Worker(_in_process_critic(config, start, trains=True, kind=kind), start)
+        return Worker(_in_process_critic(config, start, kind), start)
 
     about = {
         "optim": OmegaConf.to_container(config.model.optim),
@@ -232,12 +239,7 @@ def reward_server(config: DictConfig) -> Serving:
     start = _folder(config.rm_model_file, "rm_model_file")
 
     def make():
-        served = RewardModelAlone(
-            engine=_engine(_scalar(start), config, start),
-            scale=RewardScale.load(start),
-            inference_micro_batch_size=config.inference.micro_batch_size,
-        )
-        return Worker(served, start)
+        return Worker(_reward_model_alone(config, start, config.inference.micro_batch_size), start)
 
     return Serving(
         make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, {"gives": ["rewards"]}
@@ -247,7 +249,7 @@ def reward_server(config: DictConfig) -> Serving:
 def _critic_service(config: DictConfig, rewards: Path | None) -> tuple[CriticService, DictConfig]:
     """PPO's critic, in this process or in another job, and the settings of its optimiser."""
     if rewards is not None:
-        return _in_process_critic(config.critic, rewards, trains=True), config.critic.model.optim
+        return _in_process_critic(config.critic, rewards), config.critic.model.optim
     from aligner_lib.two_jobs.client import RemoteCritic
     from aligner_lib.two_jobs.link import Where
 
@@ -302,17 +304,23 @@ def _policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
 
 
 def _in_process_critic(
-    critic: DictConfig, start: Path, trains: bool, kind: type[InProcessCritic] = InProcessCritic
+    critic: DictConfig, start: Path, kind: type[InProcessCritic] = InProcessCritic
 ) -> InProcessCritic:
     clip, offload = critic.trainer.ppo.gradient_clip_val, critic.model.offload_adam_states
     return kind(
-        engine=_trainable(_scalar(start), critic, clip, start, offload)
-        if trains
-        else _engine(_scalar(start), critic, start),
+        engine=_trainable(_scalar(start), critic, clip, start, offload),
         scale=RewardScale.load(start),
         loss_clip=critic.model.loss_clip_val,
         micro_batch_size=critic.model.micro_batch_size,
         inference_micro_batch_size=critic.trainer.ppo.inference_micro_batch_size,
+    )
+
+
+def _reward_model_alone(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModelAlone:
+    return RewardModelAlone(
+        engine=_engine(_scalar(start), config, start),
+        scale=RewardScale.load(start),
+        inference_micro_batch_size=micro_batch_size,
     )
 
 

@@ -150,14 +150,6 @@ def _check_names(config: DictConfig) -> None:
                 raise ConfigError(f"there is no setting '{key}.{name}'; {key} takes {', '.join(names)}")
 
 
-def data_parallel_size(config: DictConfig) -> int:
-    """How many copies of the model train side by side: all processes, over those that hold one copy."""
-    model, trainer = config.model, config.trainer
-    return (trainer.num_nodes * trainer.devices) // (
-        model.tensor_model_parallel_size * model.pipeline_model_parallel_size
-    )
-
-
 def _check_layout(prefix: str, config: DictConfig) -> None:
     """Processes must divide into copies of the model, and global batches into their micro batches."""
     model, trainer = config.model, config.trainer
@@ -168,7 +160,7 @@ def _check_layout(prefix: str, config: DictConfig) -> None:
             f"{prefix}model.tensor_model_parallel_size={tensor} × {prefix}model.pipeline_model_parallel_size={pipeline} "
             f"don't divide the {processes} processes of {prefix}trainer.num_nodes × {prefix}trainer.devices"
         )
-    copies = data_parallel_size(config)
+    copies = processes // (tensor * pipeline)
     for at, batch in _batches(prefix, model):
         if batch.global_batch_size % (batch.micro_batch_size * copies):
             raise ConfigError(

@@ -32,7 +32,6 @@ class Optim:
 
 @dataclass
 class Model:
-    restore_from_path: str | None = None  # SFT's start: a model name, model folder, checkpoint or run folder
     seed: int = 1234  # of data order, sampling and new weights
     micro_batch_size: int = 1  # samples in one forward-backward
     global_batch_size: int = 64  # samples in one optimiser step
@@ -46,7 +45,6 @@ class Model:
     activations_checkpoint_granularity: str | None = None  # selective or full recomputation of activations
     activations_checkpoint_method: str | None = None  # uniform or block, with full
     activations_checkpoint_num_layers: int | None = None  # layers a recomputed chunk
-    offload_adam_states: bool = False  # PPO's critic alone; its own default is True
     optim: Optim = field(default_factory=Optim)
 
 
@@ -121,19 +119,20 @@ class SFTData:
 
 @dataclass
 class SFTModel(Model):
+    restore_from_path: str | None = None  # the start: a model name, model folder, checkpoint or run folder
     answer_only_loss: bool = True  # loss on the output and its stop token only
     data: SFTData = field(default_factory=SFTData)
     optim: Optim = field(default_factory=lambda: Optim(lr=5e-6, weight_decay=0.01))
 
 
 @dataclass
-class SFTTrainer(Trainer):
+class SFTTrainerGroup(Trainer):
     sft: Loop = field(default_factory=Loop)
 
 
 @dataclass
 class SFTConfig:
-    trainer: SFTTrainer = field(default_factory=SFTTrainer)
+    trainer: SFTTrainerGroup = field(default_factory=SFTTrainerGroup)
     model: SFTModel = field(default_factory=SFTModel)
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
@@ -160,13 +159,13 @@ class RewardModelModel(Model):
 
 
 @dataclass
-class RewardModelTrainer(Trainer):
+class RewardModelTrainerGroup(Trainer):
     rm: Loop = field(default_factory=Loop)
 
 
 @dataclass
 class RewardModelConfig:
-    trainer: RewardModelTrainer = field(default_factory=RewardModelTrainer)
+    trainer: RewardModelTrainerGroup = field(default_factory=RewardModelTrainerGroup)
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     model: RewardModelModel = field(default_factory=RewardModelModel)
     exp_manager: ExpManager = field(default_factory=ExpManager)
@@ -188,7 +187,7 @@ class CriticPPO:
 
 
 @dataclass
-class CriticTrainer(Trainer):
+class CriticTrainerGroup(Trainer):
     ppo: CriticPPO = field(default_factory=CriticPPO)
 
 
@@ -203,7 +202,7 @@ class CriticModel(Model):
 
 @dataclass
 class CriticConfig:
-    trainer: CriticTrainer = field(default_factory=CriticTrainer)
+    trainer: CriticTrainerGroup = field(default_factory=CriticTrainerGroup)
     pretrained_checkpoint: PretrainedCheckpoint = field(
         default_factory=PretrainedCheckpoint
     )  # the reward model
@@ -287,7 +286,7 @@ class PPOLoop(Loop):
 
 
 @dataclass
-class PPOTrainer(Trainer):
+class PPOTrainerGroup(Trainer):
     ppo: PPOLoop = field(default_factory=PPOLoop)
 
 
@@ -310,7 +309,7 @@ class RemoteCriticRM:
 
 @dataclass
 class PPOConfig:
-    trainer: PPOTrainer = field(default_factory=PPOTrainer)
+    trainer: PPOTrainerGroup = field(default_factory=PPOTrainerGroup)
     pretrained_checkpoint: PretrainedCheckpoint = field(
         default_factory=PretrainedCheckpoint
     )  # the SFT policy

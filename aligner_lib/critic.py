@@ -18,7 +18,6 @@ from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.ppo import critic_loss
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms
-from aligner_lib.policy import map_rows
 from aligner_lib.records import Experience, Rollouts, Scores
 from aligner_lib.reward_scale import RewardScale
 
@@ -44,7 +43,7 @@ class CriticService(Protocol):
 
 @dataclass
 class InProcessCritic:
-    """Critic and reward model in the actor's own process: one module, two sets of weights."""
+    """Critic and reward model in one process: one module, two sets of weights."""
 
     engine: Engine
     scale: RewardScale
@@ -92,7 +91,7 @@ class InProcessCritic:
         def function(model, batch, hidden):
             return model.values(hidden).t()
 
-        return map_rows(self.engine, rollouts, function, self.inference_micro_batch_size, extra=1)
+        return self.engine.map_rows(rollouts, function, self.inference_micro_batch_size, extra=1)
 
 
 class CriticAlone(InProcessCritic):

@@ -48,9 +48,9 @@ class Tokenizer:
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
-    def decode(self, ids: list[int]) -> str:
-        """The text of token ids, special tokens left out."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+    def decode(self, ids: list[int], special_tokens: bool = False) -> str:
+        """The text of token ids; special tokens are left out unless asked for."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=not special_tokens)
 
     def tokens(self, ids: list[int]) -> list[str]:
         """Each token's own text, for showing values token by token."""

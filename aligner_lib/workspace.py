@@ -16,8 +16,10 @@ from pathlib import Path
 
 from aligner_lib.commands import job_commands
 from aligner_lib.config import profile_section
+from aligner_lib.errors import UserError
 from aligner_lib.models import fetch
 from aligner_lib.runs import RunFolder
+from cluster.record import read_json, write_json
 from cluster.resources import Resources
 
 TWO_JOBS = {"critic": Resources(), "actor": Resources()}  # one process each
@@ -54,24 +56,26 @@ class Workspace:
     def sft_data(self) -> Path:
         """The folder with train.jsonl and validation.jsonl, formatted from Dolly (or its sample) where it isn't yet."""
         folder = self.out / "data" / "sft"
-        if not (folder / "validation.jsonl").exists():
+        if not self._is_formatted(folder, "validation.jsonl"):
             from data import format_dolly, resolve
 
             source = resolve(self.dataset, "dolly")
             print(source.note)
             print(format_dolly(source.paths, folder))
+            self._note_source(folder)
         return folder
 
     def preference_data(self) -> Path:
         """The folder with {train,test}_{comparisons,prompts}.jsonl, formatted from HH (or its sample)."""
         folder = self.out / "data" / "hh"
-        for split in ("train", "test"):
-            if not (folder / f"{split}_prompts.jsonl").exists():
-                from data import format_hh, resolve
+        if not self._is_formatted(folder, "test_prompts.jsonl"):
+            from data import format_hh, resolve
 
+            for split in ("train", "test"):
                 source = resolve(self.dataset, "hh", split=split)
                 print(source.note)
                 print(format_hh(source.paths, folder, split))
+            self._note_source(folder)
         return folder
 
     # -- runs -----------------------------------------------------------------------------------------------------
@@ -81,7 +85,7 @@ class Workspace:
 
     def policy(self) -> Path:
         """The SFT policy; without notebook 03, the downloaded model in its place."""
-        if self.run("sft").latest_checkpoint() is not None:
+        if self._is_trained("sft"):
             return self.run("sft").path
         self._made_up(
             f"there is no SFT run in {self.out}: {self.model_name} as downloaded takes its place (notebook 03 trains one)"
@@ -90,14 +94,14 @@ class Workspace:
 
     def reward_model(self) -> Path:
         """The reward model; without notebook 04, one trained here and now with the same settings."""
-        if self.run("rm").latest_checkpoint() is None:
+        if not self._is_trained("rm"):
             self._made_up(f"there is no reward model in {self.out}: one is trained now, as notebook 04 does")
             self.submit("rm").wait()
         return self.run("rm").path
 
     def ppo_policy(self) -> Path:
         """PPO's policy; without notebook 05, one trained here and now with the same settings."""
-        if self.run("ppo").latest_checkpoint() is None:
+        if not self._is_trained("ppo"):
             self._made_up(f"there is no PPO run in {self.out}: one is trained now, as notebook 05 does")
             self.submit("ppo").wait()
         return self.run("ppo").path
@@ -170,6 +174,26 @@ class Workspace:
         if kind in ("ppo", "evaluate"):
             files["critic.pretrained_checkpoint.restore_from_path"] = self.reward_model()
         return files
+
+    def _is_formatted(self, folder: Path, last: str) -> bool:
+        """Whether this data set lies there whole: the folder may have been filled from another one."""
+        return (folder / last).exists() and read_json(folder / "source.json") == {"dataset": self.dataset}
+
+    def _note_source(self, folder: Path) -> None:
+        write_json(folder / "source.json", {"dataset": self.dataset})
+
+    def _is_trained(self, name: str) -> bool:
+        """Whether the run has left a model. Raises UserError when it is another profile's: its model is another one."""
+        run = self.run(name)
+        if run.latest_checkpoint() is None:
+            return False
+        profile = run.info.get("config", {}).get("profile")
+        if profile not in (None, self.profile):
+            raise UserError(
+                f"{run.path} is a run of the profile {profile}, and this is {self.profile}: give this one a folder of its "
+                f"own (out=…), or remove {self.out}"
+            )
+        return True
 
     def _wanted(self, resources):
         """Resources by component; None leaves the number of processes to the settings."""

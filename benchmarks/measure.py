@@ -146,7 +146,7 @@ class TwoJobs:
 
     in_process: list[float]  # a step each
     two_jobs: list[float]
-    waits: list[float]  # timers/critic_wait of the steps of two_jobs
+    waits: list[float]  # timers/critic_wait and critic_train_wait of the steps of two_jobs
     round_trips: dict[str, list[float]]  # by endpoint, without the critic's own work
     calls: dict[str, int]  # of each endpoint in one step
     aim: float = 1.3

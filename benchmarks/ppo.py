@@ -14,15 +14,18 @@ import torch
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped
 from aligner_lib.algorithms.ppo import response_mask
+from aligner_lib.assemble import ppo_settings
+from aligner_lib.config import compose
 from aligner_lib.critic import InProcessCritic
 from aligner_lib.datasets import PromptSample
 from aligner_lib.megatron.generate import Sampling, generate
+from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
-from aligner_lib.policy import Policy, selected_logprobs
-from aligner_lib.records import Rollouts, pad_rows
+from aligner_lib.policy import Policy, packed
+from aligner_lib.records import Rollouts
 from aligner_lib.reward_scale import RewardScale
 from aligner_lib.seeds import response_seed
-from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
+from aligner_lib.trainers.ppo import PPOTrainer
 from benchmarks.contest import CLOCKS, Contestant, SideProcess
 from benchmarks.measure import StepCost
 from benchmarks.ours import make_engine
@@ -72,6 +75,15 @@ def _trainer(setting: Setting) -> PPOTrainer:
         inference_micro_batch_size=setting.micro_batch,
     )
     prompts = [PromptSample(s.tokens[: s.answer_start], "") for s in setting.answers(setting.global_batch)]
+    sizes = {
+        "model.global_batch_size": setting.global_batch,
+        "model.micro_batch_size": setting.micro_batch,
+        "model.seed": setting.seed,
+        "model.ppo.num_rollout_samples": setting.global_batch,
+        "model.ppo.rollout_micro_batch_size": setting.global_batch,
+        "critic.model.global_batch_size": setting.global_batch,
+        "critic.model.micro_batch_size": setting.micro_batch,
+    }
     return PPOTrainer(
         policy=Policy(
             engine,
@@ -84,24 +96,7 @@ def _trainer(setting: Setting) -> PPOTrainer:
         val_prompts=[],
         rate=lambda step: 0.0,
         critic_rate=lambda step: 0.0,
-        settings=PPOSettings(
-            num_rollout_samples=setting.global_batch,
-            global_batch_size=setting.global_batch,
-            micro_batch_size=setting.micro_batch,
-            rollout_micro_batch_size=setting.global_batch,
-            val_rollout_micro_batch_size=setting.global_batch,
-            num_val_samples=0,
-            initial_policy_kl_penalty=0.02,
-            use_absolute_kl=True,
-            discount_factor=1.0,
-            gae_lambda=0.95,
-            normalize_advantages=True,
-            ratio_eps=0.2,
-            entropy_bonus=0.0,
-            critic_warmup_steps=0,
-            max_init_policy_kl=None,
-            seed=setting.seed,
-        ),
+        settings=ppo_settings(compose("ppo", [f"{key}={value}" for key, value in sizes.items()])),
         run=None,
     )
 
@@ -171,12 +166,9 @@ class BarePasses:
             stop_id=self.tokenizer.eos_id,
             micro_batch_size=self.setting.global_batch,
         )
-        rows = [prompt + response.tokens for prompt, response in zip(self.prompts, responses)]
-        tokens, lengths = pad_rows(rows, self.tokenizer.pad_id)
-        prompt_lengths = torch.tensor([len(prompt) for prompt in self.prompts])
-        ended = torch.tensor([response.ended for response in responses])
-        assert ended.any(), "no response ended: there is nothing that the actor learns from"
-        return Rollouts(tokens, lengths, prompt_lengths, ended)
+        rollouts = packed(self.prompts, responses, self.tokenizer.pad_id)
+        assert rollouts.ended.any(), "no response ended: there is nothing that the actor learns from"
+        return rollouts
 
     def _micro_batches(self, rollouts: Rollouts) -> list[Rollouts]:
         groups = length_grouped(rollouts.lengths.tolist(), self.setting.micro_batch)

@@ -42,7 +42,13 @@ def measure(setting: Setting, say: Callable[[str], None] = print) -> TwoJobs:
     return TwoJobs(
         in_process=times["in-process"],
         two_jobs=times["two-jobs"],
-        waits=_of_steps(lab.run("two-jobs"), "timers/critic_wait"),
+        waits=[
+            sum(waits)
+            for waits in zip(
+                _of_steps(lab.run("two-jobs"), "timers/critic_wait"),
+                _of_steps(lab.run("two-jobs"), "timers/critic_train_wait"),
+            )
+        ],
         round_trips=trips,
         calls={
             "infer": -(-rollout.num_rollout_samples // rollout.rollout_micro_batch_size),

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from aligner_lib.megatron import cpu
+from aligner_lib.megatron.adam import MOMENTS
 from aligner_lib.store import Block, StoreReader, StoreWriter
 
 cpu.prepare()
 
 from megatron.core.dist_checkpointing import ShardedTensor
 from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_main_replica
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def save_weights(model, writer: StoreWriter) -> None:

@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.architecture import Architecture
 from aligner_lib.megatron import adam, checkpoint, cpu, parallel
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
+from aligner_lib.records import TokenBatch
 from aligner_lib.store import StoreWriter
 
 from megatron.core.distributed import (
@@ -29,13 +30,6 @@ from megatron.core.distributed import (
 )
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
-
-
-class MicroBatch(Protocol):
-    """What the engine needs of a micro batch: right-padded token ids, int64 [B, S], and how many are real, int64 [B]."""
-
-    tokens: Tensor
-    lengths: Tensor
 
 
 @dataclass
@@ -50,8 +44,8 @@ class LossTerms:
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
 
-LossFunction = Callable[[Transformer, MicroBatch, Tensor], LossTerms]  # (model, batch, hidden [S, B, H])
-TokenFunction = Callable[[Transformer, MicroBatch, Tensor], Tensor]  # same arguments → [B, ...]
+LossFunction = Callable[[Transformer, TokenBatch, Tensor], LossTerms]  # (model, batch, hidden [S, B, H])
+TokenFunction = Callable[[Transformer, TokenBatch, Tensor], Tensor]  # same arguments → [B, ...]
 
 
 class NonFiniteError(RuntimeError):
@@ -78,7 +72,7 @@ class Engine:
     # -- training -------------------------------------------------------------------------------------------------
 
     def train_step(
-        self, micro_batches: Sequence[MicroBatch], loss: LossFunction, lr: float
+        self, micro_batches: Sequence[TokenBatch], loss: LossFunction, lr: float
     ) -> dict[str, float]:
         """One optimiser step over this rank's micro batches of a global batch.
 
@@ -103,13 +97,13 @@ class Engine:
             raise NonFiniteError(f"the gradient norm is {terms['grad_norm']}")
         return terms
 
-    def evaluate(self, micro_batches: Sequence[MicroBatch], loss: LossFunction) -> dict[str, float]:
+    def evaluate(self, micro_batches: Sequence[TokenBatch], loss: LossFunction) -> dict[str, float]:
         """The loss and its metrics, each a mean over all ranks' micro batches; no step."""
         with cpu.as_cuda(), torch.no_grad():
             self.module.eval()
             return self._run(micro_batches, loss, forward_only=True)
 
-    def map(self, micro_batches: Sequence[MicroBatch], function: TokenFunction) -> list[Tensor]:
+    def map(self, micro_batches: Sequence[TokenBatch], function: TokenFunction) -> list[Tensor]:
         """function's result for each of this rank's micro batches, without gradients, on every pipeline stage."""
         self.rest()
         with cpu.as_cuda(), torch.no_grad():
@@ -122,10 +116,24 @@ class Engine:
             )
         return [parallel.from_last_stage(results[i] if results else None) for i in range(len(micro_batches))]
 
+    def map_rows(
+        self, batch: TokenBatch, function: TokenFunction, micro_batch_size: int, extra: int = 0
+    ) -> Tensor:
+        """function's rows over length-grouped micro batches, put back in order and padded.
+
+        float32 [B, ..., S-1 + extra], on the CPU.
+        """
+        groups = length_grouped(batch.lengths.tolist(), micro_batch_size)
+        results = self.map([batch.rows(group).to(cpu.DEVICE) for group in groups], function)
+        out = torch.zeros(batch.size, *results[0].shape[1:-1], batch.tokens.shape[1] - 1 + extra)
+        for group, result in zip(groups, results):
+            out[torch.tensor(group), ..., : result.shape[-1]] = result.float().cpu()
+        return out
+
     def _run(self, micro_batches, loss: LossFunction, forward_only: bool) -> dict[str, float]:
         def megatron_loss(batch, hidden):
             terms = loss(self.module, batch, hidden)
-            count = torch.as_tensor(terms.count)
+            count = torch.as_tensor(terms.count, device=terms.loss_sum.device)
             sums = {"loss": terms.loss_sum, **terms.metrics}
             return (
                 terms.loss_sum,
@@ -233,7 +241,7 @@ class FrozenWeights:
     def _exchange(self) -> None:
         for i, parameter in enumerate(self.module.parameters()):
             resident, parameter.data = parameter.data, self.weights[i].to(parameter.device)
-            self.weights[i] = resident
+            self.weights[i] = resident.cpu()  # on a CPU neither copies: the two change places
 
 
 def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: float):
@@ -252,7 +260,7 @@ def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: 
         adam_beta1=optim["betas"][0],
         adam_beta2=optim["betas"][1],
         adam_eps=optim["eps"],
-        clip_grad=clip,
+        clip_grad=clip or math.inf,  # at 0 Megatron does not measure the norm, and says that it is 0
         bf16=numerics.bf16,
         params_dtype=numerics.dtype,
         use_distributed_optimizer=True,

@@ -157,7 +157,6 @@ def _ends_with(tokens: list[int], sampling: Sampling, decode) -> bool:
     if not sampling.end_strings:
         return False
     assert decode is not None, "end strings need decode"
-    tail = decode(
-        tokens[-max(len(end) for end in sampling.end_strings) - 1 :]
-    )  # a token is at least one byte long
+    longest = max(len(end.encode()) for end in sampling.end_strings)
+    tail = decode(tokens[-longest - 1 :])  # a token is at least one byte long
     return any(tail.endswith(end) for end in sampling.end_strings)

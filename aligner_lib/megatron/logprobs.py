@@ -1,6 +1,6 @@
 """Log-probabilities of given tokens, with the vocabulary split over tensor-parallel ranks.
 
-T tokens, V this rank's part of the vocabulary
+T tokens, V this rank's part of the vocabulary; B rows, S sequence, H hidden
 """
 
 from __future__ import annotations
@@ -8,6 +8,25 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from aligner_lib.megatron.parallel import tp_group
+
+
+def selected_logprobs(
+    model, tokens: Tensor, hidden: Tensor, mask: Tensor, temperature: float = 1.0, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities (and entropies) of the tokens that mask selects; logits are computed for these alone.
+
+    tokens: int64 [B, S]; hidden: [S, B, H]; mask: bool [B, S-1] → float32 [T], in row order.
+    """
+    mask = mask.to(hidden.device)
+    logits = model.logits(hidden[:-1].transpose(0, 1)[mask])
+    if temperature != 1.0:
+        logits = logits / temperature
+    targets = tokens[:, 1:].to(hidden.device)[mask]
+    if with_entropy:
+        return logprobs_and_entropy(logits, targets, tp_group())
+    return token_logprobs(logits, targets, tp_group()), None
 
 
 def token_logprobs(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:

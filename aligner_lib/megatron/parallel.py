@@ -33,7 +33,7 @@ def initialize(tensor_model_parallel_size: int = 1, pipeline_model_parallel_size
     if not dist.is_initialized():
         if cpu.HAS_CUDA:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-        backend = "nccl" if cpu.HAS_CUDA else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if cpu.HAS_CUDA else "gloo"  # metrics are summed on the CPU
         if world_size == 1:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # opens no port
         else:

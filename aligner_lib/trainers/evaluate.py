@@ -11,8 +11,8 @@ from aligner_lib.datasets import PromptSample
 from aligner_lib.megatron import parallel
 from aligner_lib.policy import Policy
 from aligner_lib.run_writer import RunWriter
-from aligner_lib.seeds import response_seed
 from aligner_lib.trainers.ppo_report import mean_std, rollout_metrics, rollout_records
+from aligner_lib.trainers.rollout import roll_out
 
 
 @dataclass
@@ -36,20 +36,17 @@ class Evaluation:
     def validate(self, step: int) -> dict[str, float]:
         """Figures under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
         mine = list(enumerate(self.prompts))[parallel.dp_rank() :: parallel.dp_size()]
-        rollouts = self.policy.rollout(
-            [prompt.tokens for _, prompt in mine],
-            [response_seed(self.seed, step, number) for number, _ in mine],
-            self.rollout_micro_batch_size,
+        rollouts, scoring = roll_out(
+            self.policy, self.critic, mine, step, self.seed, self.rollout_micro_batch_size
         )
-        rewards = self.critic.infer(rollouts).result().rewards
+        rewards = scoring().rewards
         mask = ppo.response_mask(rollouts.prompt_lengths, rollouts.lengths, rollouts.tokens.shape[1] - 1)
         kl = ppo.kl_penalty(
             self.policy.logprobs(rollouts)[0], self.policy.reference_logprobs(rollouts), absolute=False
         )
         records = rollout_records("evaluation", step, self.policy.tokenizer, rollouts, rewards, kl)
-        gathered = parallel.gather_over_dp(records)
         if self.run is not None:
-            self.run.log_rollouts([record for records in gathered for record in records])
+            self.run.log_rollouts(records)
         figures = rollout_metrics("evaluation", rollouts, rewards)
         figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[mask.bool()])
         return figures

@@ -23,13 +23,14 @@ from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import LossTerms
-from aligner_lib.policy import Policy, selected_logprobs
-from aligner_lib.records import Experience, Rollouts, Scores, in_order
+from aligner_lib.megatron.logprobs import selected_logprobs
+from aligner_lib.policy import Policy
+from aligner_lib.records import Experience, Rollouts, Scores
 from aligner_lib.run_writer import RunWriter
-from aligner_lib.seeds import response_seed
 from aligner_lib.timers import Timers
 from aligner_lib.trainers.ppo_report import experience_metrics, rollout_metrics, rollout_records
 from aligner_lib.trainers.rate import Rate
+from aligner_lib.trainers.rollout import roll_out
 
 
 class KLBoundError(UserError):
@@ -45,7 +46,6 @@ class PPOSettings:
     micro_batch_size: int
     rollout_micro_batch_size: int
     val_rollout_micro_batch_size: int
-    num_val_samples: int
     initial_policy_kl_penalty: float
     use_absolute_kl: bool
     discount_factor: float
@@ -87,7 +87,7 @@ class PPOTrainer:
         picked = global_batch(len(self.train_prompts), step - 1, s.num_rollout_samples, s.seed)
         prompts = [self.train_prompts[i] for i in picked]
         with timers("rollout_time"):
-            rollouts, scoring = self._rollout(prompts, step, s.rollout_micro_batch_size, timers)
+            rollouts, scoring = self._roll_out(prompts, step, s.rollout_micro_batch_size, timers)
 
             # 2  Log-probabilities of the responses under the policy and under its reference.
             with timers("logprobs"):
@@ -114,8 +114,7 @@ class PPOTrainer:
 
     def validate(self, step: int) -> dict[str, float]:
         """Rewards on held-out prompts, sampled with the same random numbers at every validation."""
-        prompts = self.val_prompts[: self.settings.num_val_samples]
-        rollouts, scoring = self._rollout(prompts, 0, self.settings.val_rollout_micro_batch_size, Timers())
+        rollouts, scoring = self._roll_out(self.val_prompts, 0, self.settings.val_rollout_micro_batch_size)
         rewards = scoring().rewards
         self._report("validation", step, rollouts, rewards)
         return rollout_metrics("val_rollouts", rollouts, rewards)
@@ -132,26 +131,12 @@ class PPOTrainer:
 
     # -- the stages -----------------------------------------------------------------------------------------------
 
-    def _rollout(
-        self, prompts: list[PromptSample], step: int, micro_batch_size: int, timers: Timers
+    def _roll_out(
+        self, prompts: list[PromptSample], step: int, micro_batch_size: int, timers: Timers | None = None
     ) -> tuple[Rollouts, Callable[[], Scores]]:
-        """This rank's responses, and a call that waits for their scores.
-
-        The critic begins with a batch while the policy writes the next one. A response's seed is its place in the run,
-        so no layout changes what is drawn.
-        """
+        """This rank's responses, and a call that waits for their scores."""
         mine = self._share(list(enumerate(prompts)))
-        groups = length_grouped([len(prompt.tokens) for _, prompt in mine], micro_batch_size)
-        batches, scoring = [], []
-        for group in groups:
-            seeds = [response_seed(self.settings.seed, step, mine[i][0]) for i in group]
-            with timers("generate"):
-                batches.append(
-                    self.policy.rollout([mine[i][1].tokens for i in group], seeds, micro_batch_size)
-                )
-            scoring.append(self.critic.infer(batches[-1]))
-        rollouts = in_order(batches, groups, fill=self.policy.tokenizer.pad_id)
-        return rollouts, lambda: in_order([scores.result() for scores in scoring], groups)
+        return roll_out(self.policy, self.critic, mine, step, self.settings.seed, micro_batch_size, timers)
 
     def _share(self, items: list) -> list:
         """This rank's items, global batch by global batch: each optimiser step sees the same samples in any layout."""
@@ -194,9 +179,9 @@ class PPOTrainer:
             number = (step - 1) * updates + update + 1
             batch = experience.rows(torch.arange(update * local_size, (update + 1) * local_size))
             learning.append(self.critic.train(batch, self.critic_rate(number)))
-            figures = {} if warming_up else self._train_actor(batch, self.rate(number), number)
+            figures = {} if warming_up else self._train_actor(batch, self.rate(number))
             done.append(figures | {"critic/lr": self.critic_rate(number)})
-        with timers("critic_wait"):
+        with timers("critic_train_wait"):
             learnt = [critic.result() for critic in learning]
         if all(learnt):
             for figures, critic in zip(done, learnt):
@@ -204,19 +189,16 @@ class PPOTrainer:
         means = {name: sum(figures[name] for figures in done) / updates for name in done[0]}
         if not warming_up:
             means["train_optim/first_ppo_ratio"] = done[0]["train_optim/ppo_ratio"]
-            means["train_optim/optim_step"] = done[-1]["train_optim/optim_step"]
+            means["train_optim/optim_step"] = step * updates
         return means
 
-    def _train_actor(self, batch: Experience, lr: float, optim_step: int) -> dict[str, float]:
+    def _train_actor(self, batch: Experience, lr: float) -> dict[str, float]:
         """One optimiser step of the actor, on the responses that ended: the loss takes no others (see _actor_loss)."""
         learnable = batch.rows(torch.nonzero(batch.ended).flatten()) if batch.ended.any() else batch.rows([0])
         groups = length_grouped(learnable.lengths.tolist(), self.settings.micro_batch_size)
         micro_batches = [learnable.rows(group).to(DEVICE) for group in groups]
         terms = self.policy.engine.train_step(micro_batches, self._actor_loss, lr)
-        return {f"train_optim/{name}": value for name, value in terms.items()} | {
-            "train_optim/lr": lr,
-            "train_optim/optim_step": optim_step,
-        }
+        return {f"train_optim/{name}": value for name, value in terms.items()} | {"train_optim/lr": lr}
 
     def _actor_loss(self, model, batch: Experience, hidden: Tensor) -> LossTerms:
         """The clipped loss over responses that ended; one that was cut off says nothing about when to stop."""
@@ -257,6 +239,5 @@ class PPOTrainer:
         self, split: str, step: int, rollouts: Rollouts, rewards: Tensor, kl=None, advantages=None
     ) -> None:
         records = rollout_records(split, step, self.policy.tokenizer, rollouts, rewards, kl, advantages)
-        gathered = parallel.gather_over_dp(records)
         if self.run is not None:
-            self.run.log_rollouts([record for records in gathered for record in records])
+            self.run.log_rollouts(records)

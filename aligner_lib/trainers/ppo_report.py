@@ -50,7 +50,7 @@ def rollout_records(
     kl: Tensor | None = None,
     advantages: Tensor | None = None,
 ) -> list[dict]:
-    """One record a response, with its tokens' KL and advantages where there are some."""
+    """One record for each of all ranks' responses, with its tokens' KL and advantages where there are some."""
     records = []
     for row in range(rollouts.size):
         response = rollouts.response_tokens(row)
@@ -73,7 +73,7 @@ def rollout_records(
             if advantages is not None:
                 record["token_advantage"] = [round(value, 5) for value in advantages[row, tokens].tolist()]
         records.append(record)
-    return records
+    return [record for part in parallel.gather_over_dp(records) for record in part]
 
 
 def mean_std(values: Tensor) -> tuple[float, float]:

@@ -62,6 +62,22 @@ def test_before_the_first_update_the_ratio_is_1_and_the_kl_is_0(ppo):
     assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
 
 
+def test_at_another_temperature_the_ratio_is_1_too_and_that_is_said(jobs):
+    hot = jobs.run(
+        "ppo",
+        "ppo_hot",
+        trainer__ppo__max_steps=2,
+        model__ppo__sampling_params__temperature=0.7,
+        model__ppo__sampling_params__top_p=0.9,
+    )
+    first = hot.metrics()[2]
+    assert first["train_optim/first_ppo_ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert first["train_rollouts/init_policy_kl"] == 0
+    log = jobs.log("ppo_hot").read_text()
+    assert "temperature is 0.7: the log-probabilities that PPO compares are scaled by it" in log
+    assert "top_p=0.9: responses come from a cut distribution" in log
+
+
 def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
     warm_up, then = ppo.metrics()[1:3]
     assert not any(name.startswith("train_optim/") for name in warm_up)
@@ -160,7 +176,7 @@ def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here
         hidden = engine.module.eval()(torch.tensor([prompt]))[-1, 0]
         engine.module.output_layer.weight.zero_()[tokenizer.eos_id] = hidden
     policy = Policy(engine, tokenizer, Sampling(max_length=4, greedy=True), forward_micro_batch_size=1)
-    rollouts = policy.rollout([prompt], [0], 1)
+    rollouts = policy.rollout([prompt], [0])
     assert rollouts.tokens.tolist() == [[*prompt, tokenizer.eos_id]]
     assert (rollouts.ended.tolist(), rollouts.lengths.tolist()) == ([True], [len(prompt) + 1])
 

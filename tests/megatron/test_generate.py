@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aligner_lib.megatron.generate import Sampling, draw, generate
+from aligner_lib.megatron.generate import Sampling, _ends_with, draw, generate
 
 pytestmark = pytest.mark.megatron
 STOP = 0
@@ -67,6 +67,17 @@ def test_an_end_string_ends_a_response(one_process):
     assert respond([[2]], end_strings=("E",)) == [([3, 4], True)]
     assert respond([[2]], end_strings=("xyz", "DEF")) == [([3, 4, 5], True)]
     assert respond([[2], [5]], end_strings=("Q",)) == [([3, 4, 5, STOP], True), ([STOP], True)]
+
+
+def test_an_end_string_may_take_a_token_for_each_of_its_bytes():
+    sampling = Sampling(max_length=99, end_strings=("用户：",))
+    tokens = list("好的。用户：".encode())
+    endings = [_ends_with(tokens[: i + 1], sampling, decode=_of_bytes) for i in range(len(tokens))]
+    assert endings == [False] * (len(tokens) - 1) + [True]
+
+
+def _of_bytes(ids: list[int]) -> str:
+    return bytes(ids).decode(errors="replace")
 
 
 def test_an_end_string_in_the_prompt_ends_nothing(one_process):

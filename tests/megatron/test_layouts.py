@@ -3,7 +3,7 @@
 import pytest
 import torch
 from layouts import LAYOUTS, MORE_STEPS, STEPS, continued, train
-from tiny import MODELS, new_engine
+from tiny import CLIP, MODELS, Samples, language_loss, new_engine
 
 from aligner_lib.store import StoreReader
 
@@ -125,6 +125,13 @@ def test_a_checkpoint_without_optimizer_state_is_refused_where_it_is_needed(star
 def test_the_micro_batch_size_changes_nothing(figures, starts, name, micro_batch):
     steps = train(new_engine(name, starts / name), name, range(STEPS), micro_batch)
     assert_same_steps(steps, figures["one"][name]["steps"])
+
+
+def test_without_clipping_the_norm_is_measured_all_the_same(starts, one_process):
+    clipped, free = (new_engine("untied", starts / "untied", clip) for clip in (CLIP, 0))
+    batches = Samples.draw(8, seed=3).micro_batches(4)
+    norms = [engine.train_step(batches, language_loss, lr=0.0)["grad_norm"] for engine in (clipped, free)]
+    assert norms[0] == norms[1] > CLIP
 
 
 def test_there_are_steps_after_the_checkpoint(figures):

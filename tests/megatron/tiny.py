@@ -57,12 +57,12 @@ class Samples(TokenBatch):
         return [mine.rows(group) for group in length_grouped(mine.lengths.tolist(), size)]
 
 
-def new_engine(name: str, start: Path | None = None):
+def new_engine(name: str, start: Path | None = None, clip: float = CLIP):
     """A trainable engine; with `start`, it has that checkpoint's weights."""
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.model import Numerics
 
-    engine = Engine(MODELS[name], Numerics(), OPTIM, CLIP)
+    engine = Engine(MODELS[name], Numerics(), OPTIM, clip)
     if start is not None:
         engine.load(start)
     return engine
@@ -79,7 +79,7 @@ def randomize(model, seed: int) -> None:
 def language_loss(model, batch: Samples, hidden):
     """Weighted negative log-likelihood, and the entropy as a metric."""
     from aligner_lib.megatron.engine import LossTerms
-    from aligner_lib.policy import selected_logprobs
+    from aligner_lib.megatron.logprobs import selected_logprobs
 
     logprobs, entropy = selected_logprobs(
         model, batch.tokens, hidden, batch.weights.bool(), with_entropy=True

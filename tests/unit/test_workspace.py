@@ -1,8 +1,10 @@
 """What a notebook's cell becomes: commands with the profile's files, on any resources."""
 
+import json
+
 import pytest
 
-from aligner_lib.errors import ConfigError
+from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.workspace import Workspace
 from cluster import Resources
 
@@ -34,6 +36,29 @@ def test_a_sweep_has_a_run_for_each_value(lab):
     for value in ("0.001", "0.003"):
         assert f"--run {lab.out}/runs/sft-lr/lr-{value}" in plan.text
         assert f"model.optim.lr={value}" in plan.text
+
+
+def test_another_data_set_is_formatted_anew(tmp_path, capsys):
+    sample = Workspace(tmp_path, "smoke").sft_data() / "train.jsonl"
+    written = sample.stat().st_mtime_ns
+    assert Workspace(tmp_path, "smoke").sft_data() / "train.jsonl" == sample
+    assert sample.stat().st_mtime_ns == written
+    own = tmp_path / "own.jsonl"
+    record = {"instruction": "Say A.", "context": "", "response": "A.", "category": "qa"}
+    own.write_text("".join(json.dumps(record | {"context": f"number {i}"}) + "\n" for i in range(40)))
+    Workspace(tmp_path, "smoke", dataset=str(own)).sft_data()
+    assert "Say A." in sample.read_text()
+    Workspace(tmp_path, "smoke").sft_data()
+    assert "Say A." not in sample.read_text()
+
+
+def test_another_profile_s_run_is_not_taken_for_this_one_s(tmp_path):
+    run = tmp_path / "runs" / "sft"
+    (run / "checkpoints" / "step_000001").mkdir(parents=True)
+    (run / "run.json").write_text('{"config": {"profile": "smoke"}}')
+    assert Workspace(tmp_path, "smoke").policy() == run
+    with pytest.raises(UserError, match=r"runs/sft is a run of the profile smoke, and this is laptop: give"):
+        Workspace(tmp_path, "laptop").policy()
 
 
 @pytest.mark.parametrize(
