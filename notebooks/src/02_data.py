@@ -54,6 +54,14 @@ prompt = json.loads(open(preferences / "train_prompts.jsonl").readline())["text"
 print(f"PROMPT\n{prompt}\n\nCHOSEN  {lines[0][len(prompt) :]}\n\nREJECTED{lines[1][len(prompt) :]}")
 
 # %% [markdown]
+# Read some before you train on them: search, sort, turn the pages. You may not always agree with the choice.
+
+# %%
+from widgets import Pairs
+
+Pairs(preferences / "train_comparisons.jsonl")
+
+# %% [markdown]
 # ## Does length give the preference away?
 #
 # If the chosen answer were always the longer one, a reward model could learn to count words. Compare both answers'

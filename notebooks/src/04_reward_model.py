@@ -81,6 +81,23 @@ curves(
 # %%
 curves(lab.run("rm"), metrics=[["train/rewards_chosen_mean", "train/rewards_rejected_mean"]])
 
+# %% [markdown]
+# ## Where does it hesitate?
+#
+# The same held-out pairs with the model's own scores. Sort by the smallest margin: there it is wrong, or nearly. Does it
+# see something that you would call better?
+
+# %%
+from aligner_lib.talk import scoring
+from widgets import Pairs
+
+score = scoring(lab.reward_model())
+pairs = Pairs(lab.preference_data() / "test_comparisons.jsonl").pairs[:24]
+scores = [tuple(score(pair["prompt"], pair[side]) for side in ("chosen", "rejected")) for pair in pairs]
+wrong = sum(chosen <= rejected for chosen, rejected in scores)
+print(f"{wrong} of {len(pairs)} pairs the wrong way round, smallest margin {min(c - r for c, r in scores):+.2f}")
+Pairs(pairs, scores)
+
 # %%
 steps, accuracies = lab.run("rm").series("validation/acc")
 _, losses = lab.run("rm").series("validation/loss")

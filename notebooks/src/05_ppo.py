@@ -23,7 +23,7 @@ exercise = "recorded"  # recorded: "break it" plays a run of this project · liv
 
 # %%
 from aligner_lib.workspace import Workspace
-from widgets import JobPanel, Monitor, Recording, curves, show_completions, show_server
+from widgets import Completions, JobPanel, Monitor, Recording, curves, show_completions, show_server
 
 lab = Workspace(out, profile, dataset, where)
 
@@ -159,6 +159,13 @@ print("KL before the first update:", first["train_rollouts/init_policy_kl"])
 
 # %%
 show_completions(run, n=4, sort="reward")
+
+# %% [markdown]
+# That was a page of print. To go through every step, colour the tokens by KL or advantage, and see each answer beside the
+# prompt's first one:
+
+# %%
+Completions(run)
 
 # %%
 validation = [record for record in run.metrics() if "val_rollouts/rewards" in record]

@@ -87,6 +87,21 @@ print(f"PPO's answer scores higher on {wins:.0%} of {len(rewards['SFT'])} prompt
 # %%
 compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
 
+# %% [markdown]
+# ## Ask them yourself
+#
+# Both policies answer what you type, and the reward model judges. Its number is no truth: try to find a question where
+# it prefers the worse answer.
+
+# %%
+from aligner_lib.talk import answering, scoring
+from widgets import Chat
+
+chat = Chat({name: answering(policy) for name, policy in POLICIES.items()}, scoring(lab.reward_model()))
+for name, said in zip(POLICIES, chat.ask("How can I make a friend feel better?")):
+    print(f"{name} ({said['reward']:+.2f}): {said['text']}")
+display(chat)
+
 # %%
 lab.record("06", {"ppo": {"kl_per_token": figures["PPO"]["evaluation/kl"], "win_rate": wins}})
 

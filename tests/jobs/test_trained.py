@@ -140,8 +140,9 @@ def scalar_engine(folder):
 
 
 def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted):
-    """The same text gets the same number in both, at the same stop token."""
+    """The same text gets the same number in both, and in a talk with the notebook, at the same stop token."""
     from aligner_lib.critic import InProcessCritic
+    from aligner_lib.talk import scoring
     from aligner_lib.trainers.reward_model import pair_loss
 
     folder = resolve(rm.path)
@@ -149,6 +150,7 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
     pairs, _ = load_pairs([formatted / "test_comparisons.jsonl"], tokenizer, 256)
     prompts, _ = load_prompts([formatted / "test_prompts.jsonl"], tokenizer, 256)
     critic = InProcessCritic(engine, scale, loss_clip=0.2, micro_batch_size=4, inference_micro_batch_size=4)
+    score = scoring(rm.path)
     for pair, prompt in list(zip(pairs, prompts))[:5]:
         both = TokenBatch(*pad_rows([pair.chosen, pair.rejected], tokenizer.pad_id))
         trained = engine.evaluate([both], pair_loss)
@@ -161,6 +163,25 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         scored = critic.infer(rollouts).result().rewards
         expected = [trained["rewards_chosen_mean"], trained["rewards_rejected_mean"]]
         torch.testing.assert_close(scored, scale(torch.tensor(expected)), atol=1e-5, rtol=0)
+        answers = [tokenizer.decode(response).removeprefix(" ") for response in responses]
+        said = [score(prompt.text, answer) for answer in answers]
+        assert said == pytest.approx(scored.tolist(), abs=1e-5)
+
+
+def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.generate import Sampling
+    from aligner_lib.megatron.model import Numerics
+    from aligner_lib.policy import Policy
+    from aligner_lib.talk import answering
+
+    tokenizer, engine = Tokenizer(smoke), Engine(Architecture.load(smoke), Numerics())
+    engine.load(smoke)
+    policy = Policy(engine, tokenizer, Sampling(max_length=8), forward_micro_batch_size=1)
+    rollouts = policy.rollout([tokenizer.encode("User: Hello.\n\nAssistant:")], [3])
+    answer = answering(smoke, max_length=8, seed=3)
+    assert answer("Hello.") == tokenizer.decode(rollouts.response_tokens(0)).strip()
+    assert answer("User: Hello.\n\nAssistant:") == answer("Hello.")
 
 
 def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here):

@@ -57,6 +57,22 @@ def test_parameters_are_literals_and_cells_are_short(path):
         assert "".join(cell["source"]).count("\n") < 25
 
 
+@pytest.mark.parametrize(
+    ("number", "widgets"),
+    [
+        ("02", {"Pairs"}),
+        ("03", {"Monitor"}),
+        ("04", {"Monitor", "Pairs"}),
+        ("05", {"Monitor", "Completions", "JobPanel"}),
+        ("06", {"Chat"}),
+    ],
+)
+def test_notebooks_show_what_can_be_looked_at(number, widgets):
+    (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
+    source = "\n".join("".join(cell["source"]) for cell in cells(path, "code"))
+    assert {widget for widget in widgets if f"{widget}(" in source} == widgets
+
+
 @pytest.fixture(scope="session")
 def tutorial(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("tutorial")

@@ -1,0 +1,71 @@
+"""Models to talk to in the notebook's own process: what `widgets.Chat` and `widgets.Pairs` want to know.
+
+answer = answering("runs/sft")     # answer("How are you?") is the policy's text
+score = scoring("runs/rm")         # score("How are you?", "Well.") is the reward
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.critic import RewardModelAlone
+from aligner_lib.megatron import parallel
+from aligner_lib.megatron.engine import Engine
+from aligner_lib.megatron.generate import Response, Sampling, generate
+from aligner_lib.megatron.model import Numerics
+from aligner_lib.models import resolve
+from aligner_lib.policy import packed
+from aligner_lib.reward_scale import RewardScale
+from aligner_lib.tokenizer import Tokenizer
+
+END_OF_PROMPT = "Assistant:"
+
+
+def as_prompt(text: str) -> str:
+    """A question as the first turn of a conversation; a conversation that waits for its answer stays as it is."""
+    return text if text.endswith(END_OF_PROMPT) else f"User: {text}\n\n{END_OF_PROMPT}"
+
+
+def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:
+    """What the model answers to a question or a conversation: the same text whenever it is asked the same.
+
+    model: a model folder, checkpoint or run folder. max_length: tokens of an answer. sampling: fields of Sampling,
+    such as temperature. Raises ValueError for sampling that makes no sense.
+    """
+    start = resolve(model)
+    tokenizer, drawn = Tokenizer(start), Sampling(max_length=max_length, **sampling)
+    module = _engine(Architecture.load(start), start).module
+
+    def answer(text: str) -> str:
+        prompt = tokenizer.encode(as_prompt(text))
+        (response,) = generate(
+            module, [prompt], [seed], drawn, stop_id=tokenizer.eos_id, decode=tokenizer.decode
+        )
+        return tokenizer.decode(response.tokens).strip()
+
+    return answer
+
+
+def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
+    """What the reward model gives an answer to a question or a conversation, standardised as PPO sees it."""
+    start = resolve(reward_model)
+    tokenizer = Tokenizer(start)
+    engine = _engine(replace(Architecture.load(start), head="scalar"), start)
+    judge = RewardModelAlone(engine=engine, scale=RewardScale.load(start))
+
+    def score(text: str, answer: str) -> float:
+        prompt, whole = (tokenizer.encode(t) for t in (as_prompt(text), f"{as_prompt(text)} {answer}"))
+        response = Response([*whole[len(prompt) :], tokenizer.eos_id], ended=True)
+        return judge.infer(packed([prompt], [response], tokenizer.pad_id)).result().rewards.item()
+
+    return score
+
+
+def _engine(architecture: Architecture, start: Path) -> Engine:
+    parallel.initialize()
+    engine = Engine(architecture, Numerics())
+    engine.load(start)
+    return engine
