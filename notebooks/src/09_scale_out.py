@@ -158,13 +158,19 @@ if lab.where != "print":
 # Afterwards the metrics are those of a run that nobody disturbed, to the last bit: data order, random numbers and
 # learning rate depend on the step alone.
 #
-# Several values at once are an array job, each with its own run folder and its own fate:
+# ## Several values at once
 #
-# ```python
-# sweep = lab.submit_sweep("sft", "model.optim.lr", [1e-5, 3e-5, 1e-4])
-# sweep.wait(); sweep.table(["validation/loss"])
-# ```
-#
+# A **sweep** is an array job: each value has its own run folder and its own fate. Without Slurm this prints the script.
+
+# %%
+paper = lab if lab.where == "slurm" else Workspace(out, profile, dataset, where="print")
+sweep = paper.submit_sweep("sft", "model.optim.lr", [3e-4, 3e-3], one, **short)
+if lab.where == "slurm":
+    sweep.wait()
+    for row in sweep.table(["validation/loss"]):
+        print(row)
+
+# %% [markdown]
 # ## PPO as two jobs
 #
 # Four models no longer fit into one process. Critic and reward model become one component of a **hetjob**, actor and

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster import Job, State
+from cluster.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
 RUNS = ("sft", "rm", "ppo")
@@ -17,9 +18,19 @@ BOUND_S = 420
 
 @pytest.fixture(scope="module")
 def tutorial(whole_module, tmp_path_factory) -> Path:
-    """Notebooks 03 to 05, as `aligner tutorial -p where=slurm` runs them."""
+    """Notebooks 03 to 05 and 09, as `aligner tutorial -p where=slurm` runs them."""
     out = tmp_path_factory.mktemp("tutorial")
-    words = ["tutorial", "--profile", "smoke", "--only", "03,04,05", "--out", str(out), "-p", "where=slurm"]
+    words = [
+        "tutorial",
+        "--profile",
+        "smoke",
+        "--only",
+        "03,04,05,09",
+        "--out",
+        str(out),
+        "-p",
+        "where=slurm",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "aligner_lib", *words],
         cwd=ROOT,
@@ -45,3 +56,19 @@ def test_the_figures_are_those_of_any_other_place(tutorial):
     assert summary["sft"]["val_loss_after"] <= 0.7 * summary["sft"]["val_loss_before"]
     assert summary["rm"]["val_acc"] >= 0.9
     assert summary["ppo"]["val_reward_ppo"] > summary["ppo"]["val_reward_sft"]
+
+
+def test_the_way_to_several_nodes_was_walked_for_real(tutorial):
+    scaled = json.loads((tutorial / "summary.json").read_text())["scale_out"]
+    assert scaled["ranks"] == 4
+    assert scaled["largest_difference"] < 1e-4
+    job = Job.attach(tutorial / "runs" / "scale-several")
+    assert (job.record.where, job.record.nodes) == ("slurm", 2)
+
+
+def test_the_sweep_was_one_array_and_is_compared(tutorial):
+    sweep = Sweep.attach(tutorial / "runs" / "sft-lr")
+    assert [job.record.id.rpartition("_")[2] for job in sweep.jobs.values()] == ["0", "1"]
+    rows = sweep.table(["validation/loss"])
+    assert [row["member"] for row in rows] == ["lr-0.0003", "lr-0.003"]
+    assert rows[0]["validation/loss"] > rows[1]["validation/loss"] > 0
