@@ -7,6 +7,7 @@ An announcement outlives who made it: whoever reads one has to see whether it st
 """
 
 import os
+import socket
 from pathlib import Path
 
 from cluster import record
@@ -15,6 +16,13 @@ from cluster import record
 def own_host() -> str:
     """The name under which this job's other nodes reach this one: Slurm's node name, else loopback."""
     return os.environ.get("SLURMD_NODENAME", "127.0.0.1")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def announce(run: Path | str, service: str, **details) -> None:
