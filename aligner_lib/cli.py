@@ -122,12 +122,13 @@ def _job(
 ) -> None:
     from omegaconf import OmegaConf
 
+    from aligner_lib.commands import written
     from aligner_lib.config import compose
     from aligner_lib.launcher import COMMANDS, needs_launcher, relaunch
 
     overrides = list(overrides or ())
     if run is not None:
-        overrides.append(f"exp_manager.explicit_log_dir='{run}'")
+        overrides.append(f"exp_manager.explicit_log_dir={written(run)}")
     config = compose(kind, overrides, profile)
     if settings:
         typer.echo(OmegaConf.to_yaml(config))
