@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from aligner_lib import cli_data
 from aligner_lib.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]  # the checkout: notebooks/, tests/ and benchmarks/ are here
@@ -23,10 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-model = typer.Typer(help="Models: fetch one by name, or import Hugging Face weights.", no_args_is_help=True)
-data = typer.Typer(help="Data: raw sets to the files that the trainers read.", no_args_is_help=True)
-app.add_typer(model, name="model")
-app.add_typer(data, name="data")
+app.add_typer(cli_data.model, name="model")
+app.add_typer(cli_data.data, name="data")
 on_cluster = typer.Typer(help="Slurm: is it ready for a job?", no_args_is_help=True)
 app.add_typer(on_cluster, name="cluster")
 
@@ -62,80 +61,6 @@ def tutorial(
 def jupyter(context: typer.Context):
     """Open JupyterLab on the notebooks; further arguments go to it."""
     _run_module("jupyterlab", [_needed("notebooks"), *context.args])
-
-
-# ---- models and data ------------------------------------------------------------------------------------------------
-
-
-@model.command("fetch")
-def model_fetch(name: Annotated[str, typer.Argument(help="smollm2-135m or smoke.")]):
-    """Bring a model into the cache, ready for training; prints its folder."""
-    from aligner_lib.models import fetch
-
-    typer.echo(fetch(name))
-
-
-@model.command("import")
-def model_import(
-    source: Annotated[Path, typer.Argument(help="Folder with config.json and safetensors, or a .gguf file.")],
-    out: Annotated[Path, typer.Option(help="Model folder to write.")],
-):
-    """Import a Hugging Face model of the Llama family."""
-    from aligner_lib.models import import_hf
-
-    typer.echo(import_hf(source, out))
-
-
-Raw = Annotated[
-    list[str], typer.Option(help="File (.jsonl, .jsonl.gz, .parquet) or hub data set; may be repeated.")
-]
-Out = Annotated[Path, typer.Option(help="Folder to write to.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first bad record.")]
-MaxChars = Annotated[int | None, typer.Option(help="Leave out longer samples (characters).")]
-
-
-@data.command("dolly")
-def data_dolly(
-    raw: Raw,
-    out: Out,
-    strict: Strict = False,
-    max_chars: MaxChars = None,
-    seed: Annotated[
-        int, typer.Option(help="Of the order of context and instruction, and of the split.")
-    ] = 1234,
-    validation_fraction: Annotated[float, typer.Option(help="Share of the prompts that is held out.")] = 0.1,
-):
-    """Dolly's instructions to SFT's train.jsonl and validation.jsonl."""
-    from data import format_dolly
-
-    options = {
-        "seed": seed,
-        "validation_fraction": validation_fraction,
-        "max_chars": max_chars,
-        "strict": strict,
-    }
-    typer.echo(format_dolly(_source(raw), out, **options))
-
-
-@data.command("hh")
-def data_hh(
-    raw: Raw,
-    out: Out,
-    split: Annotated[str, typer.Option(help="Begins the names of the files: train or test.")],
-    strict: Strict = False,
-    max_chars: MaxChars = None,
-    subset: Annotated[
-        str | None, typer.Option(help="A folder of a hub data set, as in harmless-base.")
-    ] = None,
-):
-    """HH's pairs to comparisons (reward model) and prompts (PPO)."""
-    from data import format_hh
-
-    typer.echo(format_hh(_source(raw), out, split, max_chars=max_chars, strict=strict, subset=subset))
-
-
-def _source(raw: list[str]) -> str | list[str]:
-    return raw[0] if len(raw) == 1 else raw  # a single one may also be a name
 
 
 # ---- jobs -----------------------------------------------------------------------------------------------------------
@@ -197,12 +122,13 @@ def _job(
 ) -> None:
     from omegaconf import OmegaConf
 
+    from aligner_lib.commands import written
     from aligner_lib.config import compose
     from aligner_lib.launcher import COMMANDS, needs_launcher, relaunch
 
     overrides = list(overrides or ())
     if run is not None:
-        overrides.append(f"exp_manager.explicit_log_dir='{run}'")
+        overrides.append(f"exp_manager.explicit_log_dir={written(run)}")
     config = compose(kind, overrides, profile)
     if settings:
         typer.echo(OmegaConf.to_yaml(config))

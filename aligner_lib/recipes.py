@@ -3,9 +3,13 @@
     site = {"account": "course", "partition": "batch"}
     sft("/shared/runs/sft", model="/shared/2b", train=…, validation=…, where="print", site=site)
 
-Each returns what `cluster.submit` returns. Further settings go in as keywords: `**{"model.optim.lr": 1e-5}`.
-`resources` are a file's name under cluster/configs, a path, or Resources; `site` are the values that differ from
-cluster to cluster (account, partition, container_image, container_mounts, …), for every component.
+Each returns what `cluster.submit` returns, and takes these keywords:
+
+    where         slurm, local, or print
+    resources     a file's name under cluster/configs, a path, or Resources (else RESOURCES)
+    site          the values that differ from cluster to cluster (account, partition, container_image,
+                  container_mounts, …), for every component
+    **settings    any further setting: `**{"model.optim.lr": 1e-5}`
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from aligner_lib.commands import Settings, job_commands
 
 PROJECT = "aligner-lab"
 CRITIC_PORT = 5567
+RESOURCES = {"sft": "one_node", "rm": "four_nodes", "ppo": "ppo_1_1"}
 
 SFT = {
     "trainer.precision": "bf16",
@@ -77,18 +82,11 @@ ACTOR = {
 }
 
 
-def sft(
-    run: Path | str,
-    *,
-    model: Path | str,
-    train: Path | str,
-    validation: Path | str,
-    where: str = "slurm",
-    resources="one_node",
-    site: Mapping | None = None,
-    **settings,
-):
-    """Supervised fine-tuning on Dolly: one node of 8 GPUs."""
+def sft(run: Path | str, *, model: Path | str, train: Path | str, validation: Path | str, **more):
+    """Supervised fine-tuning on Dolly: one node of 8 GPUs.
+
+    more: where="slurm", resources="one_node", site=None, and settings.
+    """
     own = {
         **SFT,
         **_named("dolly_sft_run"),
@@ -96,24 +94,17 @@ def sft(
         "model.data.train_ds.file_path": train,
         "model.data.validation_ds.file_path": validation,
     }
-    return _submit("sft", run, own | settings, where, resources, site)
+    return _submit("sft", run, own, **more)
 
 
-def reward_model(
-    run: Path | str,
-    *,
-    policy: Path | str,
-    train: Path | str,
-    validation: Path | str,
-    where: str = "slurm",
-    resources="four_nodes",
-    site: Mapping | None = None,
-    **settings,
-):
-    """A reward model on HH's comparisons, from the SFT policy: 4 nodes of 8 GPUs."""
+def reward_model(run: Path | str, *, policy: Path | str, train: Path | str, validation: Path | str, **more):
+    """A reward model on HH's comparisons, from the SFT policy: 4 nodes of 8 GPUs.
+
+    more: where="slurm", resources="four_nodes", site=None, and settings.
+    """
     own = {**REWARD_MODEL, **_named("rm_training"), **_data(train, validation)}
     own["pretrained_checkpoint.restore_from_path"] = policy
-    return _submit("rm", run, own | settings, where, resources, site)
+    return _submit("rm", run, own, **more)
 
 
 def ppo(
@@ -123,20 +114,17 @@ def ppo(
     reward_model: Path | str,
     train: Path | str,
     validation: Path | str,
-    where: str = "slurm",
-    resources="ppo_1_1",
-    site: Mapping | None = None,
-    **settings,
+    **more,
 ):
     """PPO on HH's prompts as a hetjob: critic and reward model on one node of 8 GPUs, actor and reference on another.
 
-    settings of the critic begin with `critic.`.
+    more: where="slurm", resources="ppo_1_1", site=None, and settings; the critic's begin with `critic.`.
     """
     critic = {**CRITIC, **_named("2p_ppo_critic"), "pretrained_checkpoint.restore_from_path": reward_model}
     actor = {**ACTOR, **_named("2p_ppo_actor"), **_data(train, validation)}
     actor["pretrained_checkpoint.restore_from_path"] = policy
     own = actor | {f"critic.{key}": value for key, value in critic.items()}
-    return _submit("ppo", run, own | settings, where, resources, site)
+    return _submit("ppo", run, own, **more)
 
 
 def _named(name: str) -> dict[str, str]:
@@ -149,10 +137,20 @@ def _data(train: Path | str, validation: Path | str) -> dict[str, object]:
     return {"model.data.data_prefix": files}
 
 
-def _submit(kind: str, run: Path | str, settings: Settings, where: str, resources, site: Mapping | None):
+def _submit(
+    kind: str,
+    run: Path | str,
+    own: Settings,
+    *,
+    where: str = "slurm",
+    resources=None,
+    site: Mapping | None = None,
+    **settings,
+):
     from cluster import submit
     from cluster.resources import by_component
 
     names = ["critic", "actor"] if kind == "ppo" else ["main"]
-    wanted = {name: share.but(**(site or {})) for name, share in by_component(resources, names).items()}
-    return submit(job_commands(kind, run, settings, wanted), run, where, wanted)
+    shares = by_component(RESOURCES[kind] if resources is None else resources, names)
+    wanted = {name: share.but(**(site or {})) for name, share in shares.items()}
+    return submit(job_commands(kind, run, {**own, **settings}, wanted), run, where, wanted)

@@ -10,7 +10,6 @@ A notebook runs alone, too: what an earlier one should have left is made up here
 from __future__ import annotations
 
 import json
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.models import fetch
 from aligner_lib.runs import RunFolder
 from cluster.record import read_json, write_json
+from cluster.rendezvous import free_port
 from cluster.resources import Resources
 
 TWO_JOBS = {"critic": Resources(), "actor": Resources()}  # one process each
@@ -205,10 +205,3 @@ class Workspace:
         if note not in self.notes:
             self.notes.append(note)
             print(f"note: {note}")
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

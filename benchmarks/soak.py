@@ -20,7 +20,8 @@ from pathlib import Path
 import psutil
 
 from aligner_lib.runs import RunFolder
-from aligner_lib.workspace import TWO_JOBS, Workspace, free_port
+from aligner_lib.workspace import TWO_JOBS, Workspace
+from cluster.rendezvous import free_port
 
 BOUND_S = 1800.0  # without a step for so long, the soak has failed
 POLL_S = 0.05

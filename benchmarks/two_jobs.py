@@ -16,10 +16,11 @@ from aligner_lib.records import Experience, TokenBatch
 from aligner_lib.runs import RunFolder
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.link import Link, Where
-from aligner_lib.workspace import TWO_JOBS, Workspace, free_port
+from aligner_lib.workspace import TWO_JOBS, Workspace
 from benchmarks.measure import TwoJobs
 from benchmarks.setting import Setting
 from cluster import submit
+from cluster.rendezvous import free_port
 
 CALLS = 20  # round trips of each kind
 UP_S = 300.0  # within which a server has to answer

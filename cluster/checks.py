@@ -144,19 +144,8 @@ def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
         return
     python = share.python or sys.executable
     line = f"echo $SLURMD_NODENAME > {shlex.quote(str(token))} && {shlex.quote(python)} -c 'import cluster.launch'"
-    options = [
-        f"--{key}={getattr(share, key)}" for key in ("partition", "account", "qos") if getattr(share, key)
-    ]
-    words = ["srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=aligner-check", "--quiet", *options]
     try:
-        done = subprocess.run(
-            [*words, "bash", "-c", line],
-            env=environment.job_environment(),
-            cwd="/",  # so that a module on the node is not found by accident
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_S,
-        )
+        done = _srun(line, share)
     except subprocess.TimeoutExpired:
         yield Finding(
             "compute node", False, f"no node was free within {_PROBE_S} s; try again later", needed=False
@@ -174,6 +163,22 @@ def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
         f"{python} does not run this project on {node} ({said}); put the environment on a shared file system"
     )
     yield Finding("Python there", done.returncode == 0, python if done.returncode == 0 else cure)
+
+
+def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
+    """Run a line of bash on one node. Raises TimeoutExpired when none is free in time."""
+    options = [
+        f"--{key}={getattr(share, key)}" for key in ("partition", "account", "qos") if getattr(share, key)
+    ]
+    words = ["srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=aligner-check", "--quiet", *options]
+    return subprocess.run(
+        [*words, "bash", "-c", line],
+        env=environment.job_environment(),
+        cwd="/",  # so that a module on the node is not found by accident
+        capture_output=True,
+        text=True,
+        timeout=_PROBE_S,
+    )
 
 
 def refuse_impossible(wanted: Mapping[str, Resources]) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import site
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,7 +47,3 @@ def own_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         paths = [str(PROJECT_ROOT), *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
         variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     return variables
-
-
-def python() -> str:
-    return sys.executable

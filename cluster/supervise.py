@@ -6,7 +6,6 @@ python -m cluster.supervise FOLDER     reads FOLDER/spec.json, writes FOLDER/exi
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from cluster import processes, record
 from cluster.launch import rank_variables, threads_per_rank
+from cluster.rendezvous import free_port
 
 _POLL_S = 0.05
 
@@ -29,12 +29,6 @@ class Rank:
 
 class Terminated(Exception):
     """Somebody sent us SIGTERM: the job is being cancelled, or the machine is going down."""
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:

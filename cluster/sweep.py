@@ -3,7 +3,7 @@
 import html
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,27 +112,37 @@ def submit_sweep(
     run = Path(run).absolute()
     name = name or run.name
     wanted = by_component(resources, [MAIN])
-    components = {member: words_of(command) for member, command in commands.items()}
-    if any(list(parts) != [MAIN] for parts in components.values()) or len(components) < 2:
-        raise ValueError(
-            "a sweep needs two or more runs of one component each: Slurm has no arrays of hetjobs"
-        )
+    words = _words_of_members(commands)
     variables = {key: str(value) for key, value in (env or {}).items()}
-    paper = where == "print"
-    make = record.next_submission_folder if paper else record.new_submission_folder
-    if not paper:
-        for member in components:
-            refuse_if_busy(run / member)
-    folder_of = {member: make(run / member) for member in components}
-    members = {
-        member: sbatch.Member(run / member, folder_of[member], components[member]) for member in components
-    }
-    folder = make(run)
-    if paper:
+    if where == "print":
+        members, folder = _members(run, words, record.next_submission_folder)
         text = sbatch.script(list(members.values()), wanted, variables, name, folder, parallel)
         return print_plan(name, run, wanted, text, copies=len(members))
+    for member in words:
+        refuse_if_busy(run / member)
+    members, folder = _members(run, words, record.new_submission_folder)
     for member in members.values():
         record.clear_stop(member.run)
     jobs = slurm.start(members, folder, wanted, variables, name, parallel)
     record.write_json(record.job_folder(run) / "sweep.json", {"members": list(members)})
     return Sweep(run, dict(zip(members, jobs, strict=True)))
+
+
+def _words_of_members(commands: Mapping) -> dict[str, dict[str, list[str]]]:
+    """Each member's command as `words_of` gives it. Raises ValueError for what cannot be an array."""
+    words = {member: words_of(command) for member, command in commands.items()}
+    if any(list(parts) != [MAIN] for parts in words.values()) or len(words) < 2:
+        raise ValueError(
+            "a sweep needs two or more runs of one component each: Slurm has no arrays of hetjobs"
+        )
+    return words
+
+
+def _members(run: Path, words: Mapping, submission_folder: Callable[[Path], Path]):
+    """The array's members by name, each with a submission folder of its own, and the folder of the whole."""
+    from cluster.sbatch import Member
+
+    members = {
+        name: Member(run / name, submission_folder(run / name), parts) for name, parts in words.items()
+    }
+    return members, submission_folder(run)

@@ -63,15 +63,13 @@ def format_hh(
             except Unusable as error:
                 report.skip(Skip(record.file, record.line, error.reason, error.detail))
                 continue
-            chosen, rejected = pair
-            # The prompt, most of the text, is escaped once: escaping is what this loop spends its time on.
-            start = '{"text": ' + encode_basestring_ascii(chosen.prompt)[:-1]
-            comparisons.write(f"{separator}{start} {_end(chosen)}\n{start} {_end(rejected)}")
-            prompts.write(f'{separator}{start}"}}')
+            compared, prompt = _lines(pair)
+            comparisons.write(separator + compared)
+            prompts.write(separator + prompt)
             separator = "\n"
             report.kept += 1
             # The reference keeps such pairs (the hub's data has some), so they are counted, not dropped.
-            if not (chosen.response and rejected.response):
+            if not (pair.chosen.response and pair.rejected.response):
                 report.notes["a pair with an empty answer"] += 1
         report.require_usable(source.name)
     report.written = {paths[0]: 2 * report.kept, paths[1]: report.kept}
@@ -113,6 +111,13 @@ def _usable_pair(record: Record | Skip, max_chars: int | None) -> Pair:
     if isinstance(record, Skip):
         raise Unusable(record.reason, record.detail)
     return parse_pair(record.value, max_chars)
+
+
+def _lines(pair: Pair) -> tuple[str, str]:
+    """A pair's two lines of comparisons, and its line of prompts."""
+    # The prompt, most of the text, is escaped once: escaping is what the whole conversion spends its time on.
+    start = '{"text": ' + encode_basestring_ascii(pair.chosen.prompt)[:-1]
+    return f"{start} {_end(pair.chosen)}\n{start} {_end(pair.rejected)}", f'{start}"}}'
 
 
 def _end(conversation: Conversation) -> str:

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import psutil
 
+from cluster.rendezvous import free_port
+
 NODES = ("n1", "n2", "n3", "n4")
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 ACCOUNTING_TOOLS = ("slurmdbd", "mariadbd", "mariadb", "mariadb-install-db", "sacct", "sacctmgr")
@@ -84,12 +86,6 @@ StorageUser=root
 def missing_tools(accounting: bool = False) -> list[str]:
     wanted = TOOLS + (ACCOUNTING_TOOLS if accounting else ())
     return [tool for tool in wanted if shutil.which(tool) is None]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def wait_for(condition: Callable[[], object], what: str, bound_s: float = 30.0):

@@ -3,13 +3,13 @@
 import psutil
 import pytest
 from processes_help import until
-from slurm_cluster import free_port
 from smoke_jobs import figures, steps
 from survivors import BOUND_S, Survivor, run_here
 
 from aligner_lib.commands import job_commands
 from aligner_lib.config import parse_override
 from cluster import Resources, State, processes
+from cluster.rendezvous import free_port
 
 SHARES = {name: Resources(time="30", exclusive=True, linger_s=20) for name in ("critic", "actor")}
 STEPS = {"trainer__ppo__max_steps": 4}

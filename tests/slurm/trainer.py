@@ -35,19 +35,26 @@ def main() -> None:
         wait_for(lambda: end.exists() or stop)
 
 
-def wait_for(condition) -> None:
+def wait_for(condition):
     deadline = time.monotonic() + BOUND_S
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    return found
+
+
+def critic_host(run: Path) -> str | None:
+    """Where the critic of this very attempt is: an earlier one's announcement is still there."""
+    from cluster.rendezvous import announced
+
+    said = announced(run, "critic")
+    return said["host"] if said and said["attempt"] == os.environ["ALIGNER_JOB_ATTEMPT"] else None
 
 
 def train(args, stop: list[str]) -> None:
     checkpoint = args.run / "checkpoint.json"
     if args.critic:
-        from cluster.rendezvous import find
-
-        print("critic at", find(args.run, "critic", timeout_s=60)["host"], flush=True)
+        print("critic at", wait_for(lambda: critic_host(args.run)), flush=True)
     state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "seed": 1}
     print("resumed at step", state["step"], flush=True)
     while state["step"] < args.steps:

@@ -101,6 +101,13 @@ def test_a_job_gets_its_profile_run_folder_and_overrides(inside, recorded_job):
     assert (config.model.ppo.ratio_eps, config.model.seed) == (0.3, 7)
 
 
+@pytest.mark.parametrize("run", ["it's run 3", "a\\b", "null", "a,b={c}", "…"])
+def test_a_run_folder_may_have_any_name(inside, recorded_job, run):
+    assert inside("sft", "--run", run) == 0
+    [(_, config, _)] = recorded_job
+    assert config.exp_manager.explicit_log_dir == run
+
+
 def test_a_run_without_a_folder_gets_one_below_runs(inside, recorded_job):
     assert inside("rm") == 0
     [(_, config, _)] = recorded_job
