@@ -11,11 +11,22 @@ from widgets import charts, thin
 from widgets.alerts import Alerts
 from widgets.charts import Chart, charts_for
 from widgets.progress import progress
-from widgets.series import Series
+from widgets.series import AXES, Series, as_runs
 from widgets.wire import pack
 
 MAX_POINTS = 2000  # a line
 MAX_UPDATE_BYTES = 45_000
+
+
+def open_feed(
+    runs, wanted: list | None = None, axis: str = "step", limits=None, budget_seconds: float = float("inf")
+) -> Feed:
+    """A Feed of one run or a list of them that has read what they wrote, as far as the time went."""
+    if axis not in AXES:
+        raise ValueError(f"axis={axis!r}; the axes are {', '.join(AXES)}")
+    feed = Feed(as_runs(runs), wanted, axis, limits)
+    feed.poll(budget_seconds)
+    return feed
 
 
 class Feed:

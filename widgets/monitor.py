@@ -9,9 +9,8 @@ import time
 import anywidget
 import traitlets
 
-from aligner_lib.runs import RunFolder
 from widgets import frontend, waiting
-from widgets.feed import Feed
+from widgets.feed import open_feed
 from widgets.series import AXES
 from widgets.wire import finite
 
@@ -39,13 +38,10 @@ class Monitor(anywidget.AnyWidget):
     axis = traitlets.Enum(AXES, default_value="step").tag(sync=True)
 
     def __init__(self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None):
-        self.runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
-        if not self.runs:
-            raise ValueError("Monitor([]): give it at least one run folder")
+        self._feed = open_feed(runs, metrics, axis, limits, ATTACH_SECONDS)
+        self.runs = self._feed.runs
         self.jobs = [job] * len(self.runs)
         self._lock = threading.RLock()
-        self._feed = Feed(self.runs, metrics, axis, limits)
-        self._feed.poll(ATTACH_SECONDS)
         super().__init__(axis=axis)
         self._picture = None
         self._closed = threading.Event()
@@ -183,8 +179,3 @@ class Monitor(anywidget.AnyWidget):
         if self._picture is None:
             self._picture = LivePicture(self.runs, self._feed, self._lock)
         self._picture.show()
-
-
-def as_run(run):
-    """A RunFolder of a path; what is one already, or acts like one, stays."""
-    return run if hasattr(run, "metrics_reader") else RunFolder(run)
