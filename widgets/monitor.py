@@ -23,7 +23,7 @@ class Monitor(anywidget.AnyWidget):
     """Watch runs live: reward, KL, length, loss and so on, with progress and time; `await monitor` until they end.
 
     runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts.
-    metrics: metric names, lists of names that share a chart, or Chart objects; by default what suits the kind of run.
+    metrics: metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
     limits: aligner_lib.alarms.Thresholds, when the alarms' own don't suit.
     job: the job's handle (cluster.Job), so that a job that dies before its run begins is noticed.
 

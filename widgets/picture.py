@@ -61,7 +61,7 @@ def curves(
 ):
     """A Picture of a run's curves, or of several runs in the same charts.
 
-    metrics: metric names, lists of names that share a chart, or Chart objects; by default what suits the kind of run.
+    metrics: metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
     axis: `step`, `time` or `tokens`. smoothing: half-life as a fraction of the run; 0 draws the records alone.
     """
     feed = open_feed(runs, metrics, axis)
