@@ -15,6 +15,17 @@ from dataclasses import asdict, dataclass
 BASELINE = 4
 RECENT = 3  # records that must agree: one odd step is no alarm
 
+METRICS = (  # what the rules read, beside looking for NaN everywhere
+    "train_rollouts/init_policy_kl",
+    "train_rollouts/rewards",
+    "train_rollouts/rewards_std",
+    "train_rollouts/response_lengths",
+    "train_rollouts/entropy",
+    "train_rollouts/fraction_of_samples_properly_ended",
+    "train_optim/clip_fraction",
+    "train_optim/first_ppo_ratio",
+)
+
 
 @dataclass(frozen=True)
 class Thresholds:

@@ -8,7 +8,7 @@ import numpy as np
 
 from aligner_lib.alarms import Thresholds
 from widgets import charts, thin
-from widgets.alerts import Alerts
+from widgets.alarms import Alarms
 from widgets.charts import Chart, charts_for
 from widgets.progress import progress
 from widgets.series import AXES, Series, as_runs
@@ -45,7 +45,7 @@ class Feed:
         self.added: list[str] = []  # metrics that the reader asked for
         self.axis = axis
         self.version = 0
-        self._alerts = [Alerts(run, one, limits or Thresholds()) for run, one in zip(runs, self.series)]
+        self._run_alarms = [Alarms(run, one, limits or Thresholds()) for run, one in zip(runs, self.series)]
         self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
         self._generations = [one.generation for one in self.series]
         self._head: dict = {}
@@ -152,8 +152,8 @@ class Feed:
         several = len(self.runs) > 1
         return [
             alarm | {"where": f"{run.name}, {alarm['where']}" if several else alarm["where"]}
-            for run, alerts in zip(self.runs, self._alerts)
-            for alarm in alerts.now()
+            for run, alarms in zip(self.runs, self._run_alarms)
+            for alarm in alarms.now()
         ]
 
     def _resolve(self) -> list:
