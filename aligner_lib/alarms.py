@@ -10,6 +10,8 @@ import math
 from collections import deque
 from dataclasses import asdict, dataclass
 
+from aligner_lib.runs import STALE_SECONDS
+
 # Records at the start of a run that later ones are compared with: the validation before any training and three steps.
 # More, and a run of ten steps has half left its start before that is known.
 BASELINE = 4
@@ -42,7 +44,7 @@ class Thresholds:
     clip_fraction: float = 0.3
     first_ratio: float = 0.02  # distance from 1 before the first update of a step
     ended: float = 0.5  # share of responses that end by themselves
-    heartbeat_seconds: float = 120.0
+    heartbeat_seconds: float = STALE_SECONDS
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ class Feed:
         self.added: list[str] = []  # metrics that the reader asked for
         self.axis = axis
         self.version = 0
-        self._run_alarms = [Alarms(run, one, limits or Thresholds()) for run, one in zip(runs, self.series)]
+        self.limits = limits or Thresholds()
+        self._run_alarms = [Alarms(run, one, self.limits) for run, one in zip(runs, self.series)]
         self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
         self._generations = [one.generation for one in self.series]
         self._head: dict = {}
@@ -144,6 +145,7 @@ class Feed:
             "not_finite": [{m: bad[:5] for m, bad in s.not_finite.items()} for s in self.series],
             "metrics": sorted({metric for series in self.series for metric in series.metrics}),
             "alarms": self._alarms(),
+            "stale_seconds": self.limits.heartbeat_seconds,
             "players": [_player(run) for run in self.runs],
             "can_stop": all(hasattr(run, "request_stop") for run in self.runs),
         }
