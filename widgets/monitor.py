@@ -40,7 +40,7 @@ class Monitor(anywidget.AnyWidget):
     def __init__(self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None):
         self._feed = open_feed(runs, metrics, axis, limits, ATTACH_SECONDS)
         self.runs = self._feed.runs
-        self.jobs = [job] * len(self.runs)
+        self.job = job
         self._lock = threading.RLock()
         super().__init__(axis=axis)
         self._picture = None
@@ -137,13 +137,13 @@ class Monitor(anywidget.AnyWidget):
 
         Raises RunFailed with the run's message, RunLost when its process is gone, TimeoutError after `timeout` seconds.
         """
-        for pause in waiting.until_over(self.runs, self.jobs, timeout):
+        for pause in waiting.until_over(self.runs, self.job, timeout):
             time.sleep(pause)
         self._conclude()
 
     async def wait_async(self, timeout: float | None = None) -> None:
         """Like wait, but leaves the kernel free, so that buttons work meanwhile. `await monitor` is short for it."""
-        for pause in waiting.until_over(self.runs, self.jobs, timeout):
+        for pause in waiting.until_over(self.runs, self.job, timeout):
             await asyncio.sleep(pause)
         self._conclude()
 
@@ -157,8 +157,8 @@ class Monitor(anywidget.AnyWidget):
         if self._picture is None:
             self._show_picture()
         self._picture.draw()
-        for run, job in zip(self.runs, self.jobs):
-            print(waiting.verdict(run, job))
+        for run in self.runs:
+            print(waiting.verdict(run, self.job))
 
     # -- shown ----------------------------------------------------------------------------------------------------
 
