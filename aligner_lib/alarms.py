@@ -15,7 +15,7 @@ from aligner_lib.runs import STALE_SECONDS
 # Records at the start of a run that later ones are compared with: the validation before any training and three steps.
 # More, and a run of ten steps has half left its start before that is known.
 BASELINE = 4
-RECENT = 3  # records that must agree: one odd step is no alarm
+RECENT = 3  # last records, which rules judge: most want all of them to agree, as one odd step is no alarm
 
 METRICS = (  # what the rules read, beside looking for NaN everywhere
     "train_rollouts/init_policy_kl",
