@@ -10,10 +10,23 @@ import math
 from collections import deque
 from dataclasses import asdict, dataclass
 
+from aligner_lib.runs import STALE_SECONDS
+
 # Records at the start of a run that later ones are compared with: the validation before any training and three steps.
 # More, and a run of ten steps has half left its start before that is known.
 BASELINE = 4
-RECENT = 3  # records that must agree: one odd step is no alarm
+RECENT = 3  # last records, which rules judge: most want all of them to agree, as one odd step is no alarm
+
+METRICS = (  # what the rules read, beside looking for NaN everywhere
+    "train_rollouts/init_policy_kl",
+    "train_rollouts/rewards",
+    "train_rollouts/rewards_std",
+    "train_rollouts/response_lengths",
+    "train_rollouts/entropy",
+    "train_rollouts/fraction_of_samples_properly_ended",
+    "train_optim/clip_fraction",
+    "train_optim/first_ppo_ratio",
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +44,7 @@ class Thresholds:
     clip_fraction: float = 0.3
     first_ratio: float = 0.02  # distance from 1 before the first update of a step
     ended: float = 0.5  # share of responses that end by themselves
-    heartbeat_seconds: float = 120.0
+    heartbeat_seconds: float = STALE_SECONDS
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
@@ -32,29 +31,6 @@ def write_report(path: Path, notebooks: list[Path], summary: dict) -> None:
         # links between notebooks lead within the page
         bodies[notebook.stem] = re.sub(r'href="(?:\./)?([0-9]{2}\w*)\.ipynb', r'href="#\1', body)
     path.write_text(_page(bodies, summary, charts), encoding="utf-8")
-
-
-def external_references(page: str) -> list[str]:
-    """What a browser would fetch from elsewhere to show a page: the addresses in its scripts, styles and pictures."""
-    finder = _ReferenceFinder()
-    finder.feed(page)
-    return finder.found
-
-
-_LOADING = {"link": "href"} | dict.fromkeys(
-    ("script", "img", "iframe", "video", "audio", "source", "embed"), "src"
-)
-
-
-class _ReferenceFinder(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        address = dict(attrs).get(_LOADING.get(tag, ""))
-        if address and not address.startswith(("data:", "#")):
-            self.found.append(address)
 
 
 # ---- equations ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
     JobPanel                                state, log and controls of a job
     curves                                  a static figure of finished runs
     explore                                 the same to hover over and zoom into
+    chart                                   a chart of your own, for the metrics= of these three
     show_completions, compare_completions   static tables
     show_server                             what PPO's critic does in its own job, live
     Recording                               a recorded run, played at any speed
@@ -23,7 +24,7 @@ _HOMES = {
     "Pairs": "pairs",
     "Chat": "chat",
     "Recording": "recording",
-    "Chart": "charts",
+    "chart": "charts",
     "curves": "picture",
     "explore": "explorer",
     "show_completions": "tables",

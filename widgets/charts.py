@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,19 +44,25 @@ class Chart:
     """A chart: `title`, its lines, and what a healthy run shows in it, in a sentence."""
 
     title: str
-    lines: tuple[Line, ...] = field(default_factory=tuple)
+    lines: tuple[Line, ...]
     hint: str = ""
     unit: str = ""
     exact: bool = False  # a schedule, not a measurement: never smoothed
 
 
-def chart(title: str, *lines: tuple, hint: str = "", unit: str = "") -> Chart:
-    """Chart("Loss", ("train", "train/loss"), …): each line is a label and the metrics to look for, in order."""
-    return Chart(title, tuple(Line(label, metrics) for label, *metrics in _tuples(lines)), hint, unit)
+def chart(title: str, *lines: Line | Sequence[str], hint="", unit="", exact=False) -> Chart:
+    """chart("Loss", ("train", "train/loss"), …): a line is a label and the metrics to look for, in order.
+
+    It may also be a metric's name alone, or a Line. hint: what a healthy run shows. exact: never smoothed.
+    """
+    return Chart(title, tuple(map(_as_line, lines)), hint, unit, exact)
 
 
-def _tuples(lines):
-    return [(label, *metrics) for label, *metrics in lines]
+def _as_line(line: Line | Sequence[str]) -> Line:
+    if isinstance(line, Line):
+        return line
+    label, *metrics = (line.rpartition("/")[2], line) if isinstance(line, str) else line
+    return Line(label, tuple(metrics))
 
 
 _LOSS = chart(
@@ -68,7 +75,7 @@ _LOSS = chart(
 _GRAD_NORM = chart(
     "Gradient norm", ("train", "train/grad_norm", "train_optim/grad_norm"), hint="Steady; spikes are clipped."
 )
-_LEARNING_RATE = Chart("Learning rate", (Line("train", ("train/lr", "train_optim/lr")),), exact=True)
+_LEARNING_RATE = chart("Learning rate", ("train", "train/lr", "train_optim/lr"), exact=True)
 _STEP_TIME = chart("Step time", ("train", "train/step_time"), unit="s")
 
 SFT = (_LOSS, _GRAD_NORM, _LEARNING_RATE, _STEP_TIME)
@@ -81,12 +88,10 @@ RM = (
         ("validation", "validation/acc"),
         hint="How often the chosen answer has the higher reward: 0.5 is guessing, people agree at about 0.7.",
     ),
-    Chart(
+    chart(
         "Reward margin",
-        (
-            Line("train", ("train/rewards_chosen_mean",), minus="train/rewards_rejected_mean"),
-            Line("validation", ("validation/rewards_chosen_mean",), minus="validation/rewards_rejected_mean"),
-        ),
+        Line("train", ("train/rewards_chosen_mean",), minus="train/rewards_rejected_mean"),
+        Line("validation", ("validation/rewards_chosen_mean",), minus="validation/rewards_rejected_mean"),
         hint="Chosen minus rejected: grows from 0.",
     ),
     chart(
@@ -140,7 +145,7 @@ BY_KIND = {"sft": SFT, "rm": RM, "ppo": PPO}
 def charts_for(series: list[Series], kind: str, wanted: list | None = None) -> list[Chart]:
     """The charts to draw: the wanted ones, or those of the run's kind that the runs have something for.
 
-    `wanted` holds metric names, lists of names (one chart together), or Chart objects.
+    `wanted` holds metric names, lists of names (one chart together), or what `chart` makes.
     """
     if wanted is not None:
         return [_as_chart(one) for one in wanted]
@@ -155,9 +160,9 @@ def _as_chart(wanted) -> Chart:
         return wanted
     if isinstance(wanted, str):
         known = next((c for c in SFT + RM + PPO for line in c.lines if wanted == line.metrics[0]), None)
-        return Chart(wanted, (Line(wanted.rpartition("/")[2], (wanted,)),), known.hint if known else "")
+        return chart(wanted, wanted, hint=known.hint if known else "")
     names = list(wanted)
-    return Chart(" · ".join(_short(names)), tuple(Line(name, (name,)) for name in names))
+    return chart(" · ".join(_short(names)), *((name, name) for name in names))
 
 
 def _short(names: list[str]) -> list[str]:

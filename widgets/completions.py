@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 from widgets import frontend
-from widgets.monitor import as_run
 from widgets.paged import Paged, of_query, window
 from widgets.rollouts import Rollouts
+from widgets.series import as_run
 
 PAGE = 8
 POLL_SECONDS = 1.0

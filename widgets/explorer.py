@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 
 from widgets import thin
-from widgets.charts import charts_for
-from widgets.feed import MAX_POINTS
-from widgets.monitor import as_run
+from widgets.feed import MAX_POINTS, open_feed
 from widgets.palette import pen
 from widgets.picture import axis_label, describe, flat_range
-from widgets.series import AXES, Series
+from widgets.series import Series
 from widgets.smooth import DEFAULT, smooth
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -49,13 +47,8 @@ def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=
     """
     from plotly.subplots import make_subplots
 
-    if axis not in AXES:
-        raise ValueError(f"explore(axis={axis!r}): the axes are {', '.join(AXES)}")
-    runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
-    series = [Series(run) for run in runs]
-    for one in series:
-        one.poll()
-    charts = charts_for(series, next((run.kind for run in runs if run.kind), ""), metrics)
+    feed = open_feed(runs, metrics, axis)
+    runs, series, charts = feed.runs, feed.series, feed.charts
     columns = max(1, min(columns, len(charts)))
     rows = max(1, -(-len(charts) // columns))
     titles = [chart.title + (f" ({chart.unit})" if chart.unit else "") for chart in charts]

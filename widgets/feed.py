@@ -8,14 +8,25 @@ import numpy as np
 
 from aligner_lib.alarms import Thresholds
 from widgets import charts, thin
-from widgets.alerts import Alerts
+from widgets.alarms import Alarms
 from widgets.charts import Chart, charts_for
 from widgets.progress import progress
-from widgets.series import Series
+from widgets.series import AXES, Series, as_runs
 from widgets.wire import pack
 
 MAX_POINTS = 2000  # a line
 MAX_UPDATE_BYTES = 45_000
+
+
+def open_feed(
+    runs, wanted: list | None = None, axis: str = "step", limits=None, budget_seconds: float = float("inf")
+) -> Feed:
+    """A Feed of one run or a list of them that has read what they wrote, as far as the time went."""
+    if axis not in AXES:
+        raise ValueError(f"axis={axis!r}; the axes are {', '.join(AXES)}")
+    feed = Feed(as_runs(runs), wanted, axis, limits)
+    feed.poll(budget_seconds)
+    return feed
 
 
 class Feed:
@@ -34,7 +45,8 @@ class Feed:
         self.added: list[str] = []  # metrics that the reader asked for
         self.axis = axis
         self.version = 0
-        self._alerts = [Alerts(run, one, limits or Thresholds()) for run, one in zip(runs, self.series)]
+        self.limits = limits or Thresholds()
+        self._run_alarms = [Alarms(run, one, self.limits) for run, one in zip(runs, self.series)]
         self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
         self._generations = [one.generation for one in self.series]
         self._head: dict = {}
@@ -133,6 +145,7 @@ class Feed:
             "not_finite": [{m: bad[:5] for m, bad in s.not_finite.items()} for s in self.series],
             "metrics": sorted({metric for series in self.series for metric in series.metrics}),
             "alarms": self._alarms(),
+            "stale_seconds": self.limits.heartbeat_seconds,
             "players": [_player(run) for run in self.runs],
             "can_stop": all(hasattr(run, "request_stop") for run in self.runs),
         }
@@ -141,8 +154,8 @@ class Feed:
         several = len(self.runs) > 1
         return [
             alarm | {"where": f"{run.name}, {alarm['where']}" if several else alarm["where"]}
-            for run, alerts in zip(self.runs, self._alerts)
-            for alarm in alerts.now()
+            for run, alarms in zip(self.runs, self._run_alarms)
+            for alarm in alarms.now()
         ]
 
     def _resolve(self) -> list:

@@ -9,9 +9,8 @@ import time
 import anywidget
 import traitlets
 
-from aligner_lib.runs import RunFolder
 from widgets import frontend, waiting
-from widgets.feed import Feed
+from widgets.feed import open_feed
 from widgets.series import AXES
 from widgets.wire import finite
 
@@ -24,7 +23,7 @@ class Monitor(anywidget.AnyWidget):
     """Watch runs live: reward, KL, length, loss and so on, with progress and time; `await monitor` until they end.
 
     runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts.
-    metrics: metric names, lists of names that share a chart, or Chart objects; by default what suits the kind of run.
+    metrics: metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
     limits: aligner_lib.alarms.Thresholds, when the alarms' own don't suit.
     job: the job's handle (cluster.Job), so that a job that dies before its run begins is noticed.
 
@@ -39,13 +38,10 @@ class Monitor(anywidget.AnyWidget):
     axis = traitlets.Enum(AXES, default_value="step").tag(sync=True)
 
     def __init__(self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None):
-        self.runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
-        if not self.runs:
-            raise ValueError("Monitor([]): give it at least one run folder")
-        self.jobs = [job] * len(self.runs)
+        self._feed = open_feed(runs, metrics, axis, limits, ATTACH_SECONDS)
+        self.runs = self._feed.runs
+        self.job = job
         self._lock = threading.RLock()
-        self._feed = Feed(self.runs, metrics, axis, limits)
-        self._feed.poll(ATTACH_SECONDS)
         super().__init__(axis=axis)
         self._picture = None
         self._closed = threading.Event()
@@ -141,13 +137,13 @@ class Monitor(anywidget.AnyWidget):
 
         Raises RunFailed with the run's message, RunLost when its process is gone, TimeoutError after `timeout` seconds.
         """
-        for pause in waiting.until_over(self.runs, self.jobs, timeout):
+        for pause in waiting.until_over(self.runs, self.job, timeout):
             time.sleep(pause)
         self._conclude()
 
     async def wait_async(self, timeout: float | None = None) -> None:
         """Like wait, but leaves the kernel free, so that buttons work meanwhile. `await monitor` is short for it."""
-        for pause in waiting.until_over(self.runs, self.jobs, timeout):
+        for pause in waiting.until_over(self.runs, self.job, timeout):
             await asyncio.sleep(pause)
         self._conclude()
 
@@ -161,8 +157,8 @@ class Monitor(anywidget.AnyWidget):
         if self._picture is None:
             self._show_picture()
         self._picture.draw()
-        for run, job in zip(self.runs, self.jobs):
-            print(waiting.verdict(run, job))
+        for run in self.runs:
+            print(waiting.verdict(run, self.job))
 
     # -- shown ----------------------------------------------------------------------------------------------------
 
@@ -183,8 +179,3 @@ class Monitor(anywidget.AnyWidget):
         if self._picture is None:
             self._picture = LivePicture(self.runs, self._feed, self._lock)
         self._picture.show()
-
-
-def as_run(run):
-    """A RunFolder of a path; what is one already, or acts like one, stays."""
-    return run if hasattr(run, "metrics_reader") else RunFolder(run)

@@ -9,8 +9,7 @@ import anywidget
 import traitlets
 
 from widgets import control, frontend
-from widgets.monitor import as_run
-from widgets.series import Series
+from widgets.series import Series, as_run
 from widgets.wire import finite
 
 POLL_SECONDS = 1.0

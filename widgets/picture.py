@@ -8,10 +8,10 @@ from html import escape
 import numpy as np
 
 from widgets import thin
-from widgets.charts import Chart, charts_for, timers
-from widgets.feed import Feed
+from widgets.charts import Chart, timers
+from widgets.feed import Feed, open_feed
 from widgets.palette import pen
-from widgets.series import AXES, Series
+from widgets.series import Series
 from widgets.smooth import DEFAULT, smooth
 
 INK, SOFT, GRID = "#222222", "#666666", "#E3E3E3"
@@ -61,19 +61,11 @@ def curves(
 ):
     """A Picture of a run's curves, or of several runs in the same charts.
 
-    metrics: metric names, lists of names that share a chart, or Chart objects; by default what suits the kind of run.
+    metrics: metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
     axis: `step`, `time` or `tokens`. smoothing: half-life as a fraction of the run; 0 draws the records alone.
     """
-    from widgets.monitor import as_run
-
-    if axis not in AXES:
-        raise ValueError(f"curves(axis={axis!r}): the axes are {', '.join(AXES)}")
-    runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
-    series = [Series(run) for run in runs]
-    for one in series:
-        one.poll()
-    kind = next((run.kind for run in runs if run.kind), "")
-    return draw(runs, series, charts_for(series, kind, metrics), axis, smoothing, columns)
+    feed = open_feed(runs, metrics, axis)
+    return draw(feed.runs, feed.series, feed.charts, axis, smoothing, columns)
 
 
 def draw(

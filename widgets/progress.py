@@ -53,12 +53,3 @@ def tokens_a_second(series: Series) -> float | None:
     if not good.any() or not tokens[1:][good].any():
         return None
     return float(tokens[1:][good].sum() / seconds[good].sum())
-
-
-def duration(seconds: float) -> str:
-    """45 s, 3 min, 2 h 05."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f}"

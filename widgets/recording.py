@@ -9,29 +9,26 @@ import math
 import time
 from collections.abc import Callable
 
-from widgets.recorded import find, read, record, shipped
-
-__all__ = ["Recording", "record", "shipped"]
+from widgets.recorded import find, read
 
 
 class Recording:
     """A recorded run that plays from its beginning when it is first read. `Monitor(Recording("healthy", speed=60))`.
 
-    source: the name of a recording that comes with this package (`shipped()` has them), a file that `record` wrote, or a
-    run folder. speed: recorded seconds a second; infinite shows the end at once. Acts like a RunFolder; its Stop ends
+    source: the name of a recording that comes with this package, a file that `widgets.recorded.record` wrote, or a run
+    folder. speed: recorded seconds a second; infinite shows the end at once. Acts like a RunFolder; its Stop ends
     the playing.
     """
 
     def __init__(self, source, speed: float = 20.0):
         if not speed > 0:
-            raise ValueError(f"Recording(speed={speed!r}): it plays forwards; pause() holds it")
+            raise ValueError(f"Recording(speed={speed!r}): give recorded seconds a second, more than 0")
         self.path = find(source)
         self._content = read(self.path)
         self.name = self._content.info.get("name") or self.path.name
         times = [record["time"] for record in self._content.metrics]
         self._start, self._length = (times[0], max(times) - times[0]) if times else (0.0, 0.0)
         self._speed = speed
-        self._paused = False
         self._position, self._since = 0.0, None  # recorded seconds, and when they were true
         self._stopped_at: float | None = None
         self.playings = 1  # how often it has been started
@@ -59,12 +56,7 @@ class Recording:
             return self._stopped_at
         if math.isinf(self._speed):
             return self._length
-        played = 0.0 if self._paused else (time.monotonic() - self._since) * self._speed
-        return min(self._position + played, self._length)
-
-    def pause(self, paused: bool = True) -> None:
-        self._position, self._since = self.position, time.monotonic()
-        self._paused = paused
+        return min(self._position + (time.monotonic() - self._since) * self._speed, self._length)
 
     def request_stop(self) -> None:
         """End the playing here, as if the run had been stopped."""
@@ -72,7 +64,7 @@ class Recording:
 
     def restart(self) -> None:
         """Play it from the beginning again."""
-        self._position, self._since, self._paused, self._stopped_at = 0.0, time.monotonic(), False, None
+        self._position, self._since, self._stopped_at = 0.0, time.monotonic(), None
         self.playings += 1
 
     # -- as a run folder ------------------------------------------------------------------------------------------

@@ -9,10 +9,25 @@ from itertools import chain
 
 import numpy as np
 
+from aligner_lib.runs import RunFolder
+
 CHUNK_BYTES = 1 << 20
 NUMBERS = {int, float}  # exact types: fast to test, and a bool is no number
 TOKEN_METRICS = ("train/tokens", "train_rollouts/tokens")
 AXES = ("step", "time", "tokens")
+
+
+def as_run(run):
+    """A RunFolder of a path; what is one already, or acts like one, stays."""
+    return run if hasattr(run, "metrics_reader") else RunFolder(run)
+
+
+def as_runs(runs) -> list:
+    """The same of one run or a list of them. Raises ValueError for an empty list."""
+    runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
+    if not runs:
+        raise ValueError("[] holds no run: give a run folder, or a list of them")
+    return runs
 
 
 class Series:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
+from widgets.series import as_run
+
 STYLE = """<style>
 .lab-table {border-collapse: collapse; width: 100%; font: 13px/1.45 var(--jp-ui-font-family, system-ui, sans-serif)}
 .lab-table caption {text-align: left; padding: 4px 8px; opacity: .75}
@@ -86,8 +88,6 @@ def compare_completions(
 
 def completions(run, step: int | None = None, split: str = "") -> list[dict]:
     """The rollout records of a step (by default of the last that has any). Raises ValueError for a step without."""
-    from widgets.monitor import as_run
-
     records = [r for r in as_run(run).rollouts() if not split or r.get("split") == split]
     if not records:
         return []
@@ -128,6 +128,4 @@ def _short(text: str, most: int) -> str:
 
 
 def _name(run) -> str:
-    from widgets.monitor import as_run
-
     return as_run(run).name

@@ -17,10 +17,13 @@ class RunLost(RunFailed):
     """A run's process is gone without a word: killed, out of memory, or its machine went down."""
 
 
-def until_over(runs: list, jobs: list, timeout: float | None) -> Iterator[float]:
-    """Yield how long to sleep until every run is over. Raises TimeoutError after `timeout` seconds."""
+def until_over(runs: list, job, timeout: float | None) -> Iterator[float]:
+    """Yield how long to sleep until every run is over. job: the handle of the job that does them, or None.
+
+    Raises TimeoutError after `timeout` seconds.
+    """
     start = time.monotonic()
-    while not all(_is_over(run, job) for run, job in zip(runs, jobs)):
+    while not all(_is_over(run, job) for run in runs):
         if timeout is not None and time.monotonic() - start > timeout:
             waiting = ", ".join(f"{run.name} ({run.status})" for run in runs if not run.is_over)
             raise TimeoutError(

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import external_references
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -100,8 +101,6 @@ def test_the_smoke_tutorial_reaches_its_figures(tutorial):
 @pytest.mark.notebooks
 @pytest.mark.slow
 def test_the_report_opens_offline_and_pictures_are_in_it(tutorial):
-    from aligner_lib.report import external_references
-
     page = (tutorial / "report.html").read_text()
     assert external_references(page) == []
     assert page.count("data:image/png;base64,") >= 8

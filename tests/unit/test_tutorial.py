@@ -6,11 +6,11 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from pages import external_references
 
 from aligner_lib import tutorial
 from aligner_lib.errors import UserError
 from aligner_lib.memory import GIB, PeakMemory
-from aligner_lib.report import external_references
 
 PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
 RESULT = "import json, pathlib\n(pathlib.Path(out) / 'results' / '{}.json').write_text(json.dumps({}))"

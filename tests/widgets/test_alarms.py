@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from aligner_lib.alarms import Thresholds, Watch, active, as_record, stale
+from aligner_lib.alarms import METRICS, Thresholds, Watch, active, as_record, stale
 from aligner_lib.runs import RunFolder
-from widgets.alerts import Alerts
+from widgets.alarms import Alarms
 from widgets.series import Series
 
 HEALTHY = {
@@ -63,6 +63,18 @@ def test_reward_hacking_needs_all_three(healthy):
     assert "reward_hacking" not in [alarm.name for alarm in alarms]
 
 
+def test_metrics_are_all_that_the_rules_read():
+    asked = set()
+
+    class Record(dict):
+        def __contains__(self, metric):
+            asked.add(metric)
+            return super().__contains__(metric)
+
+    active([Record(r) for r in records(4)], [Record(r) for r in records(3, 20, **HACKING)])
+    assert sorted(asked) == sorted(METRICS)
+
+
 def test_one_odd_step_is_no_alarm():
     assert active(records(5), records(2, 20) + records(1, 22, rollouts__init_policy_kl=9.0)) == []
 
@@ -115,5 +127,5 @@ def test_a_monitor_that_comes_late_says_since_when(gaming):
     began = {}
     for record in run.metrics():
         began |= {alarm.name: f"since step {alarm.step}" for alarm in watch.check(record)}
-    shown = {alarm["name"]: alarm["where"] for alarm in Alerts(run, series, Thresholds()).now()}
+    shown = {alarm["name"]: alarm["where"] for alarm in Alarms(run, series, Thresholds()).now()}
     assert shown and shown == {name: began[name] for name in shown}

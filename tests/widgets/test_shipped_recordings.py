@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from aligner_lib.alarms import Watch
-from widgets.recorded import PACKED, SHIPPED
-from widgets.recording import Recording, shipped
+from widgets.recorded import PACKED, SHIPPED, shipped
+from widgets.recording import Recording
 
 ROOT = Path(__file__).parents[2]
 

@@ -61,7 +61,7 @@ def test_a_job_that_died_before_its_run_began(tmp_path):
             return "no such partition"
 
     run = RunFolder(tmp_path / "run")
-    assert list(until_over([run], [Job()], timeout=None)) == []
+    assert list(until_over([run], Job(), timeout=None)) == []
     with pytest.raises(RunLost, match="no such partition"):
         verdict(run, Job())
 
@@ -74,13 +74,13 @@ def test_a_stopped_run_whose_job_is_queued_again_is_not_over(tmp_path):
         writer.finish("stopped")
     for state, over in (("PENDING", False), ("RUNNING", False), ("FINISHED", True), ("CANCELLED", True)):
         job = SimpleNamespace(state=state)
-        assert (next(until_over([run], [job], timeout=None), "over") == "over") == over
+        assert (next(until_over([run], job, timeout=None), "over") == "over") == over
     with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
         writer.start(0, tensorboard=False)
         writer.finish("finished")
-    assert list(until_over([run], [SimpleNamespace(state="RUNNING")], timeout=None)) == []
+    assert list(until_over([run], SimpleNamespace(state="RUNNING"), timeout=None)) == []
 
 
 def test_waiting_is_bounded(tmp_path):
     with pytest.raises(TimeoutError, match=r"run \(waiting\)"):
-        list(until_over([RunFolder(tmp_path / "run")], [None], timeout=-1))
+        list(until_over([RunFolder(tmp_path / "run")], None, timeout=-1))

@@ -1,7 +1,6 @@
 // What the runs are doing: a line for each, with state, progress, speed, and the last sign of life.
 
 const STATES = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "lost", waiting: "not started yet" };
-const STALE_SECONDS = 120;
 
 class RunHeading {
   constructor() {
@@ -29,7 +28,7 @@ class RunHeading {
     if (run.tokens_a_second !== null) facts.push(`${number(Math.round(run.tokens_a_second))} tokens/s`);
     if (run.status === "running" && age !== null) facts.push(age < 5 ? "alive" : `last sign of life ${duration(age)} ago`);
     say(this.facts, facts.join(" · "));
-    set(this.facts, { "data-stale": run.status === "running" && age > STALE_SECONDS });
+    set(this.facts, { "data-stale": run.status === "running" && age > store.head.stale_seconds });
     const lost = run.status === "lost" ? "Its process is gone and left no message: it was killed, or ran out of memory." : "";
     say(this.message, run.status === "finished" ? "" : run.message || lost);
   }

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from aligner_lib.alarms import BASELINE, RECENT, Alarm, Thresholds, active, stale
+from aligner_lib.alarms import BASELINE, METRICS, RECENT, Alarm, Thresholds, active, stale
 from widgets.series import Series
 
 LOOK_BACK = 2000
-METRICS = (
-    "train_rollouts/init_policy_kl",
-    "train_rollouts/rewards",
-    "train_rollouts/rewards_std",
-    "train_rollouts/response_lengths",
-    "train_rollouts/entropy",
-    "train_rollouts/fraction_of_samples_properly_ended",
-    "train_optim/clip_fraction",
-    "train_optim/first_ppo_ratio",
-)
 
 
-class Alerts:
+class Alarms:
     """The alarms of one run, each with the step since which it holds."""
 
     def __init__(self, run, series: Series, limits: Thresholds):
