@@ -122,6 +122,28 @@ def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
     assert dropped.places["a chosen line without its rejected one"] == ["data.jsonl:11"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "kept", "reasons"),
+    [
+        # in the place of a record; c is the better response, r the worse one
+        ("c1 r1 -- r2 c3 r3", ["c1 r1", "c3 r3"], {"empty line": 1}),
+        ("c1 -- c2 r2", ["c2 r2"], {"empty line": 1}),
+        ("c1 r1 -- -- c3 r3 -- --", ["c1 r1", "c3 r3"], {"empty line": 1}),
+        # between pairs: a line that is added twice shifts nothing
+        ("c1 r1 -- c2 r2 -- c3 r3", ["c1 r1", "c3 r3"], {"empty line": 2}),
+        # either: r2 and c3 would be a pair if the empty line were taken for c2
+        ("c1 r1 -- c2 r2 c3 r3", ["c1 r1"], {"empty line": 1, "not certain": 1, "without its rejected": 1}),
+    ],
+)
+def test_an_empty_line_never_pairs_the_wrong_lines(jsonl, tokenizer, lines, kept, reasons):
+    records = [b" " if word == "--" else {"text": word} for word in lines.split()]
+    samples, dropped = load_pairs([jsonl(*records)], tokenizer, 64)
+    assert [f"{tokenizer.decode(s.chosen)} {tokenizer.decode(s.rejected)}" for s in samples] == kept
+    for reason, count in reasons.items():
+        assert [found for told, found in dropped.reasons.items() if reason in told] == [count]
+    assert dropped.total == len(samples) + sum(reasons.values())
+
+
 def test_prompts_that_leave_no_room_for_a_response_are_left_out(jsonl, tokenizer):
     samples, dropped = load_prompts([jsonl({"text": "Hi"}, {"text": LONG}, {"text": ""})], tokenizer, 20)
     assert [(sample.text, sample.tokens) for sample in samples] == [("Hi", tokenizer.encode("Hi"))]
