@@ -166,7 +166,7 @@ def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, 
 
 def _numbered_lines(file: Path) -> list[tuple[int, str]]:
     """A file's lines and their numbers; empty ones within it are kept, those at its end are not."""
-    with open(file, encoding="utf-8", errors="surrogateescape") as handle:
+    with open(file, encoding="utf-8-sig", errors="surrogateescape") as handle:
         lines = list(enumerate(handle, 1))
     while lines and not lines[-1][1].strip():
         lines.pop()
@@ -194,7 +194,8 @@ def _parse(line: str) -> dict:
         record = json.loads(line)
     except UnicodeEncodeError:
         raise ValueError("not UTF-8") from None
-    except json.JSONDecodeError:
+    # ValueError also covers integers beyond Python's digit limit, RecursionError a thousand brackets.
+    except (ValueError, RecursionError):
         raise ValueError("not JSON") from None
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
@@ -206,4 +207,8 @@ def _text(record: dict, key: str) -> str:
         raise ValueError(f"no key {key!r}")
     if not isinstance(record[key], str):
         raise ValueError(f"{key!r} is no text")
+    try:
+        record[key].encode()
+    except UnicodeEncodeError:  # \ud83d passes JSON, and would be the tokenizer's TypeError
+        raise ValueError(f"{key!r} has half a surrogate pair") from None
     return record[key]

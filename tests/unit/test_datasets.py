@@ -54,6 +54,9 @@ def test_truncation_takes_from_the_input_never_from_the_answer(jsonl, tokenizer)
         (GOOD | {"output": 7}, "'output' is no text"),
         ([GOOD], "not a JSON object"),
         (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"1" * 5_000, "not JSON"),
+        (b'{"input": "\\ud83d", "output": "x"}', "'input' has half a surrogate pair"),
         (b'{"input": "\xff", "output": "x"}', "not UTF-8"),
     ],
 )
@@ -63,6 +66,18 @@ def test_what_can_t_be_learnt_from_is_counted_with_its_place(jsonl, tokenizer, r
     (line,) = dropped.lines()
     assert line.startswith(f"1 of 3 samples left out: {reason}")
     assert line.endswith("(first: data.jsonl:3)")
+
+
+@pytest.mark.parametrize("load", [load_pairs, load_prompts])
+def test_half_a_surrogate_pair_is_left_out_before_the_tokenizer_sees_it(jsonl, tokenizer, load):
+    file = jsonl({"text": "a \ud83d"}, {"text": "b"}, {"text": "good"}, {"text": "bad"})
+    samples, dropped = load([file], tokenizer, 64)
+    assert samples and dropped.reasons == {"'text' has half a surrogate pair": 1}
+
+
+def test_a_byte_order_mark_costs_no_record(jsonl, tokenizer):
+    samples, dropped = load_sft([jsonl(b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), GOOD)], tokenizer, 64)
+    assert len(samples) == 2 and not dropped.reasons
 
 
 def test_the_first_places_of_each_reason_are_named(jsonl, tokenizer):
