@@ -15,7 +15,9 @@ from model_servers import Files, make_wheel, put_in_index, put_on_hub, serve
 from tiny_llama import ARCH, random_weights, write_gguf, write_hf
 
 from aligner_lib.architecture import Architecture
+from aligner_lib.errors import UserError
 from aligner_lib.models import MODELS, fetch, index_client
+from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.download import DownloadError, PublishedModel
 from aligner_lib.store import check_store
 
@@ -202,6 +204,20 @@ def _end_group(group: int) -> None:
         return
 
 
+def test_an_installer_that_finds_the_disk_full_is_told_as_that(net, tmp_path, monkeypatch):
+    published(monkeypatch)
+    words = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    full = ("full", [sys.executable, "-c", f"raise SystemExit({words!r})"])
+    monkeypatch.setattr(index_client, "clients", lambda: [full])
+    with pytest.raises(DiskFull) as caught:
+        fetch("tiny", cache=tmp_path / "cache", progress=False)
+    place = tmp_path / "cache/models/tiny"
+    assert str(caught.value) == (
+        f"the disk is full: free space for {place}, or choose another disk (ALIGNER_CACHE)"
+    )
+    assert [path.name for path in place.parent.iterdir()] == [".tiny.lock"]
+
+
 # ---- the hub --------------------------------------------------------------------------------------------------------
 
 
@@ -283,6 +299,12 @@ def test_an_unknown_name_lists_the_known():
 def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "here"))
     assert fetch("smoke", progress=False) == tmp_path / "here/models/smoke"
+
+
+def test_a_cache_that_is_a_file_is_named_with_the_cure(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file/models can't be made, .*; set ALIGNER_CACHE to a folder"):
+        fetch("smoke", cache=tmp_path / "file")
 
 
 def cut_weights(folder):

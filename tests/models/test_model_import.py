@@ -1,7 +1,9 @@
 """Importing: every number arrives, in its dtype, and whatever does not fit is an error."""
 
 import dataclasses
+import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -15,6 +17,7 @@ from tiny_llama import ARCH, gguf_name, hf_config, random_weights, write_gguf, w
 from aligner_lib.architecture import Architecture
 from aligner_lib.models import import_hf, model_hash
 from aligner_lib.models.convert import open_source
+from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.names import to_hf, weights
 from aligner_lib.store import StoreReader, check_store, read_header
 from aligner_lib.tokenizer import Tokenizer
@@ -317,6 +320,18 @@ def test_a_failed_import_leaves_nothing(tmp_path, smoke):
 
     with pytest.raises(KeyboardInterrupt):
         import_hf(source, tmp_path / "model", progress=stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
+
+
+def test_a_full_disk_is_told_with_the_place_and_the_cure(tmp_path, smoke):
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+
+    def fill(done, total):
+        if done == 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(DiskFull, match=rf"disk is full: free space for {tmp_path}/model, or .* \(--out;"):
+        import_hf(source, tmp_path / "model", progress=fill)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
 
 
