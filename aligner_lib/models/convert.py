@@ -137,7 +137,10 @@ def _check_tied(reader: WeightSource) -> None:
 def _check_vocabulary(folder: Path, arch: Architecture) -> None:
     from aligner_lib.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer(folder)
+    try:
+        tokenizer = Tokenizer(folder)
+    except Exception as error:  # the tokenizers library raises nothing more precise
+        raise ValueError(f"the model's tokenizer.json can't be read ({error}); download it again") from error
     tokenizer.eos_id  # noqa: B018 - raises when the stop token is not in the vocabulary
     if tokenizer.vocab_size > arch.vocab_size:
         raise ValueError(
