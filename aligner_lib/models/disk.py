@@ -20,7 +20,7 @@ def told_when_full(folder: Path, elsewhere: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not is_full(error):
+        if isinstance(error, DiskFull) or not is_full(error):  # the inner folder is the one that is full
             raise
         raise DiskFull(
             f"the disk is full: free space for {folder}, or choose another disk ({elsewhere})"
