@@ -275,8 +275,11 @@ def main() -> None:
 
 
 def _is_for_users(error: Exception) -> bool:
-    """A ValueError or OSError that this project raises names the value and the cure; from a library it is traced."""
-    if isinstance(error, UserError | FileNotFoundError):
+    """A ValueError or OSError that this project raises names the value and the cure; from a library it is traced.
+
+    An OSError that names a file tells of the user's path, whichever library was the last to touch it.
+    """
+    if isinstance(error, UserError | FileNotFoundError) or getattr(error, "filename", None) is not None:
         return True
     raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
     return any(

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from aligner_lib.tokenizer import Tokenizer
@@ -90,7 +91,10 @@ def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tu
 def load_pairs(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PairSample], Dropped]:
-    """Pairs of {"text"} lines, the chosen one first; both end with the stop token, as what PPO scores does."""
+    """Pairs of {"text"} lines, the chosen one first; both end with the stop token, as what PPO scores does.
+
+    An empty line within a file takes the place of a record, so that the lines after it keep their partners.
+    """
 
     def make(records: tuple[dict, dict]) -> PairSample | str:
         texts = [_text(record, "text") for record in records]
@@ -132,8 +136,10 @@ def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, 
             raise FileNotFoundError(
                 f"data file {file} does not exist: `aligner data --help` shows how to make one"
             )
-        with open(file, encoding="utf-8", errors="surrogateescape") as handle:
-            lines = [(number, line) for number, line in enumerate(handle, 1) if line.strip()]
+        lines = _numbered_lines(file)
+        if group == 1:
+            lines = [(number, line) for number, line in lines if line.strip()]
+        unsure = _in_doubt([line for _, line in lines])
         for i in range(0, len(lines), group):
             dropped.total += 1
             place = f"{file.name}:{lines[i][0]}"
@@ -141,6 +147,8 @@ def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, 
                 if len(lines) - i < group:
                     raise ValueError("a chosen line without its rejected one")
                 records = tuple(_parse(line) for _, line in lines[i : i + group])
+                if i in unsure:
+                    raise ValueError("not certain which lines are a pair, after an empty one")
                 sample = make(records if group > 1 else records[0])
             except ValueError as error:
                 sample = str(error)
@@ -156,13 +164,38 @@ def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, 
     return samples, dropped
 
 
+def _numbered_lines(file: Path) -> list[tuple[int, str]]:
+    """A file's lines and their numbers; empty ones within it are kept, those at its end are not."""
+    with open(file, encoding="utf-8-sig", errors="surrogateescape") as handle:
+        lines = list(enumerate(handle, 1))
+    while lines and not lines[-1][1].strip():
+        lines.pop()
+    return lines
+
+
+def _in_doubt(lines: list[str]) -> set[int]:
+    """Where pairs may be shifted: an empty line stands for a lost record, or merely between two pairs.
+
+    Lines between empty ones are in doubt when both readings are possible and pair them differently.
+    """
+    unsure: set[int] = set()
+    for is_text, run in groupby(range(len(lines)), key=lambda index: bool(lines[index].strip())):
+        run = list(run)
+        if is_text and run[0] % 2 == 1 and len(run) % 2 == 0:
+            unsure.update(run)
+    return unsure
+
+
 def _parse(line: str) -> dict:
+    if not line.strip():
+        raise ValueError("empty line")
     try:
         line.encode("utf-8")
         record = json.loads(line)
     except UnicodeEncodeError:
         raise ValueError("not UTF-8") from None
-    except json.JSONDecodeError:
+    # ValueError also covers integers beyond Python's digit limit, RecursionError a thousand brackets.
+    except (ValueError, RecursionError):
         raise ValueError("not JSON") from None
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
@@ -174,4 +207,8 @@ def _text(record: dict, key: str) -> str:
         raise ValueError(f"no key {key!r}")
     if not isinstance(record[key], str):
         raise ValueError(f"{key!r} is no text")
+    try:
+        record[key].encode()
+    except UnicodeEncodeError:  # \ud83d passes JSON, and would be the tokenizer's TypeError
+        raise ValueError(f"{key!r} has half a surrogate pair") from None
     return record[key]

@@ -21,6 +21,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.memory import PeakMemory
 from aligner_lib.progress import Progress
 from aligner_lib.runs import find_runs
+from cluster.record import write_json
 
 LAST_OF_THE_WAY = "06"  # the notebooks after it lie beside the way, and run when they are named
 START_TIMEOUT = 120  # seconds for a kernel to come up on a busy machine
@@ -114,7 +115,7 @@ def run(notebooks: list[Notebook], profile: str, out: Path, parameters: dict[str
             if failure:
                 _stop_runs(out)
                 break
-    summary = _write_summary(out, profile, seconds, memory.gib, failure)
+    summary = _write_summary(out, profile, seconds, memory.gib, failure, progress.say)
     _tell(out, summary, failure, progress)
     return failure is None
 
@@ -191,25 +192,44 @@ def _stop_runs(out: Path) -> None:
 # ---- what came out --------------------------------------------------------------------------------------------------
 
 
-def _write_summary(out: Path, profile: str, seconds: dict, peak_gib: float, failure: Failure | None) -> dict:
+def _write_summary(
+    out: Path,
+    profile: str,
+    seconds: dict,
+    peak_gib: float,
+    failure: Failure | None,
+    say: Callable[[str], None],
+) -> dict:
     """Merge the notebooks' results; notebooks that ran earlier in the same folder keep their seconds."""
     path = out / "summary.json"
-    earlier = json.loads(path.read_text()) if path.exists() else {}
+    earlier = _read_object(path, say) if path.exists() else {}
     summary = {
         "profile": profile,
         "seconds": dict(sorted((earlier.get("seconds", {}) | seconds).items())),
         "peak_memory_gib": round(max(peak_gib, earlier.get("peak_memory_gib", 0.0)), 2),
     }
     for result in sorted((out / "results").glob("*.json")):
-        _merge(summary, json.loads(result.read_text()))
+        _merge(summary, _read_object(result, say))
     if failure:
         summary["failed"] = str(failure)
-    path.write_text(json.dumps(summary, indent=2) + "\n")
+    write_json(path, summary)
     return summary
 
 
-def _merge(into: dict, record: dict) -> None:
-    for name, value in record.items():
+def _read_object(path: Path, say: Callable[[str], None]) -> dict:
+    """A JSON object; empty, and said so, where a full disk or a kill left half of one."""
+    try:
+        value = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return value
+    say(f"{path} is damaged, and is left out of the summary; run its notebooks again")
+    return {}
+
+
+def _merge(into: dict, result: dict) -> None:
+    for name, value in result.items():
         if isinstance(value, dict) and isinstance(into.get(name), dict):
             _merge(into[name], value)
         else:

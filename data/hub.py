@@ -1,5 +1,6 @@
 """Files of a data set on the Hugging Face hub, at a pinned revision."""
 
+import errno
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,13 @@ def _fetch_file(name: str, file: str, revision: str) -> Path:
 
 
 def _unreachable(name: str, error: Exception) -> HubError:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        from huggingface_hub import constants
+
+        return HubError(
+            f"The disk is full: free space for the data set {name} in {constants.HF_HUB_CACHE}, or choose another"
+            " disk (HF_HOME)."
+        )
     cause = " ".join(str(error).split())[:200] or type(error).__name__
     return HubError(
         f"The data set {name} cannot be had from the Hugging Face hub ({cause}); check the network and the name,"

@@ -87,7 +87,10 @@ def _read_parquet(path: Path) -> Iterator[Record | Skip]:
                 for row in range(batch.num_rows):
                     number += 1
                     yield _parse_row(batch, row, str(path), number)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        # Arrow tells of damaged pages with an OSError of its own, without the number of the system's.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise DataError(f"{path} cannot be read as parquet ({error}); download it again") from error
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from aligner_lib.architecture import Architecture
+from aligner_lib.models.disk import told_when_full
 from aligner_lib.models.gguf_file import GgufFile
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.hf_folder import HfFolder, write_json
@@ -54,11 +55,12 @@ def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -
     """Let `write` fill a folder aside, add source.json (origin and hash), and rename it to `out` when complete."""
     aside = out.with_name(out.name + ".partial")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
     try:
-        write(aside)
-        write_json(aside / "source.json", {**origin, "hash": model_hash(aside)})
-        os.rename(aside, out)
+        with told_when_full(out, "--out; ALIGNER_CACHE for models that have a name"):
+            aside.mkdir(parents=True)
+            write(aside)
+            write_json(aside / "source.json", {**origin, "hash": model_hash(aside)})
+            os.rename(aside, out)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -135,7 +137,10 @@ def _check_tied(reader: WeightSource) -> None:
 def _check_vocabulary(folder: Path, arch: Architecture) -> None:
     from aligner_lib.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer(folder)
+    try:
+        tokenizer = Tokenizer(folder)
+    except Exception as error:  # the tokenizers library raises nothing more precise
+        raise ValueError(f"the model's tokenizer.json can't be read ({error}); download it again") from error
     tokenizer.eos_id  # noqa: B018 - raises when the stop token is not in the vocabulary
     if tokenizer.vocab_size > arch.vocab_size:
         raise ValueError(

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from aligner_lib.errors import UserError
+from aligner_lib.models.disk import told_when_full
 from aligner_lib.models.download import PublishedModel
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.progress import speaker
@@ -51,7 +53,7 @@ def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
 
     cache: the folder that holds models/; by default $ALIGNER_CACHE, else ~/.cache/aligner-lab. Safe to call from
     several processes at once: one works, the others wait. Raises ValueError for a name that is not in MODELS, and
-    DownloadError when no source can be reached.
+    DownloadError when no source can be reached, DiskFull when there is no room for it.
     """
     if name not in MODELS:
         raise ValueError(f"there is no model named {name!r}; there are {', '.join(map(repr, MODELS))}")
@@ -60,14 +62,24 @@ def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
     folder = (Path(cache).expanduser() if cache else cache_root()) / "models" / name
     if _is_usable(folder, recipe):
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(folder.with_name(f".{name}.lock"), say):
-        if not _is_usable(folder, recipe):  # another process may have made it while this one waited
-            if folder.exists():
-                say(f"{name}: {folder} is damaged or of another version, and is made anew")
-                shutil.rmtree(folder)
-            recipe.make(name, folder, progress)
+    with told_when_full(folder, "ALIGNER_CACHE"):
+        _make_parents(folder)
+        with _lock(folder.with_name(f".{name}.lock"), say):
+            if not _is_usable(folder, recipe):  # another process may have made it while this one waited
+                if folder.exists():
+                    say(f"{name}: {folder} is damaged or of another version, and is made anew")
+                    shutil.rmtree(folder)
+                recipe.make(name, folder, progress)
     return folder
+
+
+def _make_parents(folder: Path) -> None:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(
+            f"the cache {folder.parent} can't be made, for a file stands in its way; set ALIGNER_CACHE to a folder"
+        ) from None
 
 
 def cache_root() -> Path:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from aligner_lib.architecture import Architecture
 from aligner_lib.models.stream import TensorFile
+
+COUNTS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
+          "max_position_embeddings")  # fmt: skip
+COUNTS_OR_NULL = ("num_key_value_heads", "head_dim")
+NUMBERS = ("rope_theta", "rms_norm_eps")
+OBJECTS_OR_NULL = ("rope_parameters", "rope_scaling")
 
 
 class HfFolder:
@@ -22,6 +30,7 @@ class HfFolder:
             raise ValueError(
                 f"{self.folder} holds quantised weights, which the importer reads only from GGUF files"
             )
+        _check_types(self.folder / "config.json", config)
         try:
             self.architecture = Architecture.from_hf(config)
         except KeyError as key:
@@ -55,7 +64,8 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     config = _read_json(folder / "tokenizer_config.json")
-    if not config.get("eos_token"):
+    stop = config.get("eos_token")
+    if not (stop.get("content") if isinstance(stop, dict) else isinstance(stop, str) and stop):
         raise ValueError(
             f"{folder / 'tokenizer_config.json'} names no eos_token, the token that ends a response"
         )
@@ -72,11 +82,38 @@ def write_json(path: Path, value: dict) -> None:
 
 def _read_json(path: Path) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path.parent} has no {path.name}: it is no Hugging Face model folder") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON ({error}); download it again") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds no JSON object; download it again")
+    return value
+
+
+def _check_types(path: Path, config: dict) -> None:
+    """Raises ValueError for a value of a type that the architecture can't be made of; a missing one is not its business."""
+
+    def need(names: tuple[str, ...], kind: str, fits: Callable[[Any], bool], values: dict = config) -> None:
+        for name in names:
+            if name in values and not fits(values[name]):
+                raise ValueError(f"{path}: {name} is {values[name]!r}; it must be {kind}")
+
+    need(COUNTS, "a whole number above 0", _is_count)
+    need(COUNTS_OR_NULL, "a whole number above 0, or null", lambda value: value is None or _is_count(value))
+    need(NUMBERS, "a number", _is_number)
+    need(OBJECTS_OR_NULL, "an object, or null", lambda value: value is None or isinstance(value, dict))
+    for name in OBJECTS_OR_NULL:
+        need(("rope_theta",), "a number", _is_number, config.get(name) or {})
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def _files_by_weight(folder: Path) -> dict[str, TensorFile]:
@@ -89,7 +126,9 @@ def _files_by_weight(folder: Path) -> dict[str, TensorFile]:
             )
         file = TensorFile(folder / "model.safetensors")
         return dict.fromkeys(file.names(), file)
-    listed = _read_json(index)["weight_map"]
+    listed = _read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+        raise ValueError(f"{index} has no weight_map of weights and their files; download it again")
     missing = sorted({name for name in listed.values() if not (folder / name).exists()})
     if missing:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
@@ -9,41 +10,72 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from aligner_lib.models.disk import is_full, told_when_full
+
 ANSWER_SECONDS = 4.0  # within which the hub has to answer at all
 FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
          "chat_template.jinja"]  # fmt: skip
+NEEDED = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)  # beside the weights, which `sha256` names
 
 
 def download(repo: str, revision: str, sha256: Mapping[str, str], progress: bool) -> Path:
     """The folder of a model's files. ConnectionError says in short why the hub could not give them.
 
-    sha256: of the files (by name) whose content is checked.
+    sha256: of the files (by name) whose content is checked. Raises DiskFull when there is no room for them.
     """
     folder = _cached(repo, revision)
-    if folder is None:
-        _ask(repo, revision)
-        try:
-            with _bars(progress):
-                folder = _snapshot(repo, revision)
-        except Exception as error:  # the client's errors have no base class of their own
-            raise ConnectionError(_short(error)) from error
+    if folder and not _fault(folder, sha256):
+        return folder
+    _ask(repo, revision)
+    # What the cache has is kept at first, so that a download goes on; a file with another content stays until forced.
+    fault = None
+    for force in (False, True):
+        folder = _snapshot_from_hub(repo, revision, progress, force)
+        fault = _fault(folder, sha256)
+        if fault is None:
+            return folder
+    raise ConnectionError(fault)
+
+
+def _fault(folder: Path, sha256: Mapping[str, str]) -> str | None:
+    """What is wrong with a snapshot: another tool may have fetched only some of its files, or a disk have lost bits."""
+    for name in (*NEEDED, *sha256):
+        if not (folder / name).exists():
+            return f"{name} is missing"
     for name, expected in sha256.items():
         with (folder / name).open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != expected:
-            raise ConnectionError(f"{name} came with SHA-256 {found[:12]}… instead of {expected[:12]}…")
-    return folder
+            return f"{name} came with SHA-256 {found[:12]}… instead of {expected[:12]}…"
+    return None
 
 
-def _snapshot(repo: str, revision: str, local_files_only: bool = False) -> Path:
+def _snapshot_from_hub(repo: str, revision: str, progress: bool, force: bool) -> Path:
+    from huggingface_hub import constants
+
+    with told_when_full(Path(constants.HF_HUB_CACHE), "HF_HOME"):
+        try:
+            with _bars(progress):
+                return _snapshot(repo, revision, force_download=force)
+        except Exception as error:  # the client's errors have no base class of their own
+            if is_full(error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise ConnectionError(_short(error)) from error
+
+
+def _snapshot(repo: str, revision: str, **options: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    options = {"allow_patterns": FILES, "endpoint": _endpoint(), "local_files_only": local_files_only}
-    return Path(snapshot_download(repo, revision=revision, **options))
+    where = {"allow_patterns": FILES, "endpoint": _endpoint()}
+    return Path(snapshot_download(repo, revision=revision, **where, **options))
 
 
 def _cached(repo: str, revision: str) -> Path | None:
-    """What an earlier download of anybody's left in the hub client's cache, when it is complete."""
+    """What an earlier download of anybody's left in the hub client's cache; it may lack files all the same."""
     try:
         return _snapshot(repo, revision, local_files_only=True)
     except FileNotFoundError:

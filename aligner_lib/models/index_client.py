@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
@@ -23,7 +24,7 @@ def unpack_wheel(package: str, version: str, sha256: str, folder: Path) -> Path:
     """Download a wheel alone, without its dependencies, check its hash, and unpack it; nothing of it is run.
 
     Everything is kept below `folder`. Returns the folder of its files. ConnectionError tells what each client said
-    when none could bring it (no network, not in the index, another hash).
+    when none could bring it (no network, not in the index, another hash); OSError, when the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
     requirement = folder / "requirement.txt"
@@ -43,6 +44,8 @@ def unpack_wheel(package: str, version: str, sha256: str, folder: Path) -> Path:
         if done.returncode == 0:
             return out
         shutil.rmtree(out, ignore_errors=True)
+        if re.search(r"No space left on device|Disk quota exceeded", done.stderr + done.stdout):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         failures.append(f"{name}: {_reason(done.stderr or done.stdout)}")
     raise ConnectionError("; ".join(failures) or "neither pip nor uv is installed here")
 

@@ -91,6 +91,23 @@ def test_damaged_parquet(tmp_path):
         list(read_records([path]))
 
 
+@pytest.mark.parametrize("compression", ["snappy", "zstd", "gzip"])
+def test_damaged_pages_of_a_parquet_file(tmp_path, compression):
+    path = tmp_path / "raw.parquet"
+    table = pyarrow.Table.from_pylist([{"text": f"row {number}"} for number in range(1000)])
+    pyarrow.parquet.write_table(table, path, compression=compression)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4 : len(content) // 2] = b"\x5a" * (len(content) // 2 - len(content) // 4)
+    path.write_bytes(content)  # the footer, at the end, is whole
+    with pytest.raises(DataError, match=r"raw\.parquet cannot be read as parquet .*download it again"):
+        list(read_records([path]))
+
+
+def test_a_parquet_file_that_is_not_there_is_not_called_damaged(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        list(read_records([tmp_path / "raw.parquet"]))
+
+
 def test_unknown_kind_names_the_known_ones(tmp_path):
     with pytest.raises(DataError, match=r"raw.csv is of an unknown kind; .*\.jsonl, \.jsonl\.gz, \.parquet"):
         list(read_records([tmp_path / "raw.csv"]))

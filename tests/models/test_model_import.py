@@ -1,7 +1,9 @@
 """Importing: every number arrives, in its dtype, and whatever does not fit is an error."""
 
 import dataclasses
+import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -15,6 +17,7 @@ from tiny_llama import ARCH, gguf_name, hf_config, random_weights, write_gguf, w
 from aligner_lib.architecture import Architecture
 from aligner_lib.models import import_hf, model_hash
 from aligner_lib.models.convert import open_source
+from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.names import to_hf, weights
 from aligner_lib.store import StoreReader, check_store, read_header
 from aligner_lib.tokenizer import Tokenizer
@@ -236,6 +239,57 @@ def test_missing_files_are_named(tmp_path, smoke, remove, message):
         import_hf(source, tmp_path / "model")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("config.json", "[]", r"config\.json holds no JSON object; download it again"),
+        ("config.json", "[" * 100_000, r"config\.json is no JSON"),
+        ("tokenizer_config.json", "null", r"tokenizer_config\.json holds no JSON object"),
+        ("tokenizer_config.json", '{"eos_token": 5}', r"names no eos_token"),
+        ("tokenizer_config.json", '{"eos_token": {"id": 5}}', r"names no eos_token"),
+        ("tokenizer.json", "[]", r"tokenizer\.json can't be read"),
+        ("model.safetensors.index.json", "[]", r"index\.json holds no JSON object"),
+        ("model.safetensors.index.json", "{}", r"index\.json has no weight_map"),
+        ("model.safetensors.index.json", '{"weight_map": {"w": 1}}', r"index\.json has no weight_map"),
+    ],
+)
+def test_json_of_the_wrong_shape_is_named(tmp_path, smoke, name, text, message):
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke, shards=2)
+    (source / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        import_hf(source, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_hidden_layers", "2"),
+        ("num_attention_heads", 0),
+        ("hidden_size", None),
+        ("vocab_size", True),
+        ("head_dim", 16.5),
+        ("num_key_value_heads", [2]),
+        ("rms_norm_eps", "1e-5"),
+        ("rope_theta", None),
+        ("rope_scaling", "linear"),
+        ("rope_parameters", {"rope_theta": "x"}),
+    ],
+)
+def test_a_configuration_of_wrong_types_is_refused(tmp_path, smoke, key, value):
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+    (source / "config.json").write_text(json.dumps({**hf_config(ARCH), key: value}))
+    with pytest.raises(ValueError, match=r"config\.json: (\w+) is .*; it must be (a|an) ") as caught:
+        import_hf(source, tmp_path / "model")
+    assert (key if key != "rope_parameters" else "rope_theta") in str(caught.value)
+
+
+def test_a_safetensors_header_that_is_a_list(tmp_path, smoke):
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+    (source / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"[]      ")
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged: its header is no JSON object"):
+        import_hf(source, tmp_path / "model")
+
+
 def test_a_cut_file_is_damaged(tmp_path, smoke):
     source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
     whole = (source / "model.safetensors").read_bytes()
@@ -317,6 +371,18 @@ def test_a_failed_import_leaves_nothing(tmp_path, smoke):
 
     with pytest.raises(KeyboardInterrupt):
         import_hf(source, tmp_path / "model", progress=stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
+
+
+def test_a_full_disk_is_told_with_the_place_and_the_cure(tmp_path, smoke):
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+
+    def fill(done, total):
+        if done == 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(DiskFull, match=rf"disk is full: free space for {tmp_path}/model, or .* \(--out;"):
+        import_hf(source, tmp_path / "model", progress=fill)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
 
 

@@ -201,6 +201,24 @@ def test_mistakes_are_told_with_what_there_is(inside, capsys, arguments, words):
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["data", "dolly", "--raw", "sample", "--out", "file"],
+        ["data", "dolly", "--raw", "sample", "--out", "file/below"],
+        ["tutorial", "--profile", "smoke", "--out", "file/below"],
+        ["model", "fetch", "smoke"],
+    ],
+)
+def test_a_file_where_a_folder_belongs_is_one_sentence(inside, capsys, monkeypatch, arguments):
+    Path("file").write_text("here already")
+    monkeypatch.setenv("ALIGNER_CACHE", "file")
+    assert inside(*arguments) == 2
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("error: ") and "file" in sentence
+    assert Path("file").read_text() == "here already"
+
+
 def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
     jobs = type(sys)("aligner_lib.jobs")
     jobs.run_job = lambda *_: json.loads("{")  # a ValueError, and not one of ours

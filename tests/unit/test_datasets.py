@@ -54,6 +54,9 @@ def test_truncation_takes_from_the_input_never_from_the_answer(jsonl, tokenizer)
         (GOOD | {"output": 7}, "'output' is no text"),
         ([GOOD], "not a JSON object"),
         (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"1" * 5_000, "not JSON"),
+        (b'{"input": "\\ud83d", "output": "x"}', "'input' has half a surrogate pair"),
         (b'{"input": "\xff", "output": "x"}', "not UTF-8"),
     ],
 )
@@ -63,6 +66,18 @@ def test_what_can_t_be_learnt_from_is_counted_with_its_place(jsonl, tokenizer, r
     (line,) = dropped.lines()
     assert line.startswith(f"1 of 3 samples left out: {reason}")
     assert line.endswith("(first: data.jsonl:3)")
+
+
+@pytest.mark.parametrize("load", [load_pairs, load_prompts])
+def test_half_a_surrogate_pair_is_left_out_before_the_tokenizer_sees_it(jsonl, tokenizer, load):
+    file = jsonl({"text": "a \ud83d"}, {"text": "b"}, {"text": "good"}, {"text": "bad"})
+    samples, dropped = load([file], tokenizer, 64)
+    assert samples and dropped.reasons == {"'text' has half a surrogate pair": 1}
+
+
+def test_a_byte_order_mark_costs_no_record(jsonl, tokenizer):
+    samples, dropped = load_sft([jsonl(b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), GOOD)], tokenizer, 64)
+    assert len(samples) == 2 and not dropped.reasons
 
 
 def test_the_first_places_of_each_reason_are_named(jsonl, tokenizer):
@@ -120,6 +135,28 @@ def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
         "a chosen line without its rejected one": 1,
     }
     assert dropped.places["a chosen line without its rejected one"] == ["data.jsonl:11"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept", "reasons"),
+    [
+        # in the place of a record; c is the better response, r the worse one
+        ("c1 r1 -- r2 c3 r3", ["c1 r1", "c3 r3"], {"empty line": 1}),
+        ("c1 -- c2 r2", ["c2 r2"], {"empty line": 1}),
+        ("c1 r1 -- -- c3 r3 -- --", ["c1 r1", "c3 r3"], {"empty line": 1}),
+        # between pairs: a line that is added twice shifts nothing
+        ("c1 r1 -- c2 r2 -- c3 r3", ["c1 r1", "c3 r3"], {"empty line": 2}),
+        # either: r2 and c3 would be a pair if the empty line were taken for c2
+        ("c1 r1 -- c2 r2 c3 r3", ["c1 r1"], {"empty line": 1, "not certain": 1, "without its rejected": 1}),
+    ],
+)
+def test_an_empty_line_never_pairs_the_wrong_lines(jsonl, tokenizer, lines, kept, reasons):
+    records = [b" " if word == "--" else {"text": word} for word in lines.split()]
+    samples, dropped = load_pairs([jsonl(*records)], tokenizer, 64)
+    assert [f"{tokenizer.decode(s.chosen)} {tokenizer.decode(s.rejected)}" for s in samples] == kept
+    for reason, count in reasons.items():
+        assert [found for told, found in dropped.reasons.items() if reason in told] == [count]
+    assert dropped.total == len(samples) + sum(reasons.values())
 
 
 def test_prompts_that_leave_no_room_for_a_response_are_left_out(jsonl, tokenizer):

@@ -1,6 +1,7 @@
 """`./lab` with a stand-in for uv that notes how it was called: what is installed when, and what is not."""
 
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -48,13 +49,13 @@ class Clone:
             "PIP_CONFIG_FILE": os.devnull,
         }
 
-    def start(self, *arguments, **environment) -> subprocess.Popen:
+    def start(self, *arguments, stderr: int = subprocess.PIPE, **environment) -> subprocess.Popen:
         return subprocess.Popen(
             [self.root / "lab", *arguments],
             cwd="/",
             env=self.environment | environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 
@@ -129,6 +130,18 @@ def test_a_failed_download_is_one_sentence_and_the_next_start_tries_again(clone)
     assert len(told) == 1
     assert "no route to host" in told[0] and "start again" in told[0]
     assert clone.lab("runs")[0] == 0
+
+
+def test_on_a_terminal_uv_says_the_cause_and_no_empty_brackets_follow(clone):
+    ours, terminal = pty.openpty()
+    process = clone.start("runs", stderr=terminal, UV_FAILS="1")
+    os.close(terminal)
+    assert process.wait(60) == 1
+    told = os.read(ours, 10_000).decode()
+    os.close(ours)
+    process.stdout.close()
+    assert told.count("no route to host") == 1
+    assert "did not finish; check the network" in told and "()" not in told
 
 
 def test_two_first_starts_at_once_install_once(clone):

@@ -103,6 +103,23 @@ def test_conda_installs_the_same_lock():
     )
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/setup.md"])
+def test_the_pages_install_the_lock_and_then_the_project_without_asking_again(page):
+    blocks = "".join(re.findall(r"^```\w*\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL))
+    assert "mamba env create -f environment.yml" in blocks
+    assert "pip install --require-hashes -r requirements.lock" in blocks
+    editable = [line for line in blocks.splitlines() if re.search(r"-e \.$", line)]
+    assert set(editable) == {"pip install --no-deps --no-build-isolation -e ."}
+    assert editable[0] in (ROOT / "environment.yml").read_text()
+
+
+def test_the_build_without_isolation_finds_its_setuptools_in_the_lock():
+    [build] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    requirement = Requirement(build)
+    for machine in MACHINES:
+        assert requirement.specifier.contains(locked("requirements.lock", machine)[requirement.name])
+
+
 def test_the_interpreter_that_runs_this_has_the_locked_versions():
     import importlib.metadata
 

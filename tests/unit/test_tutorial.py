@@ -1,6 +1,7 @@
 """The tutorial's runner on notebooks made here: parameters, results, failures, and a report that opens offline."""
 
 import json
+import os
 from pathlib import Path
 
 import nbformat
@@ -155,6 +156,38 @@ def test_a_whole_tutorial_gets_a_new_folder_and_a_part_goes_on_in_the_newest(tmp
 def test_external_references_finds_what_a_browser_would_fetch():
     page = '<script src="//cdn/x.js"></script><img src="data:image/png;base64,x"><a href="http://read.me">more</a>'
     assert external_references(page + '<link href="s.css">') == ["//cdn/x.js", "s.css"]
+
+
+TORN = ["", '{"profile": "smoke", "seco', "[]", "[" * 100_000]
+
+
+@pytest.mark.parametrize("torn", TORN, ids=["empty", "cut", "a list", "deep"])
+@pytest.mark.parametrize("name", ["summary.json", "results/03.json"])
+def test_a_torn_record_is_said_and_left_out(tmp_path, name, torn):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "04.json").write_text('{"rm": {"accuracy": 0.9}}')
+    (tmp_path / name).write_text(torn)
+    said = []
+    tutorial._write_summary(tmp_path, "smoke", {"04_reward_model": 2.0}, 1.5, None, said.append)
+    assert said == [f"{tmp_path / name} is damaged, and is left out of the summary; run its notebooks again"]
+    assert json.loads((tmp_path / "summary.json").read_text()) == {
+        "profile": "smoke",
+        "seconds": {"04_reward_model": 2.0},
+        "peak_memory_gib": 1.5,
+        "rm": {"accuracy": 0.9},
+    }
+
+
+def test_the_summary_is_replaced_never_overwritten(tmp_path):
+    (tmp_path / "summary.json").write_text('{"seconds": {"03_sft": 1.0}}')
+    os.link(tmp_path / "summary.json", tmp_path / "before")
+    tutorial._write_summary(tmp_path, "smoke", {"04_reward_model": 2.0}, 1.5, None, print)
+    assert (tmp_path / "before").read_text() == '{"seconds": {"03_sft": 1.0}}'
+    assert set(json.loads((tmp_path / "summary.json").read_text())["seconds"]) == {
+        "03_sft",
+        "04_reward_model",
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "summary.json"]
 
 
 def test_peak_memory_sees_what_was_freed_again():
