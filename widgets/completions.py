@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from widgets import frontend
+from widgets import frontend, waiting
 from widgets.paged import Paged, of_query, window
 from widgets.rollouts import Rollouts
 from widgets.series import as_run
@@ -100,11 +100,14 @@ class Completions(Paged):
         return {key: source.records[index].get(key) for key in ("step", "response", "reward")}
 
     def _follow(self) -> None:
-        while not self._closed.wait(POLL_SECONDS):
-            with self._lock:
-                news = self._rollouts.poll()
-            if news:
-                self.answer()
+        waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
+
+    def refresh(self) -> None:
+        """Read what is new; it happens by itself every second."""
+        with self._lock:
+            news = self._rollouts.poll()
+        if news:
+            self.answer()
 
     def close(self) -> None:
         """Stop following."""

@@ -70,11 +70,15 @@ class Monitor(anywidget.AnyWidget):
 
     def _follow(self) -> None:
         drawn = time.monotonic()
-        while not self._closed.wait(UPDATE_SECONDS):
+
+        def look() -> None:
+            nonlocal drawn
             self.refresh()
             if self._picture is not None and time.monotonic() - drawn > PICTURE_SECONDS:
                 self._picture.draw()
                 drawn = time.monotonic()
+
+        waiting.keep_looking(self._closed, UPDATE_SECONDS, look)
 
     def close(self) -> None:
         """Stop following; the runs go on."""
@@ -140,12 +144,16 @@ class Monitor(anywidget.AnyWidget):
         for pause in waiting.until_over(self.runs, self.job, timeout):
             time.sleep(pause)
         self._conclude()
+        for run in self.runs:
+            print(waiting.verdict(run, self.job))
 
     async def wait_async(self, timeout: float | None = None) -> None:
         """Like wait, but leaves the kernel free, so that buttons work meanwhile. `await monitor` is short for it."""
-        for pause in waiting.until_over(self.runs, self.job, timeout):
+        async for pause in waiting.until_over_async(self.runs, self.job, timeout):
             await asyncio.sleep(pause)
         self._conclude()
+        for run in self.runs:
+            print(await asyncio.to_thread(waiting.verdict, run, self.job))
 
     def __await__(self):
         return self.wait_async().__await__()
@@ -157,8 +165,6 @@ class Monitor(anywidget.AnyWidget):
         if self._picture is None:
             self._show_picture()
         self._picture.draw()
-        for run in self.runs:
-            print(waiting.verdict(run, self.job))
 
     # -- shown ----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import time
 import anywidget
 import traitlets
 
-from widgets import control, frontend
+from widgets import control, frontend, waiting
 from widgets.series import Series, as_run
 from widgets.wire import finite
 
@@ -32,6 +32,7 @@ class JobPanel(anywidget.AnyWidget):
         self.run, self.job = as_run(run), job
         self._series = Series(self.run)
         self._said = ""
+        self._lock = threading.RLock()
         self._job_view = {"state": "unknown", "reason": "", "nodes": "", "start": "", "log": ""}
         self._job_seen = float("-inf")
         super().__init__()
@@ -42,6 +43,10 @@ class JobPanel(anywidget.AnyWidget):
 
     def refresh(self) -> None:
         """Look again; it happens by itself every second."""
+        with self._lock:  # the reader's buttons look, too
+            self._look()
+
+    def _look(self) -> None:
         self._series.poll()
         info = self.run.info
         self.view = finite(
@@ -107,8 +112,7 @@ class JobPanel(anywidget.AnyWidget):
         return f"It goes on with {name} = {value:g} from its next step."
 
     def _follow(self) -> None:
-        while not self._closed.wait(POLL_SECONDS):
-            self.refresh()
+        waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
 
     def close(self) -> None:
         """Stop looking; the job goes on."""

@@ -1,9 +1,12 @@
-"""Wait for runs to end, in a cell or in batch, and say how they ended."""
+"""Wait for runs to end, in a cell or in batch, and say how they ended; and look at them again and again."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 POLL_SECONDS = 0.25
 FINAL_JOB_STATES = ("finished", "failed", "cancelled")  # cluster.State
@@ -32,12 +35,25 @@ def until_over(runs: list, job, timeout: float | None) -> Iterator[float]:
         yield POLL_SECONDS
 
 
+async def until_over_async(runs: list, job, timeout: float | None) -> AsyncIterator[float]:
+    """As until_over, asking in a thread: a scheduler that does not answer takes seconds to say so."""
+    pauses = until_over(runs, job, timeout)
+    while (pause := await asyncio.to_thread(next, pauses, None)) is not None:
+        yield pause
+
+
 def verdict(run, job=None) -> str:
     """How a run ended, in a sentence. Raises RunFailed or RunLost when it did not end well."""
     status, info = run.status, run.info
     step = (info.get("heartbeat") or {}).get("step")
     if status == "failed":
-        raise RunFailed(f"{run.name} failed at step {step}: {info.get('message') or 'it left no message'}")
+        said = info.get("message") or "it left no message"
+        raise RunFailed(f"{run.name} failed at step {step}: {said}{_end_of_log(job)}")
+    if status != "lost" and run.is_over and _state(job) == "failed":
+        raise RunFailed(
+            f"{run.name}: its job failed, and the run folder is as an earlier job left it, {status} after step {step}."
+            f"{_end_of_log(job)}"
+        )
     if status == "lost":
         raise RunLost(
             f"{run.name} is lost: its process {info.get('pid')} is gone and left no message after step {step}. "
@@ -53,11 +69,34 @@ def verdict(run, job=None) -> str:
     return f"{run.name} finished after step {step}."
 
 
+def keep_looking(closed: threading.Event, seconds: float, look: Callable[[], object]) -> None:
+    """Call `look` every so often until `closed`. What can't be read is told once and tried again: folders on a shared
+    file system go away for moments."""
+    told = None
+    while not closed.wait(seconds):
+        try:
+            look()
+            told = None
+        except Exception as error:
+            if told != str(error):
+                logging.getLogger(__name__).warning("can't read: %s: %s", type(error).__name__, error)
+            told = str(error)
+
+
 def _is_over(run, job) -> bool:
-    """A run that was stopped, or lost its process, goes on where its job is queued again; so the job is asked."""
-    if job is None or run.status == "finished":
+    """A run that was stopped, or lost its process, goes on where its job is queued again; so the job is asked.
+
+    The end of the last step is enough to know; but a folder may also be as an earlier job left it.
+    """
+    if job is None or (run.status == "finished" and _is_of(run, job)):
         return run.is_over
     return _state(job) in FINAL_JOB_STATES
+
+
+def _is_of(run, job) -> bool:
+    """Whether the run said something since the job was submitted."""
+    submitted = getattr(getattr(job, "record", None), "submitted", 0.0)
+    return (run.info.get("heartbeat") or {}).get("time", 0.0) >= submitted
 
 
 def _state(job) -> str:
@@ -66,7 +105,11 @@ def _state(job) -> str:
 
 
 def _where_to_look(run, job) -> str:
-    tail = getattr(job, "tail", None)
-    if tail is not None:
-        return f"The end of its log:\n{tail()}"
+    if log := _end_of_log(job):
+        return log.strip()
     return f"Its logs are below {run.path / 'job'}; the same command takes the run up at its last checkpoint."
+
+
+def _end_of_log(job) -> str:
+    tail = getattr(job, "tail", None)
+    return f"\nThe end of its log:\n{tail()}" if tail is not None else ""

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import RunFolder
-from widgets.waiting import RunFailed, RunLost, until_over, verdict
+from widgets.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,3 +85,57 @@ def test_a_stopped_run_whose_job_is_queued_again_is_not_over(tmp_path):
 def test_waiting_is_bounded(tmp_path):
     with pytest.raises(TimeoutError, match=r"run \(waiting\)"):
         list(until_over([RunFolder(tmp_path / "run")], None, timeout=-1))
+
+
+# ---- a folder that is as an earlier job left it ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(tmp_path) -> RunFolder:
+    run = RunFolder(tmp_path / "run")
+    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
+        writer.start(0, tensorboard=False)
+        writer.finish("finished")
+    return run
+
+
+def job_of(state: str, submitted: float) -> SimpleNamespace:
+    return SimpleNamespace(
+        state=state, record=SimpleNamespace(submitted=submitted), tail=lambda: "ImportError: no torch"
+    )
+
+
+def test_a_finished_run_does_not_end_the_wait_for_a_newer_job(finished):
+    ended = finished.info["heartbeat"]["time"]
+    assert list(until_over([finished], job_of("RUNNING", ended - 1), timeout=None)) == []
+    assert next(until_over([finished], job_of("PENDING", ended + 1), timeout=None)) > 0
+
+
+def test_a_failed_job_is_no_success_whatever_the_folder_says(finished):
+    with pytest.raises(
+        RunFailed, match=r"its job failed, .*finished after step 0(.|\n)*ImportError: no torch"
+    ):
+        verdict(finished, job_of("FAILED", finished.info["heartbeat"]["time"] + 1))
+
+
+def test_a_failed_run_shows_the_end_of_its_job_s_log(tmp_path):
+    with pytest.raises(FloatingPointError):
+        fake_trainer.train(tmp_path / "run", "sft", fail_at=3)
+    with pytest.raises(RunFailed, match=r"the loss is NaN(.|\n)*The end of its log:\nImportError: no torch"):
+        verdict(RunFolder(tmp_path / "run"), job_of("FAILED", 0.0))
+
+
+def test_looking_goes_on_after_what_could_not_be_read(caplog):
+    closed, seen = threading.Event(), []
+
+    def look() -> None:
+        seen.append(len(seen))
+        if len(seen) < 4:
+            raise OSError(116, "Stale file handle")
+        closed.set()
+
+    keep_looking(closed, 0.001, look)
+    assert seen == [0, 1, 2, 3]
+    assert [record.getMessage() for record in caplog.records] == [
+        "can't read: OSError: [Errno 116] Stale file handle"
+    ]
