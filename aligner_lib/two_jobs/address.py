@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import socket
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
     with os.fdopen(os.open(Path(run) / "token", flags, 0o600), "w") as file:
         file.write(token)
     announce(run, service, port=port, address=host)
-    pointer = _pointer(port)
+    pointer = _pointer(host, port)
     pointer.parent.mkdir(parents=True, exist_ok=True)
     record.write_json(pointer, {"run": str(Path(run).absolute())})
 
@@ -53,7 +54,7 @@ def find(service: str, ip: str | None, port: int, run: str | None) -> Address | 
     if run is not None:
         said = announced(run, service)
         return said and Address(said["address"], said["port"], _token(Path(run)), Path(run))
-    pointer = record.read_json(_pointer(port))
+    pointer = record.read_json(_pointer(ip, port))
     run = Path(pointer["run"]) if pointer else None
     return Address(ip, port, run and _token(run), run)
 
@@ -65,5 +66,20 @@ def _token(run: Path) -> str | None:
         return None
 
 
-def _pointer(port: int) -> Path:
-    return cache_root() / "servers" / f"{port}.json"
+def _pointer(host: str, port: int) -> Path:
+    """The cache may be shared by many machines, each of which has a loopback of its own."""
+    address = _resolved(host) or host
+    place = f"{platform.node()}-{address}" if _is_loopback(address) else address
+    return cache_root() / "servers" / f"{place}-{port}.json"
+
+
+def _resolved(host: str) -> str | None:
+    """None where the name is not known here."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return None
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.")
