@@ -1,10 +1,13 @@
 """What is wrong is said in one sentence that names value, place and cure; the actor prints the critic's reason once."""
 
+import os
+import signal
 import socket
 import time
 
 import pytest
-from servers import Critic, actor_settings, free_port, run_actor, serve
+from forks import until
+from servers import Critic, actor_settings, free_port, run_actor, serve, start_actor
 from smoke_jobs import run_smoke_job
 
 from aligner_lib.errors import UserError
@@ -35,6 +38,22 @@ def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, host, reas
         run_smoke_job("ppo", settings)
     assert jobs.run_folder("absent").status == "failed"
     assert "waiting," in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["control/stop", "SIGTERM"])
+def test_an_actor_that_waits_for_its_critic_can_be_stopped(jobs, how):
+    run, log = f"waits_{how[0]}", jobs.log(f"waits_{how[0]}")
+    actor = start_actor(jobs, run, nobody(jobs, free_port()), remote_critic_rm__timeout=120)
+    until(lambda: (log.exists() and "waiting, " in log.read_text()) or actor.exitcode is not None, "a wait")
+    if how == "SIGTERM":
+        os.kill(actor.pid, signal.SIGTERM)
+    else:
+        jobs.run_folder(run).request_stop()
+    actor.join(30)
+    actor.kill()
+    assert actor.exitcode == 0, log.read_text()
+    assert jobs.run_folder(run).status == "stopped"
+    assert jobs.run_folder(run).info["message"] == "stopped while it waited for the critic, as asked"
 
 
 def test_another_program_at_the_port_is_told(jobs):
