@@ -12,7 +12,8 @@ from forks import until
 from servers import Critic, actor_settings, free_port, serve, start_actor
 from smoke_jobs import run_smoke_job
 
-from aligner_lib.errors import UserError
+from aligner_lib.config import compose
+from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.two_jobs import pytriton_server
 
 pytestmark = [pytest.mark.two_jobs, pytest.mark.usefixtures("here")]
@@ -91,6 +92,13 @@ def test_an_address_of_another_machine_is_told(jobs):
     critic = Critic(jobs, "foreign")
     with pytest.raises(UserError, match=rf"port {critic.port} of 192.0.2.1 can't be used"):
         serve("critic", critic.settings(trainer__ppo__address="192.0.2.1"), {})
+
+
+def test_a_run_without_checkpoints_is_refused():
+    settings = ["remote_critic_rm.critic.ip=127.0.0.1", "exp_manager.create_checkpoint_callback=False"]
+    with pytest.raises(ConfigError, match=r"create_checkpoint_callback=False: .* leave it True"):
+        compose("ppo", settings, profile="smoke")
+    compose("ppo", settings[1:], profile="smoke")
 
 
 def test_numpy_2_is_told(monkeypatch):
