@@ -132,7 +132,7 @@ def ppo(config: DictConfig, say: Say) -> Assembly:
     def make(run):
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = _trainable(Architecture.load(start), config, clip, start, offload)
-        critic, critic_optim = _critic_service(config, rewards)
+        critic, critic_optim = _critic_service(config, rewards, run)
         return PPOTrainer(
             policy=_policy(engine, config, tokenizer),
             critic=critic,
@@ -246,7 +246,9 @@ def reward_server(config: DictConfig) -> Serving:
     )
 
 
-def _critic_service(config: DictConfig, rewards: Path | None) -> tuple[CriticService, DictConfig]:
+def _critic_service(
+    config: DictConfig, rewards: Path | None, run: RunWriter | None
+) -> tuple[CriticService, DictConfig]:
     """PPO's critic, in this process or in another job, and the settings of its optimiser."""
     if rewards is not None:
         return _in_process_critic(config.critic, rewards), config.critic.model.optim
@@ -261,6 +263,7 @@ def _critic_service(config: DictConfig, rewards: Path | None) -> tuple[CriticSer
         run=Path(config.exp_manager.explicit_log_dir),
         timeout_s=remote.timeout,
         pad_to=remote.pad_to_length,
+        writer=run,
     )
     return critic, OmegaConf.create(critic.about["optim"])
 

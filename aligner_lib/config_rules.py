@@ -126,6 +126,12 @@ def check(kind: str, config: DictConfig) -> None:
     if kind in ("ppo", "evaluate"):
         _check_rollouts(config)
         _check_servers(config)
+    if kind == "ppo" and has_remote_critic(config) and not config.exp_manager.create_checkpoint_callback:
+        raise ConfigError(
+            "exp_manager.create_checkpoint_callback=False: beside a critic in a job of its own the actor keeps all that "
+            "the critic has learnt since its last checkpoint, which would fill its memory; leave it True, and raise "
+            "trainer.ppo.save_interval for fewer checkpoints"
+        )
 
 
 def leaves(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -75,7 +75,16 @@ def main() -> None:
     }
     (Path(options.out) / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
     print(json.dumps(figures, indent=1))
-    sys.exit(1 if different else 0)
+    sys.exit(shortcoming(different, len(happened), options.steps, options.every))
+
+
+def shortcoming(different: list[str], faults: int, steps: int, every: int) -> str | None:
+    """Why the soak has failed, if it has: a run that too little has happened to shows nothing."""
+    if different:
+        return f"{len(different)} tensors differ"
+    if faults < steps / every / 2:
+        return f"{faults} faults have happened, and {steps} steps with one in {every} ask for half of {steps // every}"
+    return None
 
 
 def soak(lab: Workspace, settings: dict, options: argparse.Namespace) -> list[dict]:
@@ -94,7 +103,8 @@ def soak(lab: Workspace, settings: dict, options: argparse.Namespace) -> list[di
         time.sleep(
             draw.random() * options.spread
         )  # somewhere in the steps that follow: when is not to be foreseen
-        if _ended(actor) or _ended(critic):
+        if ended := [part for part in (actor, critic) if _ended(part)]:
+            print(f"{ended[0].run.path} has ended ({ended[0].run.status}): no more faults", flush=True)
             break
         fault, step = draw.choice(FAULTS), _step(actor_run)
         begun = time.monotonic()

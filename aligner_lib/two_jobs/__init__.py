@@ -8,5 +8,6 @@
     address   where a server answers, and the token that opens it
     job       `aligner serve-critic` and `aligner serve-rm`
 
+The critic's train steps are `updates` here, on the wire and in status.json: a step of PPO has several.
 docs/two-jobs.md tells the whole story. Only the two pytriton modules know PyTriton.
 """

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from aligner_lib.errors import UserError
 from aligner_lib.models.fetch import cache_root
 from cluster import record
+from cluster.hostlist import expand
 from cluster.rendezvous import announce, announced, own_host
 
 
@@ -24,8 +27,27 @@ class Address:
 
 
 def listening_address(setting: str | None) -> str:
-    """The address to listen on: the one that was set, in a Slurm job the node's own, else loopback."""
-    return setting or socket.gethostbyname(own_host())
+    """The address to listen on: the one that was set, in a Slurm job the node's own, else loopback.
+
+    Raises UserError where the job's other nodes can't reach any address that this one finds.
+    """
+    if setting:
+        return setting
+    own = _resolved(own_host())
+    if own is not None and not _is_loopback(own):
+        return own
+    # Debian and Ubuntu give a machine's own name 127.0.1.1; its other nodes know better which network they share
+    others = {node: _resolved(node) for node in _nodes_of_the_job() if node != own_host()}
+    away = [node for node, address in others.items() if address is None or not _is_loopback(address)]
+    if own is not None and not away:
+        return own
+    for node in away:
+        if others[node] is not None and (address := _address_towards(others[node])):
+            return address
+    raise UserError(
+        f"the name of this node, {own_host()}, leads to {own or 'no address'} here, which the job's other nodes can't "
+        "reach: set trainer.ppo.address (of `serve-rm`: inference.address) to its address in the network that they share"
+    )
 
 
 def new_token(run: Path) -> str:
@@ -43,7 +65,7 @@ def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
     with os.fdopen(os.open(Path(run) / "token", flags, 0o600), "w") as file:
         file.write(token)
     announce(run, service, port=port, address=host)
-    pointer = _pointer(port)
+    pointer = _pointer(host, port)
     pointer.parent.mkdir(parents=True, exist_ok=True)
     record.write_json(pointer, {"run": str(Path(run).absolute())})
 
@@ -53,7 +75,7 @@ def find(service: str, ip: str | None, port: int, run: str | None) -> Address | 
     if run is not None:
         said = announced(run, service)
         return said and Address(said["address"], said["port"], _token(Path(run)), Path(run))
-    pointer = record.read_json(_pointer(port))
+    pointer = record.read_json(_pointer(ip, port))
     run = Path(pointer["run"]) if pointer else None
     return Address(ip, port, run and _token(run), run)
 
@@ -65,5 +87,37 @@ def _token(run: Path) -> str | None:
         return None
 
 
-def _pointer(port: int) -> Path:
-    return cache_root() / "servers" / f"{port}.json"
+def _pointer(host: str, port: int) -> Path:
+    """The cache may be shared by many machines, each of which has a loopback of its own."""
+    address = _resolved(host) or host
+    place = f"{platform.node()}-{address}" if _is_loopback(address) else address
+    return cache_root() / "servers" / f"{place}-{port}.json"
+
+
+def _nodes_of_the_job() -> list[str]:
+    """Names of the Slurm job's nodes, of all components of a hetjob."""
+    lists = [os.environ[name] for name in sorted(os.environ) if name.startswith("SLURM_JOB_NODELIST")]
+    return list(dict.fromkeys(node for nodes in lists for node in expand(nodes)))
+
+
+def _address_towards(address: str) -> str | None:
+    """This machine's own address on the way there; None where no way leads there. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect((address, 9))
+        except OSError:
+            return None
+        own = way.getsockname()[0]
+    return None if _is_loopback(own) else own
+
+
+def _resolved(host: str) -> str | None:
+    """None where the name is not known here."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return None
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.")

@@ -17,6 +17,8 @@ from pathlib import Path
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.records import Experience, Rollouts, Scores, in_order
+from aligner_lib.run_writer import RunWriter
+from aligner_lib.trainers.loop import stop_signals
 from aligner_lib.two_jobs import kept, wire
 from aligner_lib.two_jobs.line import Line
 from aligner_lib.two_jobs.link import Link, Lost, Where
@@ -56,9 +58,17 @@ class RemoteCritic:
     """See CriticService. Making one waits for the servers."""
 
     def __init__(
-        self, critic: Where, reward_model: Where | None, run: Path, timeout_s: float, pad_to: int | None
+        self,
+        critic: Where,
+        reward_model: Where | None,
+        run: Path,
+        timeout_s: float,
+        pad_to: int | None,
+        writer: RunWriter | None = None,
     ):
-        """run: the actor's run folder. timeout_s: how long to wait for a server. pad_to: pad_to_length."""
+        """run: the actor's run folder. timeout_s: how long to wait for a server. pad_to: pad_to_length. writer: the run's,
+        on the first rank: it knows of a wish to stop."""
+        self.writer = writer
         self.run, self.timeout_s, self.pad_to = str(Path(run).absolute()), timeout_s, pad_to
         actor = parallel.from_first_rank(f"{self.run}#{time.time_ns():x}")
         self.critic = Link(critic, actor)
@@ -69,7 +79,7 @@ class RemoteCritic:
         self.kept: list[kept.Step] = []  # … and these it does not (on the first rank)
         self._begun = False
         self._line = Line()
-        self.about = self._reach(lambda _: None)
+        self.about = self._reach_at_first(lambda _: None)
 
     # -- CriticService --------------------------------------------------------------------------------------------
 
@@ -110,19 +120,31 @@ class RemoteCritic:
             )
         self.updates, self.saved, self.kept = kept.read(folder)
         self._begun = True
-        self._reach(lambda _: self._go_back_to(self.saved))
-        self.come_back()
+        self._reach_at_first(lambda _: self._go_back_to(self.saved))
+        self._reach_at_first(self._catch_up)
 
     # -- when a server was away -----------------------------------------------------------------------------------
 
-    def come_back(self, stop: Callable[[], bool] = lambda: False) -> bool:
+    def come_back(self, stop: Callable[[], bool]) -> bool:
         """Wait for the servers, and bring the critic to where the actor is; False when `stop` says so (on the first rank).
 
         Raises UserError after `timeout_s`.
         """
         return self._reach(self._catch_up, stop) is not None
 
-    def _reach(self, work: Callable[[dict], object], stop: Callable[[], bool] = lambda: False) -> dict | None:
+    def _reach_at_first(self, work: Callable[[dict], object]) -> dict:
+        """The critic's status. Before its first step a run has nothing to save: a wish to stop ends it here."""
+        with stop_signals() as signalled:
+            status = self._reach(
+                work, lambda: signalled.is_set() or (self.writer is not None and self.writer.stop_requested)
+            )
+        if status is None:
+            if self.writer is not None:
+                self.writer.finish("stopped", "stopped while it waited for the critic, as asked")
+            raise SystemExit(0)
+        return status
+
+    def _reach(self, work: Callable[[dict], object], stop: Callable[[], bool]) -> dict | None:
         """Connect where scores are asked for, and do `work`, given the critic's status, on the first rank.
 
         Tried again until the bound; every few seconds the ranks tell each other that they still wait. Returns the
@@ -228,7 +250,7 @@ class RemoteCritic:
         """A run that starts anew starts with the critic as it was at first."""
         if not self._begun:
             self._begun = True
-            self._reach(lambda _: self._go_back_to(0))
+            self._reach_at_first(lambda _: self._go_back_to(0))
 
     def _scores(self, rollouts: Rollouts, calls: list[Future]) -> Scores:
         outcome = parallel.from_replica_leader(self._fetched(rollouts, calls) if calls else None)

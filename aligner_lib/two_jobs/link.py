@@ -1,6 +1,8 @@
 """One server, seen from the actor: calls in threads of their own, and a watch that notices within seconds that it died.
 
-A call's own time limit can't tell a dead server from a busy one, so calls wait long, and the watch decides.
+A call's own time limit can't tell a dead server from a busy one, so calls wait long, and the watch decides. A server
+that answers may still hang: its status comes from threads beside those that work, and says for how long they have been
+at what they do.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ STATUS_S = 5.0  # a status is answered at once, whatever the server is doing
 SILENCE_S = 20.0  # without a status for so long, the server is lost
 ANSWER_S = 600.0  # the least that a living server is given for an answer
 ANSWER_FACTOR = 20  # … or so many times the longest that it took before
+OVERDUE_S = 30.0  # nothing that usually goes faster is given up before
+OVERDUE_FACTOR = 20  # … or so many times the longest of its kind before
+FIRST_S = 600.0  # the first of a kind: libraries set themselves up, and nobody knows how long it takes
 
 
 class Lost(ConnectionError):
@@ -66,6 +71,8 @@ class Link:
             )
         connection = Connection(found.host, found.port, found.token)
         status = _within(STATUS_S + 2, lambda: self._status(connection))
+        if reason := overdue(status):
+            raise Unreachable(reason)
         self.run, self._connection, self.lost = RunFolder(status["run"]), connection, None
         threading.Thread(target=self._watch, args=(connection, status["server"]), daemon=True).start()
         return status
@@ -134,7 +141,7 @@ class Link:
             try:
                 status = _within(STATUS_S + 1, lambda: self._status(connection))
                 heard = time.monotonic()
-                reason = None if status["server"] == server else "was started anew"
+                reason = overdue(status) if status["server"] == server else "was started anew"
             except Unreachable as error:
                 silent = time.monotonic() - heard > SILENCE_S
                 reason = self._ending() or (
@@ -152,6 +159,21 @@ class Link:
             return "was killed" if status == "lost" else f"is over ({status}): {self.run.info['message']}"
         except (OSError, ValueError):
             return None
+
+
+def overdue(status: dict) -> str | None:
+    """Why a server that answers is given up: one of its ranks hangs, so that no order comes to its end."""
+    doing, seconds = status["doing"], status["doing_s"]
+    if doing == "starting":
+        return None
+    longest = (
+        0.0 if doing == "idle" else status["longest_s"].get(doing)
+    )  # idle: it looks for orders all the time
+    if longest is None:
+        return f"hangs: its first {doing} has gone on for {seconds:.0f} s" if seconds > FIRST_S else None
+    if seconds <= max(OVERDUE_S, OVERDUE_FACTOR * longest):
+        return None
+    return f"hangs: for {seconds:.0f} s nothing came after '{doing}', where it never took more than {longest:.1f} s"
 
 
 def _in_thread(work: Callable[[], object]) -> Future:

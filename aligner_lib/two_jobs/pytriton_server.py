@@ -57,6 +57,8 @@ class PyTritonServer:
         self.host, self.port = host, port
         self._place = Path(folder) / "pytriton"
         self._note = Path(folder) / "job" / "pytriton.json"
+        self._others: list[psutil.Process] = []  # this process had them before
+        self._children: list[psutil.Process] = []
         end_leftovers(folder)
         from pytriton.triton import Triton, TritonConfig, TritonLifecyclePolicy, TritonSecurityConfig
 
@@ -86,11 +88,10 @@ class PyTritonServer:
         # the stub loads the first libpython that it finds: it must be this interpreter's
         first = sysconfig.get_config_var("LIBDIR")
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
+        self._others = psutil.Process().children(recursive=True)
         write_json(self._note, {"server": os.getpid(), "children": {}})
         self._triton.run()
-        self._children = psutil.Process().children(recursive=True)
-        children = {str(child.pid): identity(child.pid) for child in self._children}
-        write_json(self._note, {"server": os.getpid(), "children": children})
+        self._note_children()
 
     def problem(self) -> str | None:
         """What has died, if something has: PyTriton itself does not notice a stub's death."""
@@ -105,9 +106,18 @@ class PyTritonServer:
         Triton.stop() takes 7 s, in which it waits for its threads one after the other; they end with this process.
         """
         atexit.unregister(self._triton.stop)
+        self._note_children()  # run() may have failed with some of them started
         servers = [child for child in self._children if _is_alive(child) and child.name() == "tritonserver"]
         _end(servers, signal.SIGINT)
         end_leftovers(self._place.parent)
+
+    def _note_children(self) -> None:
+        """Write down what has to be ended, also by who comes after this process. A dead server's stubs are no longer
+        found among the children, so those that were known stay."""
+        known = {*self._others, *self._children}
+        self._children += [child for child in psutil.Process().children(recursive=True) if child not in known]
+        children = {str(child.pid): identity(child.pid) for child in self._children if _is_alive(child)}
+        write_json(self._note, {"server": os.getpid(), "children": children})
 
     def _bind(self, endpoint: Endpoint) -> None:
         from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor

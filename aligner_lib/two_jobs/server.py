@@ -44,6 +44,8 @@ class Desk:
         self.results: dict[int, dict] = {}  # of train steps, for those who ask again
         self.about = about | {"server": uuid.uuid4().hex}
         self.doing, self.since = "starting", time.time()
+        self.longest: dict[str, float] = {}  # seconds, by kind of order
+        self._turn = time.monotonic()  # when the main thread last took an order, or looked for one
         self.counts = {"infer": 0, "samples": 0, "train": 0, "merged": 0, "busy_s": 0.0}
         self._asked: queue.Queue[Asked] = queue.Queue()
         self._closed: Refusal | None = None
@@ -94,6 +96,8 @@ class Desk:
             "checkpoints": self.shelf.numbers() if self.shelf else [],
             "doing": self.doing,
             "since": self.since,
+            "doing_s": round(time.monotonic() - self._turn, 1),
+            "longest_s": dict(self.longest),
             "counts": dict(self.counts),
             "actor": self.presence.actor,
             "actor_heard_s": round(self.presence.silence_s, 1),
@@ -220,6 +224,9 @@ class Desk:
                 return
 
     def _now(self, doing: str) -> None:
+        before, self._turn = self._turn, time.monotonic()
+        if self.doing not in ("starting", "idle"):
+            self.longest[self.doing] = max(self.longest.get(self.doing, 0.0), self._turn - before)
         if doing != self.doing:
             self.doing, self.since = doing, time.time()
 

@@ -146,3 +146,19 @@ def test_scaling_out_runs_without_a_cluster(tmp_path, where):
     else:
         assert summary["scale_out"]["ranks"] == 2
         assert summary["scale_out"]["largest_difference"] < 1e-5
+
+
+@pytest.mark.notebooks
+@pytest.mark.two_jobs
+@pytest.mark.slow
+def test_ppo_as_two_jobs(tmp_path):
+    aligner("tutorial", "--profile", "smoke", "--only", "05", "--out", str(tmp_path), "-p", "layout=two-jobs")
+    text = (tmp_path / "notebooks" / "05_ppo.ipynb").read_text()
+    assert "train steps · scores for" in text  # the line that follows the critic
+    actor, critic = (json.loads((path / "run.json").read_text()) for path in _ppo_runs(tmp_path))
+    assert (actor["status"], critic["status"], critic["kind"]) == ("finished", "finished", "critic")
+    assert critic["message"].endswith("is done")
+
+
+def _ppo_runs(out: Path) -> tuple[Path, Path]:
+    return out / "runs" / "ppo", out / "runs" / "ppo" / "critic"

@@ -27,6 +27,7 @@ class Critic:
     kind: str = "critic"
     port: int = field(default_factory=lambda: free_port())
     process: BaseProcess | None = None
+    other_ranks: list[BaseProcess] = field(default_factory=list)
 
     @property
     def run(self) -> RunFolder:
@@ -64,7 +65,7 @@ class Critic:
     def start_ranks(self, ranks: int, **more: object) -> Critic:
         """The same as several ranks of one layout."""
         settings = self.settings(trainer__devices=ranks, **more)
-        self.process, *_ = forks.start_ranks(
+        self.process, *self.other_ranks = forks.start_ranks(
             ranks, serve, self.kind, settings, {}, folder=self.jobs.logs(self.name)
         )
         return self
@@ -157,8 +158,9 @@ def _kill(_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _stop(_: object) -> None:
+def _stop(result: object) -> object:
     os.kill(os.getpid(), signal.SIGSTOP)
+    return result  # when it is let go on
 
 
 def _kill_child(name: str) -> Callable:

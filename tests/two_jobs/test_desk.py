@@ -1,10 +1,12 @@
 """The desk alone, without a server: no train step is taken twice, none is skipped, and requests keep to one actor."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from forks import until
 
 from aligner_lib.records import Experience
 from aligner_lib.two_jobs import wire
@@ -111,6 +113,21 @@ def test_a_train_step_that_is_asked_for_again_is_answered_and_not_taken(desk):
     assert train(desk, 1, lr=0.75) == first
     assert desk.shelf.logged == [(1, 0.25)]
     assert desk.updates == 1
+
+
+def test_the_status_tells_for_how_long_the_order_goes_on_and_how_long_its_kind_took_before(desk, monkeypatch):
+    assert desk.status()["longest_s"].keys() <= {"begin"}
+    begun, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(FakeWorker, "train", lambda *_: begun.set() or (go_on.wait(30) and {"loss": 1.0}))
+    asked = threading.Thread(target=train, args=(desk, 1))
+    asked.start()
+    assert begun.wait(30)
+    time.sleep(0.3)
+    assert desk.status()["doing"] == "train" and desk.status()["doing_s"] >= 0.3
+    go_on.set()
+    asked.join(30)
+    until(lambda: desk.status()["doing"] == "idle", "the end of the order", bound_s=30)
+    assert 0.3 <= desk.status()["longest_s"]["train"] < 30
 
 
 def test_a_train_step_can_t_be_skipped(desk):

@@ -1,0 +1,76 @@
+"""model.offload_adam_states: Adam's moments wait on the CPU while the model computes, and are back for what needs them."""
+
+import pytest
+import tiny
+
+from aligner_lib.megatron import adam, checkpoint
+
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """Where the moments were moved to, and what was done then: on a CPU both places are the same."""
+    from aligner_lib.megatron import engine
+
+    happened = []
+
+    def noted(where: object, name: str, what: str) -> None:
+        work = getattr(where, name)
+        monkeypatch.setattr(
+            where, name, lambda *args, **more: (happened.append(what), work(*args, **more))[1]
+        )
+
+    noted(adam, "to_cpu", "to the CPU")
+    noted(adam, "to_device", "to the device")
+    noted(engine.Engine, "_schedule", "compute")
+    noted(checkpoint, "save_optimizer", "save")
+    return happened
+
+
+def values(model, batch, hidden):
+    return model.values(hidden).t()
+
+
+def loss(model, batch, hidden):
+    from aligner_lib.megatron.engine import LossTerms
+
+    return LossTerms(model.values(hidden).sum(), hidden.shape[0])
+
+
+@pytest.mark.parametrize("offloads", [True, False])
+def test_moments_are_on_the_cpu_for_inference_and_back_for_training_and_saving(
+    starts, events, tmp_path, offloads
+):
+    engine = tiny.new_engine("scalar", starts / "scalar")
+    engine.offloads_adam = offloads
+    batches = tiny.Samples.draw(4, seed=0).micro_batches(2)
+    events.clear()
+    engine.map(batches, values)
+    engine.train_step(batches, loss, lr=1e-3)
+    engine.map(batches, values)
+    engine.save(tmp_path)
+    moves = [
+        "to the CPU",
+        "compute",
+        "to the device",
+        "compute",
+        "to the CPU",
+        "compute",
+        "to the device",
+        "save",
+    ]
+    assert events == (moves if offloads else [event for event in moves if not event.startswith("to the")])
+
+
+def test_generation_makes_room_too(starts, events, monkeypatch):
+    from aligner_lib import policy
+
+    monkeypatch.setattr(policy, "generate", lambda *_, **__: events.append("generate") or [])
+    monkeypatch.setattr(policy, "pad_rows", lambda *_: (None, None))
+    engine = tiny.new_engine("untied", starts / "untied")
+    engine.offloads_adam = True
+    events.clear()
+    tokenizer = type("Tokenizer", (), {"eos_id": 1, "pad_id": 0, "decode": str})
+    policy.Policy(engine, tokenizer, None, forward_micro_batch_size=2).rollout([], [], 2)
+    assert events == ["to the CPU", "generate"]

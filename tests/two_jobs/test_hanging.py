@@ -1,0 +1,104 @@
+"""A server that answers and works no more: one of its ranks hangs, and the threads that tell its status don't."""
+
+import os
+import signal
+from typing import ClassVar
+
+import pytest
+from forks import until
+from servers import Critic
+
+from aligner_lib.two_jobs import address, link, wire
+from aligner_lib.two_jobs.link import Link, Lost, Where
+from aligner_lib.two_jobs.pytriton_client import Unreachable
+
+pytestmark = pytest.mark.two_jobs
+
+
+class FakeConnection:
+    """Tells its status, and answers nothing else while the test lasts."""
+
+    status: ClassVar[dict] = {}
+
+    def __init__(self, *_):
+        pass
+
+    def call(self, endpoint, arrays, parameters, timeout_s):
+        until(lambda: endpoint == "status" or self.status.get("over"), "the end of the test")
+        return wire.text({"server": "1", "run": "nowhere", **self.status})
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A link to a fake server, and the server's status."""
+    monkeypatch.setattr(link, "Connection", FakeConnection)
+    monkeypatch.setattr(link, "POLL_S", 0.01)
+    monkeypatch.setattr(address, "find", lambda *_: address.Address("here", 1, "token", None))
+    monkeypatch.setattr(FakeConnection, "status", {"doing": "idle", "doing_s": 0.2, "longest_s": {}})
+    linked = Link(Where("critic", "here", 1, None), "actor#1")
+    linked.connect()
+    yield linked, FakeConnection.status
+    linked.close("the test is over")
+    FakeConnection.status["over"] = True
+
+
+@pytest.mark.parametrize(
+    ("doing", "seconds", "longest", "gone"),
+    [
+        ("train", 29.0, {"train": 0.5}, False),  # never before half a minute
+        ("train", 31.0, {"train": 0.5}, True),
+        ("train", 199.0, {"train": 10.0}, False),
+        ("train", 201.0, {"train": 10.0}, True),
+        ("train", 599.0, {"infer": 0.5}, False),  # the first of its kind
+        ("train", 601.0, {"infer": 0.5}, True),
+        ("idle", 29.0, {}, False),
+        ("idle", 31.0, {}, True),  # it looks for orders twice a second
+        ("starting", 900.0, {}, False),
+    ],
+)
+def test_what_is_overdue(doing, seconds, longest, gone):
+    reason = link.overdue({"doing": doing, "doing_s": seconds, "longest_s": longest})
+    assert (reason is not None) == gone
+
+
+def test_a_call_to_a_server_that_hangs_is_lost_and_no_new_connection_is_made(fake):
+    linked, status = fake
+    call = linked.call("train", {})
+    status |= {"doing": "train", "doing_s": 31.0, "longest_s": {"train": 0.5}}
+    with pytest.raises(
+        Lost, match=r"hangs: for 31 s nothing came after 'train'.*never took more than 0\.5 s"
+    ):
+        linked.wait_for(call)
+    with pytest.raises(Unreachable, match="hangs"):
+        linked.connect()
+    status["doing_s"] = 2.0  # it goes on
+    linked.connect()
+    assert linked.lost is None
+
+
+def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
+    monkeypatch.setattr(link, "OVERDUE_S", 2.0)
+    critic = Critic(jobs, "hanging")
+    critic.start_ranks(2, model__tensor_model_parallel_size=2)
+    critic.until_it_serves()
+    linked = Link(Where("critic", "127.0.0.1", critic.port, None), "hanging#1")
+    linked.connect()
+    (second,) = critic.other_ranks
+    os.kill(second.pid, signal.SIGSTOP)
+    try:
+        until(lambda: linked.lost, "the actor to notice", bound_s=20)
+        assert "hangs" in linked.lost
+    finally:
+        os.kill(second.pid, signal.SIGCONT)
+    until(lambda: _connects(linked), "the critic to go on", bound_s=20)
+    critic.run.request_stop()
+    critic.until_it_ended()
+    assert critic.run.status == "stopped"
+
+
+def _connects(linked: Link) -> bool:
+    try:
+        linked.connect()
+    except Unreachable:
+        return False
+    return True

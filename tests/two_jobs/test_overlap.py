@@ -1,0 +1,107 @@
+"""A PPO step waits for the critic only when it needs what the critic gives: the two jobs work at the same time."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from aligner_lib.records import Rollouts, Scores
+
+pytestmark = [pytest.mark.two_jobs, pytest.mark.usefixtures("here")]
+
+
+class Told(Future):
+    """A result that notes when it is waited for."""
+
+    def __init__(self, events: list[str], name: str, value: object):
+        super().__init__()
+        self.events, self.name = events, name
+        self.set_result(value)
+
+    def result(self, timeout=None):
+        self.events.append(f"wait for {self.name}")
+        return super().result(timeout)
+
+
+class FakeCritic:
+    def __init__(self, events: list[str]):
+        self.events = events
+
+    def infer(self, rollouts):
+        self.events.append("ask for scores")
+        size, width = rollouts.tokens.shape
+        return Told(self.events, "scores", Scores(torch.ones(size), torch.zeros(size, width - 1)))
+
+    def train(self, experience, lr):
+        self.events.append("ask to train")
+        return Told(self.events, "training", {"loss": 1.0, "grad_norm": 1.0})
+
+
+class FakePolicy:
+    """Answers each prompt with one token, and notes what it does."""
+
+    tokenizer = SimpleNamespace(pad_id=0, eos_id=2, decode=str, tokens=list)
+
+    def __init__(self, events: list[str]):
+        self.events = events
+        self.engine = SimpleNamespace(train_step=self.train_step)
+
+    def rollout(self, prompts, seeds, micro_batch_size):
+        self.events.append("generate")
+        size = len(prompts)
+        return Rollouts(
+            tokens=torch.tensor([[*prompt, 2] for prompt in prompts]),
+            lengths=torch.full((size,), 3),
+            prompt_lengths=torch.full((size,), 2),
+            ended=torch.ones(size, dtype=torch.bool),
+        )
+
+    def logprobs(self, rollouts):
+        self.events.append("log-probabilities")
+        return torch.zeros(rollouts.size, 2), torch.zeros(rollouts.size, 2)
+
+    def reference_logprobs(self, rollouts):
+        self.events.append("the reference's")
+        return torch.zeros(rollouts.size, 2)
+
+    def train_step(self, micro_batches, loss, lr):
+        self.events.append("train")
+        return {"loss": 1.0, "ppo_ratio": 1.0}
+
+
+def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_actor_s():
+    from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
+
+    events: list[str] = []
+    prompt = SimpleNamespace(tokens=[1, 1])
+    settings = PPOSettings(
+        num_rollout_samples=4,
+        global_batch_size=2,
+        micro_batch_size=2,
+        rollout_micro_batch_size=2,
+        val_rollout_micro_batch_size=2,
+        num_val_samples=2,
+        initial_policy_kl_penalty=0.1,
+        use_absolute_kl=False,
+        discount_factor=1.0,
+        gae_lambda=0.95,
+        normalize_advantages=False,
+        ratio_eps=0.2,
+        entropy_bonus=0.0,
+        critic_warmup_steps=0,
+        max_init_policy_kl=None,
+        seed=0,
+    )
+    rate = lambda number: 0.1  # noqa: E731
+    trainer = PPOTrainer(
+        FakePolicy(events), FakeCritic(events), [prompt] * 4, [prompt] * 2, rate, rate, settings, run=None
+    )
+    trainer.step(1)
+    assert events == [
+        *("generate", "ask for scores") * 2,
+        *("log-probabilities", "the reference's"),
+        *("wait for scores",) * 2,
+        *("ask to train", "train") * 2,
+        *("wait for training",) * 2,
+    ]

@@ -1,0 +1,32 @@
+"""A server that can't start is cleared away like one that did."""
+
+import subprocess
+import sys
+
+import pytest
+from servers import free_port
+
+from aligner_lib.two_jobs.pytriton_server import PyTritonServer
+
+pytestmark = pytest.mark.two_jobs
+
+
+def test_what_a_failed_start_has_begun_is_ended(tmp_path, monkeypatch):
+    server, begun = PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []), []
+
+    def run():
+        begun.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+        raise TimeoutError
+
+    monkeypatch.setattr(server._triton, "run", run)
+    with pytest.raises(TimeoutError):
+        server.start()
+    server.stop()
+    assert begun[0].wait(10) < 0
+    assert not (tmp_path / "pytriton").exists()
+    assert not (tmp_path / "job" / "pytriton.json").exists()
+
+
+def test_a_server_that_was_never_started_can_be_stopped(tmp_path):
+    PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []).stop()
+    assert not (tmp_path / "pytriton").exists()
