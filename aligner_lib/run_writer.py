@@ -16,7 +16,7 @@ from pathlib import Path
 from aligner_lib import control
 from aligner_lib.alarms import Watch, as_record
 from aligner_lib.jsonl import JsonlWriter, truncate_after
-from aligner_lib.runs import RunFolder
+from aligner_lib.runs import RunFolder, step_name
 
 HEARTBEAT_SECONDS = 2.0
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
@@ -135,7 +135,7 @@ class RunWriter:
 
     def checkpoint_aside(self, step: int) -> Path:
         """The folder to write a checkpoint into before it is complete."""
-        aside = self.path / "checkpoints" / f".writing_step_{step:06d}"
+        aside = self.path / "checkpoints" / f".writing_{step_name(step)}"
         if aside.exists():
             shutil.rmtree(aside)  # of an attempt that was killed while writing
         aside.mkdir(parents=True)
@@ -144,7 +144,7 @@ class RunWriter:
     def accept_checkpoint(self, aside: Path, step: int, keep: int, check: Callable[[Path], None]) -> Path:
         """Check a checkpoint written aside, give it its name, and remove older ones beyond `keep`."""
         check(aside)
-        final = aside.parent / f"step_{step:06d}"
+        final = aside.parent / step_name(step)
         if final.exists():
             shutil.rmtree(final)
         aside.rename(final)

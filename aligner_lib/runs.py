@@ -121,7 +121,7 @@ class RunFolder:
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
         found = (self.path / "checkpoints").glob("step_*[0-9]")
-        return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+        return sorted(found, key=step_of)
 
     def latest_checkpoint(self) -> Path | None:
         checkpoints = self.checkpoints()
@@ -134,6 +134,16 @@ class RunFolder:
         control = self.path / "control"
         control.mkdir(parents=True, exist_ok=True)
         (control / "stop").touch()
+
+
+def step_name(step: int) -> str:
+    """A checkpoint's folder name."""
+    return f"step_{step:06d}"
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The steps done in a checkpoint; 0 where there is none."""
+    return int(checkpoint.name.removeprefix("step_")) if checkpoint else 0
 
 
 def find_runs(root: str | os.PathLike) -> list[RunFolder]:
