@@ -33,8 +33,11 @@ class JsonlWriter:
             self._synced = time.monotonic()
 
     def close(self) -> None:
-        if not self._file.closed:
+        if self._file.closed:
+            return
+        try:
             os.fsync(self._file.fileno())
+        finally:
             self._file.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ from aligner_lib.jsonl import JsonlWriter, truncate_after
 from aligner_lib.runs import RunFolder, step_name
 
 HEARTBEAT_SECONDS = 2.0
+RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
 
@@ -61,6 +63,7 @@ class RunWriter:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
+        self._files: list[JsonlWriter] = []
         self._tensorboard = None
         self._watch = Watch()
 
@@ -70,9 +73,8 @@ class RunWriter:
         if not self._is_dispatched():
             (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
         self.rewind(step)
-        self._metrics = JsonlWriter(self.path / "metrics.jsonl")
-        self._rollouts = JsonlWriter(self.path / "rollouts.jsonl")
-        self._alarms = JsonlWriter(self.path / "alarms.jsonl")
+        self._files = [JsonlWriter(self.path / name) for name in RECORDS]
+        self._metrics, self._rollouts, self._alarms = self._files
         if tensorboard:
             self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._write_info()
@@ -87,7 +89,7 @@ class RunWriter:
 
     def rewind(self, step: int) -> None:
         """Cut off what was written past a step (0: everything): the run does it again."""
-        for name in ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"):
+        for name in RECORDS:
             truncate_after(self.path / name, step if step else -1)
         self._info["heartbeat"]["step"] = step
 
@@ -168,6 +170,10 @@ class RunWriter:
             message = str(error) if str(error) else type(error).__name__
             self.finish("stopped" if kind is KeyboardInterrupt else "failed", message)
         self._stopped.set()
+        for file in self._files:
+            # what the run says of its own end must not be replaced by a disk that is full here, too
+            with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
+                file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -160,6 +161,18 @@ def test_a_new_run_in_an_old_folder_starts_its_files_anew(tmp_path):
     assert len(RunFolder(tmp_path).metrics()) == 1
 
 
+@pytest.mark.parametrize("end", [None, RuntimeError("no")])
+def test_the_last_records_are_on_the_disk_when_the_run_has_ended(tmp_path, monkeypatch, end):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
+    with suppress(RuntimeError), writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        run.log(1, {"train/loss": 1.0})
+        if end:
+            raise end
+    assert {os.path.basename(path) for path in synced} >= {"metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"}
+
+
 def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -167,6 +180,7 @@ def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypat
     with pytest.raises(RuntimeError, match="the first error"), writer(tmp_path) as run:
         run.start(0, tensorboard=False)
         monkeypatch.setattr("pathlib.Path.write_text", full)
+        monkeypatch.setattr(os, "fsync", full)
         raise RuntimeError("the first error")
     assert (
         json.loads((tmp_path / "run.json").read_text())["status"] == "running"
