@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from pathlib import Path
 from aligner_lib import control
 from aligner_lib.alarms import Watch, as_record
 from aligner_lib.jsonl import JsonlWriter, truncate_after
-from aligner_lib.runs import RunFolder, step_name
+from aligner_lib.runs import RunFolder, step_name, step_of
 
 HEARTBEAT_SECONDS = 2.0
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
@@ -88,9 +89,10 @@ class RunWriter:
     # -- while it runs --------------------------------------------------------------------------------------------
 
     def rewind(self, step: int) -> None:
-        """Cut off what was written past a step (0: everything): the run does it again."""
+        """Cut off what was written past a step (0: everything): the run does it again. Checkpoints are set aside."""
         for name in RECORDS:
             truncate_after(self.path / name, step if step else -1)
+        self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
         self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -125,6 +127,11 @@ class RunWriter:
         """Remove the files of what has been done; `stop` stays until the run is started again."""
         control.done(self.path / "control")
 
+    def say(self, line: str) -> None:
+        """Tell it in the job's log and in run.json."""
+        print(line, file=sys.stderr, flush=True)
+        self.note(line)
+
     def note(self, message: str) -> None:
         """Say in run.json what is going on."""
         self._info["message"] = message
@@ -144,15 +151,28 @@ class RunWriter:
         return aside
 
     def accept_checkpoint(self, aside: Path, step: int, keep: int, check: Callable[[Path], None]) -> Path:
-        """Check a checkpoint written aside, give it its name, and remove older ones beyond `keep`."""
+        """Check a checkpoint written aside, give it its name, and remove earlier ones beyond `keep`."""
         check(aside)
         final = aside.parent / step_name(step)
         if final.exists():
             shutil.rmtree(final)
         aside.rename(final)
         for old in self.folder.checkpoints()[:-keep]:
-            shutil.rmtree(old)
+            if old != final:
+                shutil.rmtree(old)
         return final
+
+    def _set_aside(self, checkpoints: list[Path]) -> None:
+        """Out of the way: they would count as newer than all that this run is going to write."""
+        if not checkpoints:
+            return
+        taken = [int(path.name.rpartition("-")[2]) for path in self.path.glob("checkpoints-old-[0-9]*")]
+        aside = self.path / f"checkpoints-old-{max(taken, default=0) + 1}"
+        aside.mkdir()
+        for checkpoint in checkpoints:
+            checkpoint.rename(aside / checkpoint.name)
+        names = ", ".join(path.name for path in checkpoints)
+        self.say(f"earlier checkpoints ({names}) are now in {aside}: remove them when they are not needed")
 
     # -- the end --------------------------------------------------------------------------------------------------
 

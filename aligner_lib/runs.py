@@ -5,6 +5,7 @@
     rollouts.jsonl  prompts, responses and their scores
     alarms.jsonl    what asked for a person, and which knob to turn
     checkpoints/    step_000012/, complete once it has this name
+    checkpoints-old-1/  those of before the run was begun anew, or went back behind them
     control/        files by which anybody steers the run: `stop`
     status.json     of PPO's servers: what they are doing, about once a second
     job/            the dispatch's own files (cluster/)

@@ -237,6 +237,44 @@ def test_a_checkpoint_written_again_takes_the_old_one_s_place(tmp_path):
     assert (run.folder.latest_checkpoint() / "weights").read_text() == "new"
 
 
+def weights(checkpoint) -> str:
+    return (checkpoint / "weights").read_text()
+
+
+def test_a_run_begun_anew_sets_the_old_checkpoints_aside(tmp_path, capsys):
+    """Else its first ones went at once, and the next stage got the old weights."""
+    for step in (12, 24):
+        checkpoint(writer(tmp_path), step, keep=2, content="old")
+    for attempt in (1, 2):
+        with writer(tmp_path) as run:
+            run.start(0, tensorboard=False)
+            for step in (6, 12):
+                checkpoint(run, step, content=f"new {attempt}")
+                assert weights(run.folder.latest_checkpoint()) == f"new {attempt}"
+        assert [path.name for path in run.folder.checkpoints()] == ["step_000012"]
+    assert [path.name for path in sorted((tmp_path / "checkpoints-old-1").iterdir())] == [
+        "step_000012",
+        "step_000024",
+    ]
+    assert weights(tmp_path / "checkpoints-old-2" / "step_000012") == "new 1"
+    assert f"(step_000012) are now in {tmp_path / 'checkpoints-old-2'}" in capsys.readouterr().err
+
+
+def test_a_resumed_run_keeps_its_checkpoints(tmp_path):
+    for step in (12, 24):
+        checkpoint(writer(tmp_path), step, keep=2)
+    with writer(tmp_path) as run:
+        run.start(24, tensorboard=False)
+    assert [path.name for path in run.folder.checkpoints()] == ["step_000012", "step_000024"]
+
+
+def test_the_checkpoint_just_written_stays(tmp_path):
+    run = writer(tmp_path)
+    checkpoint(run, 24)
+    checkpoint(run, 6)
+    assert "step_000006" in [path.name for path in run.folder.checkpoints()]
+
+
 # ---- finding runs ---------------------------------------------------------------------------------------------------
 
 
