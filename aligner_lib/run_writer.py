@@ -17,10 +17,12 @@ from pathlib import Path
 
 from aligner_lib import control
 from aligner_lib.alarms import Watch, as_record
+from aligner_lib.errors import UserError
 from aligner_lib.jsonl import JsonlWriter, truncate_after
 from aligner_lib.runs import RunFolder, step_name, step_of
 
 HEARTBEAT_SECONDS = 2.0
+CHANGES_TOLD = 8  # of the settings, by name
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
@@ -61,6 +63,8 @@ class RunWriter:
             "max_steps": max_steps,
             "heartbeat": {"time": time.time(), "step": 0},
         }
+        self._before = before
+        self._begun = False
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
@@ -69,17 +73,46 @@ class RunWriter:
         self._watch = Watch()
 
     def start(self, step: int, *, tensorboard: bool = True) -> None:
-        """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off."""
+        """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off.
+
+        Raises UserError, and leaves the folder as it is, when a run would go on with another model or other data.
+        """
+        if step:
+            self._check_inputs()
+        self._begun = True
         (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
             (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
         self.rewind(step)
+        if step:
+            self._tell_changes()
         self._files = [JsonlWriter(self.path / name) for name in RECORDS]
         self._metrics, self._rollouts, self._alarms = self._files
         if tensorboard:
             self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._write_info()
         self._beat.start()
+
+    def _check_inputs(self) -> None:
+        before, now = self._before.get("hashes") or {}, self._info["hashes"]
+        other = [name for name in before | now if before.get(name) != now.get(name)]
+        if before and other:
+            raise UserError(
+                f"{self.path} was begun with other inputs ({', '.join(other)}), and its checkpoint would go on with "
+                "these: give it the ones it had, choose another run folder, or begin anew with "
+                "exp_manager.resume_if_exists=False"
+            )
+
+    def _tell_changes(self) -> None:
+        before, now = _leaves(self._before.get("config") or {}), _leaves(self._info["config"])
+        told = [
+            f"{name} {before.get(name)} → {now.get(name)}"
+            for name in before | now
+            if before.get(name) != now.get(name) and name != "exp_manager.explicit_log_dir"
+        ]
+        more = f" and {len(told) - CHANGES_TOLD} more" if len(told) > CHANGES_TOLD else ""
+        if before and told:
+            self.say(f"goes on with other settings than before: {', '.join(told[:CHANGES_TOLD])}{more}")
 
     def _is_dispatched(self) -> bool:
         """Whether cluster/ started this run. It forgets old stops itself, so one that is there came while we loaded."""
@@ -186,7 +219,7 @@ class RunWriter:
         return self
 
     def __exit__(self, kind, error, _) -> None:
-        if error is not None and self._info["status"] == "running":
+        if error is not None and self._begun and self._info["status"] == "running":
             message = str(error) if str(error) else type(error).__name__
             self.finish("stopped" if kind is KeyboardInterrupt else "failed", message)
         self._stopped.set()
@@ -212,6 +245,14 @@ class RunWriter:
                 aside.unlink(missing_ok=True)
                 if self._info["status"] == "running":
                     raise
+
+
+def _leaves(config: dict, prefix: str = "") -> dict:
+    """Every setting by its full name."""
+    found = {}
+    for name, value in config.items():
+        found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
 
 
 def _versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from aligner_lib.errors import UserError
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import RunFolder, find_runs
 
@@ -171,6 +172,65 @@ def test_the_last_records_are_on_the_disk_when_the_run_has_ended(tmp_path, monke
         if end:
             raise end
     assert {os.path.basename(path) for path in synced} >= {"metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"}
+
+
+# ---- what a run goes on with ----------------------------------------------------------------------------------------
+
+
+def begun(path, **what) -> None:
+    with writer(path, **what) as run:
+        run.start(0, tensorboard=False)
+        for step in (1, 2, 3):
+            run.log(step, {"train/loss": 1.0})
+        run.finish("stopped", "as asked")
+
+
+@pytest.mark.parametrize(
+    "hashes, named",
+    [
+        ({"model": "m2", "train.jsonl": "t"}, "(model)"),
+        ({"model": "m", "train.jsonl": "t2"}, "(train.jsonl)"),
+        ({"model": "m", "more.jsonl": "t"}, "(train.jsonl, more.jsonl)"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_inputs(tmp_path, hashes, named):
+    begun(tmp_path, hashes={"model": "m", "train.jsonl": "t"})
+    files = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+    for _ in range(2):  # a refusal must not make the next attempt pass
+        with pytest.raises(UserError) as error, writer(tmp_path, hashes=hashes) as run:
+            run.start(2, tensorboard=False)
+        for words in (str(tmp_path), named, "another run folder", "exp_manager.resume_if_exists=False"):
+            assert words in str(error.value)
+    assert files == {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+    with writer(tmp_path, hashes=hashes) as run:
+        run.start(0, tensorboard=False)  # anew it may
+    assert RunFolder(tmp_path).info["hashes"] == hashes
+
+
+def test_a_run_that_never_said_its_inputs_goes_on(tmp_path):
+    begun(tmp_path, hashes={})
+    with writer(tmp_path, hashes={"model": "m"}) as run:
+        run.start(3, tensorboard=False)
+    assert RunFolder(tmp_path).info["resumed"] == 1
+
+
+def test_settings_that_changed_are_told_in_a_line(tmp_path, capsys):
+    begun(tmp_path, config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "profile": "smoke"})
+    with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "profile": None}) as run:
+        run.start(3, tensorboard=False)
+    told = "goes on with other settings than before: model.optim.lr 0.1 → 0.2, profile smoke → None"
+    assert capsys.readouterr().err == f"{told}\n"
+    assert RunFolder(tmp_path).info["message"] == told
+
+
+def test_settings_that_stayed_are_not_told(tmp_path, capsys):
+    begun(tmp_path)
+    with writer(tmp_path) as run:
+        run.start(3, tensorboard=False)
+    assert capsys.readouterr().err == ""
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
 
 
 def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypatch):
