@@ -20,6 +20,7 @@ from aligner_lib.alarms import Watch, as_record
 from aligner_lib.errors import UserError
 from aligner_lib.jsonl import JsonlWriter, truncate_after
 from aligner_lib.runs import RunFolder, step_name, step_of
+from cluster import processes
 
 HEARTBEAT_SECONDS = 2.0
 CHANGES_TOLD = 8  # of the settings, by name
@@ -59,6 +60,7 @@ class RunWriter:
             "created": before.get("created", time.time()),
             "resumed": before.get("resumed", -1) + 1,
             "pid": os.getpid(),
+            "identity": processes.identity(os.getpid()),
             "host": platform.node(),
             "max_steps": max_steps,
             "heartbeat": {"time": time.time(), "step": 0},

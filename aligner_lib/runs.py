@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aligner_lib.jsonl import JsonlReader
+from cluster import processes
 
 STATUSES = ("running", "finished", "stopped", "failed")
 STALE_SECONDS = 120.0
@@ -63,7 +64,7 @@ class RunFolder:
         if status != "running":
             return status
         here = info.get("host") == os.uname().nodename
-        alive = _alive(info["pid"]) if here else time.time() - info["heartbeat"]["time"] < STALE_SECONDS
+        alive = _alive(info) if here else time.time() - info["heartbeat"]["time"] < STALE_SECONDS
         return "running" if alive else "lost"
 
     @property
@@ -154,7 +155,14 @@ def find_runs(root: str | os.PathLike) -> list[RunFolder]:
     return sorted((RunFolder(path) for path in set(found)), key=lambda run: -run.info.get("created", 0))
 
 
-def _alive(pid: int) -> bool:
+def _alive(info: dict) -> bool:
+    """Whether the process that wrote run.json is there; runs of before 'identity' was noted have their pid alone."""
+    if info.get("identity"):
+        return processes.identity(info["pid"]) == info["identity"]
+    return _is_there(info["pid"])
+
+
+def _is_there(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

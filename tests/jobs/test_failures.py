@@ -8,6 +8,7 @@ import pytest
 from smoke_jobs import run_smoke_job, steps
 
 from aligner_lib.errors import UserError
+from cluster import processes
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("here")]
 
@@ -87,7 +88,8 @@ def test_a_checkpoint_that_must_be_there_and_is_not_is_told(jobs):
 def test_a_folder_in_use_is_refused_and_left_alone(jobs, sft):
     run = jobs.run_folder("used")
     run.path.mkdir()
-    text = json.dumps(sft.info | {"status": "running", "pid": os.getppid()})
+    another = {"pid": os.getppid(), "identity": processes.identity(os.getppid())}
+    text = json.dumps(sft.info | {"status": "running", **another})
     (run.path / "run.json").write_text(text)
     with pytest.raises(FileExistsError, match="belongs to a run that is still going"):
         run_smoke_job("sft", jobs.settings("sft", "used"))

@@ -12,6 +12,7 @@ import pytest
 from aligner_lib.errors import UserError
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import RunFolder, find_runs
+from cluster import processes
 
 
 def writer(path, **changes) -> RunWriter:
@@ -23,6 +24,11 @@ def ended_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
+
+
+def another_process() -> dict:
+    """A process that is not this one, as run.json names it."""
+    return {"pid": os.getppid(), "identity": processes.identity(os.getppid())}
 
 
 def change_info(path, **changes) -> None:
@@ -99,6 +105,25 @@ def test_a_run_whose_process_died_is_lost(tmp_path):
     assert RunFolder(tmp_path).is_over
 
 
+def test_a_later_process_with_the_pid_is_not_the_run(tmp_path):
+    """In a container every run may be pid 1."""
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", pid=os.getppid())
+    assert RunFolder(tmp_path).status == "lost"
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        assert RunFolder(tmp_path).status == "running"
+
+
+@pytest.mark.parametrize("pid, status", [(os.getppid(), "running"), (None, "lost")])
+def test_a_run_of_before_identities_is_known_by_its_pid(tmp_path, pid, status):
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", pid=pid or ended_pid(), identity=None)
+    assert RunFolder(tmp_path).status == status
+
+
 def test_another_host_s_process_can_t_be_asked(tmp_path):
     with writer(tmp_path) as run:
         run.start(0, tensorboard=False)
@@ -109,7 +134,7 @@ def test_another_host_s_process_can_t_be_asked(tmp_path):
 def test_a_folder_in_use_is_refused(tmp_path):
     with writer(tmp_path) as run:
         run.start(0, tensorboard=False)
-    change_info(tmp_path, status="running", pid=os.getppid())
+    change_info(tmp_path, status="running", **another_process())
     with pytest.raises(FileExistsError, match=rf"still going \(pid {os.getppid()}\).*choose another folder"):
         writer(tmp_path)
 
