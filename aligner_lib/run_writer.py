@@ -42,7 +42,9 @@ class RunWriter:
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
         before = self.folder.info
-        if self.folder.status == "running" and before.get("pid") != os.getpid():
+        attempt = _attempt()
+        mine = before.get("pid") == os.getpid() or _takes_over(attempt, before)
+        if self.folder.status == "running" and not mine:
             raise FileExistsError(
                 f"{self.path} belongs to a run that is still going (pid {before['pid']}): stop it first "
                 f"(`aligner stop {self.path}`) or choose another folder"
@@ -62,6 +64,7 @@ class RunWriter:
             "pid": os.getpid(),
             "identity": processes.identity(os.getpid()),
             "host": platform.node(),
+            "slurm": attempt,
             "max_steps": max_steps,
             "heartbeat": {"time": time.time(), "step": 0},
         }
@@ -255,6 +258,22 @@ def _leaves(config: dict, prefix: str = "") -> dict:
     for name, value in config.items():
         found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return found
+
+
+def _attempt() -> dict:
+    """Which start of which Slurm job this is; empty outside of one."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return {"job": job, "attempt": int(os.environ.get("SLURM_RESTART_COUNT", 0))} if job else {}
+
+
+def _takes_over(attempt: dict, before: dict) -> bool:
+    """Whether Slurm has queued the job of a run elsewhere again: then the attempt before is over, whatever it last said.
+
+    On the same machine its process can be asked, and one that lives is none to write beside.
+    """
+    earlier = before.get("slurm") or {}
+    again = attempt and attempt["job"] == earlier.get("job") and attempt["attempt"] > earlier["attempt"]
+    return bool(again) and before.get("host") != platform.node()
 
 
 def _versions() -> dict[str, str]:

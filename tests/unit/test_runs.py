@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -136,6 +136,47 @@ def test_a_folder_in_use_is_refused(tmp_path):
         run.start(0, tensorboard=False)
     change_info(tmp_path, status="running", **another_process())
     with pytest.raises(FileExistsError, match=rf"still going \(pid {os.getppid()}\).*choose another folder"):
+        writer(tmp_path)
+
+
+def slurm(monkeypatch, job: str, attempt: int, host: str) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(attempt))
+    monkeypatch.setattr("platform.node", lambda: host)
+
+
+@pytest.mark.parametrize(
+    "job, attempt, host, taken_over",
+    [
+        ("7", 2, "node-b", True),
+        ("7", 1, "node-b", False),  # two tasks of one attempt
+        ("8", 2, "node-b", False),
+        ("7", 2, os.uname().nodename, False),  # its process lives: ask it
+    ],
+)
+def test_a_job_that_slurm_queued_again_takes_over_from_a_lost_node(
+    tmp_path, monkeypatch, job, attempt, host, taken_over
+):
+    """The heartbeat of the attempt before is seconds old."""
+    here = os.uname().nodename
+    slurm(monkeypatch, "7", 1, here if host == here else "node-a")
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", **another_process())
+    slurm(monkeypatch, job, attempt, host)
+    with nullcontext() if taken_over else pytest.raises(FileExistsError, match="still going"):
+        with writer(tmp_path) as run:
+            run.start(0, tensorboard=False)
+        assert RunFolder(tmp_path).info["slurm"] == {"job": job, "attempt": attempt}
+
+
+def test_outside_of_slurm_nobody_takes_over(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", pid=1, host="node-a")
+    assert RunFolder(tmp_path).info["slurm"] == {}
+    with pytest.raises(FileExistsError):
         writer(tmp_path)
 
 
