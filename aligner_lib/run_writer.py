@@ -176,7 +176,8 @@ class RunWriter:
 
     def announce_controls(self, controls: tuple[str, ...]) -> None:
         """Say in run.json what this run obeys."""
-        self._info["controls"] = ["stop", "checkpoint", *controls]
+        with self._lock:  # a dict that grows while the heartbeat writes it is an error
+            self._info["controls"] = ["stop", "checkpoint", *controls]
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -238,7 +239,10 @@ class RunWriter:
     def _keep_beating(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
             self._info["heartbeat"]["time"] = time.time()
-            self._write_info()
+            with contextlib.suppress(
+                OSError
+            ):  # a file system that is away for a moment: the next beat tries again
+                self._write_info()
 
     def _write_info(self) -> None:
         with self._lock:
@@ -247,7 +251,8 @@ class RunWriter:
                 aside.write_text(json.dumps(self._info, indent=1))
                 aside.rename(self.path / "run.json")
             except OSError:  # a full disk must not keep the end of the run from being told on the terminal
-                aside.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    aside.unlink(missing_ok=True)
                 if self._info["status"] == "running":
                     raise
 

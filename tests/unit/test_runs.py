@@ -1,11 +1,13 @@
 """Run folders: what a run says of itself, also when it could not say goodbye."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import threading
 from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import pytest
 
@@ -188,6 +190,27 @@ def test_the_heartbeat_goes_on_between_steps(tmp_path, monkeypatch):
         pause = threading.Event()
         assert any(
             RunFolder(tmp_path).info["heartbeat"]["time"] > before or pause.wait(0.01) for _ in range(1000)
+        )
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOSPC])
+def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path, monkeypatch, number):
+    write, refused, pause = Path.write_text, [], threading.Event()
+
+    def sometimes(path, text):
+        if threading.current_thread() is not threading.main_thread() and len(refused) < 3:
+            refused.append(path)
+            raise OSError(number, os.strerror(number))
+        return write(path, text)
+
+    monkeypatch.setattr("aligner_lib.run_writer.HEARTBEAT_SECONDS", 0.01)
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        monkeypatch.setattr(Path, "write_text", sometimes)
+        before = RunFolder(tmp_path).info["heartbeat"]["time"]
+        assert any(
+            (RunFolder(tmp_path).info["heartbeat"]["time"] > before and len(refused) == 3) or pause.wait(0.01)
+            for _ in range(1000)
         )
 
 
