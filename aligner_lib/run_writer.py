@@ -129,7 +129,8 @@ class RunWriter:
     def rewind(self, step: int) -> None:
         """Cut off what was written past a step (0: everything): the run does it again. Checkpoints are set aside."""
         for name in RECORDS:
-            truncate_after(self.path / name, step if step else -1)
+            if odd := truncate_after(self.path / name, step if step else -1):
+                self.say(f"{self.path / name}: lines that are no records are passed over ({odd})")
         self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
         self._info["heartbeat"]["step"] = step
 

@@ -111,7 +111,7 @@ def test_a_later_process_with_the_pid_is_not_the_run(tmp_path):
     """In a container every run may be pid 1."""
     with writer(tmp_path) as run:
         run.start(0, tensorboard=False)
-    change_info(tmp_path, status="running", pid=os.getppid())
+    change_info(tmp_path, status="running", pid=os.getppid(), identity="an earlier process's")
     assert RunFolder(tmp_path).status == "lost"
     with writer(tmp_path) as run:
         run.start(0, tensorboard=False)
@@ -231,6 +231,16 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
     assert again.series("train/loss") == ([1, 2, 3, 4], [1.0, 1.0, 1.0, 2.0])
     assert [record["step"] for record in again.rollouts()] == [1, 1, 2, 2, 3, 3]
     assert (again.info["created"], again.info["resumed"]) == (created, 1)
+
+
+def test_a_damaged_line_hinders_no_resume(tmp_path, capsys):
+    begun(tmp_path)
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('nonsense\n{"step": 4, "time": 0}\n{"step": 5, "time": 0}\n')
+    with writer(tmp_path) as run:
+        run.start(4, tensorboard=False)
+    assert [record["step"] for record in RunFolder(tmp_path).metrics()] == [1, 2, 3, 4]
+    assert "metrics.jsonl: lines that are no records are passed over (1)" in capsys.readouterr().err
 
 
 def test_a_stop_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, monkeypatch):
