@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 from omegaconf import DictConfig, OmegaConf
 
+from aligner_lib.alarms import Thresholds
 from aligner_lib.config import notices
 from aligner_lib.errors import UserError
 from aligner_lib.run_writer import RunWriter
@@ -71,6 +72,7 @@ def open_run(
         seed=config.model.seed,
         hashes=hashes,
         max_steps=max_steps,
+        limits=Thresholds(**config.exp_manager.alarms),
     )
 
 

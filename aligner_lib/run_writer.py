@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from aligner_lib import control
-from aligner_lib.alarms import Watch, as_record
+from aligner_lib.alarms import Thresholds, Watch, as_record
 from aligner_lib.errors import UserError
 from aligner_lib.jsonl import JsonlWriter, truncate_after
 from aligner_lib.runs import RunFolder, step_name, step_of
@@ -36,7 +36,15 @@ class RunWriter:
     """
 
     def __init__(
-        self, path: Path, *, kind: str, config: dict, seed: int, hashes: dict[str, str], max_steps: int
+        self,
+        path: Path,
+        *,
+        kind: str,
+        config: dict,
+        seed: int,
+        hashes: dict[str, str],
+        max_steps: int,
+        limits: Thresholds | None = None,
     ):
         self.folder = RunFolder(path)
         self.path = self.folder.path
@@ -75,7 +83,7 @@ class RunWriter:
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
         self._files: list[JsonlWriter] = []
         self._tensorboard = None
-        self._watch = Watch()
+        self._watch = Watch(limits or Thresholds())
 
     def start(self, step: int, *, tensorboard: bool = True) -> None:
         """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off.
@@ -131,6 +139,7 @@ class RunWriter:
         for name in RECORDS:
             if odd := truncate_after(self.path / name, step if step else -1):
                 self.say(f"{self.path / name}: lines that are no records are passed over ({odd})")
+        self._watch.remember(self.folder.metrics())
         self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
         self._info["heartbeat"]["step"] = step
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from aligner_lib.alarms import Thresholds
 from aligner_lib.errors import UserError
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import RunFolder, find_runs
@@ -271,6 +272,57 @@ def test_the_last_records_are_on_the_disk_when_the_run_has_ended(tmp_path, monke
         if end:
             raise end
     assert {os.path.basename(path) for path in synced} >= {"metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"}
+
+
+# ---- alarms ---------------------------------------------------------------------------------------------------------
+
+
+def alarms(path) -> list[tuple[str, int]]:
+    return [(alarm["name"], alarm["step"]) for alarm in RunFolder(path).alarms()]
+
+
+def log_entropy(path, after: int, values: dict[int, float], **what) -> None:
+    with writer(path, **what) as run:
+        run.start(after, tensorboard=False)
+        for step, value in values.items():
+            run.log(step, {"train_rollouts/entropy": value})
+
+
+def test_a_collapse_against_the_start_before_a_resume_is_an_alarm(tmp_path):
+    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 2.0) | {7: 0.1})
+    log_entropy(tmp_path, 6, dict.fromkeys(range(7, 11), 0.1))
+    assert alarms(tmp_path) == [("entropy", 9)]
+
+
+def test_an_alarm_that_sounded_before_a_resume_is_not_written_again(tmp_path):
+    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 2.0) | dict.fromkeys(range(7, 12), 0.1))
+    log_entropy(tmp_path, 10, dict.fromkeys(range(11, 14), 0.1))
+    assert alarms(tmp_path) == [("entropy", 9)]
+    log_entropy(tmp_path, 8, dict.fromkeys(range(9, 12), 0.1))  # before it sounded
+    assert alarms(tmp_path) == [("entropy", 9)]
+
+
+def test_a_run_begun_anew_has_a_start_of_its_own(tmp_path):
+    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 2.0))
+    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 0.1))
+    assert alarms(tmp_path) == []
+
+
+def test_odd_records_before_a_resume_raise_nothing(tmp_path):
+    log_entropy(tmp_path, 0, {1: 2.0})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(
+            '{"step": 2, "train_rollouts/entropy": "x", "a": 1%s}\n{"step": 3, "b": null}\n' % ("0" * 400)
+        )
+    log_entropy(tmp_path, 3, {4: 2.0})
+    assert alarms(tmp_path) == []
+
+
+def test_the_limits_are_the_run_s(tmp_path):
+    values = dict.fromkeys(range(1, 7), 2.0) | dict.fromkeys(range(7, 12), 1.5)
+    log_entropy(tmp_path / "usual", 0, values)
+    log_entropy(tmp_path / "strict", 0, values, limits=Thresholds(entropy=0.8))
+    assert (alarms(tmp_path / "usual"), alarms(tmp_path / "strict")) == ([], [("entropy", 9)])
 
 
 # ---- what a run goes on with ----------------------------------------------------------------------------------------
