@@ -102,16 +102,20 @@ class Explained:
     def __exit__(self, _, error, __) -> None:
         from aligner_lib.megatron.engine import NonFiniteError
 
-        folder = self.config.exp_manager.explicit_log_dir
+        folder = RunFolder(self.config.exp_manager.explicit_log_dir)
+        latest = folder.latest_checkpoint()
         if isinstance(error, NonFiniteError):
+            kept = f"its last checkpoint, {latest.name}, is whole" if latest else "it has no checkpoint yet"
             raise UserError(
-                f"{error}: the run ends here, and its last checkpoint is whole. Lower model.optim.lr (now "
+                f"{error}: the run ends here, and {kept}. Lower model.optim.lr (now "
                 f"{self.config.model.optim.lr}) or gradient_clip_val in trainer, and look at the samples of this step"
             ) from error
         if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
+            goes_on = (
+                f"goes on from {latest.name}" if latest else "begins anew, for there is no checkpoint yet"
+            )
             raise UserError(
-                f"the disk of {folder} is full: free some space and start the same command again, it goes on from the "
-                "last checkpoint"
+                f"the disk of {folder.path} is full: free some space and start the same command again, it {goes_on}"
             ) from error
 
 
