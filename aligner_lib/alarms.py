@@ -7,6 +7,7 @@ too, and every monitor. Imports no torch.
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from dataclasses import asdict, dataclass
 
@@ -89,6 +90,13 @@ class Watch:
         self._recent: deque[dict] = deque(maxlen=RECENT)
         self._sounding: set[str] = set()
 
+    def remember(self, records: list[dict]) -> None:
+        """Go on after what the run logged before, all of it in order; what sounded then is not new."""
+        known = [_numbers(record) for record in (*records[:BASELINE], *records[-RECENT:])]
+        self._first, recent = known[: len(records[:BASELINE])], known[len(records[:BASELINE]) :]
+        self._recent = deque(recent, maxlen=RECENT)
+        self._sounding = {alarm.name for alarm in active(self._first, recent, self.limits)}
+
     def check(self, record: dict) -> list[Alarm]:
         if len(self._first) < BASELINE:
             self._first.append(record)
@@ -97,6 +105,16 @@ class Watch:
         new = [alarm for alarm in alarms if alarm.name not in self._sounding]
         self._sounding = {alarm.name for alarm in alarms}
         return new
+
+
+def _numbers(record: dict) -> dict:
+    """A record as it was logged; a file that was damaged may hold anything."""
+    largest = sys.float_info.max
+    return {"step": 0} | {
+        name: value
+        for name, value in record.items()
+        if type(value) is float or (type(value) is int and abs(value) <= largest)
+    }
 
 
 def as_record(alarm: Alarm, time: float) -> dict:

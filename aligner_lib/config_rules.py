@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
+from aligner_lib.alarms import Thresholds
 from aligner_lib.errors import ConfigError
 
 
@@ -110,6 +112,7 @@ BOUNDS_OF_KEYS: dict[str, Bound] = {
     "sft.max_steps": _STEPS,
     "rm.max_steps": _STEPS,
     "ppo.max_steps": _STEPS,
+    **{f"alarms.{limit.name}": _at_least(0) for limit in fields(Thresholds)},
 }
 
 

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any
+
+from aligner_lib.alarms import Thresholds
 
 # ---- shared by all jobs ---------------------------------------------------------------------------------------------
 
@@ -62,6 +64,13 @@ class CheckpointCallbackParams:
     always_save_nemo: bool = False
 
 
+# The limits of `aligner_lib.alarms` as settings; that of the heartbeat is for onlookers alone.
+Alarms = make_dataclass(
+    "Alarms",
+    [(limit.name, float, limit.default) for limit in fields(Thresholds) if limit.name != "heartbeat_seconds"],
+)
+
+
 @dataclass
 class ExpManager:
     explicit_log_dir: str | None = None  # the run folder
@@ -70,8 +79,10 @@ class ExpManager:
     create_tensorboard_logger: bool = True  # exported beside the run: <run>/tensorboard
     create_checkpoint_callback: bool = True  # False: no checkpoint is written
     checkpoint_callback_params: CheckpointCallbackParams = field(default_factory=CheckpointCallbackParams)
-    resume_if_exists: bool = True  # go on from the run folder's latest checkpoint
+    # go on from the run folder's latest checkpoint; False: begin anew, with the old ones in checkpoints-old-1
+    resume_if_exists: bool = True
     resume_ignore_no_checkpoint: bool = True  # False: a run folder without a checkpoint is an error
+    alarms: Alarms = field(default_factory=Alarms)  # when the run's own alarms (alarms.jsonl) sound
 
 
 @dataclass

@@ -10,10 +10,11 @@ from contextlib import nullcontext
 
 from omegaconf import DictConfig, OmegaConf
 
+from aligner_lib.alarms import Thresholds
 from aligner_lib.config import notices
 from aligner_lib.errors import UserError
 from aligner_lib.run_writer import RunWriter
-from aligner_lib.runs import RunFolder
+from aligner_lib.runs import RunFolder, step_of
 
 
 def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
@@ -36,13 +37,12 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     with (
-        _writer(folder, kind, config, profile, job) if first else nullcontext() as run,
+        open_run(kind, config, profile, job.hashes, job.max_steps) if first else nullcontext() as run,
         Explained(kind, config),
     ):
         if run is not None:
             latest = folder.latest_checkpoint() if settings.resume else None
-            step = int(latest.name.removeprefix("step_")) if latest else 0
-            run.start(step, tensorboard=config.exp_manager.create_tensorboard_logger)
+            run.start(step_of(latest), tensorboard=config.exp_manager.create_tensorboard_logger)
         status = run_loop(job.make(run), settings, run)
     say(f"{status}: {folder.path}")
     return folder
@@ -61,15 +61,18 @@ def join_processes(config: DictConfig) -> None:
     parallel.initialize(config.model.tensor_model_parallel_size, config.model.pipeline_model_parallel_size)
 
 
-def _writer(folder: RunFolder, kind: str, config: DictConfig, profile: str | None, job) -> RunWriter:
-    plain = OmegaConf.to_container(config) | {"profile": profile}
+def open_run(
+    kind: str, config: DictConfig, profile: str | None, hashes: dict[str, str], max_steps: int = 0
+) -> RunWriter:
+    """The writer of a job's run folder; max_steps 0: as long as it is wanted."""
     return RunWriter(
-        folder.path,
+        config.exp_manager.explicit_log_dir,
         kind=kind,
-        config=plain,
+        config=OmegaConf.to_container(config) | {"profile": profile},
         seed=config.model.seed,
-        hashes=job.hashes,
-        max_steps=job.max_steps,
+        hashes=hashes,
+        max_steps=max_steps,
+        limits=Thresholds(**config.exp_manager.alarms),
     )
 
 
@@ -99,16 +102,20 @@ class Explained:
     def __exit__(self, _, error, __) -> None:
         from aligner_lib.megatron.engine import NonFiniteError
 
-        folder = self.config.exp_manager.explicit_log_dir
+        folder = RunFolder(self.config.exp_manager.explicit_log_dir)
+        latest = folder.latest_checkpoint()
         if isinstance(error, NonFiniteError):
+            kept = f"its last checkpoint, {latest.name}, is whole" if latest else "it has no checkpoint yet"
             raise UserError(
-                f"{error}: the run ends here, and its last checkpoint is whole. Lower model.optim.lr (now "
+                f"{error}: the run ends here, and {kept}. Lower model.optim.lr (now "
                 f"{self.config.model.optim.lr}) or gradient_clip_val in trainer, and look at the samples of this step"
             ) from error
         if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
+            goes_on = (
+                f"goes on from {latest.name}" if latest else "begins anew, for there is no checkpoint yet"
+            )
             raise UserError(
-                f"the disk of {folder} is full: free some space and start the same command again, it goes on from the "
-                "last checkpoint"
+                f"the disk of {folder.path} is full: free some space and start the same command again, it {goes_on}"
             ) from error
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 FSYNC_SECONDS = 1.0
 TAIL_BYTES = 256
+BLANK = b"\0 \r\t"  # NFS shows blocks not yet written as NULs
 
 
 class JsonlWriter:
@@ -33,8 +34,11 @@ class JsonlWriter:
             self._synced = time.monotonic()
 
     def close(self) -> None:
-        if not self._file.closed:
+        if self._file.closed:
+            return
+        try:
             os.fsync(self._file.fileno())
+        finally:
             self._file.close()
 
 
@@ -94,7 +98,7 @@ class JsonlReader:
             try:
                 # One call for the whole chunk is twice as fast as one a line.
                 records = json.loads(b"[" + chunk[:-1].replace(b"\n", b",") + b"]")
-            except ValueError:
+            except (ValueError, RecursionError):
                 records = []
             if len(records) == lines:
                 return records
@@ -102,30 +106,44 @@ class JsonlReader:
 
     def _parse_lines(self, chunk: bytes):
         for line in chunk.split(b"\n"):
-            line = line.strip(b"\0 \r\t")  # NFS shows blocks not yet written as NULs
-            if not line:
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if isinstance(record, dict):
+            record = _parse_line(line)
+            if record is not None:
                 yield record
-            else:
+            elif line.strip(BLANK):
                 self.skipped += 1
 
 
-def truncate_after(path: Path, step: int) -> None:
-    """Cut a file of records at the first one whose `step` is past the given one: what a resumed run writes again."""
+def _parse_line(line: bytes) -> dict | None:
+    """The line's record; None when it is no JSON object."""
+    try:
+        record = json.loads(line.strip(BLANK))
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def truncate_after(path: Path, step: int) -> int:
+    """Cut a file of records at the first one whose `step` is past the given one: what a resumed run writes again.
+
+    Lines that are no records don't hinder it: returns how many of them stay between the records.
+    """
     if not path.exists():
-        return
-    keep = 0
+        return 0
+    keep = place = odd = odd_kept = 0
     with open(path, "rb") as file:
         for line in file:
-            if not line.endswith(b"\n") or json.loads(line)["step"] > step:
+            place += len(line)
+            reached = (_parse_line(line) or {}).get("step")
+            if not line.endswith(b"\n"):
                 break
-            keep += len(line)
+            if type(reached) not in (int, float):
+                odd += bool(line.strip(BLANK + b"\n"))
+            elif reached > step:
+                break
+            else:
+                keep, odd_kept = place, odd
     os.truncate(path, keep)
+    return odd_kept
 
 
 def _mend_last_line(path: Path) -> None:

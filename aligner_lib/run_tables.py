@@ -15,17 +15,18 @@ STATUS_COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "
 
 
 def list_runs(root: Path) -> None:
-    """Print one line a run: where it is, what it is, how far it came and when it began."""
+    """Print one line a run: where it is, what it is, how far it came, when it was last heard of and when it began."""
     found = find_runs(root)
     if not found:
         raise UserError(f"no runs in {root}/; `aligner tutorial`, `sft`, `rm` and `ppo` make them")
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("run", "kind", "status", "step", "began"):
-        table.add_column(column, justify="right" if column == "step" else "left", overflow="fold")
+    for column in ("run", "kind", "status", "step", "heartbeat", "began"):
+        justify = "right" if column in ("step", "heartbeat") else "left"
+        table.add_column(column, justify=justify, overflow="fold")
     for run in found:
         info = run.info
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("created", 0)))
-        table.add_row(str(run.path), run.kind, _status(run), _progress(info), began)
+        table.add_row(str(run.path), run.kind, _status(run), _progress(info), _heartbeat(run), began)
     Console().print(table)
 
 
@@ -38,7 +39,7 @@ def show_run(run: RunFolder) -> None:
             facts.add_row(name, str(info[name]))
     facts.add_row("status", _status(run) + (f" ({info['message']})" if info.get("message") else ""))
     facts.add_row("step", _progress(info))
-    if not run.is_over:
+    if info and not run.is_over:
         facts.add_row("last sign of life", f"{run.heartbeat_age:.0f} s ago")
     facts.add_row("checkpoints", ", ".join(path.name for path in run.checkpoints()) or "none yet")
     console.print(f"[bold]{run.path}[/bold]")
@@ -65,20 +66,35 @@ def _show_metrics(console: Console, run: RunFolder) -> None:
 
 def find_run(name: str, root: Path) -> RunFolder:
     """The run at a path, or the newest of that name below the root; UserError names what is there."""
-    run = RunFolder(name)
-    if (run.path / "run.json").exists():
-        return run
+    for path in (Path(name).expanduser(), root / name):
+        if (path / "run.json").exists() or (path / "job" / "job.json").exists():
+            return RunFolder(path)
     found = find_runs(root)
-    for candidate in found:
-        if name in (candidate.name, str(candidate.path.relative_to(root))):
+    for candidate in (*found, *_submitted(root)):
+        if candidate.name == name:
             return candidate
     known = ", ".join(str(run.path.relative_to(root)) for run in found[:5]) or "none"
     raise UserError(f"no run {name!r}: it is no run folder, and the newest in {root}/ are: {known}")
 
 
+def _submitted(root: Path) -> list[RunFolder]:
+    """Runs with a job, which may still wait in a queue and have no run.json."""
+    found = [path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/job/job.json")]
+    return [RunFolder(path.parents[1]) for path in found]
+
+
 def _status(run: RunFolder) -> str:
     status = run.status
     return f"[{STATUS_COLOURS.get(status, 'white')}]{status}[/]"
+
+
+def _heartbeat(run: RunFolder) -> str:
+    """How long ago a run that has not said its end was last heard of."""
+    if run.status not in ("running", "lost"):
+        return "–"
+    age = run.heartbeat_age
+    units = (("d", 86_400), ("h", 3_600), ("min", 60))
+    return next((f"{age / size:.0f} {unit}" for unit, size in units if age >= 2 * size), f"{age:.0f} s")
 
 
 def _progress(info: dict) -> str:

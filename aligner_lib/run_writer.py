@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,11 +16,15 @@ from importlib import metadata
 from pathlib import Path
 
 from aligner_lib import control
-from aligner_lib.alarms import Watch, as_record
+from aligner_lib.alarms import Thresholds, Watch, as_record
+from aligner_lib.errors import UserError
 from aligner_lib.jsonl import JsonlWriter, truncate_after
-from aligner_lib.runs import RunFolder
+from aligner_lib.runs import RunFolder, step_name, step_of
+from cluster import processes
 
 HEARTBEAT_SECONDS = 2.0
+CHANGES_TOLD = 8  # of the settings, by name
+RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
 
@@ -30,13 +36,23 @@ class RunWriter:
     """
 
     def __init__(
-        self, path: Path, *, kind: str, config: dict, seed: int, hashes: dict[str, str], max_steps: int
+        self,
+        path: Path,
+        *,
+        kind: str,
+        config: dict,
+        seed: int,
+        hashes: dict[str, str],
+        max_steps: int,
+        limits: Thresholds | None = None,
     ):
         self.folder = RunFolder(path)
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
         before = self.folder.info
-        if self.folder.status == "running" and before.get("pid") != os.getpid():
+        attempt = _attempt()
+        mine = before.get("pid") == os.getpid() or _takes_over(attempt, before)
+        if self.folder.status == "running" and not mine:
             raise FileExistsError(
                 f"{self.path} belongs to a run that is still going (pid {before['pid']}): stop it first "
                 f"(`aligner stop {self.path}`) or choose another folder"
@@ -54,29 +70,62 @@ class RunWriter:
             "created": before.get("created", time.time()),
             "resumed": before.get("resumed", -1) + 1,
             "pid": os.getpid(),
+            "identity": processes.identity(os.getpid()),
             "host": platform.node(),
+            "slurm": attempt,
             "max_steps": max_steps,
             "heartbeat": {"time": time.time(), "step": 0},
         }
+        self._before = before
+        self._begun = False
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
+        self._files: list[JsonlWriter] = []
         self._tensorboard = None
-        self._watch = Watch()
+        self._watch = Watch(limits or Thresholds())
 
     def start(self, step: int, *, tensorboard: bool = True) -> None:
-        """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off."""
+        """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off.
+
+        Raises UserError, and leaves the folder as it is, when a run would go on with another model or other data.
+        """
+        if step:
+            self._check_inputs()
+        self._begun = True
         (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
             (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
         self.rewind(step)
-        self._metrics = JsonlWriter(self.path / "metrics.jsonl")
-        self._rollouts = JsonlWriter(self.path / "rollouts.jsonl")
-        self._alarms = JsonlWriter(self.path / "alarms.jsonl")
+        if step:
+            self._tell_changes()
+        self._files = [JsonlWriter(self.path / name) for name in RECORDS]
+        self._metrics, self._rollouts, self._alarms = self._files
         if tensorboard:
             self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._write_info()
         self._beat.start()
+
+    def _check_inputs(self) -> None:
+        before, now = self._before.get("hashes") or {}, self._info["hashes"]
+        other = [name for name in before | now if before.get(name) != now.get(name)]
+        if before and other:
+            raise UserError(
+                f"{self.path} was begun with other inputs ({', '.join(other)}), and its checkpoint would go on with "
+                "these: give it the ones it had, choose another run folder, or begin anew with "
+                "exp_manager.resume_if_exists=False"
+            )
+
+    def _tell_changes(self) -> None:
+        before, now = _leaves(self._before.get("config") or {}), _leaves(self._info["config"])
+        told = [
+            f"{name} {before.get(name)} → {now.get(name)}"
+            for name in before | now
+            if before.get(name) != now.get(name) and name != "exp_manager.explicit_log_dir"
+        ]
+        more = f" and {len(told) - CHANGES_TOLD} more" if len(told) > CHANGES_TOLD else ""
+        if before and told:
+            self.say(f"goes on with other settings than before: {', '.join(told[:CHANGES_TOLD])}{more}")
 
     def _is_dispatched(self) -> bool:
         """Whether cluster/ started this run. It forgets old stops itself, so one that is there came while we loaded."""
@@ -86,9 +135,12 @@ class RunWriter:
     # -- while it runs --------------------------------------------------------------------------------------------
 
     def rewind(self, step: int) -> None:
-        """Cut off what was written past a step (0: everything): the run does it again."""
-        for name in ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"):
-            truncate_after(self.path / name, step if step else -1)
+        """Cut off what was written past a step (0: everything): the run does it again. Checkpoints are set aside."""
+        for name in RECORDS:
+            if odd := truncate_after(self.path / name, step if step else -1):
+                self.say(f"{self.path / name}: lines that are no records are passed over ({odd})")
+        self._watch.remember(self.folder.metrics())
+        self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
         self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -123,34 +175,53 @@ class RunWriter:
         """Remove the files of what has been done; `stop` stays until the run is started again."""
         control.done(self.path / "control")
 
+    def say(self, line: str) -> None:
+        """Tell it in the job's log and in run.json."""
+        print(line, file=sys.stderr, flush=True)
+        self.note(line)
+
     def note(self, message: str) -> None:
         """Say in run.json what is going on."""
         self._info["message"] = message
 
     def announce_controls(self, controls: tuple[str, ...]) -> None:
         """Say in run.json what this run obeys."""
-        self._info["controls"] = ["stop", "checkpoint", *controls]
+        with self._lock:  # a dict that grows while the heartbeat writes it is an error
+            self._info["controls"] = ["stop", "checkpoint", *controls]
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def checkpoint_aside(self, step: int) -> Path:
         """The folder to write a checkpoint into before it is complete."""
-        aside = self.path / "checkpoints" / f".writing_step_{step:06d}"
+        aside = self.path / "checkpoints" / f".writing_{step_name(step)}"
         if aside.exists():
             shutil.rmtree(aside)  # of an attempt that was killed while writing
         aside.mkdir(parents=True)
         return aside
 
     def accept_checkpoint(self, aside: Path, step: int, keep: int, check: Callable[[Path], None]) -> Path:
-        """Check a checkpoint written aside, give it its name, and remove older ones beyond `keep`."""
+        """Check a checkpoint written aside, give it its name, and remove earlier ones beyond `keep`."""
         check(aside)
-        final = aside.parent / f"step_{step:06d}"
+        final = aside.parent / step_name(step)
         if final.exists():
             shutil.rmtree(final)
         aside.rename(final)
         for old in self.folder.checkpoints()[:-keep]:
-            shutil.rmtree(old)
+            if old != final:
+                shutil.rmtree(old)
         return final
+
+    def _set_aside(self, checkpoints: list[Path]) -> None:
+        """Out of the way: they would count as newer than all that this run is going to write."""
+        if not checkpoints:
+            return
+        taken = [int(path.name.rpartition("-")[2]) for path in self.path.glob("checkpoints-old-[0-9]*")]
+        aside = self.path / f"checkpoints-old-{max(taken, default=0) + 1}"
+        aside.mkdir()
+        for checkpoint in checkpoints:
+            checkpoint.rename(aside / checkpoint.name)
+        names = ", ".join(path.name for path in checkpoints)
+        self.say(f"earlier checkpoints ({names}) are now in {aside}: remove them when they are not needed")
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -164,17 +235,24 @@ class RunWriter:
         return self
 
     def __exit__(self, kind, error, _) -> None:
-        if error is not None and self._info["status"] == "running":
+        if error is not None and self._begun and self._info["status"] == "running":
             message = str(error) if str(error) else type(error).__name__
             self.finish("stopped" if kind is KeyboardInterrupt else "failed", message)
         self._stopped.set()
+        for file in self._files:
+            # what the run says of its own end must not be replaced by a disk that is full here, too
+            with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
+                file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
 
     def _keep_beating(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
             self._info["heartbeat"]["time"] = time.time()
-            self._write_info()
+            with contextlib.suppress(
+                OSError
+            ):  # a file system that is away for a moment: the next beat tries again
+                self._write_info()
 
     def _write_info(self) -> None:
         with self._lock:
@@ -183,9 +261,34 @@ class RunWriter:
                 aside.write_text(json.dumps(self._info, indent=1))
                 aside.rename(self.path / "run.json")
             except OSError:  # a full disk must not keep the end of the run from being told on the terminal
-                aside.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    aside.unlink(missing_ok=True)
                 if self._info["status"] == "running":
                     raise
+
+
+def _leaves(config: dict, prefix: str = "") -> dict:
+    """Every setting by its full name."""
+    found = {}
+    for name, value in config.items():
+        found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
+
+
+def _attempt() -> dict:
+    """Which start of which Slurm job this is; empty outside of one."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return {"job": job, "attempt": int(os.environ.get("SLURM_RESTART_COUNT", 0))} if job else {}
+
+
+def _takes_over(attempt: dict, before: dict) -> bool:
+    """Whether Slurm has queued the job of a run elsewhere again: then the attempt before is over, whatever it last said.
+
+    On the same machine its process can be asked, and one that lives is none to write beside.
+    """
+    earlier = before.get("slurm") or {}
+    again = attempt and attempt["job"] == earlier.get("job") and attempt["attempt"] > earlier["attempt"]
+    return bool(again) and before.get("host") != platform.node()
 
 
 def _versions() -> dict[str, str]:

@@ -5,6 +5,7 @@
     rollouts.jsonl  prompts, responses and their scores
     alarms.jsonl    what asked for a person, and which knob to turn
     checkpoints/    step_000012/, complete once it has this name
+    checkpoints-old-1/  those of before the run was begun anew, or went back behind them
     control/        files by which anybody steers the run: `stop`
     status.json     of PPO's servers: what they are doing, about once a second
     job/            the dispatch's own files (cluster/)
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aligner_lib.jsonl import JsonlReader
+from cluster import processes
 
 STATUSES = ("running", "finished", "stopped", "failed")
 STALE_SECONDS = 120.0
@@ -62,7 +64,7 @@ class RunFolder:
         if status != "running":
             return status
         here = info.get("host") == os.uname().nodename
-        alive = _alive(info["pid"]) if here else time.time() - info["heartbeat"]["time"] < STALE_SECONDS
+        alive = _alive(info) if here else time.time() - info["heartbeat"]["time"] < STALE_SECONDS
         return "running" if alive else "lost"
 
     @property
@@ -121,7 +123,7 @@ class RunFolder:
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
         found = (self.path / "checkpoints").glob("step_*[0-9]")
-        return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+        return sorted(found, key=step_of)
 
     def latest_checkpoint(self) -> Path | None:
         checkpoints = self.checkpoints()
@@ -136,6 +138,16 @@ class RunFolder:
         (control / "stop").touch()
 
 
+def step_name(step: int) -> str:
+    """A checkpoint's folder name."""
+    return f"step_{step:06d}"
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The steps done in a checkpoint; 0 where there is none."""
+    return int(checkpoint.name.removeprefix("step_")) if checkpoint else 0
+
+
 def find_runs(root: str | os.PathLike) -> list[RunFolder]:
     """Every run below a folder (at any depth down to three), newest first."""
     root = Path(root)
@@ -143,7 +155,14 @@ def find_runs(root: str | os.PathLike) -> list[RunFolder]:
     return sorted((RunFolder(path) for path in set(found)), key=lambda run: -run.info.get("created", 0))
 
 
-def _alive(pid: int) -> bool:
+def _alive(info: dict) -> bool:
+    """Whether the process that wrote run.json is there; runs of before 'identity' was noted have their pid alone."""
+    if info.get("identity"):
+        return processes.identity(info["pid"]) == info["identity"]
+    return _is_there(info["pid"])
+
+
+def _is_there(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from aligner_lib.runs import RunFolder
 
 CHUNK_BYTES = 1 << 20
 NUMBERS = {int, float}  # exact types: fast to test, and a bool is no number
+LIMIT = 2**63  # what a column of steps holds; a time beyond it is none
 TOKEN_METRICS = ("train/tokens", "train_rollouts/tokens")
 AXES = ("step", "time", "tokens")
 
@@ -31,7 +33,11 @@ def as_runs(runs) -> list:
 
 
 class Series:
-    """Follow a run's metrics. `generation` changes when what was read no longer holds (a resumed run goes back)."""
+    """Follow a run's metrics.
+
+    `generation` changes when what was read no longer holds (a resumed run goes back); `skipped` counts records without
+    a step or a time that could be drawn.
+    """
 
     def __init__(self, run):
         self.run = run
@@ -45,6 +51,7 @@ class Series:
         self.times = array("d")
         self._rows: dict[str, array] = {}
         self._values: dict[str, array] = {}
+        self.skipped = 0
         self.not_finite: dict[str, list[int]] = {}  # metric → the first steps at which it was NaN or infinite
 
     def __len__(self) -> int:
@@ -72,8 +79,10 @@ class Series:
 
     def extend(self, records: list[dict]) -> None:
         """Append records. Each has an integer `step` and a `time`; the rest are metrics, where they are numbers."""
-        if not _all_numbers(records, "step") or not _all_numbers(records, "time"):
-            records = [r for r in records if type(r.get("step")) is int and type(r.get("time")) in NUMBERS]
+        if not _all_have_places(records):
+            whole = [record for record in records if _all_have_places([record])]
+            self.skipped += len(records) - len(whole)
+            records = whole
         for part in _ascending(records):
             if self.steps and part[0]["step"] < self.steps[-1]:
                 self._cut(part[0]["step"])
@@ -81,7 +90,7 @@ class Series:
 
     def _append(self, records: list[dict]) -> None:
         first = len(self.steps)
-        self.steps.extend([int(record["step"]) for record in records])
+        self.steps.extend([record["step"] for record in records])
         self.times.extend([record["time"] for record in records])
         for metric in dict.fromkeys(chain.from_iterable(records)):
             if metric in ("step", "time"):
@@ -96,10 +105,14 @@ class Series:
 
     def _append_metric(self, metric: str, rows, values: list[float]) -> None:
         self._rows.setdefault(metric, array("i")).extend(rows)
-        self._values.setdefault(metric, array("d")).extend(values)
-        if not np.isfinite(sum(values)):
+        try:
+            numbers = array("d", values)
+        except OverflowError:
+            numbers = array("d", map(_as_float, values))
+        self._values.setdefault(metric, array("d")).extend(numbers)
+        if not math.isfinite(sum(numbers)):
             bad = self.not_finite.setdefault(metric, [])
-            bad.extend(self.steps[row] for row, value in zip(rows, values) if not np.isfinite(value))
+            bad.extend(self.steps[row] for row, value in zip(rows, numbers) if not math.isfinite(value))
             del bad[100:]
 
     def _cut(self, step: int) -> None:
@@ -159,8 +172,20 @@ class Series:
         return found
 
 
-def _all_numbers(records: list[dict], key: str) -> bool:
-    return {type(record.get(key)) for record in records} <= NUMBERS
+def _all_have_places(records: list[dict]) -> bool:
+    """Whether every record has a step and a time that an axis can show."""
+    steps, times = [r.get("step") for r in records], [r.get("time") for r in records]
+    if not (set(map(type, steps)) <= {int} and set(map(type, times)) <= NUMBERS):
+        return False
+    return all(-LIMIT < place < LIMIT for place in chain(steps, times))  # not NaN either
+
+
+def _as_float(value: float) -> float:
+    """An integer beyond every float is infinite, as 1e400 is in JSON."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _ascending(records: list[dict]) -> Iterable[list[dict]]:

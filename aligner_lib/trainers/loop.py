@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -196,8 +195,7 @@ class _Loop:
 
     def _say(self, line: str) -> None:
         if self.run is not None:
-            print(line, file=sys.stderr, flush=True)
-            self.run.note(line)
+            self.run.say(line)
 
     def _finish(self, status: str, message: str) -> str:
         if self.run is not None:

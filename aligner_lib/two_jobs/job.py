@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from aligner_lib.errors import UserError
 from aligner_lib.run_writer import RunWriter
-from aligner_lib.runs import RunFolder
+from aligner_lib.runs import RunFolder, step_of
 from aligner_lib.two_jobs import address, wire
 from aligner_lib.two_jobs.presence import Ended, Presence
 from aligner_lib.two_jobs.pytriton_server import (
@@ -30,7 +30,7 @@ SERVICES = {"critic": "critic", "reward_server": "reward_model"}  # kind of job 
 
 def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Serve (`critic` or `reward_server`) until the actor is done. This process is one rank; the first one listens."""
-    from aligner_lib.jobs import Explained, join_processes, say_on_first
+    from aligner_lib.jobs import Explained, join_processes, open_run, say_on_first
 
     settings = config.trainer.ppo if kind == "critic" else config.inference
     host = address.listening_address(settings.address)
@@ -54,8 +54,8 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
             with stop_signals():  # the first rank decides when it is over
                 serve(_worker(prepared, latest), None, None)
             return folder
-        run = stack.enter_context(_writer(folder, kind, config, profile, prepared))
-        run.start(int(latest.name.removeprefix("step_")) if latest else 0, tensorboard=False)
+        run = stack.enter_context(open_run(kind, config, profile, prepared.hashes))
+        run.start(step_of(latest), tensorboard=False)
         worker = _worker(prepared, latest)
         about = prepared.about | {"run": str(folder.path.absolute())}
         presence = Presence(settings.actor_timeout)
@@ -126,10 +126,3 @@ def _watch(run: RunWriter, desk, listening, signalled: Callable[[], bool]) -> Ca
         return desk.presence.verdict()
 
     return is_over
-
-
-def _writer(folder: RunFolder, kind: str, config: DictConfig, profile: str | None, prepared) -> RunWriter:
-    plain = OmegaConf.to_container(config) | {"profile": profile}
-    return RunWriter(
-        folder.path, kind=kind, config=plain, seed=config.model.seed, hashes=prepared.hashes, max_steps=0
-    )

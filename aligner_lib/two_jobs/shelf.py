@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from aligner_lib.run_writer import RunWriter
+from aligner_lib.runs import step_name, step_of
 from aligner_lib.trainers.loop import check_checkpoint
 from aligner_lib.two_jobs.refusal import Refusal
 
@@ -19,7 +20,7 @@ class Shelf:
         self.run, self.keep = run, keep
 
     def numbers(self) -> list[int]:
-        return [int(path.name.removeprefix("step_")) for path in self.run.folder.checkpoints()]
+        return [step_of(path) for path in self.run.folder.checkpoints()]
 
     def latest(self) -> int:
         """0: none."""
@@ -32,7 +33,7 @@ class Shelf:
         if number not in self.numbers():
             there = ", ".join(map(str, self.numbers())) or "none"
             raise Refusal(f"it has no checkpoint after {number} train steps (there are: {there})")
-        return self.run.path / "checkpoints" / f"step_{number:06d}"
+        return self.run.path / "checkpoints" / step_name(number)
 
     def owner(self) -> str | None:
         """The actor's run that the newest checkpoint belongs to."""
@@ -52,7 +53,7 @@ class Shelf:
         """Remove what was saved and logged after so many steps: the actor went back, and takes these steps anew."""
         for later in self.numbers():
             if later > number:
-                shutil.rmtree(self.run.path / "checkpoints" / f"step_{later:06d}")
+                shutil.rmtree(self.run.path / "checkpoints" / step_name(later))
         self.run.rewind(number)
 
     def log(self, number: int, metrics: dict[str, float], lr: float, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """What goes wrong is told in a sentence, and the run folder keeps everything up to it."""
 
+import errno
 import json
 import os
 import subprocess
@@ -8,6 +9,8 @@ import pytest
 from smoke_jobs import run_smoke_job, steps
 
 from aligner_lib.errors import UserError
+from aligner_lib.runs import step_name
+from cluster import processes
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("here")]
 
@@ -87,7 +90,8 @@ def test_a_checkpoint_that_must_be_there_and_is_not_is_told(jobs):
 def test_a_folder_in_use_is_refused_and_left_alone(jobs, sft):
     run = jobs.run_folder("used")
     run.path.mkdir()
-    text = json.dumps(sft.info | {"status": "running", "pid": os.getppid()})
+    another = {"pid": os.getppid(), "identity": processes.identity(os.getppid())}
+    text = json.dumps(sft.info | {"status": "running", **another})
     (run.path / "run.json").write_text(text)
     with pytest.raises(FileExistsError, match="belongs to a run that is still going"):
         run_smoke_job("sft", jobs.settings("sft", "used"))
@@ -111,6 +115,26 @@ def test_a_damaged_checkpoint_is_named(jobs):
     os.truncate(weights, 100)
     with pytest.raises(ValueError, match=rf"{weights} is damaged"):
         run_smoke_job("sft", jobs.settings("sft", "damaged"))
+
+
+@pytest.mark.parametrize(
+    "step, kept", [(0, "it has no checkpoint yet"), (4, "its last checkpoint, step_000004, is whole")]
+)
+def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, step, kept):
+    from aligner_lib.config import compose
+    from aligner_lib.jobs import Explained
+    from aligner_lib.megatron.engine import NonFiniteError
+
+    if step:
+        (tmp_path / "checkpoints" / step_name(step)).mkdir(parents=True)
+    config = compose("sft", [f"exp_manager.explicit_log_dir='{tmp_path}'"])
+    sentence = f"the loss is nan: the run ends here, and {kept}\\. Lower"
+    with pytest.raises(UserError, match=sentence), Explained("sft", config):
+        raise NonFiniteError("the loss is nan")
+    goes_on = "goes on from step_000004" if step else "begins anew, for there is no checkpoint yet"
+    sentence = f"start the same command again, it {goes_on}"
+    with pytest.raises(UserError, match=sentence), Explained("sft", config):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 # ---- a full disk ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -9,7 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from forks import until
 
+import cluster
 from aligner_lib import cli, launcher
 from aligner_lib.config import compose
 from aligner_lib.errors import UserError
@@ -279,6 +282,59 @@ def test_runs_show_and_stop(inside, two_runs, capsys, tmp_path):
     assert (tmp_path / "runs/second/control/stop").exists()
     assert inside("stop", "first") == 2
     assert "finished" in capsys.readouterr().err
+
+
+def test_runs_tell_when_those_that_go_on_were_last_heard_of(inside, two_runs, capsys, tmp_path):
+    lost = tmp_path / "runs" / "lost"
+    lost.mkdir()
+    info = json.loads((tmp_path / "runs/second/run.json").read_text())
+    beat = {"time": time.time() - 7300, "step": 1}
+    (lost / "run.json").write_text(json.dumps(info | {"identity": "gone", "heartbeat": beat}))
+    assert inside("runs") == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert "heartbeat" in head
+    listed = {line.split()[0]: line for line in lines}
+    assert re.search(r" 1/2 +2 h ", listed["runs/lost"]) and "lost " in listed["runs/lost"]
+    assert re.search(r" 1/2 +\d+ s ", listed["runs/second"])
+    assert re.search(r" 1/2 +– ", listed["runs/first"])
+
+
+@pytest.fixture
+def submitted(tmp_path):
+    """A local job that has not written run.json, below runs/deep/er."""
+    run = tmp_path / "runs" / "deep" / "er"
+    code = "import time; print('loading the model', flush=True); time.sleep(600)"
+    job = cluster.submit([sys.executable, "-c", code], run)
+    yield job
+    if not job.state.final:
+        job.cancel()
+
+
+def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submitted, capsys):
+    until(lambda: "loading" in submitted.tail(), "the job's first line")
+    assert not (submitted.run / "run.json").exists()
+    for name in ("runs/deep/er", "deep/er", "er"):
+        assert inside("logs", name) == 0
+        assert capsys.readouterr().out == "loading the model\n"
+        assert inside("show", name) == 0
+        assert "waiting" in capsys.readouterr().out
+    assert inside("cancel", "er") == 0
+    assert capsys.readouterr().out == f"{submitted.run}: CANCELLED\n"
+    assert submitted.state == "CANCELLED"
+
+
+def test_a_log_is_followed_to_the_job_s_end(inside, tmp_path, capsys):
+    code = "import time; print('one', flush=True); time.sleep(1); print('two')"
+    cluster.submit([sys.executable, "-c", code], tmp_path / "runs" / "short")
+    assert inside("logs", "short", "-f") == 0
+    assert capsys.readouterr().out == "one\ntwo\n"
+
+
+def test_a_run_without_a_job_has_no_log(inside, two_runs, capsys):
+    assert inside("logs", "first") == 2
+    assert "a run that was started by hand has no job" in capsys.readouterr().err
+    assert inside("cancel", "none") == 2
+    assert "no run 'none'" in capsys.readouterr().err
 
 
 # ---- the house ------------------------------------------------------------------------------------------------------

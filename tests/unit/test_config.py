@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from aligner_lib import config as settings
+from aligner_lib.alarms import Thresholds
 from aligner_lib.config import SCHEMAS, compose, load, nearest, notices, profiles, save
 from aligner_lib.errors import ConfigError
 
@@ -335,3 +336,26 @@ def test_notices_tell_what_was_asked_for_without_an_effect():
         "save_nemo_on_train_end",
     ]
     assert notices(compose("sft")) == []
+
+
+# ---- alarms ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_limits_of_alarms_are_settings():
+    limits = settings.compose("ppo", ["exp_manager.alarms.kl=1"]).exp_manager.alarms
+    assert Thresholds(**limits) == Thresholds(kl=1.0)
+    assert Thresholds(**settings.compose("sft").exp_manager.alarms) == Thresholds()
+
+
+@pytest.mark.parametrize(
+    "override, words",
+    [
+        ("exp_manager.alarms.klo=1", "exp_manager.alarms.kl"),
+        ("exp_manager.alarms.kl=much", "takes float"),
+        ("exp_manager.alarms.kl=-1", "at least 0"),
+        ("exp_manager.alarms.kl=nan", "at least 0"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_told(override, words):
+    with pytest.raises(ConfigError, match=words):
+        settings.compose("ppo", [override])

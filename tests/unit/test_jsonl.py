@@ -147,6 +147,39 @@ def test_a_resumed_run_keeps_what_came_up_to_its_checkpoint(tmp_path_factory, nu
     assert path.read_bytes() == b"".join(line(number) for number in sorted(numbers) if number <= step)
 
 
+ODD = [b"no json\n", b"\0\0\0\n", b"[7]\n", b"{}\n", b'{"step": "x"}\n', b'{"a":' * 20_000 + b"\n", b"\xff\n"]
+
+
+@given(
+    st.lists(st.integers(0, 9).map(lambda n: [n]) | st.sampled_from(ODD).map(lambda b: [b]), max_size=12),
+    st.integers(-1, 10),
+)
+def test_lines_that_are_no_records_hinder_no_resume(tmp_path_factory, parts, step):
+    path = tmp_path_factory.mktemp("jsonl") / "records.jsonl"
+    numbers = iter(sorted(part for (part,) in parts if isinstance(part, int)))
+    lines = [part if isinstance(part, bytes) else line(next(numbers)) for (part,) in parts]
+    path.write_bytes(b"".join(lines))
+    kept = [text for text in lines if text not in ODD and json.loads(text)["step"] <= step]
+    between = lines[: len(lines) - lines[::-1].index(kept[-1])] if kept else []
+    odd = [text for text in between if text in ODD]
+    assert truncate_after(path, step) == len([text for text in odd if text.strip(b"\0\n")])
+    assert path.read_bytes() == b"".join(between)
+
+
+def test_a_record_behind_nuls_is_one(path):
+    path.write_bytes(b"\0\0" + line(1) + b"\0" + line(2))
+    assert truncate_after(path, 1) == 0
+    assert steps(JsonlReader(path).poll()) == [1]
+
+
+def test_deep_nesting_is_skipped(path):
+    """Two records, so that the quick way of reading is tried."""
+    path.write_bytes(line(1) + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n" + line(2))
+    reader = JsonlReader(path)
+    assert steps(reader.poll()) == [1, 2]
+    assert reader.skipped == 1
+
+
 def test_there_may_be_nothing_to_cut(path):
     truncate_after(path, 3)
     assert not path.exists()

@@ -1,15 +1,21 @@
 """Run folders: what a run says of itself, also when it could not say goodbye."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import pytest
 
+from aligner_lib.alarms import Thresholds
+from aligner_lib.errors import UserError
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import RunFolder, find_runs
+from cluster import processes
 
 
 def writer(path, **changes) -> RunWriter:
@@ -21,6 +27,11 @@ def ended_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
+
+
+def another_process() -> dict:
+    """A process that is not this one, as run.json names it."""
+    return {"pid": os.getppid(), "identity": processes.identity(os.getppid())}
 
 
 def change_info(path, **changes) -> None:
@@ -97,6 +108,25 @@ def test_a_run_whose_process_died_is_lost(tmp_path):
     assert RunFolder(tmp_path).is_over
 
 
+def test_a_later_process_with_the_pid_is_not_the_run(tmp_path):
+    """In a container every run may be pid 1."""
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", pid=os.getppid(), identity="an earlier process's")
+    assert RunFolder(tmp_path).status == "lost"
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        assert RunFolder(tmp_path).status == "running"
+
+
+@pytest.mark.parametrize("pid, status", [(os.getppid(), "running"), (None, "lost")])
+def test_a_run_of_before_identities_is_known_by_its_pid(tmp_path, pid, status):
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", pid=pid or ended_pid(), identity=None)
+    assert RunFolder(tmp_path).status == status
+
+
 def test_another_host_s_process_can_t_be_asked(tmp_path):
     with writer(tmp_path) as run:
         run.start(0, tensorboard=False)
@@ -107,8 +137,49 @@ def test_another_host_s_process_can_t_be_asked(tmp_path):
 def test_a_folder_in_use_is_refused(tmp_path):
     with writer(tmp_path) as run:
         run.start(0, tensorboard=False)
-    change_info(tmp_path, status="running", pid=os.getppid())
+    change_info(tmp_path, status="running", **another_process())
     with pytest.raises(FileExistsError, match=rf"still going \(pid {os.getppid()}\).*choose another folder"):
+        writer(tmp_path)
+
+
+def slurm(monkeypatch, job: str, attempt: int, host: str) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(attempt))
+    monkeypatch.setattr("platform.node", lambda: host)
+
+
+@pytest.mark.parametrize(
+    "job, attempt, host, taken_over",
+    [
+        ("7", 2, "node-b", True),
+        ("7", 1, "node-b", False),  # two tasks of one attempt
+        ("8", 2, "node-b", False),
+        ("7", 2, os.uname().nodename, False),  # its process lives: ask it
+    ],
+)
+def test_a_job_that_slurm_queued_again_takes_over_from_a_lost_node(
+    tmp_path, monkeypatch, job, attempt, host, taken_over
+):
+    """The heartbeat of the attempt before is seconds old."""
+    here = os.uname().nodename
+    slurm(monkeypatch, "7", 1, here if host == here else "node-a")
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", **another_process())
+    slurm(monkeypatch, job, attempt, host)
+    with nullcontext() if taken_over else pytest.raises(FileExistsError, match="still going"):
+        with writer(tmp_path) as run:
+            run.start(0, tensorboard=False)
+        assert RunFolder(tmp_path).info["slurm"] == {"job": job, "attempt": attempt}
+
+
+def test_outside_of_slurm_nobody_takes_over(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+    change_info(tmp_path, status="running", pid=1, host="node-a")
+    assert RunFolder(tmp_path).info["slurm"] == {}
+    with pytest.raises(FileExistsError):
         writer(tmp_path)
 
 
@@ -120,6 +191,27 @@ def test_the_heartbeat_goes_on_between_steps(tmp_path, monkeypatch):
         pause = threading.Event()
         assert any(
             RunFolder(tmp_path).info["heartbeat"]["time"] > before or pause.wait(0.01) for _ in range(1000)
+        )
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOSPC])
+def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path, monkeypatch, number):
+    write, refused, pause = Path.write_text, [], threading.Event()
+
+    def sometimes(path, text):
+        if threading.current_thread() is not threading.main_thread() and len(refused) < 3:
+            refused.append(path)
+            raise OSError(number, os.strerror(number))
+        return write(path, text)
+
+    monkeypatch.setattr("aligner_lib.run_writer.HEARTBEAT_SECONDS", 0.01)
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        monkeypatch.setattr(Path, "write_text", sometimes)
+        before = RunFolder(tmp_path).info["heartbeat"]["time"]
+        assert any(
+            (RunFolder(tmp_path).info["heartbeat"]["time"] > before and len(refused) == 3) or pause.wait(0.01)
+            for _ in range(1000)
         )
 
 
@@ -142,6 +234,16 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
     assert (again.info["created"], again.info["resumed"]) == (created, 1)
 
 
+def test_a_damaged_line_hinders_no_resume(tmp_path, capsys):
+    begun(tmp_path)
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('nonsense\n{"step": 4, "time": 0}\n{"step": 5, "time": 0}\n')
+    with writer(tmp_path) as run:
+        run.start(4, tensorboard=False)
+    assert [record["step"] for record in RunFolder(tmp_path).metrics()] == [1, 2, 3, 4]
+    assert "metrics.jsonl: lines that are no records are passed over (1)" in capsys.readouterr().err
+
+
 def test_a_stop_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, monkeypatch):
     """The scheduler's notice may come before the model is in memory; a job's own dispatch forgets old stops."""
     for folder, heard in ((tmp_path / "job" / "001", True), (tmp_path.parent / "other" / "job", False)):
@@ -160,6 +262,128 @@ def test_a_new_run_in_an_old_folder_starts_its_files_anew(tmp_path):
     assert len(RunFolder(tmp_path).metrics()) == 1
 
 
+@pytest.mark.parametrize("end", [None, RuntimeError("no")])
+def test_the_last_records_are_on_the_disk_when_the_run_has_ended(tmp_path, monkeypatch, end):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
+    with suppress(RuntimeError), writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        run.log(1, {"train/loss": 1.0})
+        if end:
+            raise end
+    assert {os.path.basename(path) for path in synced} >= {"metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"}
+
+
+# ---- alarms ---------------------------------------------------------------------------------------------------------
+
+
+def alarms(path) -> list[tuple[str, int]]:
+    return [(alarm["name"], alarm["step"]) for alarm in RunFolder(path).alarms()]
+
+
+def log_entropy(path, after: int, values: dict[int, float], **what) -> None:
+    with writer(path, **what) as run:
+        run.start(after, tensorboard=False)
+        for step, value in values.items():
+            run.log(step, {"train_rollouts/entropy": value})
+
+
+def test_a_collapse_against_the_start_before_a_resume_is_an_alarm(tmp_path):
+    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 2.0) | {7: 0.1})
+    log_entropy(tmp_path, 6, dict.fromkeys(range(7, 11), 0.1))
+    assert alarms(tmp_path) == [("entropy", 9)]
+
+
+def test_an_alarm_that_sounded_before_a_resume_is_not_written_again(tmp_path):
+    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 2.0) | dict.fromkeys(range(7, 12), 0.1))
+    log_entropy(tmp_path, 10, dict.fromkeys(range(11, 14), 0.1))
+    assert alarms(tmp_path) == [("entropy", 9)]
+    log_entropy(tmp_path, 8, dict.fromkeys(range(9, 12), 0.1))  # before it sounded
+    assert alarms(tmp_path) == [("entropy", 9)]
+
+
+def test_a_run_begun_anew_has_a_start_of_its_own(tmp_path):
+    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 2.0))
+    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 0.1))
+    assert alarms(tmp_path) == []
+
+
+def test_odd_records_before_a_resume_raise_nothing(tmp_path):
+    log_entropy(tmp_path, 0, {1: 2.0})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(
+            '{"step": 2, "train_rollouts/entropy": "x", "a": 1%s}\n{"step": 3, "b": null}\n' % ("0" * 400)
+        )
+    log_entropy(tmp_path, 3, {4: 2.0})
+    assert alarms(tmp_path) == []
+
+
+def test_the_limits_are_the_run_s(tmp_path):
+    values = dict.fromkeys(range(1, 7), 2.0) | dict.fromkeys(range(7, 12), 1.5)
+    log_entropy(tmp_path / "usual", 0, values)
+    log_entropy(tmp_path / "strict", 0, values, limits=Thresholds(entropy=0.8))
+    assert (alarms(tmp_path / "usual"), alarms(tmp_path / "strict")) == ([], [("entropy", 9)])
+
+
+# ---- what a run goes on with ----------------------------------------------------------------------------------------
+
+
+def begun(path, **what) -> None:
+    with writer(path, **what) as run:
+        run.start(0, tensorboard=False)
+        for step in (1, 2, 3):
+            run.log(step, {"train/loss": 1.0})
+        run.finish("stopped", "as asked")
+
+
+@pytest.mark.parametrize(
+    "hashes, named",
+    [
+        ({"model": "m2", "train.jsonl": "t"}, "(model)"),
+        ({"model": "m", "train.jsonl": "t2"}, "(train.jsonl)"),
+        ({"model": "m", "more.jsonl": "t"}, "(train.jsonl, more.jsonl)"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_inputs(tmp_path, hashes, named):
+    begun(tmp_path, hashes={"model": "m", "train.jsonl": "t"})
+    files = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+    for _ in range(2):  # a refusal must not make the next attempt pass
+        with pytest.raises(UserError) as error, writer(tmp_path, hashes=hashes) as run:
+            run.start(2, tensorboard=False)
+        for words in (str(tmp_path), named, "another run folder", "exp_manager.resume_if_exists=False"):
+            assert words in str(error.value)
+    assert files == {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+    with writer(tmp_path, hashes=hashes) as run:
+        run.start(0, tensorboard=False)  # anew it may
+    assert RunFolder(tmp_path).info["hashes"] == hashes
+
+
+def test_a_run_that_never_said_its_inputs_goes_on(tmp_path):
+    begun(tmp_path, hashes={})
+    with writer(tmp_path, hashes={"model": "m"}) as run:
+        run.start(3, tensorboard=False)
+    assert RunFolder(tmp_path).info["resumed"] == 1
+
+
+def test_settings_that_changed_are_told_in_a_line(tmp_path, capsys):
+    begun(tmp_path, config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "profile": "smoke"})
+    with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "profile": None}) as run:
+        run.start(3, tensorboard=False)
+    told = "goes on with other settings than before: model.optim.lr 0.1 → 0.2, profile smoke → None"
+    assert capsys.readouterr().err == f"{told}\n"
+    assert RunFolder(tmp_path).info["message"] == told
+
+
+def test_settings_that_stayed_are_not_told(tmp_path, capsys):
+    begun(tmp_path)
+    with writer(tmp_path) as run:
+        run.start(3, tensorboard=False)
+    assert capsys.readouterr().err == ""
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
+
+
 def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -167,6 +391,7 @@ def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypat
     with pytest.raises(RuntimeError, match="the first error"), writer(tmp_path) as run:
         run.start(0, tensorboard=False)
         monkeypatch.setattr("pathlib.Path.write_text", full)
+        monkeypatch.setattr(os, "fsync", full)
         raise RuntimeError("the first error")
     assert (
         json.loads((tmp_path / "run.json").read_text())["status"] == "running"
@@ -221,6 +446,44 @@ def test_a_checkpoint_written_again_takes_the_old_one_s_place(tmp_path):
     checkpoint(run, 2, content="old")
     checkpoint(run, 2, content="new")
     assert (run.folder.latest_checkpoint() / "weights").read_text() == "new"
+
+
+def weights(checkpoint) -> str:
+    return (checkpoint / "weights").read_text()
+
+
+def test_a_run_begun_anew_sets_the_old_checkpoints_aside(tmp_path, capsys):
+    """Else its first ones went at once, and the next stage got the old weights."""
+    for step in (12, 24):
+        checkpoint(writer(tmp_path), step, keep=2, content="old")
+    for attempt in (1, 2):
+        with writer(tmp_path) as run:
+            run.start(0, tensorboard=False)
+            for step in (6, 12):
+                checkpoint(run, step, content=f"new {attempt}")
+                assert weights(run.folder.latest_checkpoint()) == f"new {attempt}"
+        assert [path.name for path in run.folder.checkpoints()] == ["step_000012"]
+    assert [path.name for path in sorted((tmp_path / "checkpoints-old-1").iterdir())] == [
+        "step_000012",
+        "step_000024",
+    ]
+    assert weights(tmp_path / "checkpoints-old-2" / "step_000012") == "new 1"
+    assert f"(step_000012) are now in {tmp_path / 'checkpoints-old-2'}" in capsys.readouterr().err
+
+
+def test_a_resumed_run_keeps_its_checkpoints(tmp_path):
+    for step in (12, 24):
+        checkpoint(writer(tmp_path), step, keep=2)
+    with writer(tmp_path) as run:
+        run.start(24, tensorboard=False)
+    assert [path.name for path in run.folder.checkpoints()] == ["step_000012", "step_000024"]
+
+
+def test_the_checkpoint_just_written_stays(tmp_path):
+    run = writer(tmp_path)
+    checkpoint(run, 24)
+    checkpoint(run, 6)
+    assert "step_000006" in [path.name for path in run.folder.checkpoints()]
 
 
 # ---- finding runs ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,11 +100,52 @@ def test_metrics_logged_now_and_then_keep_their_rows(tmp_path):
     ]
 
 
+HUGE = "1" + "0" * 400
+NO_PLACE = [f'{{"step": {step}, "time": 1, "a": 9}}' for step in ("NaN", "-Infinity", 10**20, HUGE, "3.5")]
+NO_PLACE += [
+    f'{{"step": 2, "time": {time}, "a": 9}}' for time in ("NaN", "Infinity", "1e308", "-" + HUGE, "true")
+]
+
+
+@pytest.mark.parametrize("odd", NO_PLACE)
+def test_a_record_without_a_place_on_the_axes_is_skipped_and_counted(tmp_path, odd):
+    (tmp_path / "metrics.jsonl").write_text(line(1, a=1.0) + odd + "\n" + line(3, a=3.0))
+    series = series_of(tmp_path)
+    assert (list(series.steps), series.skipped) == ([1, 3], 1)
+    assert [series.axis(name).tolist() for name in ("step", "time")] == [[1.0, 3.0], [0.0, 2.0]]
+    assert series.column("a")[1].tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_an_integer_beyond_every_float_is_infinite(tmp_path, sign):
+    odd = f'{{"step": 2, "time": 1002, "a": {sign}{HUGE}, "b": {10**20}}}\n'
+    (tmp_path / "metrics.jsonl").write_text(line(1, a=1) + odd + line(3, a=3))
+    series = series_of(tmp_path)
+    assert list(series.steps) == [1, 2, 3]
+    assert series.column("a")[1].tolist() == [1.0, 3.0]
+    assert series.not_finite == {"a": [2]}
+    assert series.column("b")[1].tolist() == [1e20]
+
+
+anything = st.sampled_from(
+    ["NaN", "Infinity", "-Infinity", HUGE, f"-{HUGE}", "1e400", str(10**20), "true", "null"]
+)
+numbers = anything | st.integers(-5, 50).map(str) | st.floats().map(json.dumps)
+odd_records = st.builds('{{"step": {}, "time": {}, "a": {}}}\n'.format, numbers, numbers, numbers)
 pieces = st.one_of(
     st.integers(1, 50).map(lambda step: line(step, a=step / 2).encode()),
+    odd_records.map(str.encode),
     st.binary(max_size=20),
     st.sampled_from(
-        [b"\n", b"\0", b'{"step": 1', b"NaN\n", b'{"step": 3, "time": 1, "a": NaN}\n', b"[" * 3000 + b"\n"]
+        [
+            b"\n",
+            b"\0",
+            b'{"step": 1',
+            b"NaN\n",
+            b'{"step": 3, "time": 1, "a": NaN}\n',
+            b"[" * 3000 + b"\n",
+            b'{"a":' * 20_000 + b"\n",
+        ]
     ),
 )
 
@@ -124,7 +166,9 @@ def test_any_bytes_read_in_any_portions_give_the_records_of_their_lines(tmp_path
     assert len(found) == len(expected_records(data))
     series = Series(RunFolder(path.parent))
     series.poll()
-    assert all(math.isfinite(value) for value in series.column("a")[1])
+    for values in (series.column("a")[1], *map(series.axis, ("step", "time", "tokens"))):
+        assert all(map(math.isfinite, values))
+    assert len(series.table(["a"], 0, 99)) == len(series) <= len(found)
 
 
 def expected_records(data: bytes) -> list[dict]:
