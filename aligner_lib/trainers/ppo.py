@@ -231,8 +231,7 @@ class PPOTrainer:
         if bound is not None and kl > bound:
             raise KLBoundError(
                 f"at step {step} the KL to the reference is {kl:.3f} nats a token, beyond trainer.ppo.max_init_policy_kl="
-                f"{bound}: raise trainer.ppo.initial_policy_kl_penalty or lower model.optim.lr, and start from the last "
-                "checkpoint"
+                f"{bound}: raise trainer.ppo.initial_policy_kl_penalty or lower model.optim.lr"
             )
 
     def _report(

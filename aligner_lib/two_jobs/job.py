@@ -40,10 +40,10 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         end_leftovers(folder.path)
         check_port(host, settings.port)  # said before anything is loaded
     join_processes(config)
-    from aligner_lib.assemble import serving
     from aligner_lib.megatron import parallel
     from aligner_lib.trainers.loop import stop_signals
     from aligner_lib.two_jobs.server import Desk, serve
+    from aligner_lib.two_jobs.serving import serving
 
     say = say_on_first()
     prepared, ended = serving(kind, config), None

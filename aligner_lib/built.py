@@ -1,0 +1,104 @@
+"""Engines, policies and critics, as settings describe them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.critic import InProcessCritic, RewardModelAlone
+from aligner_lib.inputs import Say, response_length
+from aligner_lib.megatron.cpu import HAS_CUDA
+from aligner_lib.megatron.engine import Engine
+from aligner_lib.megatron.generate import Sampling
+from aligner_lib.megatron.model import Numerics
+from aligner_lib.policy import Policy
+from aligner_lib.reward_scale import RewardScale
+from aligner_lib.tokenizer import Tokenizer
+
+
+def trainable(
+    architecture: Architecture, config: DictConfig, clip: float, start: Path, offload: bool = False
+) -> Engine:
+    """offload: whether Adam's moments wait on the CPU while nothing is trained."""
+    optim = config.model.optim
+    settings = {
+        "lr": optim.lr,
+        "weight_decay": optim.weight_decay,
+        "betas": list(optim.betas),
+        "eps": optim.eps,
+    }
+    engine = engine_of(architecture, config, start, optim=settings, clip=clip)
+    engine.offloads_adam = offload
+    return engine
+
+
+def engine_of(architecture: Architecture, config: DictConfig, start: Path, **training) -> Engine:
+    """An engine with the weights of `start`; without `training` it only computes."""
+    model = config.model
+    numerics = Numerics(
+        bf16=HAS_CUDA and str(config.trainer.precision).startswith("bf16"),
+        recompute_granularity=model.activations_checkpoint_granularity,
+        recompute_method=model.activations_checkpoint_method,
+        recompute_num_layers=model.activations_checkpoint_num_layers,
+    )
+    engine = Engine(architecture, numerics, **training)
+    engine.load(start)
+    return engine
+
+
+def policy_of(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
+    forward = config.model.ppo.logprob_forward_micro_batch_size or config.model.micro_batch_size
+    return Policy(engine, tokenizer, sampling_of(config), forward_micro_batch_size=forward)
+
+
+def in_process_critic(
+    critic: DictConfig, start: Path, kind: type[InProcessCritic] = InProcessCritic
+) -> InProcessCritic:
+    clip, offload = critic.trainer.ppo.gradient_clip_val, critic.model.offload_adam_states
+    return kind(
+        engine=trainable(scalar_architecture(start), critic, clip, start, offload),
+        scale=RewardScale.load(start),
+        loss_clip=critic.model.loss_clip_val,
+        micro_batch_size=critic.model.micro_batch_size,
+        inference_micro_batch_size=critic.trainer.ppo.inference_micro_batch_size,
+    )
+
+
+def reward_model_alone(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModelAlone:
+    return RewardModelAlone(
+        engine=engine_of(scalar_architecture(start), config, start),
+        scale=RewardScale.load(start),
+        inference_micro_batch_size=micro_batch_size,
+    )
+
+
+def scalar_architecture(start: Path) -> Architecture:
+    return replace(Architecture.load(start), head="scalar")
+
+
+def sampling_of(config: DictConfig) -> Sampling:
+    params, lengths = config.model.ppo.sampling_params, config.model.ppo.length_params
+    return Sampling(
+        max_length=response_length(config),
+        min_length=lengths.min_length,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        greedy=params.use_greedy,
+        end_strings=tuple(params.end_strings),
+    )
+
+
+def warn_of_sampling(sampling: Sampling, say: Say) -> None:
+    if sampling.temperature != 1.0:
+        say(
+            f"temperature is {sampling.temperature}: the log-probabilities that PPO compares are scaled by it, too"
+        )
+    if sampling.top_k or sampling.top_p != 1.0:
+        say(
+            f"top_k={sampling.top_k}, top_p={sampling.top_p}: responses come from a cut distribution, which the "
+            "log-probabilities that PPO compares don't know of; prefer top_k=0, top_p=1 in training"
+        )

@@ -1,0 +1,87 @@
+"""What a job starts from, as its settings name it: model folders, data files, and what of them is used.
+
+Data is read and checked before any model is built, so that a mistake in a path costs seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig
+
+from aligner_lib.datasets import Dropped, load_prompts
+from aligner_lib.errors import UserError
+from aligner_lib.models import model_hash, resolve
+from aligner_lib.models.hash import file_hash
+from aligner_lib.tokenizer import Tokenizer
+
+Say = Callable[[str], None]
+
+
+def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer, say: Say) -> list:
+    room = config.model.encoder_seq_length - response_length(config)
+    return told(say, split, load_prompts(files_of_split(config, split), tokenizer, room))
+
+
+def response_length(config: DictConfig) -> int:
+    return config.model.ppo.length_params.max_length or config.model.encoder_seq_length // 2
+
+
+def files_of_split(config: DictConfig, split: str) -> list[Path]:
+    key = f"model.data.data_prefix.{split}"
+    return files_of(config.model.data.data_prefix.get(split), key)
+
+
+def files_of(value, key: str) -> list[Path]:
+    required(value, key)
+    files = list(value) if isinstance(value, list | ListConfig) else [value]
+    return [Path(file).expanduser() for file in files]
+
+
+def told(say: Say, split: str, loaded: tuple[list, Dropped]) -> list:
+    samples, dropped = loaded
+    say(f"{split.removesuffix('_ds')}: {len(samples)} samples")
+    for line in dropped.lines():
+        say(f"{split.removesuffix('_ds')}: {line}")
+    return samples
+
+
+def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
+    return samples if loop.limit_val_batches < 0 else samples[: loop.limit_val_batches * batch_size]
+
+
+def steps_of(loop: DictConfig, samples: int, batch_size: int) -> int:
+    by_epochs = max(loop.max_epochs * samples // batch_size, 1)
+    return by_epochs if loop.max_steps < 0 else loop.max_steps
+
+
+def hashes_of(start: Path, *files) -> dict[str, str]:
+    flat = [file for value in files for file in (value if isinstance(value, list | ListConfig) else [value])]
+    return {"model": model_hash(start)} | {Path(f).name: file_hash(Path(f).expanduser()) for f in flat}
+
+
+# ---- model folders --------------------------------------------------------------------------------------------------
+
+
+def pretrained_folder(config: DictConfig) -> Path:
+    return model_folder(
+        config.pretrained_checkpoint.restore_from_path, "pretrained_checkpoint.restore_from_path"
+    )
+
+
+def reward_model_folder(critic: DictConfig) -> Path:
+    """The reward model's folder, which the critic begins as."""
+    return model_folder(
+        critic.pretrained_checkpoint.restore_from_path, "critic.pretrained_checkpoint.restore_from_path"
+    )
+
+
+def model_folder(path: str | None, key: str) -> Path:
+    return resolve(required(path, key))
+
+
+def required(value, key: str):
+    if not value:
+        raise UserError(f"{key} is not set: give it as {key}=…")
+    return value

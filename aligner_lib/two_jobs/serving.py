@@ -1,0 +1,57 @@
+"""What PPO's servers serve, from their settings: the critic's job and the reward model's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from omegaconf import DictConfig, OmegaConf
+
+from aligner_lib.architecture import Architecture
+from aligner_lib.built import in_process_critic, reward_model_alone
+from aligner_lib.critic import CriticAlone, InProcessCritic
+from aligner_lib.inputs import model_folder, pretrained_folder
+from aligner_lib.models import model_hash
+from aligner_lib.two_jobs.worker import Worker
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a server's job serves, ready but for its model: `make` builds this rank's part."""
+
+    make: Callable[[], Worker]
+    vocab_size: int
+    hashes: dict[str, str]
+    about: dict  # what an actor has to know of it
+
+
+def serving(kind: str, config: DictConfig) -> Serving:
+    """`critic`: critic and reward model (or the critic alone); `reward_server`: a reward model alone."""
+    parts = {"critic": critic_server, "reward_server": reward_server}
+    return parts[kind](config)
+
+
+def critic_server(config: DictConfig) -> Serving:
+    start = pretrained_folder(config)
+    combined = config.trainer.ppo.combine_rm_and_critic_server
+
+    def make():
+        kind = InProcessCritic if combined else CriticAlone
+        return Worker(in_process_critic(config, start, kind), start)
+
+    about = {
+        "optim": OmegaConf.to_container(config.model.optim),
+        "gives": ["values"] + ["rewards"] * combined,
+    }
+    return Serving(make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, about)
+
+
+def reward_server(config: DictConfig) -> Serving:
+    start = model_folder(config.rm_model_file, "rm_model_file")
+
+    def make():
+        return Worker(reward_model_alone(config, start, config.inference.micro_batch_size), start)
+
+    return Serving(
+        make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, {"gives": ["rewards"]}
+    )
