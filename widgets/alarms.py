@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from aligner_lib.alarms import BASELINE, METRICS, RECENT, Alarm, Thresholds, active, stale
 from widgets.series import Series
 
@@ -11,12 +13,15 @@ LOOK_BACK = 2000
 class Alarms:
     """The alarms of one run, each with the step since which it holds."""
 
-    def __init__(self, run, series: Series, limits: Thresholds):
-        self.run, self.series, self.limits = run, series, limits
+    def __init__(self, run, series: Series, limits: Thresholds | None):
+        """limits: the reader's; None: those that the run itself was given."""
+        self.run, self.series, self._own = run, series, limits
+        self.limits = limits or Thresholds()
         self._since: dict[str, int] = {}
 
     def now(self) -> list[dict]:
         """[{name, title, where, meaning, knob}] of the alarms that hold."""
+        self.limits = self._own or limits_of(self.run)
         alarms = self._alarms()
         self._since = {alarm.name: self._since.get(alarm.name) or self._began(alarm) for alarm in alarms}
         return [
@@ -59,3 +64,11 @@ class Alarms:
         if self.run.status == "running" and count:
             alarms.append(stale(self.run.heartbeat_age, self.series.steps[-1], self.limits))
         return [alarm for alarm in alarms if alarm is not None]
+
+
+def limits_of(run) -> Thresholds:
+    """The limits in a run's settings, exp_manager.alarms; the defaults before it has begun."""
+    given = run.info.get("config", {}).get("exp_manager", {}).get("alarms", {})
+    return Thresholds(
+        **{limit.name: given[limit.name] for limit in fields(Thresholds) if limit.name in given}
+    )

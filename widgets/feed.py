@@ -46,7 +46,7 @@ class Feed:
         self.axis = axis
         self.version = 0
         self.limits = limits or Thresholds()
-        self._run_alarms = [Alarms(run, one, self.limits) for run, one in zip(runs, self.series)]
+        self._run_alarms = [Alarms(run, one, limits) for run, one in zip(runs, self.series)]
         self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
         self._generations = [one.generation for one in self.series]
         self._head: dict = {}

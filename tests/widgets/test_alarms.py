@@ -129,3 +129,19 @@ def test_a_monitor_that_comes_late_says_since_when(gaming):
         began |= {alarm.name: f"since step {alarm.step}" for alarm in watch.check(record)}
     shown = {alarm["name"]: alarm["where"] for alarm in Alarms(run, series, Thresholds()).now()}
     assert shown and shown == {name: began[name] for name in shown}
+
+
+def test_a_monitor_takes_the_limits_that_the_run_was_given(tmp_path):
+    from aligner_lib.run_writer import RunWriter
+
+    config = {"exp_manager": {"alarms": {"kl": 0.5, "a_later_version_s": 1.0}}}
+    with RunWriter(tmp_path, kind="ppo", config=config, seed=0, hashes={}, max_steps=9) as writer:
+        writer.start(0, tensorboard=False)
+        for record in records(4, rollouts__init_policy_kl=0.4):
+            writer.log(record["step"], {name: record[name] for name in HEALTHY})
+        writer.finish("finished")
+    run = RunFolder(tmp_path)
+    series = Series(run)
+    series.poll()
+    assert Alarms(run, series, None).now() == []
+    assert [alarm["name"] for alarm in Alarms(run, series, Thresholds(kl=0.3)).now()] == ["kl"]
