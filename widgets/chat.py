@@ -9,13 +9,14 @@ import anywidget
 import traitlets
 
 from widgets import frontend
+from widgets.tables import Table, Tabled
 from widgets.wire import finite
 
 Answer = Callable[[str], str]
 Score = Callable[[str, str], float]
 
 
-class Chat(anywidget.AnyWidget):
+class Chat(Tabled, anywidget.AnyWidget):
     """Ask several models the same thing and read their answers side by side.
 
     models: name → function of a prompt that gives the response.
@@ -73,5 +74,18 @@ class Chat(anywidget.AnyWidget):
         elif content.get("kind") == "clear" and not self.busy:
             self.turns = []
 
+    def table(self) -> Table:
+        columns = ["prompt"] + [column for name in self.names for column in (name, "reward")]
+        rows = [
+            [turn["prompt"]] + [cell for answer in turn["answers"] for cell in _cells(answer)]
+            for turn in self.turns
+        ]
+        return Table(repr(self), columns, rows)
+
     def __repr__(self) -> str:
         return f"Chat with {', '.join(self.names)}: {len(self.turns)} turns"
+
+
+def _cells(answer: dict | None) -> list:
+    """Text and reward of an answer; of one that is still being thought of, nothing."""
+    return [answer["error"] or answer["text"], answer["reward"]] if answer else ["", None]

@@ -8,6 +8,7 @@ from widgets import frontend, waiting
 from widgets.paged import Paged, of_query, window
 from widgets.rollouts import Rollouts
 from widgets.series import as_run
+from widgets.tables import Table, table_of
 
 PAGE = 8
 POLL_SECONDS = 1.0
@@ -98,6 +99,9 @@ class Completions(Paged):
         if index is None or source.records[index] is record:
             return None
         return {key: source.records[index].get(key) for key in ("step", "response", "reward")}
+
+    def table(self) -> Table:
+        return table_of(self.page["rows"], f"{self.run.name}, step {self.page['step']}: {self.caption}")
 
     def _follow(self) -> None:
         waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)

@@ -7,10 +7,11 @@ import threading
 import anywidget
 import traitlets
 
+from widgets.tables import Tabled
 from widgets.wire import finite
 
 
-class Paged(anywidget.AnyWidget):
+class Paged(Tabled, anywidget.AnyWidget):
     """`query` says what the reader wants to see, `page` is the answer. Both are state: a reloaded page has them."""
 
     query = traitlets.Dict().tag(sync=True)
@@ -33,6 +34,12 @@ class Paged(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.page.get('total', 0)} of {self.page.get('all', 0)}"
+
+    @property
+    def caption(self) -> str:
+        """What of all the table holds."""
+        start, rows = self.page["start"], self.page["rows"]
+        return f"{start + 1} to {start + len(rows)} of {self.page['total']}" if rows else "none"
 
 
 def of_query(query: dict, name: str, default, allowed=None):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from widgets import frontend
 from widgets.paged import Paged, of_query, window
+from widgets.tables import Table
 
 PAGE = 5
 SORTS = {
@@ -65,6 +66,12 @@ class Pairs(Paged):
             "size": PAGE,
             "rows": rows,
         }
+
+    def table(self) -> Table:
+        scored = ["reward_chosen", "reward_rejected", "margin"] if self.page["scored"] else []
+        columns = ["prompt", "chosen", "rejected"] + scored
+        rows = [[pair.get(column) for column in columns] for pair in self.page["rows"]]
+        return Table(f"Pairs {self.caption}", [column.replace("_", " ") for column in columns], rows)
 
 
 def read_pairs(path) -> list[dict]:

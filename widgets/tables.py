@@ -43,6 +43,17 @@ class Table:
         return "\n".join(lines)
 
 
+class Tabled:
+    """A widget with a table of what it shows, where no widget can: a report, GitHub, an executed notebook."""
+
+    def table(self) -> Table:
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, **kwargs):
+        data, metadata = super()._repr_mimebundle_(**kwargs)
+        return data | {"text/html": self.table()._repr_html_()}, metadata
+
+
 def show_completions(
     run, *, step: int | None = None, n: int = 6, sort: str = "", split: str = "", most_characters: int = 600
 ) -> Table:
@@ -55,6 +66,10 @@ def show_completions(
     records = sorted(records, key=_order(sort))[:n]
     name = _name(run)
     caption = f"{name}, step {records[0]['step']}" if records else f"{name}: no completions"
+    return table_of(records, caption, most_characters)
+
+
+def table_of(records: list[dict], caption: str, most_characters: int = 600) -> Table:
     rows = [
         [_short(r["prompt"], most_characters), _short(r["response"], most_characters), *_numbers(r)]
         for r in records

@@ -72,5 +72,5 @@ def test_generation_makes_room_too(starts, events, monkeypatch):
     engine.offloads_adam = True
     events.clear()
     tokenizer = type("Tokenizer", (), {"eos_id": 1, "pad_id": 0, "decode": str})
-    policy.Policy(engine, tokenizer, None, forward_micro_batch_size=2).rollout([], [], 2)
+    policy.Policy(engine, tokenizer, None, forward_micro_batch_size=2).rollout([], [])
     assert events == ["to the CPU", "generate"]

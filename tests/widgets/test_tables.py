@@ -2,7 +2,7 @@
 
 import pytest
 
-from widgets import compare_completions, show_completions
+from widgets import Chat, Completions, Pairs, compare_completions, show_completions
 
 
 def test_markup_is_text(healthy):
@@ -31,3 +31,32 @@ def test_a_step_without_completions(healthy):
 def test_an_unknown_order(healthy):
     with pytest.raises(ValueError, match="completions sort by reward, worst, kl, length"):
         show_completions(healthy, sort="size")
+
+
+# ---- widgets where no widget shows ----------------------------------------------------------------------------------
+
+
+def html_of(widget) -> str:
+    return widget._repr_mimebundle_()[0]["text/html"]
+
+
+def test_pairs_leave_a_table_of_their_page():
+    pair = {"prompt": "Why <b>?", "chosen": "Since.", "rejected": "No."}
+    plain, scored = html_of(Pairs([pair] * 7)), html_of(Pairs([pair], [(1.5, 0.25)]))
+    assert "Pairs 1 to 5 of 7" in plain and plain.count("Why &lt;b&gt;?") == 5 and "margin" not in plain
+    assert all(number in scored for number in ("1.500", "0.250", "1.250"))
+    assert "Pairs none" in html_of(Pairs([]))
+
+
+def test_completions_leave_a_table_of_their_page(healthy):
+    widget = Completions(healthy)
+    widget.close()
+    html = widget.table()._repr_html_()
+    assert "healthy, step" in html and "&lt;script&gt;window.stolen" in html
+
+
+def test_a_chat_leaves_what_was_said():
+    chat = Chat({"kind": lambda prompt: prompt + "!", "broken": lambda prompt: 1 / 0}, lambda *_: 0.5)
+    chat.ask("Well")
+    assert chat.table().rows == [["Well", "Well!", 0.5, "ZeroDivisionError: division by zero", None]]
+    assert "Well!" in html_of(chat)
