@@ -104,7 +104,7 @@ def test_a_critic_of_another_run_is_refused(jobs, rewound):
     with pytest.raises(AssertionError):
         run_actor(jobs, "ends", stranger, trainer__ppo__max_steps=7, **KEEP)
     assert (
-        "it has no checkpoint after 8 train steps (there are: none)"
+        "it has no checkpoint after 4 train steps (there are: none)"
         in jobs.run_folder("ends").info["message"]
     )
     stranger.until_it_ended()

@@ -47,7 +47,7 @@ class FakePolicy:
         self.events = events
         self.engine = SimpleNamespace(train_step=self.train_step)
 
-    def rollout(self, prompts, seeds, micro_batch_size):
+    def rollout(self, prompts, seeds):
         self.events.append("generate")
         size = len(prompts)
         return Rollouts(
@@ -81,7 +81,6 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
         micro_batch_size=2,
         rollout_micro_batch_size=2,
         val_rollout_micro_batch_size=2,
-        num_val_samples=2,
         initial_policy_kl_penalty=0.1,
         use_absolute_kl=False,
         discount_factor=1.0,
