@@ -93,7 +93,9 @@ def check(resources=None, shared: Path | str = ".", probe: bool = True) -> list[
             Finding(f"resources {name}", True, f"{share.nodes} nodes, {share.gpus} GPUs")
         ]
     if probe:
-        findings += _probe(Path(shared).absolute(), next(iter(wanted.values())))
+        shares = list(wanted.values())
+        for share in [one for i, one in enumerate(shares) if one not in shares[:i]]:
+            findings += _probe(Path(shared).absolute(), share)
     return findings
 
 
@@ -133,7 +135,7 @@ def _accounting() -> Finding:
 
 
 def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
-    """A job of one task: can a compute node write here, and run this Python with this project?"""
+    """A job of one task, set up as the share's jobs are: can its node write here, and run Python with this project?"""
     token = shared / f".aligner-check-{uuid.uuid4().hex[:8]}"
     try:
         shared.mkdir(parents=True, exist_ok=True)
@@ -166,13 +168,15 @@ def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
 
 
 def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
-    """Run a line of bash on one node. Raises TimeoutExpired when none is free in time."""
-    options = [
-        f"--{key}={getattr(share, key)}" for key in ("partition", "account", "qos") if getattr(share, key)
-    ]
-    words = ["srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=aligner-check", "--quiet", *options]
+    """Run a line of bash on one of the share's nodes, in its container. Raises TimeoutExpired when none is free."""
+    from cluster.sbatch import container_words
+
+    keys = ("partition", "account", "qos", "constraint")
+    options = [f"--{key}={getattr(share, key)}" for key in keys if getattr(share, key)]
+    words = ["srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=aligner-check", "--quiet"]
+    srun = shlex.join([*words, *options, *container_words(share), "bash", "-c", line])
     return subprocess.run(
-        [*words, "bash", "-c", line],
+        ["bash", "-c", "\n".join([*share.setup, f"exec {srun}"])],
         env=environment.job_environment(),
         cwd="/",  # so that a module on the node is not found by accident
         capture_output=True,

@@ -71,8 +71,12 @@ def srun_words(resources: Resources, folder: Path, component: str, index: int, h
     if resources.cpus_per_task:  # since Slurm 22.05 a step does not take this from its job
         words.append(f"--cpus-per-task={resources.cpus_per_task}")
     words += ["--open-mode=append", f"--output={record.log_path(folder, component, '%t')}"]
-    if resources.container_image:
-        words.append(f"--container-image={resources.container_image}")
+    return words + container_words(resources)
+
+
+def container_words(resources: Resources) -> list[str]:
+    """pyxis' options of srun."""
+    words = [f"--container-image={resources.container_image}"] if resources.container_image else []
     if resources.container_mounts:
         words.append(f"--container-mounts={','.join(resources.container_mounts)}")
     return words

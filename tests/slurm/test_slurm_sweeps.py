@@ -1,5 +1,7 @@
 """Array jobs, and the check."""
 
+import sys
+
 from processes_help import until
 from runs_help import last_step, losses, trainer, unbroken_losses
 
@@ -78,6 +80,17 @@ def test_the_check_tries_the_python_of_the_nodes(slurm, tmp_path):
     (python,) = [finding for finding in findings if finding.what == "Python there"]
     assert not python.ok
     assert "/no/such/python" in python.detail and "shared file system" in python.detail
+
+
+def test_the_check_sets_a_node_up_as_a_job_does_for_every_component(slurm, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$LOADED" = cuda ] || exit 3\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    ready = Resources(python=str(python), setup=("export LOADED=cuda",))
+    findings = check({"critic": ready, "actor": Resources(python=str(python))}, tmp_path)
+    there = [finding for finding in findings if finding.what == "Python there"]
+    assert [finding.ok for finding in there] == [True, False]
+    assert "exit code 3" in there[1].detail
 
 
 def test_the_check_tries_the_folder(slurm, tmp_path):
