@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from aligner_lib.alarms import Thresholds
-from aligner_lib.config import notices
+from aligner_lib.config import notices, save
 from aligner_lib.errors import UserError
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import RunFolder, step_of
@@ -68,7 +68,8 @@ def open_run(
     return RunWriter(
         config.exp_manager.explicit_log_dir,
         kind=kind,
-        config=OmegaConf.to_container(config) | {"profile": profile},
+        config=save(config),
+        profile=profile,
         seed=config.model.seed,
         hashes=hashes,
         max_steps=max_steps,

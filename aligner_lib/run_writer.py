@@ -44,6 +44,7 @@ class RunWriter:
         seed: int,
         hashes: dict[str, str],
         max_steps: int,
+        profile: str | None = None,
         limits: Thresholds | None = None,
     ):
         self.folder = RunFolder(path)
@@ -63,6 +64,7 @@ class RunWriter:
             "status": "running",
             "message": "",
             "config": config,
+            "profile": profile,
             "seed": seed,
             "versions": _versions(),
             "git_commit": _git_commit(),

@@ -187,7 +187,7 @@ class Workspace:
         run = self.run(name)
         if run.latest_checkpoint() is None:
             return False
-        profile = run.info.get("config", {}).get("profile")
+        profile = run.info.get("profile")
         if profile not in (None, self.profile):
             raise UserError(
                 f"{run.path} is a run of the profile {profile}, and this is {self.profile}: give this one a folder of its "

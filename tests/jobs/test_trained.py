@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from aligner_lib.architecture import Architecture
+from aligner_lib.config import load
 from aligner_lib.datasets import load_pairs, load_prompts
 from aligner_lib.models import resolve
 from aligner_lib.records import Rollouts, TokenBatch, pad_rows
@@ -211,7 +212,8 @@ def test_the_run_folder_says_what_was_run(kind, request):
     info = run.info
     assert (info["status"], info["kind"], info["seed"]) == ("finished", kind, 1234)
     assert info["heartbeat"]["step"] == info["max_steps"] == run.metrics()[-1]["step"]
-    assert info["config"]["trainer"][kind]["save_interval"] == 2
+    assert load(kind, info["config"]).trainer[kind].save_interval == 2
+    assert info["profile"] == "smoke"
     assert "model" in info["hashes"]
     assert any(name.endswith(".jsonl") for name in info["hashes"])
     assert [path.name for path in run.checkpoints()] == [f"step_{info['max_steps']:06d}"]

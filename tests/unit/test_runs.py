@@ -366,10 +366,10 @@ def test_a_run_that_never_said_its_inputs_goes_on(tmp_path):
 
 
 def test_settings_that_changed_are_told_in_a_line(tmp_path, capsys):
-    begun(tmp_path, config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "profile": "smoke"})
-    with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "profile": None}) as run:
+    begun(tmp_path, config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"})
+    with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}) as run:
         run.start(3, tensorboard=False)
-    told = "goes on with other settings than before: model.optim.lr 0.1 → 0.2, profile smoke → None"
+    told = "goes on with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"
     assert capsys.readouterr().err == f"{told}\n"
     assert RunFolder(tmp_path).info["message"] == told
 

@@ -55,7 +55,7 @@ def test_another_data_set_is_formatted_anew(tmp_path, capsys):
 def test_another_profile_s_run_is_not_taken_for_this_one_s(tmp_path):
     run = tmp_path / "runs" / "sft"
     (run / "checkpoints" / "step_000001").mkdir(parents=True)
-    (run / "run.json").write_text('{"config": {"profile": "smoke"}}')
+    (run / "run.json").write_text('{"profile": "smoke"}')
     assert Workspace(tmp_path, "smoke").policy() == run
     with pytest.raises(UserError, match=r"runs/sft is a run of the profile smoke, and this is laptop: give"):
         Workspace(tmp_path, "laptop").policy()
