@@ -83,7 +83,8 @@ class Chat(Tabled, anywidget.AnyWidget):
         return Table(repr(self), columns, rows)
 
     def __repr__(self) -> str:
-        return f"Chat with {', '.join(self.names)}: {len(self.turns)} turns"
+        turns = f"{len(self.turns)} turn{'' if len(self.turns) == 1 else 's'}"
+        return f"Chat with {', '.join(self.names)}: {turns}"
 
 
 def _cells(answer: dict | None) -> list:

@@ -68,10 +68,9 @@ class Pairs(Paged):
         }
 
     def table(self) -> Table:
-        scored = ["reward_chosen", "reward_rejected", "margin"] if self.page["scored"] else []
-        columns = ["prompt", "chosen", "rejected"] + scored
+        columns = ["prompt", "chosen", "rejected"] + ["margin"] * self.page["scored"]
         rows = [[pair.get(column) for column in columns] for pair in self.page["rows"]]
-        return Table(f"Pairs {self.caption}", [column.replace("_", " ") for column in columns], rows)
+        return Table(f"Pairs {self.caption}", columns, rows)
 
 
 def read_pairs(path) -> list[dict]:

@@ -12,7 +12,7 @@ STYLE = """<style>
 .lab-table caption {text-align: left; padding: 4px 8px; opacity: .75}
 .lab-table th {text-align: left; font-weight: 600; padding: 4px 8px; border-bottom: 1px solid #8888}
 .lab-table td {text-align: left; vertical-align: top; padding: 6px 8px; border-bottom: 1px solid #8883}
-.lab-table .lab-text {white-space: pre-wrap; overflow-wrap: anywhere; min-width: 14em}
+.lab-table .lab-text {white-space: pre-wrap; overflow-wrap: anywhere; min-width: 10em}
 .lab-table .lab-number {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
 </style>"""
 ORDERS: dict[str, Callable] = {
