@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from aligner_lib.tokenizer import Tokenizer
@@ -42,6 +42,7 @@ class Dropped:
 class SFTSample:
     tokens: list[int]  # input, output, stop token
     answer_start: int  # index of the output's first token
+    others: tuple[tuple[int, int], ...] = ()  # [from, to) of what is not the assistant's after that
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -66,13 +67,19 @@ class PromptSample:
 
 
 def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tuple[list[SFTSample], Dropped]:
-    """Samples of {"input", "output"} lines, in the template `{input} {output}` and a stop token.
+    """Samples of {"input", "output"} lines, in the template `{input} {output}` and a stop token; or of conversations.
 
     Too long ones lose the end of their input, never of their output; where the output alone is too long, or
     empty, the sample is dropped. max_length: tokens.
+
+    A conversation has its turns in `messages` (role, content) or, as NeMo-Aligner's chat data, in `conversations` (from,
+    value) with an optional `system`. It becomes `User: …`, `Assistant: …` with empty lines between, as HH's do. Every
+    turn of the assistant's is learnt, and the stop token after the last; one that is too long is dropped.
     """
 
     def make(record: dict) -> SFTSample | str:
+        if "messages" in record or "conversations" in record:
+            return _conversation(_turns(record), tokenizer, max_length)
         prompt, answer = _text(record, "input"), _text(record, "output")
         if not answer.strip():
             return "empty output"
@@ -86,6 +93,43 @@ def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tu
         return SFTSample(prompt_ids + answer_ids, len(prompt_ids))
 
     return _load(files, make)
+
+
+ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assistant", "gpt": "Assistant"}
+
+
+def _turns(record: dict) -> list[tuple[str, str]]:
+    """A conversation's (role, text) pairs, roles as in ROLES' values."""
+    key, role, text = (
+        ("messages", "role", "content") if "messages" in record else ("conversations", "from", "value")
+    )
+    turns = record[key]
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        raise ValueError(f"{key!r} is no list of turns")
+    opening = [("System", _text(record, "system"))] if record.get("system") else []
+    named = [(_text(turn, role), _text(turn, text)) for turn in turns]
+    if unknown := [name for name, _ in named if name.lower() not in ROLES]:
+        raise ValueError(f"a turn is from {unknown[0]!r}; it may be from {', '.join(ROLES)}")
+    return opening + [(ROLES[name.lower()], text) for name, text in named]
+
+
+def _conversation(turns: list[tuple[str, str]], tokenizer: Tokenizer, max_length: int) -> SFTSample | str:
+    if not turns or turns[-1][0] != "Assistant":
+        return "the last turn is not the assistant's"
+    if any(role == "Assistant" and not text.strip() for role, text in turns):
+        return "an empty answer"
+    tokens: list[int] = []
+    answers: list[tuple[int, int]] = []
+    for i, (role, text) in enumerate(turns):
+        tokens += tokenizer.encode(("\n\n" if i else "") + f"{role}:")
+        start = len(tokens)
+        tokens += tokenizer.encode(f" {text.strip()}")
+        if role == "Assistant":
+            answers.append((start, len(tokens)))
+    tokens.append(tokenizer.eos_id)
+    if len(tokens) > max_length:
+        return f"longer than {max_length} tokens (encoder_seq_length)"
+    return SFTSample(tokens, answers[0][0], tuple((end, start) for (_, end), (start, _) in pairwise(answers)))
 
 
 def load_pairs(

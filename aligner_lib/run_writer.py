@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
 import platform
@@ -23,6 +24,8 @@ from aligner_lib.runs import RunFolder, step_name, step_of
 from cluster import processes
 
 HEARTBEAT_SECONDS = 2.0
+TABLES = {"train": "table/train_rollouts", "validation": "table/val_rollouts"}  # split → TensorBoard's name
+TABLE_ROWS = 8
 CHANGES_TOLD = 8  # of the settings, by name
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
@@ -158,8 +161,12 @@ class RunWriter:
                 self._tensorboard.add_scalar(name, value, step, walltime=now)
 
     def log_rollouts(self, records: list[dict]) -> None:
+        """Append one split's records of one step; TensorBoard gets the first few as a table."""
         for record in records:
             self._rollouts.append(record)
+        name = TABLES.get(records[0].get("split")) if records else None
+        if self._tensorboard is not None and name is not None:
+            self._tensorboard.add_text(name, _as_table(records[:TABLE_ROWS]), records[0]["step"])
 
     def requests(self, controls: tuple[str, ...]) -> control.Requests:
         """What the files in control/ ask for; what can't be done is left out and said in run.json's `message`."""
@@ -309,6 +316,14 @@ def _git_commit() -> str:
         ["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True
     )
     return result.stdout.strip()
+
+
+def _as_table(records: list[dict]) -> str:
+    """Markdown; what a model wrote stays one cell."""
+    columns = ("step", "prompt", "response", "reward")
+    cells = [[html.escape(str(record[column])) for column in columns] for record in records]
+    lines = [" | ".join(cell.replace("|", "&#124;").replace("\n", "<br>") for cell in row) for row in cells]
+    return "\n".join([" | ".join(columns), " | ".join("---" for _ in columns), *lines])
 
 
 def _tensorboard_writer(folder: Path, step: int):

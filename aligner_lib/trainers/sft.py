@@ -85,6 +85,10 @@ class SFTTrainer:
         starts = torch.tensor([sample.answer_start if self.answer_only_loss else 1 for sample in samples])
         columns = torch.arange(tokens.shape[1] - 1)
         mask = (columns >= starts[:, None] - 1) & (columns < lengths[:, None] - 1)
+        if self.answer_only_loss:
+            for row, sample in enumerate(samples):
+                for start, end in sample.others:
+                    mask[row, start - 1 : end - 1] = False
         return AnswerBatch(tokens, lengths, mask)
 
 

@@ -233,3 +233,15 @@ def test_tensorboard_has_every_metric(kind, request):
     steps, values = run.series(metric)
     assert [step for step, _ in shown] == steps
     assert [value for _, value in shown] == pytest.approx(values, rel=1e-6)
+
+
+def test_tensorboard_has_a_table_of_rollouts(ppo):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(ppo.path / "tensorboard"), {"tensors": 0})
+    events.Reload()
+    assert [event.step for event in events.Tensors("table/train_rollouts/text_summary")] == list(range(1, 9))
+    last = events.Tensors("table/val_rollouts/text_summary")[-1]
+    head, _, *rows = last.tensor_proto.string_val[0].decode().split("\n")
+    assert head == "step | prompt | response | reward"
+    assert len(rows) == 4 and all(row.count(" | ") == 3 and row.startswith("8 | User: ") for row in rows)

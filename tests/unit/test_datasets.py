@@ -1,6 +1,7 @@
 """Formatted files as token ids: what is learnt from, what is left out, and how that is told."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -171,3 +172,65 @@ def test_several_files_are_one_data_set(jsonl, tokenizer):
     samples, dropped = load_prompts(files, tokenizer, 20)
     assert [sample.text for sample in samples] == ["one", "two"]
     assert dropped.total == 2
+
+
+# ---- conversations --------------------------------------------------------------------------------------------------
+
+TURNS = [
+    ("system", "Be kind."),
+    ("user", "Hi?"),
+    ("assistant", "Hello."),
+    ("user", "Well?"),
+    ("assistant", "Yes."),
+]
+MESSAGES = {"messages": [{"role": role, "content": text} for role, text in TURNS]}
+NEMO = {
+    "system": "Be kind.",
+    "mask": "User",
+    "conversations": [{"from": role.title(), "value": text} for role, text in TURNS[1:]],
+}
+
+
+@pytest.mark.parametrize("record", [MESSAGES, NEMO], ids=["messages", "conversations"])
+def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokenizer, record):
+    pytest.importorskip("torch")
+    from aligner_lib.trainers.sft import SFTTrainer
+
+    (sample,), dropped = load_sft([jsonl(record)], tokenizer, 64)
+    assert dropped.lines() == []
+    text = "System: Be kind.\n\nUser: Hi?\n\nAssistant: Hello.\n\nUser: Well?\n\nAssistant: Yes."
+    assert tokenizer.decode(sample.tokens) == text and sample.tokens[-1] == tokenizer.eos_id
+
+    def learnt(answer_only_loss: bool) -> list[int]:
+        trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=answer_only_loss)
+        batch = SFTTrainer._collate(trainer, [sample])
+        return batch.tokens[0, 1:][batch.mask[0]].tolist()  # column i predicts token i + 1
+
+    assert learnt(True) == [
+        *tokenizer.encode(" Hello."),
+        *tokenizer.encode(" Yes."),
+        tokenizer.eos_id,
+    ]
+    assert learnt(False) == sample.tokens[1:]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"messages": MESSAGES["messages"][:-1]}, "the last turn is not the assistant's"),
+        ({"messages": []}, "the last turn is not the assistant's"),
+        ({"messages": "hi"}, "'messages' is no list of turns"),
+        (
+            {"messages": [{"role": "tool", "content": "7"}]},
+            "a turn is from 'tool'; it may be from system, user",
+        ),
+        ({"messages": [{"role": "assistant", "content": " "}]}, "an empty answer"),
+        ({"conversations": [{"from": "User"}]}, "no key 'value'"),
+        ({"messages": [{"role": "assistant", "content": LONG}]}, "longer than 64 tokens"),
+    ],
+)
+def test_a_conversation_that_can_t_be_learnt_from_is_counted(jsonl, tokenizer, record, reason):
+    samples, dropped = load_sft([jsonl(GOOD, record)], tokenizer, 64)
+    assert len(samples) == 1
+    (line,) = dropped.lines()
+    assert line.startswith(f"1 of 2 samples left out: {reason}")
