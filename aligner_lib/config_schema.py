@@ -115,7 +115,7 @@ class PretrainedCheckpoint:
 @dataclass
 class SFTDataset:
     file_path: Any = (
-        None  # a .jsonl file with input and output (or conversations: see docs), or a list of them
+        None  # a .jsonl file with input and output or conversations, or a list of them
     )
     micro_batch_size: int = 1
     global_batch_size: int = 128
