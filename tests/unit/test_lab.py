@@ -33,7 +33,7 @@ class Clone:
         self.root = folder / "a clone"
         self.root.mkdir()
         shutil.copy(ROOT / "lab", self.root / "lab")
-        for name in ("pyproject.toml", "requirements.lock", "requirements-bench.lock"):
+        for name in ("pyproject.toml", "setup.py", "requirements.lock", "requirements-bench.lock"):
             (self.root / name).write_text(f"# {name}\n")
         self.calls_file, tools = folder / "calls", folder / "tools"
         tools.mkdir()
@@ -96,7 +96,7 @@ def test_a_second_start_runs_no_installer_and_adds_little(clone):
     assert min(seconds) < 0.3
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "setup.py", "requirements.lock"])
 def test_a_change_of_what_is_asked_for_installs_again(clone, name):
     clone.lab("runs")
     clone.installs()

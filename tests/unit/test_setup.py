@@ -1,9 +1,12 @@
 """pyproject.toml, the locks and environment.yml say the same, and hold what the project needs."""
 
+import importlib.metadata
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 MACHINES = [
     {"python_version": python, "python_full_version": f"{python}.5", "sys_platform": system, "platform_machine": machine,
      "platform_system": "Linux" if system == "linux" else "Darwin", "implementation_name": "cpython",
@@ -45,9 +49,8 @@ def locked(name: str, machine: dict) -> dict[str, str]:
     return pins
 
 
-def direct(extra: str | None = None) -> list[Requirement]:
-    lines = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
-    return [Requirement(line) for line in lines]
+def direct(group: str = "lab") -> list[Requirement]:
+    return [Requirement(line) for line in PYPROJECT["dependency-groups"][group]]
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m['sys_platform']}-{m['python_version']}")
@@ -58,7 +61,7 @@ def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(ext
         more = locked(f"requirements-{extra}.lock", machine)
         assert not pins.keys() & more.keys(), "an extra's lock holds only what it adds"
         pins |= more
-    for requirement in direct(extra):
+    for requirement in direct(extra or "lab"):
         if requirement.marker is None or requirement.marker.evaluate(machine):
             version = pins.get(canonicalize_name(requirement.name))
             assert version is not None, f"{requirement} is not in the lock: ./lab lock"
@@ -97,32 +100,38 @@ def test_conda_installs_the_same_lock():
     environment = OmegaConf.to_container(OmegaConf.load(ROOT / "environment.yml"))
     python, pip, packages = environment["dependencies"]
     assert pip == "pip"
-    assert packages == {"pip": ["-r requirements.lock"]}
+    assert packages == {"pip": ["-e ."]}
     assert Requirement(PROJECT["name"] + PROJECT["requires-python"]).specifier.contains(
         python.removeprefix("python=")
     )
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/setup.md"])
-def test_the_pages_install_the_lock_and_then_the_project_without_asking_again(page):
-    blocks = "".join(re.findall(r"^```\w*\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL))
-    assert "mamba env create -f environment.yml" in blocks
-    assert "pip install --require-hashes -r requirements.lock" in blocks
-    editable = [line for line in blocks.splitlines() if re.search(r"-e \.$", line)]
-    assert set(editable) == {"pip install --no-deps --no-build-isolation -e ."}
-    assert editable[0] in (ROOT / "environment.yml").read_text()
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m['sys_platform']}-{m['python_version']}")
+def test_an_editable_install_asks_for_the_locks_pins(machine):
+    def asked(extra: str) -> dict[str, str]:
+        """Of the metadata that pip sees: `name==version ; marker`, with `extra == "…"` in the marker."""
+        pins = {}
+        for line in installed.requires:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate(machine | {"extra": extra}):
+                pins[canonicalize_name(requirement.name)] = str(requirement.specifier).removeprefix("==")
+        return pins
+
+    [installed] = Distribution.discover(name=PROJECT["name"], path=[sysconfig.get_path("purelib")])
+    base = locked("requirements.lock", machine)
+    assert asked("") == base
+    for extra in ("bench", "gpu"):
+        assert asked(extra) == base | locked(f"requirements-{extra}.lock", machine)
 
 
 def test_the_build_without_isolation_finds_its_setuptools_in_the_lock():
-    [build] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    [build] = PYPROJECT["build-system"]["requires"]
     requirement = Requirement(build)
     for machine in MACHINES:
         assert requirement.specifier.contains(locked("requirements.lock", machine)[requirement.name])
 
 
 def test_the_interpreter_that_runs_this_has_the_locked_versions():
-    import importlib.metadata
-
     here = {"python_version": f"{sys.version_info[0]}.{sys.version_info[1]}", "sys_platform": sys.platform}
     pins = locked("requirements.lock", next(m for m in MACHINES if here.items() <= m.items()))
     for requirement in direct():
