@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 
 from aligner_lib.megatron import cpu
+from aligner_lib.megatron.kernels import rotate
 
 cpu.prepare()
 
 from megatron.core.inference.contexts import StaticInferenceContext
-from megatron.core.models.common.embeddings.rope_utils import apply_rotary_pos_emb
 from megatron.core.transformer.attention import SelfAttention
 from megatron.core.transformer.identity_op import IdentityOp
 
@@ -82,13 +82,18 @@ class FusedSelfAttention(SelfAttention):
         """
         packing = packed_seq_params
         query, key, value = self.get_query_key_value_tensors(hidden_states)[:3]  # [S, B, N or G, D]
+        if rotary_pos_emb is not None:
+            angles = rotary_pos_emb[0] if isinstance(rotary_pos_emb, tuple) else rotary_pos_emb
+            angles = angles[..., : query.shape[-1] // 2]  # [columns, 1, 1, D/2]; the other half is the same
+            if packing is not None:
+                angles = angles.index_select(0, packing.columns)
+            else:
+                start = inference_context.sequence_len_offset if inference_context else 0
+                angles = angles[start : start + query.shape[0]]
+            cos, sin = angles.cos().to(query.dtype), angles.sin().to(query.dtype)
+            query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         if packing is not None:
             query, key, value = (packing.unpack(x[:, 0]).transpose(0, 1) for x in (query, key, value))
-        start = inference_context.sequence_len_offset if inference_context else 0
-        if rotary_pos_emb is not None:
-            frequencies = rotary_pos_emb[0] if isinstance(rotary_pos_emb, tuple) else rotary_pos_emb
-            frequencies = frequencies[start : start + query.shape[0]]
-            query, key = (apply_rotary_pos_emb(x, frequencies, config=self.config) for x in (query, key))
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))  # [B, N or G, S, D]
         if inference_context is None:
             context = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)

@@ -14,6 +14,8 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
+from aligner_lib.megatron.kernels import RMSNorm, swiglu
+
 HAS_CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda") if HAS_CUDA else torch.device("cpu")
 
@@ -52,11 +54,19 @@ def prepare() -> None:
     try:
         import megatron.core.tensor_parallel.layers as layers
         import megatron.core.tensor_parallel.random as rng
+        from megatron.core.distributed import param_and_grad_buffer as gradients
         from megatron.core.models.gpt import gpt_model  # noqa: F401  (imported here, while torch.compile is inert)
+        from megatron.core.transformer import mlp, torch_norm
     finally:
         torch.compile = compile_later
     for linear in (layers.ColumnParallelLinear, layers.RowParallelLinear):
         linear._forward_impl = _quick_with_few_rows(linear._forward_impl)
+    layers.fused_weight_gradient_mlp_cuda = _WeightGradients
+    layers._grad_accum_fusion_available = True
+    mlp.bias_swiglu_impl = _bias_swiglu
+    torch_norm.WrappedTorchNorm.__new__ = _rms_norm
+    for name in ("dist_reduce_scatter_func", "dist_all_gather_func"):
+        setattr(gradients, name, _unless_alone(getattr(gradients, name)))
     rng._CUDA_RNG_STATE_TRACKER = _OneRandomState()
     rng._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
 
@@ -109,6 +119,40 @@ class _OneRandomState:
 
     def reset(self):
         pass
+
+
+class _WeightGradients:
+    """Megatron's CUDA extension of that name: a linear layer's weight gradient, added to the sum as it is computed."""
+
+    @staticmethod
+    def wgrad_gemm_accum_fp32(input, grad_output, main_grad):
+        main_grad.addmm_(grad_output.t(), input)
+
+
+def _bias_swiglu(x, bias, *_):
+    assert bias is None, "no model here has biases"
+    return swiglu(x)
+
+
+def _rms_norm(cls, config, hidden_size, eps=1e-5, **_):
+    assert config.normalization == "RMSNorm", config.normalization
+    return RMSNorm(hidden_size, eps)
+
+
+def _unless_alone(collective):
+    """Sharing over one rank is nothing to do, and gloo must not do it.
+
+    Its thread would copy the tensor on OpenMP threads of its own. With more of these than processors, OpenMP's idle
+    threads sleep instead of spinning, for the rest of the process, and each small operation waits until they are up:
+    that made training a third slower.
+    """
+
+    def collect(output, input, *args, group, **kwargs):
+        if group.size() > 1:
+            return collective(output, input, *args, group=group, **kwargs)
+        assert output.data_ptr() == input.data_ptr(), "one rank's part is the whole, in place"
+
+    return collect
 
 
 def _quick_with_few_rows(forward):

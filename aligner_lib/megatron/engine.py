@@ -59,7 +59,7 @@ class Engine:
         self, architecture: Architecture, numerics: Numerics, optim: dict | None = None, clip: float = 1.0
     ):
         """optim: keys lr, weight_decay, betas, eps. clip: largest gradient norm, 0 for none."""
-        self.module: Transformer = build_model(architecture, numerics)
+        self.module: Transformer = build_model(architecture, numerics, trains=optim is not None)
         self.optimizer = None
         self.steps = 0  # optimiser steps taken
         self.offloads_adam = False  # whether `rest` puts Adam's moments on the CPU

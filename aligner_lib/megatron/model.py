@@ -106,14 +106,17 @@ class Transformer(GPTModel):
         return _scalar_sharded_state_dict(self, prefix, metadata)
 
 
-def build_model(architecture: Architecture, numerics: Numerics) -> Transformer:
+def build_model(architecture: Architecture, numerics: Numerics, trains: bool = False) -> Transformer:
     """A model on this process's part of the layout, with random weights.
+
+    trains: it goes into Megatron's DistributedDataParallel, to whose buffers linear layers then add their gradients
+    as they compute them; such a model has no backward pass of its own. On CUDA that would need an extension.
 
     Raises ValueError when the layout does not divide the architecture.
     """
     _check_layout(architecture)
     with cpu.as_cuda():
-        model = Transformer(architecture, numerics, _transformer_config(architecture, numerics))
+        model = Transformer(architecture, numerics, _transformer_config(architecture, numerics, trains))
     return model.to(device=cpu.DEVICE, dtype=numerics.dtype)
 
 
@@ -132,7 +135,7 @@ def _layer_spec():
     return spec
 
 
-def _transformer_config(architecture: Architecture, numerics: Numerics) -> TransformerConfig:
+def _transformer_config(architecture: Architecture, numerics: Numerics, trains: bool) -> TransformerConfig:
     return TransformerConfig(
         num_layers=architecture.num_layers,
         hidden_size=architecture.hidden_size,
@@ -156,10 +159,10 @@ def _transformer_config(architecture: Architecture, numerics: Numerics) -> Trans
         params_dtype=numerics.dtype,
         use_cpu_initialization=not cpu.HAS_CUDA,
         masked_softmax_fusion=False,
-        bias_activation_fusion=False,
+        bias_activation_fusion=True,
         bias_dropout_fusion=False,
         apply_rope_fusion=False,
-        gradient_accumulation_fusion=False,
+        gradient_accumulation_fusion=trains and not cpu.HAS_CUDA,
         calculate_per_token_loss=True,
         recompute_granularity=numerics.recompute_granularity,
         recompute_method=numerics.recompute_method,

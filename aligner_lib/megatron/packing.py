@@ -23,6 +23,7 @@ class Packing(PackedSeqParams):
         super().__init__(max_seqlen_q=width, max_seqlen_kv=width)
         real = torch.arange(width, device=lengths.device) < lengths[:, None]
         self.places = real.flatten().nonzero().squeeze(1)  # int64 [T] in the flattened rows
+        self.columns = self.places % width  # int64 [T]: each token's position in its row
         self.shape = real.shape
 
     def pack(self, rows: Tensor) -> Tensor:

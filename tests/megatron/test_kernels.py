@@ -1,0 +1,90 @@
+"""The written-out gradients against finite differences, and the values against torch's own functions and by hand."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck
+
+from aligner_lib.megatron import cpu
+from aligner_lib.megatron.kernels import RMSNorm, rotate, swiglu
+
+pytestmark = pytest.mark.megatron
+
+
+def randn(*shape, **options):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)), **options)
+
+
+def doubles(*shape):
+    return randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def test_rms_norm_by_hand():
+    norm = RMSNorm(2, eps=0.0)
+    norm.weight.data = torch.tensor([1.0, 10.0])
+    # mean square of (1, 7) is 25
+    assert torch.equal(norm(torch.tensor([[1.0, 7.0]])), torch.tensor([[0.2, 14.0]]))
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (3, 2, 8), (8,)])
+def test_rms_norm_is_torchs(shape):
+    norm, torchs = RMSNorm(8, eps=1e-5), torch.nn.RMSNorm(8, eps=1e-5)
+    norm.weight.data = torchs.weight.data = randn(8)
+    ours, theirs = (randn(*shape).requires_grad_() for _ in range(2))
+    for module, x in [(norm, ours), (torchs, theirs)]:
+        module(x).square().sum().backward()
+    torch.testing.assert_close(norm(ours), torchs(theirs), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(norm.weight.grad, torchs.weight.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_rms_norm_of_a_zero_row_is_zero_and_its_gradient_finite():
+    x = torch.zeros(1, 4, requires_grad=True)
+    RMSNorm(4, eps=1e-5)(x).sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_gradients_against_finite_differences():
+    norm = RMSNorm(6, eps=1e-3).double()
+    assert gradcheck(
+        lambda x, weight: torch.func.functional_call(norm, {"weight": weight}, x),
+        (doubles(3, 2, 6), doubles(6)),
+    )
+    assert gradcheck(swiglu, (doubles(4, 1, 6),))
+    angles = doubles(4, 1, 3).detach()
+    assert gradcheck(lambda x: rotate(x, angles.cos(), angles.sin()), (doubles(4, 2, 6),))
+
+
+def test_swiglu_is_silu_of_the_gate_times_up():
+    x = randn(5, 1, 12)
+    gate, up = x.chunk(2, dim=-1)
+    assert torch.equal(swiglu(x), F.silu(gate) * up)
+
+
+def test_rotate_turns_each_pair_by_its_angle():
+    angles = torch.tensor([0.0, torch.pi / 2])  # D = 4: pairs (0, 2) and (1, 3)
+    turned = rotate(torch.tensor([1.0, 2.0, 3.0, 4.0]), angles.cos(), angles.sin())
+    torch.testing.assert_close(turned, torch.tensor([1.0, -4.0, 3.0, 2.0]))
+
+
+def test_rotate_takes_heads_that_are_views():
+    heads = randn(5, 2, 3, 8).transpose(1, 2)
+    angles = randn(5, 1, 1, 4)
+    assert torch.equal(
+        rotate(heads, angles.cos(), angles.sin()), rotate(heads.contiguous(), angles.cos(), angles.sin())
+    )
+
+
+class Group:
+    def __init__(self, size):
+        self.size = lambda: size
+
+
+def test_a_group_of_one_rank_calls_no_collective():
+    calls = []
+    collect = cpu._unless_alone(lambda output, input, **_: calls.append(output))
+    whole = torch.arange(4.0)
+    collect(whole.view(4), whole, group=Group(1))
+    assert calls == [] and torch.equal(whole, torch.arange(4.0))
+    collect(whole[:2], whole, group=Group(2))
+    assert len(calls) == 1
