@@ -114,9 +114,7 @@ class PretrainedCheckpoint:
 
 @dataclass
 class SFTDataset:
-    file_path: Any = (
-        None  # a .jsonl file with input and output or conversations, or a list of them
-    )
+    file_path: Any = None  # a .jsonl file with input and output or conversations, or a list of them
     micro_batch_size: int = 1
     global_batch_size: int = 128
     max_seq_length: int | None = None  # None: model.encoder_seq_length

@@ -95,7 +95,9 @@ score = scoring(lab.reward_model())
 pairs = Pairs(lab.preference_data() / "test_comparisons.jsonl").pairs[:24]
 scores = [tuple(score(pair["prompt"], pair[side]) for side in ("chosen", "rejected")) for pair in pairs]
 wrong = sum(chosen <= rejected for chosen, rejected in scores)
-print(f"{wrong} of {len(pairs)} pairs the wrong way round, smallest margin {min(c - r for c, r in scores):+.2f}")
+print(
+    f"{wrong} of {len(pairs)} pairs the wrong way round, smallest margin {min(c - r for c, r in scores):+.2f}"
+)
 Pairs(pairs, scores)
 
 # %%
