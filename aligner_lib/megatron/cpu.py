@@ -14,7 +14,7 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
-from aligner_lib.megatron.kernels import RMSNorm, swiglu
+from aligner_lib.megatron.kernels import RMSNorm, embedding, swiglu
 
 HAS_CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda") if HAS_CUDA else torch.device("cpu")
@@ -63,6 +63,7 @@ def prepare() -> None:
         linear._forward_impl = _quick_with_few_rows(linear._forward_impl)
     layers.fused_weight_gradient_mlp_cuda = _WeightGradients
     layers._grad_accum_fusion_available = True
+    layers.F = _Embeddings
     mlp.bias_swiglu_impl = _bias_swiglu
     torch_norm.WrappedTorchNorm.__new__ = _rms_norm
     for name in ("dist_reduce_scatter_func", "dist_all_gather_func"):
@@ -126,7 +127,13 @@ class _WeightGradients:
 
     @staticmethod
     def wgrad_gemm_accum_fp32(input, grad_output, main_grad):
-        main_grad.addmm_(grad_output.t(), input)
+        main_grad.addmm_(grad_output.t().to(main_grad.dtype), input.to(main_grad.dtype))
+
+
+class _Embeddings:
+    """All that Megatron's layers take of torch.nn.functional."""
+
+    embedding = staticmethod(embedding)
 
 
 def _bias_swiglu(x, bias, *_):

@@ -1,7 +1,7 @@
-"""Small functions of a layer with their gradients written out, for the fewest passes over memory.
+"""Small functions of a model with their gradients written out, for the fewest passes over memory.
 
-On a CPU a layer's time beside its matrix products goes into reading and writing activations, and what autograd derives
-of these three reads and writes about twice as much as it must.
+On a CPU the time beside the matrix products goes into reading and writing, and what autograd derives of these functions
+reads and writes at least twice as much as it must.
 """
 
 from __future__ import annotations
@@ -92,3 +92,29 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     torch.mul(first, cos, out=turned_first).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=turned_second).addcmul_(first, sin)
     return turned
+
+
+def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+    """Rows of a table: ids int64 [...], weight [V, H] → [..., H].
+
+    Where Megatron keeps a sum of gradients (`main_grad`), each token's is added to its row: a gradient of the table's
+    own would be as large as the vocabulary, at every micro batch.
+    """
+    if getattr(weight, "main_grad", None) is None:
+        return F.embedding(ids, weight)
+    return _Embedding.apply(ids, weight)
+
+
+class _Embedding(Function):
+    @staticmethod
+    def forward(ctx, ids, weight):
+        ctx.save_for_backward(ids)
+        ctx.weight = weight
+        return F.embedding(ids, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        [ids], total = ctx.saved_tensors, ctx.weight.main_grad
+        total.index_add_(0, ids.flatten(), grad.flatten(0, -2).to(total.dtype))
+        return None, None

@@ -56,6 +56,11 @@ class Transformer(GPTModel):
             position_embedding_type="rope",
             rotary_base=architecture.rotary_base,
         )
+        if config.gradient_accumulation_fusion and self.share_embeddings_and_output_weights:
+            tied = self.shared_embedding_or_output_weight()  # None on a stage between the first and the last
+            if tied is not None:
+                # Megatron asks for a gradient of zeros to add the embedding's to; ours adds its own, row by row
+                tied.zero_out_wgrad = False
         if architecture.head == "scalar" and self.post_process:
             self.output_layer = None
             self.value_head = nn.Linear(architecture.hidden_size, 1, dtype=numerics.dtype, device=cpu.DEVICE)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from aligner_lib.megatron import cpu
-from aligner_lib.megatron.kernels import RMSNorm, rotate, swiglu
+from aligner_lib.megatron.kernels import RMSNorm, embedding, rotate, swiglu
 
 pytestmark = pytest.mark.megatron
 
@@ -73,6 +73,17 @@ def test_rotate_takes_heads_that_are_views():
     assert torch.equal(
         rotate(heads, angles.cos(), angles.sin()), rotate(heads.contiguous(), angles.cos(), angles.sin())
     )
+
+
+def test_an_embeddings_gradient_goes_to_the_rows_that_were_taken():
+    table, ids = randn(6, 2), torch.tensor([[1, 4], [1, 0]])
+    plain, summed = (table.clone().requires_grad_() for _ in range(2))
+    summed.main_grad = torch.ones(6, 2)  # of the micro batches before
+    for weight in (plain, summed):
+        embedding(ids, weight).square().sum().backward()
+    assert summed.grad is None
+    torch.testing.assert_close(summed.main_grad, 1 + plain.grad)
+    assert torch.equal(summed.main_grad[[2, 3, 5]], torch.ones(3, 2))
 
 
 class Group:
