@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from aligner_lib.errors import UserError
@@ -15,14 +16,19 @@ STATUS_COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "
 
 
 def list_runs(root: Path) -> None:
-    """Print one line a run: where it is, what it is, how far it came, when it was last heard of and when it began."""
-    found = find_runs(root)
-    if not found:
+    """Print one line a run: where it is, what it is, how far it came, when it was last heard of and when it began.
+
+    First come the runs that wait for their job's start, with what keeps it waiting.
+    """
+    waiting, found = _waiting(root), find_runs(root)
+    if not waiting + found:
         raise UserError(f"no runs in {root}/; `aligner tutorial`, `sft`, `rm` and `ppo` make them")
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("run", "kind", "status", "step", "heartbeat", "began"):
         justify = "right" if column in ("step", "heartbeat") else "left"
         table.add_column(column, justify=justify, overflow="fold")
+    for run in waiting:
+        table.add_row(str(run.path), "–", _job_status(run), "–", "–", "–")
     for run in found:
         info = run.info
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("created", 0)))
@@ -70,22 +76,30 @@ def find_run(name: str, root: Path) -> RunFolder:
         if (path / "run.json").exists() or (path / "job" / "job.json").exists():
             return RunFolder(path)
     found = find_runs(root)
-    for candidate in (*found, *_submitted(root)):
+    for candidate in (*found, *_waiting(root)):
         if candidate.name == name:
             return candidate
     known = ", ".join(str(run.path.relative_to(root)) for run in found[:5]) or "none"
     raise UserError(f"no run {name!r}: it is no run folder, and the newest in {root}/ are: {known}")
 
 
-def _submitted(root: Path) -> list[RunFolder]:
-    """Runs with a job, which may still wait in a queue and have no run.json."""
-    found = [path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/job/job.json")]
-    return [RunFolder(path.parents[1]) for path in found]
+def _waiting(root: Path) -> list[RunFolder]:
+    """Runs that have a job and no run.json yet: it waits in a queue, has just begun, or ended before it could write."""
+    found = [path.parents[1] for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/job/job.json")]
+    return [RunFolder(path) for path in sorted(found) if not (path / "run.json").exists()]
 
 
 def _status(run: RunFolder) -> str:
     status = run.status
     return f"[{STATUS_COLOURS.get(status, 'white')}]{status}[/]"
+
+
+def _job_status(run: RunFolder) -> str:
+    """What the scheduler says of a run's job: `pending (Resources)`."""
+    from cluster import Job
+
+    status = Job.attach(run.path).status
+    return status.state.lower() + (f" ({escape(status.reason)})" if status.reason else "")
 
 
 def _heartbeat(run: RunFolder) -> str:

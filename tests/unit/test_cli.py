@@ -318,6 +318,8 @@ def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submi
         assert capsys.readouterr().out == "loading the model\n"
         assert inside("show", name) == 0
         assert "waiting" in capsys.readouterr().out
+    assert inside("runs") == 0
+    assert re.search(r"^runs/deep/er +– +running ", capsys.readouterr().out, re.MULTILINE)
     assert inside("cancel", "er") == 0
     assert capsys.readouterr().out == f"{submitted.run}: CANCELLED\n"
     assert submitted.state == "CANCELLED"
