@@ -142,6 +142,7 @@ class Feed:
                 for c in self.charts
             ],
             "records": [len(series) for series in self.series],
+            "skipped": [series.skipped for series in self.series],
             "not_finite": [{m: bad[:5] for m, bad in s.not_finite.items()} for s in self.series],
             "metrics": sorted({metric for series in self.series for metric in series.metrics}),
             "alarms": self._alarms(),

@@ -35,8 +35,7 @@ def as_runs(runs) -> list:
 class Series:
     """Follow a run's metrics.
 
-    `generation` changes when what was read no longer holds (a resumed run goes back); `skipped` counts records without
-    a step or a time that could be drawn.
+    `generation` changes when what was read no longer holds (a resumed run goes back).
     """
 
     def __init__(self, run):
@@ -51,11 +50,16 @@ class Series:
         self.times = array("d")
         self._rows: dict[str, array] = {}
         self._values: dict[str, array] = {}
-        self.skipped = 0
+        self._without_place = 0
         self.not_finite: dict[str, list[int]] = {}  # metric → the first steps at which it was NaN or infinite
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def skipped(self) -> int:
+        """Lines that are no records, and records without a step or a time that could be drawn."""
+        return self._without_place + self._reader.skipped
 
     @property
     def metrics(self) -> list[str]:
@@ -81,7 +85,7 @@ class Series:
         """Append records. Each has an integer `step` and a `time`; the rest are metrics, where they are numbers."""
         if not _all_have_places(records):
             whole = [record for record in records if _all_have_places([record])]
-            self.skipped += len(records) - len(whole)
+            self._without_place += len(records) - len(whole)
             records = whole
         for part in _ascending(records):
             if self.steps and part[0]["step"] < self.steps[-1]:

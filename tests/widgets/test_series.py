@@ -43,6 +43,7 @@ def test_lines_that_are_no_records_are_skipped(tmp_path):
     series = series_of(tmp_path)
     assert list(series.steps) == [1, 2]
     assert series.column("a")[1].tolist() == [1.0, 2.0]
+    assert series.skipped == 5, "blank lines hold nothing to count"
 
 
 def test_what_is_no_number_is_no_metric(tmp_path):

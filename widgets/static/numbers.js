@@ -56,7 +56,9 @@ class NumbersView {
 
   receive({ run, start, metrics, rows }) {
     if (run !== this.run) return;
-    say(this.place, rows.length ? `records ${start + 1} to ${start + rows.length} of ${this.records()}` : "no records yet");
+    const skipped = this.store.head.skipped[run];
+    say(this.place, (rows.length ? `records ${start + 1} to ${start + rows.length} of ${this.records()}` : "no records yet")
+      + (skipped ? `; ${skipped} unreadable lines left out` : ""));
     this.head.replaceChildren(make("tr", {}, ...["step", ...metrics].map((name) => make("th", { scope: "col" }, name))));
     this.body.replaceChildren(...rows.reverse().map((row) => make(
       "tr", {}, make("th", { scope: "row" }, String(row.step)), ...metrics.map((name) => make("td", {}, row[name] === undefined ? "" : number(row[name]))),
