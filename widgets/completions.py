@@ -48,13 +48,16 @@ class Completions(Paged):
         threading.Thread(target=self._follow, name="Completions", daemon=True).start()
 
     def find(self, query: dict) -> dict:
-        rollouts = self._rollouts
-        steps, splits = rollouts.steps, sorted({record.get("split", "") for record in rollouts.records})
+        every = self._rollouts.records
+        splits = sorted({record.get("split", "") for record in every})
+        split = of_query(query, "split", "", splits)
+        records = [record for record in every if not split or record.get("split") == split]
+        steps = sorted({record["step"] for record in records})
         step = of_query(query, "step", None, steps)
         shown = step if step is not None else (steps[-1] if steps else None)
-        found = [record for record in rollouts.records if self._matches(record, query, shown, splits)]
+        found = [record for record in records if self._matches(record, query, shown)]
         found.sort(key=SORTS[of_query(query, "sort", "written", SORTS)])
-        start, records = window(found, query, PAGE)
+        start, page = window(found, query, PAGE)
         return {
             "run": self.run.name,
             "beside": self._beside,
@@ -64,19 +67,17 @@ class Completions(Paged):
             "splits": splits,
             "sorts": list(SORTS),
             "colours": list(COLOURS),
-            "all": len(rollouts.records),
+            "all": len(every),
             "total": len(found),
             "start": start,
             "size": PAGE,
-            "rows": [self._row(record, query) for record in records],
+            "rows": [self._row(record, query) for record in page],
         }
 
-    def _matches(self, record: dict, query: dict, step: int | None, splits: list[str]) -> bool:
+    def _matches(self, record: dict, query: dict, step: int | None) -> bool:
         text = str(of_query(query, "text", "")).lower()
-        split = of_query(query, "split", "", splits)
         return (
             (bool(query.get("every")) or record["step"] == step)
-            and (not split or record.get("split") == split)
             and (not query.get("cut") or not record.get("ended", True))
             and (not text or text in record["prompt"].lower() or text in record["response"].lower())
         )

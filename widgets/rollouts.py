@@ -44,10 +44,6 @@ class Rollouts:
         self.first.setdefault(light.setdefault("prompt", ""), light["id"])
         self.records.append(light)
 
-    @property
-    def steps(self) -> list[int]:
-        return sorted({record["step"] for record in self.records})
-
     def tokens(self, record: int) -> dict:
         """{tokens, token_kl, token_advantage}, as far as the run logged them."""
         return json.loads(zlib.decompress(self._tokens[record]))

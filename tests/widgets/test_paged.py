@@ -32,6 +32,17 @@ def test_every_query_is_answered_and_a_bad_one_does_no_harm(completions):
     assert completions.page["step"] == 60 and len(completions.page["rows"]) == 4
 
 
+def test_of_validation_the_steps_that_have_it_are_offered(tmp_path):
+    rollouts = [{"step": s, "split": "train", "prompt": "p", "response": "r"} for s in (1, 2, 3)]
+    rollouts.insert(2, {**rollouts[1], "split": "validation"})
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rollouts))
+    widget = Completions(tmp_path)
+    assert widget.page["steps"] == [1, 2, 3] and widget.page["step"] == 3
+    widget.query = {"split": "validation"}
+    assert widget.page["steps"] == [2] and [row["split"] for row in widget.page["rows"]] == ["validation"]
+    widget.close()
+
+
 def test_the_whole_history_can_be_searched(completions):
     completions.query = {"every": True, "text": "RIVERS", "start": 8}
     assert completions.page["total"] == 60 and completions.page["start"] == 8
