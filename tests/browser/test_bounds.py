@@ -110,7 +110,9 @@ async def count_messages(lab, cell: str, notebooks: int, seconds: float) -> list
 
 async def call(lab, path: str, method: str, body: str | None = None) -> bytes:
     headers = {"Authorization": f"token {lab.token}"}
-    request = HTTPRequest(lab.url + path, method=method, headers=headers, body=body, request_timeout=60)
+    # of many requests at once ten are sent; the others' wait counts against the connection's time
+    times = {"connect_timeout": 120, "request_timeout": 120}
+    request = HTTPRequest(lab.url + path, method=method, headers=headers, body=body, **times)
     return (await AsyncHTTPClient().fetch(request)).body
 
 
