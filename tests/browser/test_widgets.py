@@ -104,7 +104,7 @@ def test_a_finished_run_can_be_explored_offline(page, healthy):
 def test_accessible(page, healthy, theme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     run = str(RunFolder(healthy).path)
-    code = f"from widgets import *\nfrom IPython.display import display\ndisplay(Completions({run!r}), JobPanel({run!r}, job))"
+    code = f"from widgets import *\nfrom IPython.display import display\ndisplay(Monitor({run!r}), Completions({run!r}), JobPanel({run!r}, job))"
     talk = "display(Chat({'a': str.upper}), Pairs([{'prompt': 'p', 'chosen': 'c', 'rejected': 'r'}], scores=[(1, 0)]))"
     page.show("axe2.ipynb", JOB, code, talk)
     page.page.locator(".lab-chat").wait_for()
@@ -115,3 +115,33 @@ def test_accessible(page, healthy, theme):
     assert [
         (v["id"], [n["html"] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
     ] == []
+
+
+REACH = """() => {
+    const all = "button, input, select, textarea, summary, a[href], [tabindex='0']";
+    return [...document.querySelectorAll(".lab-widget")].flatMap((widget) => [...widget.querySelectorAll(all)])
+        .filter((e) => !e.disabled && e.checkVisibility() && !(e.type === "radio" && !e.checked));
+}"""
+
+
+def test_every_control_is_reached_by_tab_and_nothing_is_cut_at_800_pixels(page, healthy):
+    run = str(RunFolder(healthy).path)
+    code = f"from widgets import *\nfrom IPython.display import display\ndisplay(Monitor({run!r}), Completions({run!r}), JobPanel({run!r}, job))"
+    talk = "display(Chat({'a': str.upper}), Pairs([{'prompt': 'p', 'chosen': 'c', 'rejected': 'r'}] * 12, scores=[(1, 0)] * 12))"
+    page.page.set_viewport_size({"width": 800, "height": 900})
+    page.show("keys.ipynb", JOB, code, talk)
+    page.page.locator(".lab-chat").wait_for()
+    page.page.locator(".lab-paged .lab-card").first.wait_for()
+    for name, count in {"lab-paged": 2, "lab-panel": 1, "lab-chat": 1}.items():
+        assert page.page.locator(f".{name}").count() == count, name
+    wide = "() => [...document.querySelectorAll('.lab-widget')].filter((w) => w.scrollWidth > w.clientWidth).map((w) => w.className)"
+    assert page.page.evaluate(wide) == []
+    controls = page.page.evaluate(f"() => (window.controls = ({REACH})()).length")
+    assert controls > 20
+    page.page.evaluate("() => window.controls[0].focus()")
+    reached = {0}
+    for _ in range(2 * controls):
+        page.page.keyboard.press("Tab")
+        reached.add(page.page.evaluate("() => window.controls.indexOf(document.activeElement)"))
+    names = page.page.evaluate("() => window.controls.map((e) => e.ariaLabel || e.textContent || e.id)")
+    assert [name for i, name in enumerate(names) if i not in reached] == []
