@@ -163,13 +163,23 @@ def _stop(result: object) -> object:
     return result  # when it is let go on
 
 
+def child_of(pid: int, name: str) -> psutil.Process | None:
+    """A server's child process, by a part of its command line."""
+    children = psutil.Process(pid).children(recursive=True)
+    return next((child for child in children if name in " ".join(child.cmdline())), None)
+
+
 def _kill_child(name: str) -> Callable:
     def fault(result: object) -> object:
-        children = psutil.Process().children(recursive=True)
-        next(child for child in children if name in " ".join(child.cmdline())).kill()
+        child_of(os.getpid(), name).kill()
         return result
 
     return fault
+
+
+def _stop_tritonserver(result: object) -> object:
+    child_of(os.getpid(), "bin/tritonserver").suspend()
+    return result
 
 
 def _error(_: object) -> None:
@@ -184,6 +194,7 @@ def _nan(result: list) -> list:
 FAULTS = {
     "kill": _kill,
     "stop": _stop,
+    "stopped tritonserver": _stop_tritonserver,
     "tritonserver": _kill_child("bin/tritonserver"),
     "stub": _kill_child("model-store/infer"),
     "other stub": _kill_child("model-store/status"),

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from forks import BOUND_S, until
-from servers import Critic, start_actor
+from servers import Critic, child_of, start_actor
 from smoke_jobs import checkpoint_files, figures
 
 pytestmark = pytest.mark.two_jobs
@@ -121,6 +121,26 @@ def test_weights_and_optimizers_are_the_unbroken_run_s_to_the_bit(battered, unbr
     ours |= {f"critic/{name}": value for name, value in checkpoint_files(battered.critic.run).items()}
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+def test_a_stopped_tritonserver_is_noticed_and_taken_back(jobs, unbroken):
+    critic = Critic(jobs, "paused_critic")
+    actor = start_actor(jobs, "paused", critic, **STEPS)
+    run = jobs.run_folder("paused")
+    critic.start({"train": (2, "stopped tritonserver")})
+
+    def tritonserver():
+        return child_of(critic.process.pid, "bin/tritonserver")
+
+    until(lambda: tritonserver() and _is_stopped(tritonserver().pid), "tritonserver stopped")
+    started = time.monotonic()
+    until(lambda: "interrupted" in run.info["message"], "noticed")
+    assert time.monotonic() - started < NOTICED_S
+    tritonserver().resume()
+    actor.join(BOUND_S)
+    critic.until_it_ended()
+    assert run.status == "finished"
+    assert figures(run)[-1] == figures(unbroken)[-1]
 
 
 def test_nothing_is_left_of_any_server(battered):
