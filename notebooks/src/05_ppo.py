@@ -234,7 +234,7 @@ show_completions(broken, n=4, sort="reward", split="train")
 # %% [markdown]
 # The reward says that this is better. Read it: a short sentence that takes up the words of the question scores highest,
 # and whether it answers the question makes no difference. The policy found what the reward model likes, and that is not
-# what people like. In the recorded run the KL gave it away five steps after the start, well before the texts did.
+# what people like. In the recorded run the KL gave it away at step 4, well before the texts did.
 #
 # ## What you learnt
 #
