@@ -124,7 +124,7 @@ def _job(
 
     from aligner_lib.commands import written
     from aligner_lib.config import compose
-    from aligner_lib.launcher import COMMANDS, needs_launcher, relaunch
+    from aligner_lib.launcher import COMMANDS, needs_launcher, relaunch, share_cores
 
     overrides = list(overrides or ())
     if run is not None:
@@ -135,6 +135,7 @@ def _job(
         return
     if config.exp_manager.explicit_log_dir is None:
         config.exp_manager.explicit_log_dir = str(RUNS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+    share_cores(kind, config)
     if needs_launcher(config):
         relaunch(kind, config, profile, overrides)
     if kind in COMMANDS:

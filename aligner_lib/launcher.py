@@ -1,4 +1,4 @@
-"""Several processes on one node: a job starts itself again under torch's elastic launcher, a process a rank."""
+"""Several processes on one node: a job starts itself again under torch's elastic launcher, and PPO's two share cores."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ import sys
 
 from omegaconf import DictConfig
 
+from aligner_lib.config_rules import has_remote_critic
 from aligner_lib.errors import UserError
 
 COMMANDS = {"critic": "serve-critic", "reward_server": "serve-rm"}  # where it is not the kind's own name
+
+
+def share_cores(kind: str, config: DictConfig) -> None:
+    """Let OpenMP's idle threads in PPO's two jobs sleep soon: spinning, they would take the other job's cores.
+
+    1000 turns are what libgomp takes by itself where one process has more threads than there are processors; of another
+    process it knows nothing. It reads the variable when torch loads it, so this comes first.
+    """
+    if kind in COMMANDS or (kind == "ppo" and has_remote_critic(config)):
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def needs_launcher(config: DictConfig) -> bool:

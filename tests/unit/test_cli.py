@@ -123,6 +123,21 @@ def test_settings_are_shown_without_a_run(inside, recorded_job, capsys):
     assert recorded_job == []
 
 
+REMOTE = "remote_critic_rm.critic.ip=127.0.0.1"
+
+
+@pytest.mark.parametrize("job, turns", [(["ppo", REMOTE], "1000"), (["ppo"], None), (["sft"], None)])
+def test_threads_that_wait_for_the_critic_s_job_leave_it_the_cores(
+    inside, recorded_job, monkeypatch, job, turns
+):
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")  # so that it is put back after the test
+    assert inside(*job) == 0
+    assert os.environ["GOMP_SPINCOUNT"] == "7", "a user's own choice stays"
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    assert inside(*job) == 0
+    assert os.environ.get("GOMP_SPINCOUNT") == turns
+
+
 @pytest.mark.parametrize("kind", ["sft", "rm", "ppo"])
 def test_several_processes_start_through_the_launcher(inside, recorded_job, monkeypatch, kind):
     started = []
