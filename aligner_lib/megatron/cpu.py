@@ -33,10 +33,9 @@ def prepare() -> None:
     warnings.filterwarnings("ignore", module=r"megatron\.core.*")
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # says that there is no CUDA
+    # torch's extension builder loads setuptools, which refuses to come after distutils
     for name in [name for name in sys.modules if name.split(".")[0] == "distutils"]:
-        del sys.modules[
-            name
-        ]  # torch's extension builder loads setuptools, which refuses to come after distutils
+        del sys.modules[name]
     if HAS_CUDA:
         return
     cpu = torch.device("cpu")
