@@ -17,7 +17,7 @@ from torch import Tensor
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.ppo import critic_loss
 from aligner_lib.megatron.cpu import DEVICE
-from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms
+from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms, NonFiniteError
 from aligner_lib.records import Experience, Rollouts, Scores
 from aligner_lib.reward_scale import RewardScale
 
@@ -67,7 +67,10 @@ class InProcessCritic:
     def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
         groups = length_grouped(experience.lengths.tolist(), self.micro_batch_size)
         micro_batches = [experience.rows(group).to(DEVICE) for group in groups]
-        return _done(self.engine.train_step(micro_batches, self._loss, lr))
+        try:
+            return _done(self.engine.train_step(micro_batches, self._loss, lr))
+        except NonFiniteError as error:
+            raise NonFiniteError(f"in the critic, {error}", settings="critic.") from error
 
     def save(self, folder: Path) -> None:
         self.engine.save(folder)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.alarms import Thresholds
 from aligner_lib.config import notices, save
@@ -106,10 +106,12 @@ class Explained:
         folder = RunFolder(self.config.exp_manager.explicit_log_dir)
         latest = folder.latest_checkpoint()
         if isinstance(error, NonFiniteError):
+            part = error.settings if self.kind == "ppo" else ""  # in a job of its own the critic is no part
+            lr = OmegaConf.select(self.config, f"{part}model.optim.lr")
             kept = f"its last checkpoint, {latest.name}, is whole" if latest else "it has no checkpoint yet"
             raise UserError(
-                f"{error}: the run ends here, and {kept}. Lower model.optim.lr (now "
-                f"{self.config.model.optim.lr}) or gradient_clip_val in trainer, and look at the samples of this step"
+                f"{error}: the run ends here, and {kept}. Lower {part}model.optim.lr (set to {lr}) or gradient_clip_val in "
+                f"{part}trainer, and look at the samples of this step"
             ) from error
         if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
             goes_on = (

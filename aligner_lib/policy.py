@@ -61,11 +61,10 @@ class Policy:
             logprobs, entropy = selected_logprobs(
                 model, batch.tokens, hidden, mask, self.sampling.temperature, with_entropy
             )
-            mask = mask.cpu()
-            rows = torch.zeros(2, *mask.shape)
-            rows[0][mask] = logprobs.cpu()
+            rows = torch.zeros(2, *mask.shape, device=mask.device)  # where other stages expect them
+            rows[0][mask] = logprobs
             if entropy is not None:
-                rows[1][mask] = entropy.cpu()
+                rows[1][mask] = entropy
             return rows.transpose(0, 1)  # [B, 2, S-1]
 
         rows = self.engine.map_rows(rollouts, function, self.forward_micro_batch_size)

@@ -49,7 +49,14 @@ TokenFunction = Callable[[Transformer, TokenBatch, Tensor], Tensor]  # same argu
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient that is NaN or infinite: the step was not taken over into a checkpoint."""
+    """A loss or gradient that is NaN or infinite: the step was not taken over into a checkpoint.
+
+    settings: what comes before the model's own settings where it is one of two: `critic.`.
+    """
+
+    def __init__(self, text: str, settings: str = ""):
+        super().__init__(text)
+        self.settings = settings
 
 
 class Engine:
@@ -228,6 +235,7 @@ class FrozenWeights:
         """Takes a copy of the weights that the module has now."""
         self.module = module
         self.weights = [parameter.detach().cpu().clone() for parameter in module.parameters()]
+        self.by_value = cpu.HAS_CUDA
 
     @contextmanager
     def in_place(self):
@@ -240,8 +248,12 @@ class FrozenWeights:
 
     def _exchange(self) -> None:
         for i, parameter in enumerate(self.module.parameters()):
-            resident, parameter.data = parameter.data, self.weights[i].to(parameter.device)
-            self.weights[i] = resident.cpu()  # on a CPU neither copies: the two change places
+            if self.by_value:  # the optimizer writes to the memory that the parameter has: it must stay there
+                resident = parameter.data.to("cpu", copy=True)
+                parameter.data.copy_(self.weights[i])
+                self.weights[i] = resident
+            else:  # the two change places, and back
+                parameter.data, self.weights[i] = self.weights[i], parameter.data
 
 
 def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: float):

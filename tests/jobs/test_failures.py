@@ -21,7 +21,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_its_checkpoint(jobs):
     weights = (before / "weights" / "rank00000_00000.safetensors").read_bytes()
     too_fast = {"trainer__sft__max_steps": 20, "model__optim__lr": 1e30, "trainer__sft__save_interval": 20}
     with pytest.raises(
-        UserError, match=r"the (loss|gradient norm) is (nan|inf).*Lower model\.optim\.lr \(now 1e\+30\)"
+        UserError, match=r"the (loss|gradient norm) is (nan|inf).*Lower model\.optim\.lr \(set to 1e\+30\)"
     ):
         run_smoke_job("sft", jobs.settings("sft", "nan", **too_fast))
     run = jobs.run_folder("nan")
@@ -131,6 +131,10 @@ def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, step, 
     sentence = f"the loss is nan: the run ends here, and {kept}\\. Lower"
     with pytest.raises(UserError, match=sentence), Explained("sft", config):
         raise NonFiniteError("the loss is nan")
+    config = compose("ppo", [f"exp_manager.explicit_log_dir='{tmp_path}'", "critic.model.optim.lr=3e-6"])
+    knob = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_clip_val in critic\.trainer"
+    with pytest.raises(UserError, match=knob), Explained("ppo", config):
+        raise NonFiniteError("in the critic, the loss is nan", settings="critic.")
     goes_on = "goes on from step_000004" if step else "begins anew, for there is no checkpoint yet"
     sentence = f"start the same command again, it {goes_on}"
     with pytest.raises(UserError, match=sentence), Explained("sft", config):
