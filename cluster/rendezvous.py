@@ -6,11 +6,15 @@ actor     said = announced(run, "critic")       None until then; said["host"], s
 An announcement outlives who made it: whoever reads one has to see whether it still answers.
 """
 
+import contextlib
 import os
+import random
 import socket
 from pathlib import Path
 
 from cluster import record
+
+_PORTS = range(10_000, 20_000)  # Slurm jobs' ranks meet at the next ones (cluster.launch)
 
 
 def own_host() -> str:
@@ -19,10 +23,16 @@ def own_host() -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of this machine that nobody listens on.
+
+    It is none of those that the system hands out by itself (from 32768 on): any connection could have taken such a one
+    before whoever asked for it listens.
+    """
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"all ports from {_PORTS.start} to {_PORTS.stop - 1} are taken: end some of the jobs here")
 
 
 def announce(run: Path | str, service: str, **details) -> None:

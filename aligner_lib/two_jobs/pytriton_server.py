@@ -57,6 +57,7 @@ class PyTritonServer:
         self.host, self.port = host, port
         self._place = Path(folder) / "pytriton"
         self._note = Path(folder) / "job" / "pytriton.json"
+        self._log = Path(folder) / "job" / "tritonserver.log"
         self._others: list[psutil.Process] = []  # this process had them before
         self._children: list[psutil.Process] = []
         end_leftovers(folder)
@@ -64,7 +65,7 @@ class PyTritonServer:
 
         logging.getLogger("pytriton").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", message="tritonclient.grpc doesn't support timeout")
-        (Path(folder) / "job").mkdir(exist_ok=True)
+        self._log.parent.mkdir(exist_ok=True)
         self._triton = Triton(
             config=TritonConfig(
                 allow_http=False,
@@ -72,7 +73,7 @@ class PyTritonServer:
                 grpc_address=host,
                 grpc_port=port,
                 allow_metrics=False,
-                log_file=Path(folder) / "job" / "tritonserver.log",
+                log_file=self._log,
                 exit_timeout_secs=EXIT_S,
             ),
             security_config=TritonSecurityConfig(access_token=token, restricted_endpoints=RESTRICTED),
@@ -84,13 +85,21 @@ class PyTritonServer:
             self._bind(endpoint)
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Returns when it answers. Raises UserError when it doesn't."""
+        from pytriton.client.exceptions import PyTritonClientTimeoutError
+
         # the stub loads the first libpython that it finds: it must be this interpreter's
         first = sysconfig.get_config_var("LIBDIR")
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
         self._others = psutil.Process().children(recursive=True)
         write_json(self._note, {"server": os.getpid(), "children": {}})
-        self._triton.run()
+        try:
+            self._triton.run()
+        except PyTritonClientTimeoutError:
+            raise UserError(
+                f"tritonserver did not answer at {self.host}:{self.port} within two minutes of its start: {self._log} "
+                "says why; if another program took the port meanwhile, start again"
+            ) from None
         self._note_children()
 
     def problem(self) -> str | None:

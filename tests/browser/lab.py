@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ import urllib.request
 from pathlib import Path
 
 import nbformat
+
+from cluster.rendezvous import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -36,7 +37,7 @@ class Lab:
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
         self.token = secrets.token_hex(8)
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Lab:
@@ -210,9 +211,3 @@ def wait_for(condition, seconds: float, message: str = "it did not happen"):
             raise TimeoutError(message)
         time.sleep(0.05)
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -1,8 +1,10 @@
 """How a job's parts find each other."""
 
+import socket
+
 import pytest
 
-from cluster.rendezvous import announce, announced
+from cluster.rendezvous import announce, announced, free_port
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +29,15 @@ def test_outside_of_slurm_the_host_is_loopback(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURMD_NODENAME")
     announce(tmp_path, "critic", port=1)
     assert announced(tmp_path, "critic")["host"] == "127.0.0.1"
+
+
+def test_a_free_port_is_none_that_a_connection_could_take(monkeypatch):
+    from cluster import rendezvous
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port()))
+        port = taken.getsockname()[1]
+        assert 10_000 <= port < 20_000
+        monkeypatch.setattr(rendezvous, "_PORTS", range(port, port + 1))
+        with pytest.raises(OSError, match=f"all ports from {port} to {port} are taken"):
+            free_port()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -14,6 +13,7 @@ import psutil
 from smoke_jobs import SmokeJobs, run_smoke_job
 
 from aligner_lib.runs import RunFolder
+from cluster.rendezvous import free_port
 
 Faults = dict[str, tuple[int, str]]  # infer, train or save → (at which one, what happens)
 
@@ -25,7 +25,7 @@ class Critic:
     jobs: SmokeJobs
     name: str
     kind: str = "critic"
-    port: int = field(default_factory=lambda: free_port())
+    port: int = field(default_factory=free_port)
     process: BaseProcess | None = None
     other_ranks: list[BaseProcess] = field(default_factory=list)
 
@@ -98,12 +98,6 @@ class Critic:
 
 
 SERVICES = {"critic": "critic", "reward_server": "reward_model"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def serve(kind: str, settings: list[str], faults: Faults) -> None:

@@ -4,9 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from servers import free_port
 
+from aligner_lib.errors import UserError
 from aligner_lib.two_jobs.pytriton_server import PyTritonServer
+from cluster.rendezvous import free_port
 
 pytestmark = pytest.mark.two_jobs
 
@@ -25,6 +26,21 @@ def test_what_a_failed_start_has_begun_is_ended(tmp_path, monkeypatch):
     assert begun[0].wait(10) < 0
     assert not (tmp_path / "pytriton").exists()
     assert not (tmp_path / "job" / "pytriton.json").exists()
+
+
+def test_tritonservers_silence_is_told_with_its_log(tmp_path, monkeypatch):
+    from pytriton.client.exceptions import PyTritonClientTimeoutError
+
+    port = free_port()
+    server = PyTritonServer("127.0.0.1", port, "token", tmp_path, [])
+
+    def run():
+        raise PyTritonClientTimeoutError("Waiting for server to be ready timed out.")
+
+    monkeypatch.setattr(server._triton, "run", run)
+    with pytest.raises(UserError, match=rf"at 127.0.0.1:{port} .* {tmp_path}/job/tritonserver.log says why"):
+        server.start()
+    server.stop()
 
 
 def test_a_server_that_was_never_started_can_be_stopped(tmp_path):

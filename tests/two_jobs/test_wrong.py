@@ -9,12 +9,13 @@ import time
 import forks
 import pytest
 from forks import until
-from servers import Critic, actor_settings, free_port, serve, start_actor
+from servers import Critic, actor_settings, serve, start_actor
 from smoke_jobs import run_smoke_job
 
 from aligner_lib.config import compose
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.two_jobs import pytriton_server
+from cluster.rendezvous import free_port
 
 pytestmark = [pytest.mark.two_jobs, pytest.mark.usefixtures("here")]
 
