@@ -57,8 +57,12 @@ def steps_of(loop: DictConfig, samples: int, batch_size: int) -> int:
 
 
 def hashes_of(start: Path, *files) -> dict[str, str]:
-    flat = [file for value in files for file in (value if isinstance(value, list | ListConfig) else [value])]
-    return {"model": model_hash(start)} | {Path(f).name: file_hash(Path(f).expanduser()) for f in flat}
+    """Of the model a run begins with, and of its data files: by name, and by path where two have the same one."""
+    lists = (value if isinstance(value, list | ListConfig) else [value] for value in files)
+    flat = list(dict.fromkeys(Path(file) for paths in lists for file in paths))
+    names = ["model", "reward_model", *(file.name for file in flat)]
+    keys = [file.name if names.count(file.name) == 1 else str(file) for file in flat]
+    return {"model": model_hash(start)} | {key: file_hash(f.expanduser()) for key, f in zip(keys, flat)}
 
 
 # ---- model folders --------------------------------------------------------------------------------------------------

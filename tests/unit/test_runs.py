@@ -500,3 +500,19 @@ def test_runs_are_found_newest_first(tmp_path):
         "deep/c",
         "a",
     ]
+
+
+def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
+    from aligner_lib import inputs
+
+    monkeypatch.setattr(inputs, "model_hash", lambda folder: "m")
+    files = [tmp_path / folder / "data.jsonl" for folder in ("train", "validation")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(file.parent.name)
+    other = tmp_path / "model"
+    other.write_text("data, for all its name")
+    hashes = inputs.hashes_of(tmp_path, [str(files[0])], str(files[1]), str(other), str(other))
+    assert set(hashes) == {"model", str(files[0]), str(files[1]), str(other)}
+    assert hashes["model"] == "m" and len(set(hashes.values())) == 4
+    assert set(inputs.hashes_of(tmp_path, str(files[0]), str(files[0]))) == {"model", "data.jsonl"}
