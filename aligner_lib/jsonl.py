@@ -78,6 +78,7 @@ class JsonlReader:
                 status = os.fstat(file.fileno())
                 if self.offset and not self._still_holds(file, status):
                     self.offset, self.restarts, self._last = 0, self.restarts + 1, b""
+                    self.skipped = 0
                 self._inode = status.st_ino
                 file.seek(self.offset)
                 size = status.st_size - self.offset
