@@ -227,10 +227,10 @@ def _first_ratio(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | 
     return Alarm(
         "first_ratio",
         now.step,
-        "Generation and training disagree",
-        f"Before the first update of a step the ratio is {ratio:.3f} and not 1: the log-probabilities of generation "
-        "and of training differ, so every gradient is biased.",
-        "Compare the precision and the temperature of the two, and the masks; don't tune anything else before.",
+        "Ratio off 1 before the first update",
+        f"The ratio begins at {ratio:.3f} and not at 1: the rollout's log-probabilities and training's differ for the "
+        "same tokens and weights, so every gradient is biased.",
+        "Compare the two passes' precision and masks; don't tune anything else before.",
     )
 
 

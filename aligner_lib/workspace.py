@@ -124,7 +124,7 @@ class Workspace:
         return submit(commands, self.run(name or kind).path, self.where, wanted)
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
-        """One array job over a few values of one setting (cluster.Sweep): a run `KIND-VALUE` for each."""
+        """One array job over a few values of one setting (cluster.Sweep): a run for each, as `sft-lr/lr-0.001`."""
         from cluster import submit_sweep
 
         wanted = self._wanted(resources)
