@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -159,8 +160,11 @@ def _stop(result: object) -> object:
 
 def child_of(pid: int, name: str) -> psutil.Process | None:
     """A server's child process, by a part of its command line."""
-    children = psutil.Process(pid).children(recursive=True)
-    return next((child for child in children if name in " ".join(child.cmdline())), None)
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+            if name in " ".join(child.cmdline()):
+                return child
+    return None
 
 
 def _kill_child(name: str) -> Callable:

@@ -132,11 +132,13 @@ def test_a_stopped_tritonserver_is_noticed_and_taken_back(jobs, unbroken):
     def tritonserver():
         return child_of(critic.process.pid, "bin/tritonserver")
 
-    until(lambda: tritonserver() and _is_stopped(tritonserver().pid), "tritonserver stopped")
+    stopped = until(
+        lambda: (child := tritonserver()) and _is_stopped(child.pid) and child, "tritonserver stopped"
+    )
     started = time.monotonic()
     until(lambda: "interrupted" in run.info["message"], "noticed")
     assert time.monotonic() - started < NOTICED_S
-    tritonserver().resume()
+    stopped.resume()
     actor.join(BOUND_S)
     critic.until_it_ended()
     assert run.status == "finished"
