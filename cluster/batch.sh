@@ -21,8 +21,7 @@ begin() {
     JOB=${JOB:-$SLURM_JOB_ID}
     export ALIGNER_JOB_FOLDER=$FOLDER ALIGNER_JOB_ATTEMPT=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
     exec >>"$FOLDER/batch.log" 2>&1
-    # The notice that ended the last attempt is no wish of the user's.
-    [ -e "$FOLDER/notice" ] && rm -f "$RUN/control/stop" "$FOLDER/notice"
+    take_back_the_notice # which ended the last attempt
     rm -f "$FOLDER/exit.json" "$FOLDER/taken" "$FOLDER"/*.srun.log
     names=() pids=() codes=() failed='' noticed='' taken=''
     trap notice USR2
@@ -63,6 +62,11 @@ notice() {
     if [ -e "$RUN/control/stop" ]; then return; fi # the user is ending the run already: nothing to queue again
     noticed=1
     mkdir -p "$RUN/control" && touch "$FOLDER/notice" "$RUN/control/stop"
+}
+
+# The stop that a notice asked for is no wish of the user's.
+take_back_the_notice() {
+    if [ -e "$FOLDER/notice" ]; then rm -f "$RUN/control/stop" "$FOLDER/notice"; fi
 }
 
 the_end() {
@@ -158,6 +162,8 @@ queue_again() {
 
 # record CODE COMPONENT [NOTE]
 record() {
+    trap '' USR2
+    take_back_the_notice # it may have come when the run had just finished
     printf '{"returncode": %d, "component": "%s", "rank": 0, "note": "%s"}\n' "$1" "$2" "$3" >"$FOLDER/.exit.json"
     mv "$FOLDER/.exit.json" "$FOLDER/exit.json"
 }

@@ -98,6 +98,7 @@ def test_a_run_that_finished_meanwhile_is_not_queued_again(batch, tmp_path):
     )
     assert not (tmp_path / "requeued").exists()
     assert outcome(run)["returncode"] == 0
+    assert not (run / "control" / "stop").exists(), "what the notice asked for is asked no more"
 
 
 def test_a_run_that_the_user_is_stopping_is_not_queued_again(batch, tmp_path):
