@@ -162,6 +162,7 @@ class Page:
 
     def delays(self, run, steps) -> list[float]:
         """Seconds from a record's being written to its coming here."""
+        self.page.wait_for_function("(step) => step in window.seen", arg=max(steps))
         seen = self.page.evaluate("() => window.seen")
         written = {record["step"]: record["time"] for record in run.metrics()}
         return [seen[str(step)] - written[step] for step in steps]
