@@ -98,7 +98,10 @@ def _job_status(run: RunFolder) -> str:
     """What the scheduler says of a run's job: `pending (Resources)`."""
     from cluster import Job
 
-    status = Job.attach(run.path).status
+    try:
+        status = Job.attach(run.path).status
+    except (ValueError, TypeError):  # one damaged file must not hide the other runs
+        return "unknown (its job/job.json is damaged)"
     return status.state.lower() + (f" ({escape(status.reason)})" if status.reason else "")
 
 

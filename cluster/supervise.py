@@ -46,7 +46,7 @@ def start(folder: Path, components: list[dict]) -> list[Rank]:
     for component in components:
         size, port = component["ranks"], free_port()
         for index in range(size):
-            variables = {}  # alone, a command may start ranks of its own
+            variables = {}  # one that is alone may start ranks of its own
             if size > 1:
                 variables = rank_variables(index, size, index, size, "127.0.0.1", port)
                 variables |= {"OMP_NUM_THREADS": str(threads_per_rank(os.environ, size))}

@@ -325,6 +325,13 @@ def submitted(tmp_path):
         job.cancel()
 
 
+def test_a_damaged_job_hides_no_run(inside, tmp_path, capsys):
+    (tmp_path / "runs" / "torn" / "job").mkdir(parents=True)
+    (tmp_path / "runs" / "torn" / "job" / "job.json").write_text('{"id": "7", "where"')
+    assert inside("runs") == 0
+    assert "unknown (its job/job.json is damaged)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_job_that_has_only_been_submitted_is_shown_and_cancelled(inside, submitted, capsys):
     until(lambda: "loading" in submitted.tail(), "the job's first line")
     assert not (submitted.run / "run.json").exists()
