@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import glob
 import logging
 import os
 import shutil
@@ -37,6 +38,9 @@ LARGEST_BATCH = (
 BATCH_DELAY_US = 2000  # how long a request waits for another of its shape
 EXIT_S = 1  # for requests in flight when the server ends
 SHARED_MEMORY = Path("/dev/shm")
+ENVIRONMENTS = (
+    "/tmp/python_env_*"  # tritonserver makes one, uses it only for packed interpreters, and leaves it
+)
 LONGEST_SOCKET = "checkpoint_0_0-server.sock"
 
 Answer = Callable[[list[tuple[dict, Arrays]]], list[Arrays]]  # requests (parameters, arrays) → their answers
@@ -58,8 +62,9 @@ class PyTritonServer:
         self._place = Path(folder) / "pytriton"
         self._note = Path(folder) / "job" / "pytriton.json"
         self._log = Path(folder) / "job" / "tritonserver.log"
-        self._others: list[psutil.Process] = []  # this process had them before
+        self._others = psutil.Process().children(recursive=True)  # this process had them before
         self._children: list[psutil.Process] = []
+        self._environments: list[str] = []
         end_leftovers(folder)
         from pytriton.triton import Triton, TritonConfig, TritonLifecyclePolicy, TritonSecurityConfig
 
@@ -91,8 +96,8 @@ class PyTritonServer:
         # the stub loads the first libpython that it finds: it must be this interpreter's
         first = sysconfig.get_config_var("LIBDIR")
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
-        self._others = psutil.Process().children(recursive=True)
-        write_json(self._note, {"server": os.getpid(), "children": {}})
+        before = glob.glob(ENVIRONMENTS)
+        self._write_note()
         try:
             self._triton.run()
         except PyTritonClientTimeoutError:
@@ -100,6 +105,7 @@ class PyTritonServer:
                 f"tritonserver did not answer at {self.host}:{self.port} within two minutes of its start: {self._log} "
                 "says why; if another program took the port meanwhile, start again"
             ) from None
+        self._environments = [folder for folder in glob.glob(ENVIRONMENTS) if folder not in before]
         self._note_children()
 
     def problem(self) -> str | None:
@@ -125,8 +131,12 @@ class PyTritonServer:
         found among the children, so those that were known stay."""
         known = {*self._others, *self._children}
         self._children += [child for child in psutil.Process().children(recursive=True) if child not in known]
+        self._write_note()
+
+    def _write_note(self) -> None:
         children = {str(child.pid): identity(child.pid) for child in self._children if _is_alive(child)}
-        write_json(self._note, {"server": os.getpid(), "children": children})
+        left = {"server": os.getpid(), "children": children, "environments": self._environments}
+        write_json(self._note, left)
 
     def _bind(self, endpoint: Endpoint) -> None:
         from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
@@ -204,14 +214,17 @@ def _workspace(place: Path) -> Path:
 
 
 def end_leftovers(folder: Path) -> None:
-    """Clear up after a server in this run folder that was killed, or is ending: processes, shared memory, workspace."""
+    """Clear up after a server in this run folder that was killed, or is ending: processes, shared memory, folders."""
     note = Path(folder) / "job" / "pytriton.json"
-    left = read_json(note) or {"server": None, "children": {}}
+    left = {"server": None, "children": {}, "environments": []} | (read_json(note) or {})
     marks = left["children"].items()
     ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
     _end([psutil.Process(pid) for pid in ours], signal.SIGKILL)
     for segment in SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"):  # PyTriton's own spelling
         segment.unlink(missing_ok=True)
+    for environment in left["environments"]:
+        with contextlib.suppress(OSError):  # one that another server made meanwhile, and uses, is not empty
+            os.rmdir(environment)
     note.unlink(missing_ok=True)
     place = Path(folder) / "pytriton"
     shutil.rmtree(place.resolve(), ignore_errors=True)

@@ -43,6 +43,9 @@ def test_tritonservers_silence_is_told_with_its_log(tmp_path, monkeypatch):
     server.stop()
 
 
-def test_a_server_that_was_never_started_can_be_stopped(tmp_path):
-    PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []).stop()
+def test_a_server_that_was_never_started_can_be_stopped_and_ends_no_other_child(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as another:
+        PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []).stop()
+        assert another.poll() is None
+        another.kill()
     assert not (tmp_path / "pytriton").exists()
