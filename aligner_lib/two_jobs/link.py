@@ -21,7 +21,7 @@ from aligner_lib.two_jobs.refusal import Refusal, from_words
 
 POLL_S = 2.0
 STATUS_S = 5.0  # a status is answered at once, whatever the server is doing
-SILENCE_S = 20.0  # without a status for so long, the server is lost
+SILENCE_S = 12.0  # without a status for so long, the server is lost: two that were not answered
 ANSWER_S = 600.0  # the least that a living server is given for an answer
 ANSWER_FACTOR = 20  # … or so many times the longest that it took before
 OVERDUE_S = 30.0  # nothing that usually goes faster is given up before
