@@ -26,6 +26,8 @@ _forks.set_forkserver_preload(
         "aligner_lib.trainers.ppo",
         "aligner_lib.trainers.sft",
         "aligner_lib.trainers.reward_model",
+        "pytriton.triton",
+        "pytriton.client",
     ]
 )
 

@@ -16,12 +16,12 @@ ASK = """
 import sys
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable
-host, port, token = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-try:
-    answer = Connection(host, port, token).call("status", wire.text({}, "request"), {}, timeout_s=20)
-    print("answered", wire.value_of(answer)["updates"])
-except Unreachable as error:
-    print(error)
+for host, port, token in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
+    try:
+        answer = Connection(host, int(port), token).call("status", wire.text({}, "request"), {}, timeout_s=20)
+        print("answered", wire.value_of(answer)["updates"])
+    except Unreachable as error:
+        print(error)
 """
 
 
@@ -33,7 +33,7 @@ def _ip(*words: str) -> None:
 
 @pytest.fixture(scope="module")
 def other():
-    """Another network namespace with a cable to this one; ask(…) runs a client there."""
+    """Another network namespace with a cable to this one; ask((host, port, token), …) runs clients there."""
     name, cable = f"aligner-{os.getpid()}", f"al{os.getpid()}"
     if shutil.which("ip") is None:
         pytest.skip("there is no ip command")
@@ -48,9 +48,10 @@ def other():
         _ip("-n", name, "addr", "add", f"{THERE}/24", "dev", f"{cable}b")
         _ip("-n", name, "link", "set", f"{cable}b", "up")
 
-        def ask(host: str, port: int, token: str) -> str:
-            command = ["ip", "netns", "exec", name, sys.executable, "-c", ASK, host, str(port), token]
-            return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout.strip()
+        def ask(*asked: tuple[str, int, str]) -> list[str]:
+            words = [str(word) for one in asked for word in one]
+            command = ["ip", "netns", "exec", name, sys.executable, "-c", ASK, *words]
+            return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout.splitlines()
 
         yield SimpleNamespace(ask=ask)
     except OSError as error:
@@ -71,8 +72,10 @@ def on_a_cluster(jobs, other):
 
 def test_a_cluster_s_server_answers_another_machine_with_the_token_only(on_a_cluster, other):
     token = (on_a_cluster.run.path / "token").read_text()
-    assert other.ask(HERE, on_a_cluster.port, token) == "answered 0"
-    assert "refuses the token" in other.ask(HERE, on_a_cluster.port, "guessed")
+    port = on_a_cluster.port
+    known, guessed = other.ask((HERE, port, token), (HERE, port, "guessed"))
+    assert known == "answered 0"
+    assert "refuses the token" in guessed
 
 
 def test_it_does_not_listen_on_loopback_then(on_a_cluster):
@@ -87,7 +90,7 @@ def test_it_does_not_listen_on_loopback_then(on_a_cluster):
 
 def test_a_default_server_can_t_be_reached_from_another_machine(live_critic, other):
     token = (live_critic.run.path / "token").read_text()
-    for host in (HERE, "127.0.0.1"):
-        assert "is not listening (connection refused)" in other.ask(host, live_critic.port, token) or (
-            "can't be reached" in other.ask(host, live_critic.port, token)
-        )
+    answers = other.ask((HERE, live_critic.port, token), ("127.0.0.1", live_critic.port, token))
+    assert len(answers) == 2
+    for answer in answers:
+        assert "is not listening (connection refused)" in answer or "can't be reached" in answer
