@@ -7,6 +7,7 @@ the same command. At the end both runs must have the same weights and optimizer 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -41,9 +42,12 @@ class Part:
                 self.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
             )
 
-    def child(self, name: str) -> psutil.Process | None:
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return next((child for child in children if name in child.name()), None)
+    def child(self, name: str) -> psutil.Process:
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+                if name in child.name():
+                    return child
+        raise LookupError(f"process {self.process.pid} has no child {name}")
 
     def kill(self) -> None:
         self.process.kill()
