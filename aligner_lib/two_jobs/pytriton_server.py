@@ -10,6 +10,7 @@ import contextlib
 import glob
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -38,6 +39,7 @@ LARGEST_BATCH = (
 BATCH_DELAY_US = 2000  # how long a request waits for another of its shape
 EXIT_S = 1  # for requests in flight when the server ends
 SHARED_MEMORY = Path("/dev/shm")
+TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 ENVIRONMENTS = (
     "/tmp/python_env_*"  # tritonserver makes one, uses it only for packed interpreters, and leaves it
 )
@@ -122,8 +124,7 @@ class PyTritonServer:
         """
         atexit.unregister(self._triton.stop)
         self._note_children()  # run() may have failed with some of them started
-        servers = [child for child in self._children if _is_alive(child) and child.name() == "tritonserver"]
-        _end(servers, signal.SIGINT)
+        _end([child.pid for child in self._children if _name(child) == "tritonserver"], signal.SIGINT)
         end_leftovers(self._place.parent)
 
     def _note_children(self) -> None:
@@ -219,8 +220,10 @@ def end_leftovers(folder: Path) -> None:
     left = {"server": None, "children": {}, "environments": []} | (read_json(note) or {})
     marks = left["children"].items()
     ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
-    _end([psutil.Process(pid) for pid in ours], signal.SIGKILL)
-    for segment in SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"):  # PyTriton's own spelling
+    # tritonserver's, in PyTriton's own spelling, and those of PyTriton's store, whose names only its process knows
+    segments = [*SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"), *_tensors_of(ours)]
+    _end(ours, signal.SIGKILL)
+    for segment in segments:
         segment.unlink(missing_ok=True)
     for environment in left["environments"]:
         with contextlib.suppress(OSError):  # one that another server made meanwhile, and uses, is not empty
@@ -232,11 +235,22 @@ def end_leftovers(folder: Path) -> None:
         place.unlink()
 
 
-def _end(processes: list[psutil.Process], number: signal.Signals) -> None:
+def _tensors_of(pids: list[int]) -> set[Path]:
+    """The shared memory in which these processes keep tensors."""
+    found: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it ended while we looked
+            found |= set(TENSORS.findall(Path(f"/proc/{pid}/maps").read_text()))
+    return {Path(name) for name in found}
+
+
+def _end(pids: list[int], number: signal.Signals) -> None:
     """Returns when none of them runs; not when their parents have taken note, which may take seconds."""
-    for process in processes:
+    processes = []
+    for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
+            processes.append(psutil.Process(pid))
+            processes[-1].send_signal(number)
     deadline, pause = time.monotonic() + 2 * EXIT_S, threading.Event()
     while any(map(_is_alive, processes)) and time.monotonic() < deadline:
         pause.wait(0.01)
@@ -247,3 +261,11 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _name(process: psutil.Process) -> str | None:
+    """None: it does not run."""
+    try:
+        return process.name() if _is_alive(process) else None
+    except psutil.NoSuchProcess:
+        return None
