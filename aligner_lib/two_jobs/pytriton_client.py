@@ -13,6 +13,7 @@ import warnings
 from aligner_lib.two_jobs.wire import Arrays
 
 PROBE_S = 3.0
+READY_S = 1.0  # for a server that listens, and whose models are still being loaded: asked again soon
 
 
 class Unreachable(ConnectionError):
@@ -50,7 +51,7 @@ class Connection:
                     self._clients[endpoint, timeout_s] = ModelClient(
                         f"grpc://{self.host}:{self.port}",
                         endpoint,
-                        init_timeout_s=PROBE_S,
+                        init_timeout_s=READY_S,
                         inference_timeout_s=timeout_s,
                         access_token=self._token,
                     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import glob
+import ipaddress
 import logging
 import os
 import re
@@ -37,6 +38,7 @@ LARGEST_BATCH = (
     1 << 20
 )  # samples that may be answered together: the worker cuts them into micro batches itself
 BATCH_DELAY_US = 2000  # how long a request waits for another of its shape
+START_S = 120.0  # PyTriton's own bound
 EXIT_S = 1  # for requests in flight when the server ends
 SHARED_MEMORY = Path("/dev/shm")
 TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
@@ -68,12 +70,12 @@ class PyTritonServer:
         self._children: list[psutil.Process] = []
         self._environments: list[str] = []
         end_leftovers(folder)
-        from pytriton.triton import Triton, TritonConfig, TritonLifecyclePolicy, TritonSecurityConfig
+        from pytriton.triton import TritonConfig, TritonLifecyclePolicy, TritonSecurityConfig
 
         logging.getLogger("pytriton").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", message="tritonclient.grpc doesn't support timeout")
         self._log.parent.mkdir(exist_ok=True)
-        self._triton = Triton(
+        self._triton = _prompt_triton(host, port)(
             config=TritonConfig(
                 allow_http=False,
                 allow_grpc=True,
@@ -165,6 +167,32 @@ class PyTritonServer:
         )
 
 
+def _prompt_triton(host: str, port: int) -> type:
+    """PyTriton's Triton that goes on as soon as its server listens.
+
+    Its own look for the server comes once a second, over a gRPC channel that tries a closed port again ever later: it
+    took two seconds more.
+    """
+    from pytriton.triton import Triton
+
+    class Prompt(Triton):
+        def _wait_for_server(self) -> None:
+            pause, deadline = threading.Event(), time.monotonic() + START_S
+            while not _listens(host, port) and self._is_alive_impl() and time.monotonic() < deadline:
+                pause.wait(0.02)
+            super()._wait_for_server()
+
+    return Prompt
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
 # ---- before it starts -----------------------------------------------------------------------------------------------
 
 
@@ -178,7 +206,7 @@ def check_numpy() -> None:
 
 def check_port(host: str, port: int) -> None:
     """Raises UserError when the port is taken or the address is not this machine's (PyTriton would wait a minute)."""
-    if host in ("0.0.0.0", "::", ""):
+    if host == "" or _is_every(host):
         raise UserError(
             f"the address {host!r} would open the server to every network: give one of this machine's own, or none "
             "for loopback"
@@ -192,6 +220,15 @@ def check_port(host: str, port: int) -> None:
                 f"port {port} of {host} can't be used ({error.strerror}): another server has it, or the address is not "
                 "this machine's; choose another port"
             ) from None
+
+
+def _is_every(host: str) -> bool:
+    """Whether it stands for all addresses of this machine, in one of its spellings."""
+    try:
+        found = socket.getaddrinfo(host, None)
+    except OSError:
+        return False  # the port's check says what is wrong with it
+    return any(ipaddress.ip_address(address[0]).is_unspecified for *_, address in found)
 
 
 # ---- the workspace --------------------------------------------------------------------------------------------------
