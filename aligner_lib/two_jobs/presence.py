@@ -58,17 +58,14 @@ class Presence:
     def verdict(self) -> Ended | None:
         """Whether the actor's end, or its silence, ends the service."""
         if self.run_path is not None:
-            run = RunFolder(self.run_path)
-            status = run.info.get("status")
-            if status in ("finished", "stopped"):
-                return Ended(
-                    status,
-                    f"its actor, {self.run_path}, {'is done' if status == 'finished' else 'was stopped'}",
-                )
+            info = self._actors_info()
+            status = info.get("status")
+            if status == "finished":
+                return Ended(status, f"its actor, {self.run_path}, is done", save=True)
+            if status == "stopped":
+                return Ended(status, f"its actor, {self.run_path}, was stopped")
             if status == "failed":
-                return Ended(
-                    "stopped", f"its actor, {self.run_path}, has failed: {run.info.get('message', '')}"
-                )
+                return Ended("stopped", f"its actor, {self.run_path}, has failed: {info.get('message', '')}")
         if self.silence_s > self.timeout_s:
             silent = (
                 f"its actor, {self.run_path}, was not heard of for"
@@ -77,3 +74,9 @@ class Presence:
             )
             return Ended("stopped", f"{silent} {self.timeout_s:.0f} s (actor_timeout)", save=True)
         return None
+
+    def _actors_info(self) -> dict:
+        try:
+            return RunFolder(self.run_path).info
+        except (OSError, ValueError):  # a shared disk that hiccups says nothing of the actor
+            return {}

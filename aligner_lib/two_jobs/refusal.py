@@ -16,11 +16,19 @@ class NotReady(Refusal):
     """
 
 
+class NoCheckpoint(Refusal):
+    """The server does not have the checkpoint that it is to go back to."""
+
+
+KINDS = {"not ready": NotReady, "no checkpoint": NoCheckpoint, "refused": Refusal}
+
+
 def in_words(error: UserError) -> str:
     """The kind of refusal, then its words."""
-    return f"{'not ready' if isinstance(error, NotReady) else 'refused'}: {error}"
+    kind = next((kind for kind, refusal in KINDS.items() if isinstance(error, refusal)), "refused")
+    return f"{kind}: {error}"
 
 
 def from_words(text: str) -> Refusal:
     kind, _, words = text.partition(": ")
-    return {"not ready": NotReady, "refused": Refusal}[kind](words)
+    return KINDS[kind](words)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import step_name, step_of
 from aligner_lib.trainers.loop import check_checkpoint
-from aligner_lib.two_jobs.refusal import Refusal
+from aligner_lib.two_jobs.refusal import NoCheckpoint
 
 
 class Shelf:
@@ -32,7 +31,7 @@ class Shelf:
             return None
         if number not in self.numbers():
             there = ", ".join(map(str, self.numbers())) or "none"
-            raise Refusal(f"it has no checkpoint after {number} train steps (there are: {there})")
+            raise NoCheckpoint(f"it has no checkpoint after {number} train steps (there are: {there})")
         return self.run.path / "checkpoints" / step_name(number)
 
     def owner(self) -> str | None:
@@ -50,10 +49,7 @@ class Shelf:
         self.run.accept_checkpoint(aside, number, max(self.keep, needed), check=check_checkpoint)
 
     def forget_after(self, number: int) -> None:
-        """Remove what was saved and logged after so many steps: the actor went back, and takes these steps anew."""
-        for later in self.numbers():
-            if later > number:
-                shutil.rmtree(self.run.path / "checkpoints" / step_name(later))
+        """Set aside what was saved after so many steps, and cut off what was logged: the actor takes these steps anew."""
         self.run.rewind(number)
 
     def log(self, number: int, metrics: dict[str, float], lr: float, seconds: float) -> None:
