@@ -157,6 +157,11 @@ def from_first_rank(value: object) -> object:
     return box[0]
 
 
+def is_of_a_lost_rank(error: BaseException) -> bool:
+    """Whether something that ranks do together failed because one of them is gone."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+
 def barrier() -> None:
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.barrier()

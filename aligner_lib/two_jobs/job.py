@@ -42,31 +42,32 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     join_processes(config)
     from aligner_lib.megatron import parallel
     from aligner_lib.trainers.loop import stop_signals
-    from aligner_lib.two_jobs.server import Desk, serve
+    from aligner_lib.two_jobs.server import Desk, clear_notes, serve
     from aligner_lib.two_jobs.serving import serving
 
-    say = say_on_first()
+    say, job_folder = say_on_first(), folder.path / "job"
     prepared, ended = serving(kind, config), None
     with ExitStack() as stack:
         stack.enter_context(Explained(kind, config))
         latest = parallel.from_first_rank(folder.latest_checkpoint() if kind == "critic" else None)
         if not parallel.is_first_rank():
             with stop_signals():  # the first rank decides when it is over
-                serve(_worker(prepared, latest), None, None)
+                serve(_worker(prepared, latest), None, None, job_folder)
             return folder
         run = stack.enter_context(open_run(kind, config, profile, prepared.hashes))
         run.start(step_of(latest), tensorboard=False)
         worker = _worker(prepared, latest)
         about = prepared.about | {"run": str(folder.path.absolute())}
         presence = Presence(settings.actor_timeout)
-        desk = Desk(_shelf(kind, run, config), presence, prepared.vocab_size, about)
+        desk = Desk(_shelf(kind, run, config), presence, prepared.vocab_size, about, parallel.dp_size())
         listening = _listen(SERVICES[kind], desk, host, settings.port, folder)
         stack.callback(listening.stop)
         stack.callback(desk.close, NotReady("it has ended"))
+        clear_notes(job_folder)
         presence.open()
         say(f"{kind} serves at {host}:{settings.port}, {folder.path}")
         with stop_signals() as signalled:
-            ended = serve(worker, desk, _watch(run, desk, listening, signalled.is_set))
+            ended = serve(worker, desk, _watch(run, desk, listening, signalled.is_set), job_folder)
         write_json(run.path / "status.json", desk.status() | {"doing": ended.status})
         run.finish(ended.status, ended.message)
     say(f"{ended.status}: {ended.message}")

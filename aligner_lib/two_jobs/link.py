@@ -16,17 +16,15 @@ from dataclasses import dataclass
 from aligner_lib.errors import UserError
 from aligner_lib.runs import RunFolder
 from aligner_lib.two_jobs import address, wire
+from aligner_lib.two_jobs.overdue import overdue
 from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable, probe
 from aligner_lib.two_jobs.refusal import Refusal, from_words
 
-POLL_S = 2.0
+POLL_S = 1.0
 STATUS_S = 5.0  # a status is answered at once, whatever the server is doing
 SILENCE_S = 12.0  # without a status for so long, the server is lost: two that were not answered
-ANSWER_S = 600.0  # the least that a living server is given for an answer
+ANSWER_S = 3600.0  # the least that a living server is given for an answer: many may be in the line before it
 ANSWER_FACTOR = 20  # … or so many times the longest that it took before
-OVERDUE_S = 30.0  # nothing that usually goes faster is given up before
-OVERDUE_FACTOR = 20  # … or so many times the longest of its kind before
-FIRST_S = 600.0  # the first of a kind: libraries set themselves up, and nobody knows how long it takes
 
 
 class Lost(ConnectionError):
@@ -159,21 +157,6 @@ class Link:
             return "was killed" if status == "lost" else f"is over ({status}): {self.run.info['message']}"
         except (OSError, ValueError):
             return None
-
-
-def overdue(status: dict) -> str | None:
-    """Why a server that answers is given up: one of its ranks hangs, so that no order comes to its end."""
-    doing, seconds = status["doing"], status["doing_s"]
-    if doing == "starting":
-        return None
-    longest = (
-        0.0 if doing == "idle" else status["longest_s"].get(doing)
-    )  # idle: it looks for orders all the time
-    if longest is None:
-        return f"hangs: its first {doing} has gone on for {seconds:.0f} s" if seconds > FIRST_S else None
-    if seconds <= max(OVERDUE_S, OVERDUE_FACTOR * longest):
-        return None
-    return f"hangs: for {seconds:.0f} s nothing came after '{doing}', where it never took more than {longest:.1f} s"
 
 
 def _in_thread(work: Callable[[], object]) -> Future:

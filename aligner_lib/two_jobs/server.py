@@ -13,16 +13,20 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.two_jobs import wire
+from aligner_lib.two_jobs.overdue import overdue
 from aligner_lib.two_jobs.presence import Ended, Presence
 from aligner_lib.two_jobs.refusal import NotReady, Refusal, in_words
 from aligner_lib.two_jobs.shelf import Shelf
 from aligner_lib.two_jobs.worker import End, Infer, Load, Order, Save, Train, Wait, Worker
+from cluster.record import read_json, write_json
 
 TICK_S = 0.5  # between looks at what may end the service
+NOTES = "failed_rank_*.json"  # in the run folder's job/: why another rank than the first has ended
 
 
 @dataclass
@@ -37,9 +41,12 @@ class Asked:
 class Desk:
     """The first rank's side: what is asked, in order, and what the actor may know."""
 
-    def __init__(self, shelf: Shelf | None, presence: Presence, vocab_size: int, about: dict):
-        """shelf: where checkpoints lie; None for a reward model, which never changes. about: added to the status."""
-        self.shelf, self.presence, self.vocab_size = shelf, presence, vocab_size
+    def __init__(
+        self, shelf: Shelf | None, presence: Presence, vocab_size: int, about: dict, replicas: int = 1
+    ):
+        """shelf: where checkpoints lie; None for a reward model, which never changes. about: added to the status.
+        replicas: data-parallel ranks that share a batch."""
+        self.shelf, self.presence, self.vocab_size, self.replicas = shelf, presence, vocab_size, replicas
         self.updates = shelf.latest() if shelf else 0
         self.results: dict[int, dict] = {}  # of train steps, for those who ask again
         self.about = about | {"server": uuid.uuid4().hex}
@@ -106,6 +113,11 @@ class Desk:
     def _train(self, parameters: dict, arrays: wire.Arrays) -> dict:
         self._check_actor(parameters)
         experience = wire.unpack_experience(arrays, self.vocab_size)
+        if experience.size < self.replicas:
+            raise Refusal(
+                f"a global batch of {experience.size} samples leaves some of its {self.replicas} data-parallel ranks "
+                "without one: give the critic fewer devices, or the actor a larger model.global_batch_size"
+            )
         lr = float.fromhex(parameters["lr"])
         return self._ask("train", number=int(parameters["number"]), experience=experience, lr=lr)
 
@@ -157,6 +169,9 @@ class Desk:
             except UserError as error:
                 asked.answer.set_exception(error)
                 continue
+            except Exception as error:
+                asked.answer.set_exception(Refusal(_in_a_sentence(asked.kind, error)))
+                raise
             if order is not None:
                 self._now(asked.kind)
                 return order, asked
@@ -225,38 +240,76 @@ class Desk:
 
     def _now(self, doing: str) -> None:
         before, self._turn = self._turn, time.monotonic()
-        if self.doing not in ("starting", "idle"):
-            self.longest[self.doing] = max(self.longest.get(self.doing, 0.0), self._turn - before)
+        seconds = self._turn - before
+        took = {"doing": self.doing, "doing_s": seconds, "longest_s": self.longest}
+        if (
+            self.doing not in ("starting", "idle") and overdue(took) is None
+        ):  # a pause is no measure of the next
+            self.longest[self.doing] = max(self.longest.get(self.doing, 0.0), seconds)
         if doing != self.doing:
             self.doing, self.since = doing, time.time()
 
 
-def serve(worker: Worker, desk: Desk | None, is_over: Callable[[], Ended | None]) -> Ended | None:
-    """Obey orders until it is over. desk, is_over: on the first rank; the others get None back.
+def serve(
+    worker: Worker, desk: Desk | None, is_over: Callable[[], Ended | None] | None, job: Path
+) -> Ended | None:
+    """Obey orders until it is over. desk, is_over: on the first rank; the others get None back. job: for the ranks' notes.
 
-    An exception in an order goes to the actor in a sentence, and ends the service: half a step may have been taken.
+    An exception in an order goes to the actor in a sentence, and ends the service: half a step may have been taken. Of
+    another rank's exception the first one hears through its note; of its death by what they did together, which fails.
     """
     while True:
         order, asked, ended = Wait(), None, None
         if desk is not None:
             ended = is_over()
             order, asked = desk.farewell(ended) if ended else desk.next()
-        order = parallel.from_first_rank(order)
-        if isinstance(order, End):
-            if desk is not None:
-                desk.close(NotReady(f"it is over ({ended.status}): {ended.message}"))
-            return ended
         started = time.perf_counter()
         try:
+            order = parallel.from_first_rank(order)
+            if isinstance(order, End):
+                break
             result = order.obey(worker)
             if asked is not None:
                 desk.done(order, asked, result, time.perf_counter() - started)
         except Exception as error:
+            kind = asked.kind if asked else type(order).__name__.lower()
+            if desk is None:
+                _note_failure(job, kind, error)
+                raise
+            refusal = _failure(job, kind, error)
             if asked is not None:
-                refusal = Refusal(_in_a_sentence(asked.kind, error))
                 asked.answer.set_exception(refusal)
-                desk.close(refusal)
+            desk.close(refusal)
+            if isinstance(refusal, NotReady):
+                raise refusal from error
             raise
+    if desk is not None:
+        desk.close(NotReady(f"it is over ({ended.status}): {ended.message}"))
+    return ended
+
+
+def clear_notes(job: Path) -> None:
+    """Remove what ranks of an earlier start have noted."""
+    for note in job.glob(NOTES):
+        note.unlink()
+
+
+def _note_failure(job: Path, kind: str, error: Exception) -> None:
+    """Leave word for the first rank, which only sees that this one is gone."""
+    if not parallel.is_of_a_lost_rank(error):
+        job.mkdir(exist_ok=True)
+        write_json(job / NOTES.replace("*", str(parallel.rank())), {"words": _in_a_sentence(kind, error)})
+
+
+def _failure(job: Path, kind: str, error: Exception) -> Refusal:
+    """What the actor is told of it: to wait for another server where a rank has died, else the reason."""
+    if notes := sorted(job.glob(NOTES)):
+        return Refusal(f"its rank {notes[0].stem.rpartition('_')[2]}: {read_json(notes[0])['words']}")
+    if parallel.is_of_a_lost_rank(error):
+        return NotReady(
+            f"it has lost one of its ranks in {kind}: their logs in {job} say more; start the same command again"
+        )
+    return Refusal(_in_a_sentence(kind, error))
 
 
 def _words_of(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -61,16 +62,19 @@ class FakeWorker:
 
 
 @pytest.fixture
-def desk():
+def desk(tmp_path):
     """A desk whose orders are obeyed, until the test ends."""
     from aligner_lib.two_jobs.presence import Ended
     from aligner_lib.two_jobs.server import Desk, serve
 
     desk, over = Desk(FakeShelf(), Presence(600), 100, {}), threading.Event()
     worker = FakeWorker()
-    loop = threading.Thread(
-        target=serve, args=(worker, desk, lambda: Ended("stopped", "") if over.is_set() else None)
-    )
+
+    def work():
+        with suppress(Exception):  # the actor is told of it
+            serve(worker, desk, lambda: Ended("stopped", "") if over.is_set() else None, tmp_path)
+
+    loop = threading.Thread(target=work)
     loop.start()
     ask(desk, "begin")
     yield desk
@@ -134,6 +138,50 @@ def test_a_train_step_can_t_be_skipped(desk):
     with pytest.raises(NotReady, match="it has taken 0 train steps, and this is number 2"):
         train(desk, 2)
     assert desk.shelf.logged == []
+
+
+def test_a_global_batch_that_leaves_a_replica_without_samples_is_refused(desk):
+    desk.replicas = 3
+    with pytest.raises(Refusal, match="a global batch of 2 samples leaves some of its 3 data-parallel ranks"):
+        train(desk, 1)
+
+
+@pytest.mark.parametrize(
+    ("note", "kind", "words"),
+    [
+        (None, NotReady, "it has lost one of its ranks in train: their logs in"),
+        (
+            '{"words": "it failed in train with KeyError: 7"}',
+            Refusal,
+            "its rank 3: it failed in train with KeyError",
+        ),
+    ],
+)
+def test_another_rank_s_end_is_told_with_its_reason_if_it_left_one(
+    desk, tmp_path, monkeypatch, note, kind, words
+):
+    gone = RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+
+    def fail(*_):
+        if note is not None:
+            (tmp_path / "failed_rank_3.json").write_text(note)
+        raise gone
+
+    monkeypatch.setattr(FakeWorker, "train", fail)
+    with pytest.raises(kind, match=words) as raised:
+        train(desk, 1)
+    assert type(raised.value) is kind
+    with pytest.raises(kind, match=words):  # and so is whoever asks later
+        ask(desk, "begin")
+
+
+def test_a_pause_is_no_measure_of_what_an_order_takes(desk):
+    train(desk, 1)
+    until(lambda: desk.status()["doing"] == "idle", "the end of the order", bound_s=30)
+    desk.longest["train"] = 0.1
+    desk.doing, desk._turn = "train", time.monotonic() - 31.0  # as if it had been stopped meanwhile
+    desk._now("idle")
+    assert desk.longest["train"] == 0.1
 
 
 def test_save_is_of_the_steps_that_the_actor_counts(desk):

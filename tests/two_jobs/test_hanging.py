@@ -8,7 +8,7 @@ import pytest
 from forks import until
 from servers import Critic
 
-from aligner_lib.two_jobs import address, link, wire
+from aligner_lib.two_jobs import address, link, overdue, wire
 from aligner_lib.two_jobs.link import Link, Lost, Where
 from aligner_lib.two_jobs.pytriton_client import Unreachable
 
@@ -57,7 +57,7 @@ def fake(monkeypatch):
     ],
 )
 def test_what_is_overdue(doing, seconds, longest, gone):
-    reason = link.overdue({"doing": doing, "doing_s": seconds, "longest_s": longest})
+    reason = overdue.overdue({"doing": doing, "doing_s": seconds, "longest_s": longest})
     assert (reason is not None) == gone
 
 
@@ -77,7 +77,7 @@ def test_a_call_to_a_server_that_hangs_is_lost_and_no_new_connection_is_made(fak
 
 
 def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
-    monkeypatch.setattr(link, "OVERDUE_S", 2.0)
+    monkeypatch.setattr(overdue, "OVERDUE_S", 2.0)
     critic = Critic(jobs, "hanging")
     critic.start_ranks(2, model__tensor_model_parallel_size=2)
     critic.until_it_serves()

@@ -1,0 +1,22 @@
+"""When an order has taken too long: a server that answers may hang all the same, where one of its ranks does."""
+
+from __future__ import annotations
+
+OVERDUE_S = 30.0  # nothing that usually goes faster is given up before
+OVERDUE_FACTOR = 20  # … or so many times the longest of its kind before
+FIRST_S = 600.0  # the first of a kind: libraries set themselves up, and nobody knows how long it takes
+
+
+def overdue(status: dict) -> str | None:
+    """Why a server that answers is given up: one of its ranks hangs, so that no order comes to its end."""
+    doing, seconds = status["doing"], status["doing_s"]
+    if doing == "starting":
+        return None
+    longest = (
+        0.0 if doing == "idle" else status["longest_s"].get(doing)
+    )  # idle: it looks for orders all the time
+    if longest is None:
+        return f"hangs: its first {doing} has gone on for {seconds:.0f} s" if seconds > FIRST_S else None
+    if seconds <= max(OVERDUE_S, OVERDUE_FACTOR * longest):
+        return None
+    return f"hangs: for {seconds:.0f} s nothing came after '{doing}', where it never took more than {longest:.1f} s"
