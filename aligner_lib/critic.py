@@ -26,7 +26,13 @@ class CriticService(Protocol):
     """What PPO's trainer asks of the critic side. Futures, so that another process can work meanwhile."""
 
     def infer(self, rollouts: Rollouts) -> Future[Scores]:
-        """Rewards and values of this rank's rollouts, in their order."""
+        """Ask for rewards and values of this rank's rollouts, in their order."""
+
+    def fetch(self, asked: list[Future[Scores]]) -> list[Scores]:
+        """What was asked for, when all of it is there. Every rank calls it, whether it has asked for much or little.
+
+        Raises Interruption on every rank where the critic has gone away.
+        """
 
     def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
         """One optimiser step on this rank's part of a global batch; its metrics.
@@ -35,7 +41,10 @@ class CriticService(Protocol):
         """
 
     def save(self, folder: Path) -> None:
-        """Write weights and optimizer state; returns when they are written."""
+        """Write weights and optimizer state; returns when they are written.
+
+        Raises Interruption where the critic is away: then it is written what it lacks.
+        """
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
@@ -56,6 +65,9 @@ class InProcessCritic:
 
     def infer(self, rollouts: Rollouts) -> Future[Scores]:
         return _done(self.scores([rollouts])[0])
+
+    def fetch(self, asked: list[Future[Scores]]) -> list[Scores]:
+        return [scores.result() for scores in asked]
 
     def scores(self, batches: list[Rollouts]) -> list[Scores]:
         """Each batch's scores. The weights are exchanged once for all; no batch's numbers depend on another."""

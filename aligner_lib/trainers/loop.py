@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -37,7 +37,7 @@ class Trainer(Protocol):
         """Figures on held-out data after this many steps."""
 
     def save(self, folder: Path) -> None:
-        """Write this process's share of the state."""
+        """Write this process's share of the state. Raises Interruption, when it is written, where another job's is not."""
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
@@ -73,6 +73,7 @@ class _Loop:
     done: int = 0  # steps
     saved: int = 0  # the step of the newest checkpoint
     changes: dict[str, float] = field(default_factory=dict)
+    unsaved_changes: bool = False
 
     def go(self) -> str:
         if self.run is not None:
@@ -135,23 +136,24 @@ class _Loop:
         )
         stop = parallel.from_first_rank(asked.stop or self.signalled.is_set())
         self._change(asked.changes)
+        self.unsaved_changes = bool(asked.changes)
         # a change is saved at once: its request is removed, so a run that died would go on without it
         due = asked.checkpoint or asked.changes or self.done % self.settings.save_interval == 0
         if self._is_last() or stop or due:
-            self._save()
+            self._undisturbed(self._keep, self.done)
         if self.run is not None:
             self.run.acknowledge()
         if stop and not self._is_last():
             raise _Stopped
 
-    def _undisturbed(self, work: Callable[[int], Metrics], step: int) -> Metrics:
+    def _undisturbed(self, work: Callable[[int], Metrics | None], step: int) -> Metrics | None:
         """The work's figures. When it is interrupted, what was done is saved, and the work is done again."""
         while True:
             try:
                 return work(step)
             except Interruption as interruption:
-                if self.saved != self.done:
-                    self._save()
+                with suppress(Interruption):  # it is known
+                    self._keep(self.done)
                 kept = f", and its checkpoint is of step {self.saved}" if self.saved else ""
                 self._say(f"interrupted after step {self.done}{kept}: {interruption}")
                 if not interruption.overcome(self._is_asked_to_stop):
@@ -163,18 +165,24 @@ class _Loop:
         metrics = self.trainer.validate(step)
         return metrics | {"timers/validation_time": time.perf_counter() - started}
 
-    def _save(self) -> None:
-        if not self.settings.save_checkpoints:
+    def _keep(self, step: int) -> None:
+        """A checkpoint of this step, unless there is one. One that another job's part is missing from is whole, too."""
+        if not self.settings.save_checkpoints or (self.saved == step and not self.unsaved_changes):
             return
-        run, step = self.run, self.done
+        run, missing = self.run, None
         aside = parallel.from_first_rank(run.checkpoint_aside(step) if run is not None else None)
-        self.trainer.save(aside)
+        try:
+            self.trainer.save(aside)
+        except Interruption as interruption:
+            missing = interruption
         parallel.barrier()
         if run is not None:
             (aside / "trainer.json").write_text(json.dumps({"step": step, "changes": self.changes}))
             run.accept_checkpoint(aside, step, self.settings.keep_checkpoints, check=check_checkpoint)
         parallel.barrier()
-        self.saved = step
+        self.saved, self.unsaved_changes = step, False
+        if missing is not None:
+            raise missing
 
     # -- small things ---------------------------------------------------------------------------------------------
 

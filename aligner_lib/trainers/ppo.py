@@ -121,9 +121,9 @@ class PPOTrainer:
 
     def save(self, folder: Path) -> None:
         self.policy.engine.save(folder)
-        self.critic.save(folder / "critic")
         if parallel.is_first_rank():
             self.policy.tokenizer.save(folder)
+        self.critic.save(folder / "critic")  # last: where it is away, all else is written
 
     def load(self, folder: Path) -> None:
         self.critic.load(folder / "critic")  # first: it may turn out that there is no critic of this step

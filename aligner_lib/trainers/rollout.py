@@ -36,4 +36,4 @@ def roll_out(
             batches.append(policy.rollout([prompts[i][1].tokens for i in group], seeds))
         scoring.append(critic.infer(batches[-1]))
     rollouts = in_order(batches, groups, fill=policy.tokenizer.pad_id)
-    return rollouts, lambda: in_order([scores.result() for scores in scoring], groups)
+    return rollouts, lambda: in_order(critic.fetch(scoring), groups)

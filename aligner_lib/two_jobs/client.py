@@ -8,6 +8,7 @@ critic's holds yet. So a critic that was killed and started again is brought bac
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -23,9 +24,9 @@ from aligner_lib.two_jobs import kept, wire
 from aligner_lib.two_jobs.line import Line
 from aligner_lib.two_jobs.link import Link, Lost, Where
 from aligner_lib.two_jobs.pytriton_client import Unreachable
-from aligner_lib.two_jobs.refusal import NotReady, Refusal
+from aligner_lib.two_jobs.refusal import NoCheckpoint, NotReady, Refusal
 
-SLICE_S = 2.0  # for one try of the first rank, before the other ranks are told that it still waits
+SLICE_S = 1.0  # for one try of the first rank, before the other ranks are told that it still waits
 RETRY_S = 0.5
 SAY_S = 15.0  # between two lines that say so
 
@@ -42,7 +43,7 @@ class CriticAway(Interruption):
 
 
 class Later(Future):
-    """A result that every rank fetches at the same place: fetching it, ranks tell each other."""
+    """A result that is fetched when it is asked for."""
 
     def __init__(self, fetch: Callable[[], object]):
         super().__init__()
@@ -77,6 +78,7 @@ class RemoteCritic:
         self.updates = 0  # train steps that were asked for
         self.saved = 0  # … of which the critic's last checkpoint holds so many
         self.kept: list[kept.Step] = []  # … and these it does not (on the first rank)
+        self._owes_checkpoint = False  # the actor has saved without it
         self._begun = False
         self._line = Line()
         self.about = self._reach_at_first(lambda _: None)
@@ -85,11 +87,18 @@ class RemoteCritic:
 
     def infer(self, rollouts: Rollouts) -> Future[Scores]:
         self._begin()
-        calls = []
-        if parallel.leads_replica():
-            arrays = wire.pack_tokens(rollouts, wire.padded_length(rollouts.tokens.shape[1], self.pad_to))
-            calls = [link.call("infer", arrays, updates=self.updates) for link in self.links]
+        if not parallel.leads_replica():
+            return Later(lambda: None)
+        arrays = wire.pack_tokens(rollouts, wire.padded_length(rollouts.tokens.shape[1], self.pad_to))
+        calls = [link.call("infer", arrays, updates=self.updates) for link in self.links]
         return Later(lambda: self._scores(rollouts, calls))
+
+    def fetch(self, asked: list[Future[Scores]]) -> list[Scores]:
+        outcomes = [parallel.from_replica_leader(scores.result()) for scores in asked]
+        own = [outcome for outcome in outcomes if not isinstance(outcome, Scores)]
+        if problems := [problem for ranks in parallel.gather_over_dp(own) for problem in ranks]:
+            raise problems[0] if isinstance(problems[0], UserError) else CriticAway(problems[0], self)
+        return outcomes
 
     def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
         self._begin()
@@ -104,12 +113,14 @@ class RemoteCritic:
     def save(self, folder: Path) -> None:
         """The critic saves in its own run folder; here it is noted which of its checkpoints belongs to the actor's.
 
-        A critic that is away saves nothing: then the train steps that it lacks are written down here.
+        A critic that is away saves when it is back; the train steps that it lacks are written down here.
         """
         self._begin()
-        self._told(self._save)
+        away = self._told(self._save)
         if parallel.is_first_rank():
             kept.write(folder, self.updates, self.saved, self.kept)
+        if away:
+            raise CriticAway(away, self)
 
     def load(self, folder: Path) -> None:
         """Raises UnmatchedCheckpoint when the critic no longer has the checkpoint that belongs to this one."""
@@ -147,13 +158,13 @@ class RemoteCritic:
     def _reach(self, work: Callable[[dict], object], stop: Callable[[], bool]) -> dict | None:
         """Connect where scores are asked for, and do `work`, given the critic's status, on the first rank.
 
-        Tried again until the bound; every few seconds the ranks tell each other that they still wait. Returns the
-        status; None when `stop` says so first.
+        Tried again until the bound, which begins anew with each train step that the critic takes again; every few
+        seconds the ranks tell each other that they still wait. Returns the status; None when `stop` says so first.
         """
-        started, said = time.monotonic(), -SAY_S
+        self._progress, said = time.monotonic(), -math.inf
         while True:
             status, reason, stopped, waited = self._told(
-                lambda: (*self._attempt(work), stop(), time.monotonic() - started)
+                lambda: (*self._attempt(work), stop(), time.monotonic() - self._progress)
             )
             reason = reason or self._others_connect()
             if reason is None:
@@ -166,28 +177,45 @@ class RemoteCritic:
                     f"`aligner serve-critic` (or serve-rm) runs there, that ip and port are the ones that it names, and "
                     "that no firewall is between; then start the same command again"
                 )
-            if waited - said >= SAY_S and parallel.is_first_rank():
-                said = waited
+            if parallel.is_first_rank() and time.monotonic() - said >= SAY_S:
+                said = time.monotonic()
                 _say(f"waiting, {waited:.0f} s of at most {self.timeout_s:.0f} s: {reason}")
 
     def _attempt(self, work: Callable[[dict], object]) -> tuple[dict, str | None]:
         """The critic's status; or why it does not go on, after trying for a few seconds."""
-        until = time.monotonic() + SLICE_S
+        self._slice_ends = time.monotonic() + SLICE_S
         while True:
             try:
                 for link in self.links:
                     at = link.where
                     if link.lost:
-                        link.connect()
+                        self._check_gives(link, link.connect())
                     status = link.ask("checkpoint", wire.text(self._request("begin"), "request"))
                     self.statuses[link] = status
                 at = self.critic.where
                 work(self.statuses[self.critic])
                 return self.statuses[self.critic], None
             except (Unreachable, Lost, NotReady) as error:
-                if time.monotonic() > until:
+                if time.monotonic() > self._slice_ends:
                     return {}, _in_words(at, error)
                 time.sleep(RETRY_S)
+
+    def _check_gives(self, link: Link, status: dict) -> None:
+        """Raises UserError for another kind of server than the settings say."""
+        critic, *rewards = self.links
+        needed = (
+            {"values"}
+            if link is critic and rewards
+            else {"rewards"}
+            if link in rewards
+            else {"values", "rewards"}
+        )
+        if missing := needed - set(status["gives"]):
+            raise UserError(
+                f"{link.where} gives {' and '.join(status['gives'])}, and no {' or '.join(sorted(missing))}: it is another "
+                "kind of server; check its port, and that model.ppo.combine_rm_and_critic_server says here what "
+                "trainer.ppo.combine_rm_and_critic_server says there"
+            )
 
     def _others_connect(self) -> str | None:
         """The first ranks of the other replicas connect, too; why not, on every rank."""
@@ -210,11 +238,19 @@ class RemoteCritic:
                 f"{self.critic.where} came back with {has} train steps, and the actor can give it those after "
                 f"{first - 1}: its run folder is not the one that it had; start it with its own --run again"
             )
-        missing = [step for step in self.kept if step.number > has]
-        if missing:
-            _say(f"{self.critic.where} takes train steps {missing[0].number} to {missing[-1].number} again")
-        for step in missing:
+        for step in self.kept:
+            if step.number <= has:
+                continue
             self._train(step)
+            self._progress = time.monotonic()
+            if (
+                step.number < self.updates and time.monotonic() > self._slice_ends
+            ):  # other ranks wait for a word
+                raise NotReady(
+                    f"{self.critic.where} takes train steps {step.number + 1} to {self.updates} again"
+                )
+        if self._owes_checkpoint:
+            self._ask_to_save()
 
     # -- on the first rank ----------------------------------------------------------------------------------------
 
@@ -223,22 +259,28 @@ class RemoteCritic:
             "train", wire.pack_experience(step.experience), number=step.number, lr=step.lr.hex()
         )
 
-    def _save(self) -> None:
-        request = self._request("save") | {"updates": self.updates, "previous": self.saved}
+    def _save(self) -> str | None:
+        """Why the critic has not saved, if it has not."""
         try:
-            self._line.put(lambda: self.critic.ask("checkpoint", wire.text(request, "request"))).result()
-        except (Lost, NotReady):
-            return
+            self._line.put(self._ask_to_save).result()
+        except (Lost, NotReady) as error:
+            self._owes_checkpoint = True
+            return _in_words(self.critic.where, error)
         self.saved, self.kept = self.updates, []
+        return None
+
+    def _ask_to_save(self) -> None:
+        """`previous`: the critic's checkpoint that the actor's newest one names; the critic does not remove it."""
+        request = self._request("save") | {"updates": self.updates, "previous": self.saved}
+        self.critic.ask("checkpoint", wire.text(request, "request"))
+        self._owes_checkpoint = False
 
     def _go_back_to(self, updates: int) -> None:
         """Have the critic load one of its checkpoints (0: what it began with)."""
         request = self._request("load") | {"updates": updates}
         try:
             self.critic.ask("checkpoint", wire.text(request, "request"))
-        except NotReady:
-            raise
-        except Refusal as error:
+        except NoCheckpoint as error:
             raise UnmatchedCheckpoint(str(error)) from None
 
     def _request(self, kind: str) -> dict:
@@ -252,16 +294,7 @@ class RemoteCritic:
             self._begun = True
             self._reach_at_first(lambda _: self._go_back_to(0))
 
-    def _scores(self, rollouts: Rollouts, calls: list[Future]) -> Scores:
-        outcome = parallel.from_replica_leader(self._fetched(rollouts, calls) if calls else None)
-        for problem in parallel.gather_over_dp(None if isinstance(outcome, Scores) else outcome):
-            if isinstance(problem, UserError):
-                raise problem
-            if problem is not None:
-                raise CriticAway(problem, self)
-        return outcome
-
-    def _fetched(self, rollouts: Rollouts, calls: list[Future]) -> Scores | UserError | str:
+    def _scores(self, rollouts: Rollouts, calls: list[Future]) -> Scores | UserError | str:
         """The scores, an error that ends the run, or why the critic is away."""
         gives = [("rewards", "values")] if len(self.links) == 1 else [("values",), ("rewards",)]
         parts = []

@@ -1,8 +1,6 @@
 import pytest
-from servers import Critic, run_actor
+from servers import STEPS, Critic, run_actor
 from smoke_jobs import SmokeJobs
-
-STEPS = {"trainer__ppo__max_steps": 5}
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,13 @@ from smoke_jobs import SmokeJobs, run_smoke_job
 from aligner_lib.runs import RunFolder
 from cluster.rendezvous import free_port
 
-Faults = dict[str, tuple[int, str]]  # infer, train or save → (at which one, what happens)
+# few steps; validations of which two data-parallel ranks have two and one micro batches
+STEPS = {
+    "trainer__ppo__max_steps": 5,
+    "model__ppo__num_val_samples": 3,
+    "model__ppo__val_rollout_micro_batch_size": 1,
+}
+Faults = dict[str, tuple[int, str]]  # infer, train or save → (when, what happens), see _inject
 
 
 @dataclass
@@ -63,11 +69,11 @@ class Critic:
         )
         return self
 
-    def start_ranks(self, ranks: int, **more: object) -> Critic:
-        """The same as several ranks of one layout."""
+    def start_ranks(self, ranks: int, faults: Faults | None = None, **more: object) -> Critic:
+        """The same as several ranks of one layout; the faults happen to the last of them."""
         settings = self.settings(trainer__devices=ranks, **more)
         self.process, *self.other_ranks = forks.start_ranks(
-            ranks, serve, self.kind, settings, {}, folder=self.jobs.logs(self.name)
+            ranks, serve, self.kind, settings, faults or {}, folder=self.jobs.logs(self.name)
         )
         return self
 
@@ -105,8 +111,9 @@ def serve(kind: str, settings: list[str], faults: Faults) -> None:
     from aligner_lib.config import compose
     from aligner_lib.two_jobs.job import serve_job
 
-    for work, (at, what) in faults.items():
-        _inject(work, at, FAULTS[what])
+    if int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1:
+        for work, (at, what) in faults.items():
+            _inject(work, at, FAULTS[what])
     serve_job(kind, compose(kind, settings, profile="smoke"), "smoke")
 
 
@@ -136,7 +143,10 @@ def actor_settings(jobs: SmokeJobs, run: str, critic: Critic, **more: object) ->
 
 
 def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
-    """When the order of this kind with this number (from 1) was obeyed, before it is answered, the fault happens."""
+    """When an order of this kind was obeyed, before it is answered, the fault happens.
+
+    at: of orders to infer so many since the critic's start; of the others the one of this train step.
+    """
     from aligner_lib.two_jobs import worker
 
     order = {"infer": worker.Infer, "train": worker.Train, "save": worker.Save}[work]
@@ -144,7 +154,12 @@ def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
 
     def obey_and_fail(self, worker):
         result = obey(self, worker)
-        return fault(result) if next(done) == at else result
+        number = {
+            "infer": lambda: next(done),
+            "train": lambda: self.number,
+            "save": lambda: int(self.folder.name.rpartition("_")[2]),
+        }[work]()
+        return fault(result) if number == at else result
 
     order.obey = obey_and_fail
 

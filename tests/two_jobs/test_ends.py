@@ -9,15 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 from forks import until
-from servers import Critic, run_actor, start_actor
+from servers import STEPS, Critic, run_actor, start_actor
 from smoke_jobs import checkpoint_files, figures, steps
 
 from cluster.record import read_json
 
 pytestmark = pytest.mark.two_jobs
 
-GONE_S = 8.0
+GONE_S = 6.0
 KEEP = {"exp_manager__checkpoint_callback_params__save_top_k": 3}
+
+
+def steps_to(last: int) -> dict[str, int]:
+    return STEPS | {"trainer__ppo__max_steps": last}
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +33,13 @@ def critic(jobs) -> Critic:
 def killed(jobs, critic):
     """The actor was killed after its third step; what the critic did then."""
     critic.start(trainer__ppo__actor_timeout=GONE_S, **KEEP)
-    actor = start_actor(jobs, "ends", critic, trainer__ppo__max_steps=5, **KEEP)
+    actor = start_actor(jobs, "ends", critic, **(steps_to(5) | KEEP))
     run = jobs.run_folder("ends")
     until(lambda: {actor.exitcode, critic.process.exitcode} != {None} or 3 in steps(run), "step 3")
     children = critic.children()
     environments = read_json(critic.run.path / "job" / "pytriton.json")["environments"]
+    segments = {mapped.path for child in children for mapped in child.memory_maps()}
+    token = (critic.run.path / "token").read_text()
     actor.kill()
     actor.join()
     started = time.monotonic()
@@ -42,6 +48,8 @@ def killed(jobs, critic):
         seconds=time.monotonic() - started,
         children=children,
         environments=environments,
+        segments=[Path(path) for path in segments if path.startswith("/dev/shm/")],
+        token=token,
         pid=critic.process.pid,
         updates=critic.run.metrics()[-1]["step"],
         checkpoints=[path.name for path in critic.run.checkpoints()],
@@ -54,7 +62,7 @@ def killed(jobs, critic):
 def resumed(jobs, critic, killed):
     """Both were started again, and went to the end."""
     critic.start(**KEEP)
-    run_actor(jobs, "ends", critic, trainer__ppo__max_steps=5, **KEEP)
+    run_actor(jobs, "ends", critic, **(steps_to(5) | KEEP))
     critic.until_it_ended()
     return jobs.run_folder("ends")
 
@@ -64,7 +72,7 @@ def rewound(jobs, critic, resumed):
     """The critic's last checkpoint was lost; both were started again for one step more."""
     shutil.rmtree(critic.run.latest_checkpoint())
     critic.start(**KEEP)
-    run_actor(jobs, "ends", critic, trainer__ppo__max_steps=6, **KEEP)
+    run_actor(jobs, "ends", critic, **(steps_to(6) | KEEP))
     critic.until_it_ended()
     return jobs.log("ends").read_text()
 
@@ -72,7 +80,7 @@ def rewound(jobs, critic, resumed):
 def test_without_its_actor_the_critic_saves_and_ends(killed):
     assert killed.seconds < GONE_S + 20
     assert killed.status == "stopped"
-    assert "was not heard of for 8 s (actor_timeout)" in killed.message
+    assert "was not heard of for 6 s (actor_timeout)" in killed.message
     assert killed.updates >= 6
     assert killed.checkpoints[-1] == f"step_{killed.updates:06d}"
 
@@ -81,12 +89,18 @@ def test_the_critic_leaves_nothing_behind(killed, critic):
     assert len(killed.children) >= 5  # tritonserver and a stub for each endpoint
     assert [child for child in killed.children if child.is_running() and child.status() != "zombie"] == []
     assert [name for name in os.listdir("/dev/shm") if f"pytrtion{killed.pid}" in name] == []
+    assert len(killed.segments) >= 2  # tritonserver's, and that of the tensors
+    assert [segment for segment in killed.segments if segment.exists()] == []
     assert not (critic.run.path / "pytriton").exists()
     assert len(killed.environments) == 1
     assert not Path(killed.environments[0]).exists()
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", critic.port))
+
+
+def test_every_start_has_a_token_of_its_own(killed, resumed, critic):
+    assert (critic.run.path / "token").read_text() != killed.token
 
 
 def test_both_go_on_together_to_the_unbroken_run_s_end(resumed, critic, in_process):
@@ -109,7 +123,7 @@ def test_checkpoints_of_different_steps_go_back_to_the_newest_common_one(rewound
 def test_a_critic_of_another_run_is_refused(jobs, rewound):
     stranger = Critic(jobs, "stranger").start()
     with pytest.raises(AssertionError):
-        run_actor(jobs, "ends", stranger, trainer__ppo__max_steps=7, **KEEP)
+        run_actor(jobs, "ends", stranger, **(steps_to(7) | KEEP))
     assert (
         "it has no checkpoint after 4 train steps (there are: none)"
         in jobs.run_folder("ends").info["message"]

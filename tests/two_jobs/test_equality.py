@@ -1,8 +1,10 @@
 """PPO as two jobs gives the figures of PPO in one process, whatever the layouts, micro batches and padding."""
 
 import pytest
-from servers import Critic, run_actor
-from smoke_jobs import figures
+from servers import STEPS, Critic, actor_settings, run_actor
+from smoke_jobs import figures, run_smoke_job
+
+from aligner_lib.errors import UserError
 
 pytestmark = pytest.mark.two_jobs
 
@@ -68,7 +70,7 @@ def test_layouts(two_jobs, in_process, name, actor, critic):
     assert_same(run, in_process)
 
 
-def test_a_reward_model_of_its_own(jobs, in_process):
+def test_a_reward_model_of_its_own(jobs, in_process, here):
     critic = Critic(jobs, "alone_critic").start(trainer__ppo__combine_rm_and_critic_server=False)
     rewards = Critic(jobs, "alone_rewards", kind="reward_server").start()
     apart = {
@@ -78,7 +80,10 @@ def test_a_reward_model_of_its_own(jobs, in_process):
         "remote_critic_rm__critic__run": f"'{critic.run.path}'",
         "remote_critic_rm__reward_model__run": f"'{rewards.run.path}'",
     }
-    run_actor(jobs, "alone", critic, trainer__ppo__max_steps=5, **apart)
+    for server, gives, lacks in ((critic, "values", "rewards"), (rewards, "rewards", "values")):
+        with pytest.raises(UserError, match=f"gives {gives}, and no {lacks}: it is another kind of server"):
+            run_smoke_job("ppo", actor_settings(jobs, f"no_{lacks}", server.until_it_serves()))
+    run_actor(jobs, "alone", critic, **(STEPS | apart))
     assert_same(jobs.run_folder("alone"), in_process)
     for server in (critic, rewards):
         server.until_it_ended()

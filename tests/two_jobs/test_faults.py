@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from forks import BOUND_S, until
+from servers import STEPS as SHORT
 from servers import Critic, child_of, start_actor
 from smoke_jobs import checkpoint_files, figures
 
@@ -17,16 +18,16 @@ pytestmark = pytest.mark.two_jobs
 STEPS = {"trainer__ppo__max_steps": 10}
 NOTICED_S = 30.0
 SAID = re.compile(r"^(?:interrupted|going on) after step .*", re.MULTILINE)
-# What happens to the critic, when it has obeyed so many of these orders since it was started.
+# What happens to the critic, and when (see servers.Faults); each of the 10 steps has two train steps.
 STARTS = [
-    {"infer": (5, "kill")},
-    {"train": (2, "kill")},  # as it takes again what it lost: the actor waits for it still
-    {"train": (4, "kill")},  # taken, and never answered
-    {"save": (1, "kill")},  # written, and never named
-    {"save": (1, "tritonserver")},  # named, and the actor is not told
+    {"infer": (2, "kill")},
+    {"train": (2, "kill")},  # taken, and never answered
+    {"train": (2, "kill")},  # as it takes that step again: the actor waits for it still
+    {"save": (12, "tritonserver")},  # named, and the actor is not told
     {"infer": (2, "stub")},
     {"infer": (2, "other stub")},
-    {"infer": (2, "stop"), "train": (4, "stopped tritonserver")},  # let go on each time
+    # let go on twice; and the last save of all: written, and never named
+    {"infer": (2, "stop"), "train": (18, "stopped tritonserver"), "save": (20, "kill")},
 ]
 BLOWS = [blow for faults in STARTS for _, blow in faults.values()]
 
@@ -64,6 +65,7 @@ def battered(jobs):
             if paused := _paused(critic, blow):
                 paused.resume()
                 until(lambda: not _waits(log), f"{blow} over")
+    critic.start()
     actor.join(BOUND_S)
     critic.until_it_ended()
     return SimpleNamespace(run=run, critic=critic, seen=seen, log=log.read_text())
@@ -135,3 +137,41 @@ def test_nothing_is_left_of_any_server(battered):
     servers = {*(blow.pid for blow in battered.seen), battered.critic.process.pid}
     segments = [name for name in os.listdir("/dev/shm") if name.startswith("pytrtion")]
     assert [name for name in segments if int(re.match(r"pytrtion(\d+)-", name)[1]) in servers] == []
+
+
+# ---- a critic of several ranks --------------------------------------------------------------------------------------
+
+TP2 = {"model__tensor_model_parallel_size": 2}
+
+
+def test_a_killed_second_rank_is_noticed_and_the_run_goes_on_with_the_next_critic(jobs, in_process):
+    critic = Critic(jobs, "ranks_critic").start_ranks(2, {"train": (3, "kill")}, **TP2)
+    actor = start_actor(jobs, "ranks", critic, **SHORT)
+    log = jobs.log("ranks")
+    until(lambda: critic.other_ranks[0].exitcode is not None or actor.exitcode is not None, "the blow")
+    started = time.monotonic()
+    until(lambda: _waits(log) or actor.exitcode is not None, "the blow noticed")
+    assert time.monotonic() - started < NOTICED_S
+    critic.until_it_ended()
+    assert "it has lost one of its ranks in" in critic.run.info["message"]
+    critic.start_ranks(2, **TP2)
+    actor.join(BOUND_S)
+    critic.until_it_ended()
+    run = jobs.run_folder("ranks")
+    assert run.status == "finished", log.read_text()
+    for ours, theirs in zip(figures(run), figures(in_process), strict=True):
+        assert ours == pytest.approx({name: theirs[name] for name in ours}, rel=1e-5, abs=1e-5)
+    assert [record["step"] for record in critic.run.metrics()] == list(range(1, 11))
+
+
+def test_a_second_rank_s_exception_ends_the_actor_with_its_reason(jobs):
+    critic = Critic(jobs, "rank_error_critic").start_ranks(2, {"train": (3, "error")}, **TP2)
+    actor = start_actor(jobs, "rank_error", critic, **SHORT)
+    actor.join(BOUND_S)
+    critic.until_it_ended()
+    run = jobs.run_folder("rank_error")
+    assert run.status == "failed", jobs.log("rank_error").read_text()
+    assert (
+        f"the critic at 127.0.0.1:{critic.port}: its rank 1: it failed in train with KeyError"
+        in run.info["message"]
+    )

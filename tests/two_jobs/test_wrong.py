@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_is_told_at_once(jobs):
     assert not critic.run.path.exists()
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "0"])
 def test_a_server_for_every_network_is_refused(jobs, address):
     critic = Critic(jobs, "open")
     with pytest.raises(UserError, match="would open the server to every network"):
