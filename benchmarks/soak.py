@@ -148,6 +148,7 @@ def compare(lab: Workspace) -> list[str]:
     critic = _tensors(lab.critic_of("soaked").latest_checkpoint())
     soaked |= {f"critic/{name}": value for name, value in critic.items()}
     names = sorted(unbroken.keys() | soaked.keys())
+    assert names, "there are no tensors to compare"
     return [name for name in names if unbroken.get(name) != soaked.get(name)]
 
 
