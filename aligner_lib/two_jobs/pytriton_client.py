@@ -6,6 +6,7 @@ server that hangs nor stops waiting for it: whoever calls bounds the wait (see `
 
 from __future__ import annotations
 
+import functools
 import socket
 import threading
 import warnings
@@ -14,6 +15,13 @@ from aligner_lib.two_jobs.wire import Arrays
 
 PROBE_S = 3.0
 READY_S = 1.0  # for a server that listens, and whose models are still being loaded: asked again soon
+CHANNEL = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_send_message_length", (1 << 31) - 1),
+    ("grpc.max_receive_message_length", (1 << 31) - 1),
+]
 
 
 class Unreachable(ConnectionError):
@@ -42,13 +50,11 @@ class Connection:
             raise Unreachable(_reason(error)) from error
 
     def _client(self, endpoint: str, timeout_s: float):
-        from pytriton.client import ModelClient
-
         with self._lock:
             if (endpoint, timeout_s) not in self._clients:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # that gRPC bounds no other call than infer
-                    self._clients[endpoint, timeout_s] = ModelClient(
+                    self._clients[endpoint, timeout_s] = _client_class()(
                         f"grpc://{self.host}:{self.port}",
                         endpoint,
                         init_timeout_s=READY_S,
@@ -58,12 +64,24 @@ class Connection:
             return self._clients[endpoint, timeout_s]
 
 
-def probe(host: str, port: int) -> None:
-    """Raises Unreachable, with the reason in words, unless somebody listens there.
+@functools.cache
+def _client_class() -> type:
+    """PyTriton's ModelClient, over a connection of its own that tries again within a second.
 
-    Before every call: a gRPC channel that failed to connect waits ever longer before it tries again, and shares that
-    wait with every later channel to the same address.
+    By default all channels of a process to one address share a connection, and its wait, which grows with each failed
+    try: a server that was started again was not found for 20 s.
     """
+    from pytriton.client import ModelClient
+
+    class Client(ModelClient):
+        def _get_init_extra_args(self) -> dict:
+            return super()._get_init_extra_args() | {"channel_args": CHANNEL}
+
+    return Client
+
+
+def probe(host: str, port: int) -> None:
+    """Raises Unreachable, with the reason in words, unless somebody listens there."""
     try:
         socket.create_connection((host, port), timeout=PROBE_S).close()
     except socket.gaierror:
