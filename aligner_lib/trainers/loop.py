@@ -179,6 +179,7 @@ class _Loop:
         if run is not None:
             (aside / "trainer.json").write_text(json.dumps({"step": step, "changes": self.changes}))
             run.accept_checkpoint(aside, step, self.settings.keep_checkpoints, check=check_checkpoint)
+            run.acknowledge()  # the changes are in it
         parallel.barrier()
         self.saved, self.unsaved_changes = step, False
         if missing is not None:

@@ -130,6 +130,7 @@ class RemoteCritic:
                 "start a new run"
             )
         self.updates, self.saved, self.kept = kept.read(folder)
+        self._owes_checkpoint = bool(self.kept)
         self._begun = True
         self._reach_at_first(lambda _: self._go_back_to(self.saved))
         self._reach_at_first(self._catch_up)
@@ -158,10 +159,10 @@ class RemoteCritic:
     def _reach(self, work: Callable[[dict], object], stop: Callable[[], bool]) -> dict | None:
         """Connect where scores are asked for, and do `work`, given the critic's status, on the first rank.
 
-        Tried again until the bound, which begins anew with each train step that the critic takes again; every few
-        seconds the ranks tell each other that they still wait. Returns the status; None when `stop` says so first.
+        Tried again until the bound, which begins anew when the critic has taken one more of the steps that it lacks; every
+        second the ranks tell each other that they still wait. Returns the status; None when `stop` says so first.
         """
-        self._progress, said = time.monotonic(), -math.inf
+        self._reached, self._progress, said = 0, time.monotonic(), -math.inf
         while True:
             status, reason, stopped, waited = self._told(
                 lambda: (*self._attempt(work), stop(), time.monotonic() - self._progress)
@@ -202,14 +203,8 @@ class RemoteCritic:
 
     def _check_gives(self, link: Link, status: dict) -> None:
         """Raises UserError for another kind of server than the settings say."""
-        critic, *rewards = self.links
-        needed = (
-            {"values"}
-            if link is critic and rewards
-            else {"rewards"}
-            if link in rewards
-            else {"values", "rewards"}
-        )
+        alone = {"values"} if link is self.critic else {"rewards"}
+        needed = alone if len(self.links) > 1 else {"values", "rewards"}
         if missing := needed - set(status["gives"]):
             raise UserError(
                 f"{link.where} gives {' and '.join(status['gives'])}, and no {' or '.join(sorted(missing))}: it is another "
@@ -242,10 +237,10 @@ class RemoteCritic:
             if step.number <= has:
                 continue
             self._train(step)
-            self._progress = time.monotonic()
-            if (
-                step.number < self.updates and time.monotonic() > self._slice_ends
-            ):  # other ranks wait for a word
+            if step.number > self._reached:
+                self._reached, self._progress = step.number, time.monotonic()
+            # the other ranks wait for a word
+            if step.number < self.updates and time.monotonic() > self._slice_ends:
                 raise NotReady(
                     f"{self.critic.where} takes train steps {step.number + 1} to {self.updates} again"
                 )

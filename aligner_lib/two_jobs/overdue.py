@@ -20,3 +20,14 @@ def overdue(status: dict) -> str | None:
     if seconds <= max(OVERDUE_S, OVERDUE_FACTOR * longest):
         return None
     return f"hangs: for {seconds:.0f} s nothing came after '{doing}', where it never took more than {longest:.1f} s"
+
+
+def longest_with(longest: float | None, seconds: float) -> float:
+    """The longest of a kind, in seconds, now that another has ended.
+
+    It doubles at the most (from what OVERDUE_S allows anyway): a pause of the whole server does not blind the watch, and
+    a kind that has become slower is given up once or twice, not for ever.
+    """
+    if longest is None:
+        return seconds
+    return max(longest, min(seconds, 2 * max(longest, OVERDUE_S / OVERDUE_FACTOR)))

@@ -18,7 +18,7 @@ from pathlib import Path
 from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.two_jobs import wire
-from aligner_lib.two_jobs.overdue import overdue
+from aligner_lib.two_jobs.overdue import longest_with
 from aligner_lib.two_jobs.presence import Ended, Presence
 from aligner_lib.two_jobs.refusal import NotReady, Refusal, in_words
 from aligner_lib.two_jobs.shelf import Shelf
@@ -240,12 +240,8 @@ class Desk:
 
     def _now(self, doing: str) -> None:
         before, self._turn = self._turn, time.monotonic()
-        seconds = self._turn - before
-        took = {"doing": self.doing, "doing_s": seconds, "longest_s": self.longest}
-        if (
-            self.doing not in ("starting", "idle") and overdue(took) is None
-        ):  # a pause is no measure of the next
-            self.longest[self.doing] = max(self.longest.get(self.doing, 0.0), seconds)
+        if self.doing not in ("starting", "idle"):
+            self.longest[self.doing] = longest_with(self.longest.get(self.doing), self._turn - before)
         if doing != self.doing:
             self.doing, self.since = doing, time.time()
 
@@ -280,7 +276,7 @@ def serve(
             if asked is not None:
                 asked.answer.set_exception(refusal)
             desk.close(refusal)
-            if isinstance(refusal, NotReady):
+            if parallel.is_of_a_lost_rank(error):
                 raise refusal from error
             raise
     if desk is not None:

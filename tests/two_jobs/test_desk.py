@@ -11,6 +11,7 @@ from forks import until
 
 from aligner_lib.records import Experience
 from aligner_lib.two_jobs import wire
+from aligner_lib.two_jobs.overdue import longest_with, overdue
 from aligner_lib.two_jobs.presence import Presence
 from aligner_lib.two_jobs.refusal import NotReady, Refusal, from_words
 
@@ -175,13 +176,18 @@ def test_another_rank_s_end_is_told_with_its_reason_if_it_left_one(
         ask(desk, "begin")
 
 
-def test_a_pause_is_no_measure_of_what_an_order_takes(desk):
+def test_a_pause_does_not_blind_the_watch_and_a_slower_kind_is_soon_allowed_for(desk):
     train(desk, 1)
     until(lambda: desk.status()["doing"] == "idle", "the end of the order", bound_s=30)
-    desk.longest["train"] = 0.1
-    desk.doing, desk._turn = "train", time.monotonic() - 31.0  # as if it had been stopped meanwhile
+    desk.longest["train"] = 0.5
+    desk.doing, desk._turn = "train", time.monotonic() - 300.0  # as if the process had been stopped meanwhile
     desk._now("idle")
-    assert desk.longest["train"] == 0.1
+    assert desk.longest["train"] == 3.0  # twice what half a minute allows
+    assert overdue({"doing": "train", "doing_s": 61.0, "longest_s": desk.longest})
+    assert longest_with(None, 700.0) == 700.0  # the first of its kind
+    assert longest_with(3.0, 2.0) == 3.0
+    assert longest_with(3.0, 5.0) == 5.0
+    assert longest_with(3.0, 300.0) == 6.0
 
 
 def test_save_is_of_the_steps_that_the_actor_counts(desk):
