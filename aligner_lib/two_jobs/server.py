@@ -300,7 +300,7 @@ def _note_failure(job: Path, kind: str, error: Exception) -> None:
 def _failure(job: Path, kind: str, error: Exception) -> Refusal:
     """What the actor is told of it: to wait for another server where a rank has died, else the reason."""
     if notes := sorted(job.glob(NOTES)):
-        return Refusal(f"its rank {notes[0].stem.rpartition('_')[2]}: {read_json(notes[0])['words']}")
+        return Refusal(f"on its rank {notes[0].stem.rpartition('_')[2]}: {read_json(notes[0])['words']}")
     if parallel.is_of_a_lost_rank(error):
         return NotReady(
             f"it has lost one of its ranks in {kind}: their logs in {job} say more; start the same command again"

@@ -172,6 +172,6 @@ def test_a_second_rank_s_exception_ends_the_actor_with_its_reason(jobs):
     run = jobs.run_folder("rank_error")
     assert run.status == "failed", jobs.log("rank_error").read_text()
     assert (
-        f"the critic at 127.0.0.1:{critic.port}: its rank 1: it failed in train with KeyError"
+        f"the critic at 127.0.0.1:{critic.port}: on its rank 1: it failed in train with KeyError"
         in run.info["message"]
     )
