@@ -74,3 +74,12 @@ def test_generation_makes_room_too(starts, events, monkeypatch):
     tokenizer = type("Tokenizer", (), {"eos_id": 1, "pad_id": 0, "decode": str})
     policy.Policy(engine, tokenizer, None, forward_micro_batch_size=2).rollout([], [])
     assert events == ["to the CPU", "generate"]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_setting_reaches_the_critic(starts, asked):
+    from aligner_lib.built import in_process_critic
+    from aligner_lib.config import compose
+
+    config = compose("critic", [f"model.offload_adam_states={asked}"], profile="smoke")
+    assert in_process_critic(config, starts / "scalar").engine.offloads_adam is asked
