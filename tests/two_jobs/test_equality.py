@@ -1,7 +1,10 @@
 """PPO as two jobs gives the figures of PPO in one process, whatever the layouts, micro batches and padding."""
 
+import re
+
 import pytest
-from servers import STEPS, Critic, actor_settings, run_actor
+from forks import finish, until
+from servers import STEPS, Critic, actor_settings, start_actor
 from smoke_jobs import figures, run_smoke_job
 
 from aligner_lib.errors import UserError
@@ -58,21 +61,22 @@ def test_both_keep_the_checkpoints_that_belong_together(two):
 
 
 @pytest.mark.parametrize(
-    ("name", "actor", "critic"),
+    ("name", "actor", "ranks", "critic", "critic_ranks"),
     [
-        ("tp2_actor_pp2_critic", TP2, PP2),
-        ("dp2_actor_tp2_critic", {}, TP2),
-        ("pp2_actor_dp2_critic", PP2, {}),
+        ("tp2_actor_pp2_critic", TP2, 2, PP2, 2),
+        ("dp2_actor_tp2_critic", {}, 2, TP2, 2),
+        ("pp2_actor_dp2_critic", PP2, 2, {}, 2),
+        ("tp2_dp2_actor", TP2, 4, {}, 1),
     ],
 )
-def test_layouts(two_jobs, in_process, name, actor, critic):
-    run, _ = two_jobs(name, actor, critic, ranks=2, critic_ranks=2)
+def test_layouts(two_jobs, in_process, name, actor, ranks, critic, critic_ranks):
+    run, _ = two_jobs(name, actor, critic, ranks, critic_ranks)
     assert_same(run, in_process)
 
 
-def test_a_reward_model_of_its_own(jobs, in_process, here):
+def test_a_reward_model_of_its_own_that_is_killed_and_started_again(jobs, in_process, here):
     critic = Critic(jobs, "alone_critic").start(trainer__ppo__combine_rm_and_critic_server=False)
-    rewards = Critic(jobs, "alone_rewards", kind="reward_server").start()
+    rewards = Critic(jobs, "alone_rewards", kind="reward_server").start({"infer": (3, "kill")})
     apart = {
         "model__ppo__combine_rm_and_critic_server": False,
         # by run folder, as jobs on a cluster find each other
@@ -83,7 +87,12 @@ def test_a_reward_model_of_its_own(jobs, in_process, here):
     for server, gives, lacks in ((critic, "values", "rewards"), (rewards, "rewards", "values")):
         with pytest.raises(UserError, match=f"gives {gives}, and no {lacks}: it is another kind of server"):
             run_smoke_job("ppo", actor_settings(jobs, f"no_{lacks}", server.until_it_serves()))
-    run_actor(jobs, "alone", critic, **(STEPS | apart))
+    actor = start_actor(jobs, "alone", critic, **(STEPS | apart))
+    until(lambda: rewards.process.exitcode is not None or actor.exitcode is not None, "the blow")
+    rewards.start()
+    finish(actor, jobs.log("alone"))
+    said = f"the reward model of {rewards.run.path}"
+    assert re.search(rf"^interrupted after step \d+.*: {said}", jobs.log("alone").read_text(), re.MULTILINE)
     assert_same(jobs.run_folder("alone"), in_process)
     for server in (critic, rewards):
         server.until_it_ended()
