@@ -29,6 +29,7 @@ from aligner_lib.inputs import (
     Say,
     files_of,
     files_of_split,
+    for_validation,
     hashes_of,
     limited,
     model_folder,
@@ -76,6 +77,7 @@ def sft(config: DictConfig, say: Say) -> Assembly:
         return told(say, name, load_sft(files, tokenizer, dataset.max_seq_length or model.encoder_seq_length))
 
     train, validation = load(data.train_ds, "train_ds"), load(data.validation_ds, "validation_ds")
+    validation = for_validation(limited(validation, loop, data.validation_ds.global_batch_size), config)
     max_steps = steps_of(loop, len(train), data.train_ds.global_batch_size)
 
     def make(run):
@@ -83,7 +85,7 @@ def sft(config: DictConfig, say: Say) -> Assembly:
             engine=trainable(Architecture.load(start), config, loop.gradient_clip_val, start),
             tokenizer=tokenizer,
             train=train,
-            validation=limited(validation, loop, data.validation_ds.global_batch_size),
+            validation=validation,
             rate=Rate(model.optim, max_steps),
             global_batch_size=data.train_ds.global_batch_size,
             micro_batch_size=data.train_ds.micro_batch_size,
@@ -107,6 +109,7 @@ def reward_model(config: DictConfig, say: Say) -> Assembly:
         return told(say, split, load_pairs(files, tokenizer, model.encoder_seq_length))
 
     train, validation = load("train"), load("validation")
+    validation = for_validation(limited(validation, loop, model.global_batch_size), config)
     max_steps = steps_of(loop, len(train), model.global_batch_size)
     scaling = model.reward_standardization
     fixed = scaling["enable"] and scaling["mean"] is not None
@@ -116,7 +119,7 @@ def reward_model(config: DictConfig, say: Say) -> Assembly:
             engine=trainable(scalar_architecture(start), config, loop.gradient_clip_val, start),
             tokenizer=tokenizer,
             train=train,
-            validation=limited(validation, loop, model.global_batch_size),
+            validation=validation,
             rate=Rate(model.optim, max_steps),
             global_batch_size=model.global_batch_size,
             micro_batch_size=model.micro_batch_size,
@@ -138,6 +141,8 @@ def ppo(config: DictConfig, say: Say) -> Assembly:
     max_steps = steps_of(loop, len(train), rollout.num_rollout_samples)
     updates = max_steps * (rollout.num_rollout_samples // model.global_batch_size)
     settings = ppo_settings(config)
+    validation = limited(validation, loop, settings.val_rollout_micro_batch_size)[: rollout.num_val_samples]
+    validation = for_validation(validation, config)
     warn_of_sampling(sampling_of(config), say)
 
     def make(run):
@@ -148,9 +153,7 @@ def ppo(config: DictConfig, say: Say) -> Assembly:
             policy=policy_of(engine, config, tokenizer),
             critic=critic,
             train_prompts=train,
-            val_prompts=limited(validation, loop, settings.val_rollout_micro_batch_size)[
-                : rollout.num_val_samples
-            ],
+            val_prompts=validation,
             rate=Rate(model.optim, updates),
             critic_rate=Rate(critic_optim, updates),
             settings=settings,
@@ -190,7 +193,8 @@ def evaluation(config: DictConfig, say: Say) -> Assembly:
     reference, rewards = pretrained_folder(config), reward_model_folder(config.critic)
     start = model_folder(config.policy.restore_from_path, "policy.restore_from_path")
     tokenizer = Tokenizer(reference)
-    prompts = prompts_of_split(config, "validation", tokenizer, say)
+    prompts = prompts_of_split(config, "validation", tokenizer, say)[: rollout.num_val_samples]
+    prompts = for_validation(prompts, config)
 
     def make(run):
         policy = policy_of(engine_of(Architecture.load(reference), config, reference), config, tokenizer)
@@ -200,7 +204,7 @@ def evaluation(config: DictConfig, say: Say) -> Assembly:
             critic=reward_model_alone(
                 config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
             ),
-            prompts=prompts[: rollout.num_val_samples],
+            prompts=prompts,
             rollout_micro_batch_size=rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size,
             seed=config.model.seed,
             run=run,

@@ -159,6 +159,13 @@ def _check_names(config: DictConfig) -> None:
                 raise ConfigError(f"there is no setting '{key}.{name}'; {key} takes {', '.join(names)}")
 
 
+def copies_of_the_model(config: DictConfig) -> int:
+    """Data-parallel ranks, each of which takes a share of every batch."""
+    model, trainer = config.model, config.trainer
+    processes = trainer.num_nodes * trainer.devices
+    return processes // (model.tensor_model_parallel_size * model.pipeline_model_parallel_size)
+
+
 def _check_layout(prefix: str, config: DictConfig) -> None:
     """Processes must divide into copies of the model, and global batches into their micro batches."""
     model, trainer = config.model, config.trainer
@@ -169,7 +176,7 @@ def _check_layout(prefix: str, config: DictConfig) -> None:
             f"{prefix}model.tensor_model_parallel_size={tensor} × {prefix}model.pipeline_model_parallel_size={pipeline} "
             f"don't divide the {processes} processes of {prefix}trainer.num_nodes × {prefix}trainer.devices"
         )
-    copies = processes // (tensor * pipeline)
+    copies = copies_of_the_model(config)
     for at, batch in _batches(prefix, model):
         if batch.global_batch_size % (batch.micro_batch_size * copies):
             raise ConfigError(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
 
+from aligner_lib.config_rules import copies_of_the_model
 from aligner_lib.datasets import Dropped, load_prompts
 from aligner_lib.errors import UserError
 from aligner_lib.models import model_hash, resolve
@@ -49,6 +50,17 @@ def told(say: Say, split: str, loaded: tuple[list, Dropped]) -> list:
 
 def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
     return samples if loop.limit_val_batches < 0 else samples[: loop.limit_val_batches * batch_size]
+
+
+def for_validation(samples: list, config: DictConfig) -> list:
+    """The samples as they are. Raises UserError when one of the model's copies would have nothing to validate on."""
+    copies = copies_of_the_model(config)
+    if len(samples) < copies:
+        raise UserError(
+            f"{len(samples)} validation samples leave some of the {copies} copies of the model without one: give more "
+            "of them, or fewer devices"
+        )
+    return samples
 
 
 def steps_of(loop: DictConfig, samples: int, batch_size: int) -> int:

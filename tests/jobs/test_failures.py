@@ -60,6 +60,31 @@ def test_data_with_nothing_usable_is_told(jobs, tmp_path):
     assert not jobs.run_folder("empty").path.exists()
 
 
+@pytest.mark.parametrize(
+    "kind, limit",
+    [
+        ("sft", {"model__data__validation_ds__file_path": "one"}),
+        ("rm", {"model__data__data_prefix__validation": "[one]"}),
+        ("ppo", {"model__ppo__num_val_samples": 1}),
+    ],
+)
+def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(jobs, tmp_path, kind, limit):
+    from aligner_lib.assemble import assemble
+    from aligner_lib.config import compose
+
+    file, lines = {"rm": ("test_comparisons", 2)}.get(kind, ("validation", 1))
+    one = tmp_path / "one.jsonl"
+    one.write_text("".join((jobs.formatted / f"{file}.jsonl").read_text().splitlines(keepends=True)[:lines]))
+    limit = {key: str(value).replace("one", str(one)) for key, value in limit.items()}
+    config = compose(kind, jobs.settings(kind, "few", **limit, trainer__devices=1), profile="smoke")
+    assemble(kind, config, print)
+    config.trainer.devices = 2
+    with pytest.raises(
+        UserError, match=r"1 validation samples leave some of the 2 copies of the model without one"
+    ):
+        assemble(kind, config, print)
+
+
 def test_data_that_is_not_there_is_told(jobs):
     with pytest.raises(FileNotFoundError, match=r"/nowhere/train\.jsonl does not exist"):
         run_smoke_job(
