@@ -8,9 +8,6 @@ critic's holds yet. So a critic that was killed and started again is brought bac
 from __future__ import annotations
 
 import itertools
-import math
-import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -22,13 +19,9 @@ from aligner_lib.run_writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
 from aligner_lib.two_jobs import kept, wire
 from aligner_lib.two_jobs.line import Line
-from aligner_lib.two_jobs.link import Link, Lost, Where
-from aligner_lib.two_jobs.pytriton_client import Unreachable
-from aligner_lib.two_jobs.refusal import NoCheckpoint, NotReady, Refusal
-
-SLICE_S = 1.0  # for one try of the first rank, before the other ranks are told that it still waits
-RETRY_S = 0.5
-SAY_S = 15.0  # between two lines that say so
+from aligner_lib.two_jobs.link import Lost, Where
+from aligner_lib.two_jobs.refusal import NoCheckpoint, NotReady
+from aligner_lib.two_jobs.servers import Servers, in_words, on_first_rank
 
 
 class CriticAway(Interruption):
@@ -69,12 +62,8 @@ class RemoteCritic:
     ):
         """run: the actor's run folder. timeout_s: how long to wait for a server. pad_to: pad_to_length. writer: the run's,
         on the first rank: it knows of a wish to stop."""
-        self.writer = writer
-        self.run, self.timeout_s, self.pad_to = str(Path(run).absolute()), timeout_s, pad_to
-        actor = parallel.from_first_rank(f"{self.run}#{time.time_ns():x}")
-        self.critic = Link(critic, actor)
-        self.links = [self.critic] + ([Link(reward_model, actor)] if reward_model else [])
-        self.statuses: dict[Link, dict] = {}
+        self.servers = Servers(critic, reward_model, str(Path(run).absolute()), timeout_s)
+        self.pad_to, self.writer = pad_to, writer
         self.updates = 0  # train steps that were asked for
         self.saved = 0  # … of which the critic's last checkpoint holds so many
         self.kept: list[kept.Step] = []  # … and these it does not (on the first rank)
@@ -90,7 +79,7 @@ class RemoteCritic:
         if not parallel.leads_replica():
             return Later(lambda: None)
         arrays = wire.pack_tokens(rollouts, wire.padded_length(rollouts.tokens.shape[1], self.pad_to))
-        calls = [link.call("infer", arrays, updates=self.updates) for link in self.links]
+        calls = [link.call("infer", arrays, updates=self.updates) for link in self.servers.links]
         return Later(lambda: self._scores(rollouts, calls))
 
     def fetch(self, asked: list[Future[Scores]]) -> list[Scores]:
@@ -108,7 +97,7 @@ class RemoteCritic:
         if parallel.is_first_rank():
             self.kept.append(kept.Step(self.updates, whole, lr))
             asked = self._line.put(lambda step=self.kept[-1]: self._train(step))
-        return Later(lambda: self._told(lambda: _or_nothing(asked)))
+        return Later(lambda: on_first_rank(lambda: _or_nothing(asked)))
 
     def save(self, folder: Path) -> None:
         """The critic saves in its own run folder; here it is noted which of its checkpoints belongs to the actor's.
@@ -116,7 +105,7 @@ class RemoteCritic:
         A critic that is away saves when it is back; the train steps that it lacks are written down here.
         """
         self._begin()
-        away = self._told(self._save)
+        away = on_first_rank(self._save)
         if parallel.is_first_rank():
             kept.write(folder, self.updates, self.saved, self.kept)
         if away:
@@ -142,12 +131,12 @@ class RemoteCritic:
 
         Raises UserError after `timeout_s`.
         """
-        return self._reach(self._catch_up, stop) is not None
+        return self.servers.reach(self._catch_up, stop) is not None
 
     def _reach_at_first(self, work: Callable[[dict], object]) -> dict:
         """The critic's status. Before its first step a run has nothing to save: a wish to stop ends it here."""
         with stop_signals() as signalled:
-            status = self._reach(
+            status = self.servers.reach(
                 work, lambda: signalled.is_set() or (self.writer is not None and self.writer.stop_requested)
             )
         if status is None:
@@ -156,93 +145,22 @@ class RemoteCritic:
             raise SystemExit(0)
         return status
 
-    def _reach(self, work: Callable[[dict], object], stop: Callable[[], bool]) -> dict | None:
-        """Connect where scores are asked for, and do `work`, given the critic's status, on the first rank.
-
-        Tried again until the bound, which begins anew when the critic has taken one more of the steps that it lacks; every
-        second the ranks tell each other that they still wait. Returns the status; None when `stop` says so first.
-        """
-        self._reached, self._progress, said = 0, time.monotonic(), -math.inf
-        while True:
-            status, reason, stopped, waited = self._told(
-                lambda: (*self._attempt(work), stop(), time.monotonic() - self._progress)
-            )
-            reason = reason or self._others_connect()
-            if reason is None:
-                return status
-            if stopped:
-                return None
-            if waited > self.timeout_s:
-                raise UserError(
-                    f"{reason}, and {self.timeout_s:.0f} s are over (remote_critic_rm.timeout): check that "
-                    f"`aligner serve-critic` (or serve-rm) runs there, that ip and port are the ones that it names, and "
-                    "that no firewall is between; then start the same command again"
-                )
-            if parallel.is_first_rank() and time.monotonic() - said >= SAY_S:
-                said = time.monotonic()
-                _say(f"waiting, {waited:.0f} s of at most {self.timeout_s:.0f} s: {reason}")
-
-    def _attempt(self, work: Callable[[dict], object]) -> tuple[dict, str | None]:
-        """The critic's status; or why it does not go on, after trying for a few seconds."""
-        self._slice_ends = time.monotonic() + SLICE_S
-        while True:
-            try:
-                for link in self.links:
-                    at = link.where
-                    if link.lost:
-                        self._check_gives(link, link.connect())
-                    status = link.ask("checkpoint", wire.text(self._request("begin"), "request"))
-                    self.statuses[link] = status
-                at = self.critic.where
-                work(self.statuses[self.critic])
-                return self.statuses[self.critic], None
-            except (Unreachable, Lost, NotReady) as error:
-                if time.monotonic() > self._slice_ends:
-                    return {}, _in_words(at, error)
-                time.sleep(RETRY_S)
-
-    def _check_gives(self, link: Link, status: dict) -> None:
-        """Raises UserError for another kind of server than the settings say."""
-        alone = {"values"} if link is self.critic else {"rewards"}
-        needed = alone if len(self.links) > 1 else {"values", "rewards"}
-        if missing := needed - set(status["gives"]):
-            raise UserError(
-                f"{link.where} gives {' and '.join(status['gives'])}, and no {' or '.join(sorted(missing))}: it is another "
-                "kind of server; check its port, and that model.ppo.combine_rm_and_critic_server says here what "
-                "trainer.ppo.combine_rm_and_critic_server says there"
-            )
-
-    def _others_connect(self) -> str | None:
-        """The first ranks of the other replicas connect, too; why not, on every rank."""
-        reason = None
-        if parallel.leads_replica():
-            for link in self.links:
-                try:
-                    if link.lost:
-                        link.connect()
-                except Unreachable as error:
-                    reason = _in_words(link.where, error)
-        reasons = parallel.gather_over_dp(parallel.from_replica_leader(reason))
-        return next(filter(None, reasons), None)
-
     def _catch_up(self, status: dict) -> None:
         """Give the critic the train steps that it has not taken."""
         has, first = status["updates"], self.updates + 1 - len(self.kept)
         if not first - 1 <= has <= self.updates:
             raise UserError(
-                f"{self.critic.where} came back with {has} train steps, and the actor can give it those after "
+                f"{self.servers.critic.where} came back with {has} train steps, and the actor can give it those after "
                 f"{first - 1}: its run folder is not the one that it had; start it with its own --run again"
             )
         for step in self.kept:
             if step.number <= has:
                 continue
             self._train(step)
-            if step.number > self._reached:
-                self._reached, self._progress = step.number, time.monotonic()
-            # the other ranks wait for a word
-            if step.number < self.updates and time.monotonic() > self._slice_ends:
+            self.servers.came_further(step.number)
+            if step.number < self.updates and self.servers.others_wait:
                 raise NotReady(
-                    f"{self.critic.where} takes train steps {step.number + 1} to {self.updates} again"
+                    f"{self.servers.critic.where} takes train steps {step.number + 1} to {self.updates} again"
                 )
         if self._owes_checkpoint:
             self._ask_to_save()
@@ -250,7 +168,7 @@ class RemoteCritic:
     # -- on the first rank ----------------------------------------------------------------------------------------
 
     def _train(self, step: kept.Step) -> dict[str, float]:
-        return self.critic.ask(
+        return self.servers.critic.ask(
             "train", wire.pack_experience(step.experience), number=step.number, lr=step.lr.hex()
         )
 
@@ -260,26 +178,21 @@ class RemoteCritic:
             self._line.put(self._ask_to_save).result()
         except (Lost, NotReady) as error:
             self._owes_checkpoint = True
-            return _in_words(self.critic.where, error)
+            return in_words(self.servers.critic.where, error)
         self.saved, self.kept = self.updates, []
         return None
 
     def _ask_to_save(self) -> None:
         """`previous`: the critic's checkpoint that the actor's newest one names; the critic does not remove it."""
-        request = self._request("save") | {"updates": self.updates, "previous": self.saved}
-        self.critic.ask("checkpoint", wire.text(request, "request"))
+        self.servers.checkpoint("save", updates=self.updates, previous=self.saved)
         self._owes_checkpoint = False
 
     def _go_back_to(self, updates: int) -> None:
         """Have the critic load one of its checkpoints (0: what it began with)."""
-        request = self._request("load") | {"updates": updates}
         try:
-            self.critic.ask("checkpoint", wire.text(request, "request"))
+            self.servers.checkpoint("load", updates=updates)
         except NoCheckpoint as error:
             raise UnmatchedCheckpoint(str(error)) from None
-
-    def _request(self, kind: str) -> dict:
-        return {"kind": kind, "actor": self.critic.actor, "actor_run": self.run}
 
     # -- on every rank --------------------------------------------------------------------------------------------
 
@@ -291,34 +204,21 @@ class RemoteCritic:
 
     def _scores(self, rollouts: Rollouts, calls: list[Future]) -> Scores | UserError | str:
         """The scores, an error that ends the run, or why the critic is away."""
-        gives = [("rewards", "values")] if len(self.links) == 1 else [("values",), ("rewards",)]
+        gives = [("rewards", "values")] if len(self.servers.links) == 1 else [("values",), ("rewards",)]
         parts = []
-        for link, call, names in zip(self.links, calls, gives):
+        for link, call, names in zip(self.servers.links, calls, gives):
             try:
                 arrays = link.wait_for(call)
                 if problem := arrays["problem"].reshape(-1)[0].decode():
                     raise link.refusal(problem)
                 parts.append(wire.unpack_scores(arrays, rollouts, names))
             except (Lost, NotReady) as error:
-                return _in_words(link.where, error)
+                return in_words(link.where, error)
             except wire.WireError as error:
                 return UserError(f"{link.where}: {error}")
             except UserError as error:
                 return error
         return Scores(rewards=parts[-1].rewards, values=parts[0].values)
-
-    def _told(self, work: Callable[[], object]):
-        """work's result on the first rank, on every rank; an error of the user's is raised on every rank, too."""
-        result, error = None, None
-        if parallel.is_first_rank():
-            try:
-                result = work()
-            except UserError as raised:
-                error = raised
-        result, error = parallel.from_first_rank((result, error))
-        if error is not None:
-            raise error
-        return result
 
 
 def _joined(parts: list[Experience]) -> Experience:
@@ -329,18 +229,9 @@ def _joined(parts: list[Experience]) -> Experience:
     return in_order(parts, [list(range(start, end)) for start, end in itertools.pairwise(ends)])
 
 
-def _in_words(where: Where, error: Exception) -> str:
-    """What has become of a server that is gone, or what one that is there says of itself."""
-    return str(error) if isinstance(error, Refusal) else f"{where} {error}"
-
-
 def _or_nothing(asked: Future | None) -> dict[str, float]:
     """A train step's metrics; none when the critic went away: it takes the step when it is back."""
     try:
         return asked.result()
     except (Lost, NotReady):
         return {}
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -13,14 +13,13 @@ from omegaconf import DictConfig
 from aligner_lib.errors import UserError
 from aligner_lib.run_writer import RunWriter
 from aligner_lib.runs import RunFolder, step_of
-from aligner_lib.two_jobs import address, wire
+from aligner_lib.two_jobs import address, leftovers, wire
 from aligner_lib.two_jobs.presence import Ended, Presence
 from aligner_lib.two_jobs.pytriton_server import (
     Endpoint,
     PyTritonServer,
     check_numpy,
     check_port,
-    end_leftovers,
 )
 from aligner_lib.two_jobs.refusal import NotReady
 from cluster.record import write_json
@@ -37,12 +36,13 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     check_numpy()
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     if int(os.environ.get("RANK", 0)) == 0 and folder.status != "running":
-        end_leftovers(folder.path)
+        leftovers.clear(folder.path)
         check_port(host, settings.port)  # said before anything is loaded
     join_processes(config)
     from aligner_lib.megatron import parallel
     from aligner_lib.trainers.loop import stop_signals
-    from aligner_lib.two_jobs.server import Desk, clear_notes, serve
+    from aligner_lib.two_jobs.desk import Desk
+    from aligner_lib.two_jobs.server import clear_notes, serve
     from aligner_lib.two_jobs.serving import serving
 
     say, job_folder = say_on_first(), folder.path / "job"

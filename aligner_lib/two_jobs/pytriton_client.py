@@ -1,4 +1,4 @@
-"""Calls to a server over PyTriton's gRPC client. With `pytriton_server`, all that knows PyTriton.
+"""Calls to a server over PyTriton's gRPC client. With `pytriton_server` and `leftovers`, all that knows PyTriton.
 
 gRPC because one client may serve many threads (the HTTP client's gevent deadlocks). A client is neither told of a
 server that hangs nor stops waiting for it: whoever calls bounds the wait (see `link`).

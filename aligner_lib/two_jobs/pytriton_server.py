@@ -1,4 +1,4 @@
-"""A server on PyTriton: endpoints bound to functions. With `pytriton_client`, all that knows PyTriton.
+"""A server on PyTriton: endpoints bound to functions. With `pytriton_client` and `leftovers`, all that knows PyTriton.
 
 Start it from the main thread: tritonserver asks for a signal at its parent *thread's* death.
 """
@@ -6,17 +6,13 @@ Start it from the main thread: tritonserver asks for a signal at its parent *thr
 from __future__ import annotations
 
 import atexit
-import contextlib
 import glob
 import ipaddress
 import logging
 import os
-import re
-import shutil
 import signal
 import socket
 import sysconfig
-import tempfile
 import threading
 import time
 import warnings
@@ -28,24 +24,18 @@ import numpy as np
 import psutil
 
 from aligner_lib.errors import UserError
+from aligner_lib.two_jobs import leftovers
 from aligner_lib.two_jobs.wire import Arrays, Signature
-from cluster.processes import identity
-from cluster.record import read_json, write_json
 
 # `health` and `model-config` stay open: PyTriton's own client needs them without a token.
 RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "statistics", "trace", "logging"]
-LARGEST_BATCH = (
-    1 << 20
-)  # samples that may be answered together: the worker cuts them into micro batches itself
+# samples that may be answered together: the worker cuts them into micro batches itself
+LARGEST_BATCH = 1 << 20
 BATCH_DELAY_US = 2000  # how long a request waits for another of its shape
 START_S = 120.0  # PyTriton's own bound
 EXIT_S = 1  # for requests in flight when the server ends
-SHARED_MEMORY = Path("/dev/shm")
-TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
-ENVIRONMENTS = (
-    "/tmp/python_env_*"  # tritonserver makes one, uses it only for packed interpreters, and leaves it
-)
-LONGEST_SOCKET = "checkpoint_0_0-server.sock"
+# tritonserver makes one, uses it only for packed interpreters, and leaves it
+ENVIRONMENTS = "/tmp/python_env_*"
 
 Answer = Callable[[list[tuple[dict, Arrays]]], list[Arrays]]  # requests (parameters, arrays) → their answers
 
@@ -63,13 +53,12 @@ class PyTritonServer:
     def __init__(self, host: str, port: int, token: str, folder: Path, endpoints: list[Endpoint]):
         """folder: the run folder, for its workspace and log; what a killed predecessor left there is cleared."""
         self.host, self.port = host, port
-        self._place = Path(folder) / "pytriton"
-        self._note = Path(folder) / "job" / "pytriton.json"
-        self._log = Path(folder) / "job" / "tritonserver.log"
+        self._folder = Path(folder)
+        self._log = self._folder / "job" / "tritonserver.log"
         self._others = psutil.Process().children(recursive=True)  # this process had them before
         self._children: list[psutil.Process] = []
         self._environments: list[str] = []
-        end_leftovers(folder)
+        leftovers.clear(folder)
         from pytriton.triton import TritonConfig, TritonLifecyclePolicy, TritonSecurityConfig
 
         logging.getLogger("pytriton").setLevel(logging.ERROR)
@@ -86,7 +75,7 @@ class PyTritonServer:
                 exit_timeout_secs=EXIT_S,
             ),
             security_config=TritonSecurityConfig(access_token=token, restricted_endpoints=RESTRICTED),
-            workspace=_workspace(self._place),
+            workspace=leftovers.workspace(folder),
             # tritonserver finds all models at its start: it loads them side by side, and leaves no copies in /tmp
             triton_lifecycle_policy=TritonLifecyclePolicy(local_model_store=True),
         )
@@ -101,7 +90,7 @@ class PyTritonServer:
         first = sysconfig.get_config_var("LIBDIR")
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
         before = glob.glob(ENVIRONMENTS)
-        self._write_note()
+        self._note_down()
         try:
             self._triton.run()
         except PyTritonClientTimeoutError:
@@ -114,7 +103,7 @@ class PyTritonServer:
 
     def problem(self) -> str | None:
         """What has died, if something has: PyTriton itself does not notice a stub's death."""
-        gone = [child for child in self._children if not _is_alive(child)]
+        gone = [child for child in self._children if not leftovers.is_alive(child)]
         if gone or not self._triton.is_alive():
             return f"a process of PyTriton's server ended (pid {', '.join(str(child.pid) for child in gone)})"
         return None
@@ -126,20 +115,19 @@ class PyTritonServer:
         """
         atexit.unregister(self._triton.stop)
         self._note_children()  # run() may have failed with some of them started
-        _end([child.pid for child in self._children if _name(child) == "tritonserver"], signal.SIGINT)
-        end_leftovers(self._place.parent)
+        servers = [child.pid for child in self._children if leftovers.name_of(child) == "tritonserver"]
+        leftovers.end(servers, signal.SIGINT)
+        leftovers.clear(self._folder)
 
     def _note_children(self) -> None:
         """Write down what has to be ended, also by who comes after this process. A dead server's stubs are no longer
         found among the children, so those that were known stay."""
         known = {*self._others, *self._children}
         self._children += [child for child in psutil.Process().children(recursive=True) if child not in known]
-        self._write_note()
+        self._note_down()
 
-    def _write_note(self) -> None:
-        children = {str(child.pid): identity(child.pid) for child in self._children if _is_alive(child)}
-        left = {"server": os.getpid(), "children": children, "environments": self._environments}
-        write_json(self._note, left)
+    def _note_down(self) -> None:
+        leftovers.note_down(self._folder, self._children, self._environments)
 
     def _bind(self, endpoint: Endpoint) -> None:
         from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
@@ -229,80 +217,3 @@ def _is_every(host: str) -> bool:
     except OSError:
         return False  # the port's check says what is wrong with it
     return any(ipaddress.ip_address(address[0]).is_unspecified for *_, address in found)
-
-
-# ---- the workspace --------------------------------------------------------------------------------------------------
-
-
-def _workspace(place: Path) -> Path:
-    """The place in the run folder, or one in the temporary folder with a link to it from there.
-
-    The workspace holds Unix sockets, whose paths must be short, and which some shared file systems don't have.
-    """
-    place.mkdir(parents=True)
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.bind(str(place.resolve() / LONGEST_SOCKET))
-    except OSError:
-        shutil.rmtree(place)
-        place.symlink_to(tempfile.mkdtemp(prefix="aligner-"))
-    target = place.resolve()
-    shutil.rmtree(target)  # PyTriton wants to make it
-    return target
-
-
-def end_leftovers(folder: Path) -> None:
-    """Clear up after a server in this run folder that was killed, or is ending: processes, shared memory, folders."""
-    note = Path(folder) / "job" / "pytriton.json"
-    left = {"server": None, "children": {}, "environments": []} | (read_json(note) or {})
-    marks = left["children"].items()
-    ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
-    # tritonserver's, in PyTriton's own spelling, and those of PyTriton's store, whose names only its process knows
-    segments = [*SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"), *_tensors_of(ours)]
-    _end(ours, signal.SIGKILL)
-    for segment in segments:
-        segment.unlink(missing_ok=True)
-    for environment in left["environments"]:
-        with contextlib.suppress(OSError):  # one that another server made meanwhile, and uses, is not empty
-            os.rmdir(environment)
-    note.unlink(missing_ok=True)
-    place = Path(folder) / "pytriton"
-    shutil.rmtree(place.resolve(), ignore_errors=True)
-    if place.is_symlink():
-        place.unlink()
-
-
-def _tensors_of(pids: list[int]) -> set[Path]:
-    """The shared memory in which these processes keep tensors."""
-    found: set[str] = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):  # it ended while we looked
-            found |= set(TENSORS.findall(Path(f"/proc/{pid}/maps").read_text()))
-    return {Path(name) for name in found}
-
-
-def _end(pids: list[int], number: signal.Signals) -> None:
-    """Returns when none of them runs; not when their parents have taken note, which may take seconds."""
-    processes = []
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            processes.append(psutil.Process(pid))
-            processes[-1].send_signal(number)
-    deadline, pause = time.monotonic() + 2 * EXIT_S, threading.Event()
-    while any(map(_is_alive, processes)) and time.monotonic() < deadline:
-        pause.wait(0.01)
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _name(process: psutil.Process) -> str | None:
-    """None: it does not run."""
-    try:
-        return process.name() if _is_alive(process) else None
-    except psutil.NoSuchProcess:
-        return None

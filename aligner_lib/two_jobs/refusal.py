@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 from aligner_lib.errors import UserError
 
 
@@ -32,3 +34,11 @@ def in_words(error: UserError) -> str:
 def from_words(text: str) -> Refusal:
     kind, _, words = text.partition(": ")
     return KINDS[kind](words)
+
+
+def in_a_sentence(work: str, error: Exception) -> str:
+    """A fault, for the actor; the traceback stays here."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    words = " ".join(str(error).split()) or "no message"
+    place = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
+    return f"it failed in {work} with {type(error).__name__}: {words} ({place}); its log has the traceback"

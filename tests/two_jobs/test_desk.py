@@ -65,8 +65,9 @@ class FakeWorker:
 @pytest.fixture
 def desk(tmp_path):
     """A desk whose orders are obeyed, until the test ends."""
+    from aligner_lib.two_jobs.desk import Desk
     from aligner_lib.two_jobs.presence import Ended
-    from aligner_lib.two_jobs.server import Desk, serve
+    from aligner_lib.two_jobs.server import serve
 
     desk, over = Desk(FakeShelf(), Presence(600), 100, {}), threading.Event()
     worker = FakeWorker()

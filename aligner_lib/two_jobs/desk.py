@@ -1,0 +1,250 @@
+"""The first rank's desk: requests from the wire become orders, one after the other.
+
+PyTriton calls `Desk.answer_…` in threads of its own; they put what is asked on the desk and wait. The main thread takes
+it from there (`server.serve`), has all ranks obey, and answers.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from aligner_lib.errors import UserError
+from aligner_lib.two_jobs import wire
+from aligner_lib.two_jobs.overdue import longest_with
+from aligner_lib.two_jobs.presence import Ended, Presence
+from aligner_lib.two_jobs.refusal import NotReady, Refusal, in_a_sentence, in_words
+from aligner_lib.two_jobs.shelf import Shelf
+from aligner_lib.two_jobs.worker import End, Infer, Load, Order, Save, Train, Wait
+
+TICK_S = 0.5  # for which a request is waited for, between looks at what may end the service
+
+
+@dataclass
+class Asked:
+    """A request that waits for its answer."""
+
+    kind: str  # infer, train, save, load, begin
+    details: dict
+    answer: Future = field(default_factory=Future)
+
+
+class Desk:
+    """What is asked, in order, and what the actor may know."""
+
+    def __init__(
+        self, shelf: Shelf | None, presence: Presence, vocab_size: int, about: dict, replicas: int = 1
+    ):
+        """shelf: where checkpoints lie; None for a reward model, which never changes. about: added to the status.
+        replicas: data-parallel ranks that share a batch."""
+        self.shelf, self.presence, self.vocab_size, self.replicas = shelf, presence, vocab_size, replicas
+        self.updates = shelf.latest() if shelf else 0
+        self.results: dict[int, dict] = {}  # of train steps, for those who ask again
+        self.about = about | {"server": uuid.uuid4().hex}
+        self.doing, self.since = "starting", time.time()
+        self.longest: dict[str, float] = {}  # seconds, by kind of order
+        self._turn = time.monotonic()  # when the main thread last took an order, or looked for one
+        self.counts = {"infer": 0, "samples": 0, "train": 0, "merged": 0, "busy_s": 0.0}
+        self._asked: queue.Queue[Asked] = queue.Queue()
+        self._closed: Refusal | None = None
+
+    # -- in PyTriton's threads ------------------------------------------------------------------------------------
+
+    def answer_infer(self, requests: list[tuple[dict, wire.Arrays]]) -> list[wire.Arrays]:
+        """Each request's scores. Those that came together are computed one after the other under one exchange of
+        weights, so that nobody's numbers depend on what came beside them."""
+        self.counts["merged"] += len(requests) > 1
+        problems: list[str | None] = [None] * len(requests)
+        batches = []
+        for i, (parameters, arrays) in enumerate(requests):
+            try:
+                self._check_actor(parameters)
+                self._check_updates(parameters)
+                batches.append((i, wire.unpack_tokens(arrays, self.vocab_size)))
+            except Exception as error:
+                problems[i] = _words_of(error)
+        scores = {}
+        if batches:
+            try:
+                answers = self._ask("infer", batches=[batch for _, batch in batches], updates=self.updates)
+                scores = {i: answer for (i, _), answer in zip(batches, answers)}
+            except Exception as error:
+                problems = [problem or _words_of(error) for problem in problems]
+        return [
+            wire.pack_scores(scores[i], arrays["tokens"].shape[1])
+            if i in scores
+            else wire.refused_scores(arrays, problems[i])
+            for i, (_, arrays) in enumerate(requests)
+        ]
+
+    def answer_train(self, requests: list[tuple[dict, wire.Arrays]]) -> list[wire.Arrays]:
+        return [self._in_words(self._train, *request) for request in requests]
+
+    def answer_checkpoint(self, requests: list[tuple[dict, wire.Arrays]]) -> list[wire.Arrays]:
+        return [self._in_words(self._checkpoint, *request) for request in requests]
+
+    def answer_status(self, requests: list[tuple[dict, wire.Arrays]]) -> list[wire.Arrays]:
+        for parameters, _ in requests:
+            self.presence.heard(parameters.get("actor"))
+        return [wire.text(self.status()) for _ in requests]
+
+    def status(self) -> dict:
+        return self.about | {
+            "updates": self.updates,
+            "checkpoints": self.shelf.numbers() if self.shelf else [],
+            "doing": self.doing,
+            "since": self.since,
+            "doing_s": round(time.monotonic() - self._turn, 1),
+            "longest_s": dict(self.longest),
+            "counts": dict(self.counts),
+            "actor": self.presence.actor,
+            "actor_heard_s": round(self.presence.silence_s, 1),
+        }
+
+    def _train(self, parameters: dict, arrays: wire.Arrays) -> dict:
+        self._check_actor(parameters)
+        experience = wire.unpack_experience(arrays, self.vocab_size)
+        if experience.size < self.replicas:
+            raise Refusal(
+                f"a global batch of {experience.size} samples leaves some of its {self.replicas} data-parallel ranks "
+                "without one: give the critic fewer devices, or the actor a larger model.global_batch_size"
+            )
+        lr = float.fromhex(parameters["lr"])
+        return self._ask("train", number=int(parameters["number"]), experience=experience, lr=lr)
+
+    def _checkpoint(self, parameters: dict, arrays: wire.Arrays) -> dict:
+        request = wire.value_of(arrays, "request")
+        if request["kind"] in ("begin", "load"):
+            self.presence.welcome(request["actor"], request["actor_run"], self.shelf and self.shelf.owner())
+        else:
+            self._check_actor(parameters)
+        return self._ask(request.pop("kind"), **request)
+
+    def _in_words(self, work: Callable[[dict, wire.Arrays], dict], parameters: dict, arrays) -> wire.Arrays:
+        try:
+            return wire.text({"result": work(parameters, arrays)})
+        except Exception as error:
+            return wire.text({"problem": _words_of(error)})
+
+    def _check_actor(self, parameters: dict) -> None:
+        self.presence.heard(parameters.get("actor"))
+        if parameters.get("actor") != self.presence.actor:
+            raise NotReady("it has not been told of this actor since it was started")
+
+    def _check_updates(self, parameters: dict) -> None:
+        """The scores must be of the weights that the actor counts on (a reward model has only one set)."""
+        if self.shelf is not None and int(parameters.get("updates", self.updates)) != self.updates:
+            raise NotReady(
+                f"it has taken {self.updates} train steps, and {parameters['updates']} were expected"
+            )
+
+    def _ask(self, kind: str, **details) -> dict:
+        if self._closed is not None:
+            raise self._closed
+        asked = Asked(kind, details)
+        self._asked.put(asked)
+        return asked.answer.result()
+
+    # -- in the main thread ---------------------------------------------------------------------------------------
+
+    def next(self) -> tuple[Order, Asked | None]:
+        """The next thing to do; Wait when nothing is asked. What needs no rank is answered here."""
+        while True:
+            self._now("idle")
+            try:
+                asked = self._asked.get(timeout=TICK_S)
+            except queue.Empty:
+                return Wait(), None
+            try:
+                order = self._order(asked)
+            except UserError as error:
+                asked.answer.set_exception(error)
+                continue
+            except Exception as error:
+                asked.answer.set_exception(Refusal(in_a_sentence(asked.kind, error)))
+                raise
+            if order is not None:
+                self._now(asked.kind)
+                return order, asked
+
+    def _order(self, asked: Asked) -> Order | None:
+        """What all ranks have to do for a request; None when it is answered already."""
+        details = asked.details
+        if asked.kind == "infer":
+            if details["updates"] != self.updates:
+                raise NotReady(f"it has taken {self.updates} train steps meanwhile")
+            return Infer(details["batches"])
+        if asked.kind == "train":
+            number = details["number"]
+            if number <= self.updates:  # done already: nothing is done twice
+                asked.answer.set_result(self.results.get(number, {}))
+                return None
+            if number != self.updates + 1:
+                raise NotReady(f"it has taken {self.updates} train steps, and this is number {number}")
+            return Train(number, details["experience"], details["lr"])
+        if asked.kind == "save":
+            if details["updates"] != self.updates:
+                raise NotReady(
+                    f"it has taken {self.updates} train steps, and {details['updates']} were to be saved"
+                )
+            return Save(self.shelf.aside(self.updates))
+        if asked.kind == "load" and not (details["updates"] == self.updates == self.counts["train"] == 0):
+            return Load(self.shelf.find(details["updates"]))
+        assert asked.kind in ("begin", "load"), asked.kind
+        asked.answer.set_result(self.status())
+        return None
+
+    def done(self, order: Order, asked: Asked, result: object, seconds: float) -> None:
+        """Note what all ranks have done, and answer."""
+        self.counts["busy_s"] += seconds
+        if isinstance(order, Infer):
+            self.counts["infer"] += len(order.batches)
+            self.counts["samples"] += sum(batch.size for batch in order.batches)
+        elif isinstance(order, Train):
+            self.updates = order.number
+            self.counts["train"] += 1
+            self.results[order.number] = result
+            self.shelf.log(order.number, result, order.lr, seconds)
+        elif isinstance(order, Save):
+            self.shelf.accept(order.folder, self.updates, asked.details["previous"], self.presence.run_path)
+            self.results = {n: r for n, r in self.results.items() if n > asked.details["previous"]}
+        elif isinstance(order, Load):
+            self.updates = asked.details["updates"]
+            self.results.clear()
+            self.shelf.forget_after(self.updates)
+        asked.answer.set_result(result if isinstance(order, Infer | Train) else self.status())
+
+    def farewell(self, ended: Ended) -> tuple[Order, Asked | None]:
+        """What is left to do before the end: to save what nobody has asked to be saved."""
+        if ended.save and self.shelf is not None and self.updates not in (0, *self.shelf.numbers()):
+            return Save(self.shelf.aside(self.updates)), Asked("save", {"previous": 0})
+        return End(), None
+
+    def close(self, reason: Refusal) -> None:
+        """Turn down everything that is still asked, and what will be; the first reason stays."""
+        self._closed = self._closed or reason
+        while True:
+            try:
+                self._asked.get_nowait().answer.set_exception(self._closed)
+            except queue.Empty:
+                return
+
+    def _now(self, doing: str) -> None:
+        before, self._turn = self._turn, time.monotonic()
+        if self.doing not in ("starting", "idle"):
+            self.longest[self.doing] = longest_with(self.longest.get(self.doing), self._turn - before)
+        if doing != self.doing:
+            self.doing, self.since = doing, time.time()
+
+
+def _words_of(error: Exception) -> str:
+    """What the actor is told: a refusal as it is; of a fault a sentence, and the critic's log has the traceback."""
+    if isinstance(error, UserError):
+        return in_words(error)
+    traceback.print_exception(error)
+    return in_words(Refusal(in_a_sentence("answering", error)))

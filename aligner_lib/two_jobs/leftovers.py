@@ -1,0 +1,118 @@
+"""What a server's start has to find again when it ends, or after it was killed: processes, shared memory, folders.
+
+A server that is killed can't clear up after itself, so it writes down what it has, and the next one in its run folder
+clears up. Its processes are told from others that have their numbers by when they began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from cluster.processes import identity
+from cluster.record import read_json, write_json
+
+END_S = 2.0  # for a process to end once it was told to
+SHARED_MEMORY = Path("/dev/shm")
+TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
+LONGEST_SOCKET = "checkpoint_0_0-server.sock"
+
+
+def note_down(folder: Path, children: list[psutil.Process], environments: list[str]) -> None:
+    """Write down what this process's server has, in its run folder.
+
+    environments: folders in /tmp that tritonserver made for its stubs."""
+    marks = {str(child.pid): identity(child.pid) for child in children if is_alive(child)}
+    write_json(_note(folder), {"server": os.getpid(), "children": marks, "environments": environments})
+
+
+def clear(folder: Path) -> None:
+    """Clear up after the server in this run folder that was killed, or is ending."""
+    left = {"server": None, "children": {}, "environments": []} | (read_json(_note(folder)) or {})
+    marks = left["children"].items()
+    ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
+    # tritonserver's, in PyTriton's own spelling, and those of PyTriton's store, whose names only its process knows
+    segments = [*SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"), *_tensors_of(ours)]
+    end(ours, signal.SIGKILL)
+    for segment in segments:
+        segment.unlink(missing_ok=True)
+    for environment in left["environments"]:
+        with contextlib.suppress(OSError):  # one that another server made meanwhile, and uses, is not empty
+            os.rmdir(environment)
+    _note(folder).unlink(missing_ok=True)
+    place = _place(folder)
+    shutil.rmtree(place.resolve(), ignore_errors=True)
+    if place.is_symlink():
+        place.unlink()
+
+
+def workspace(folder: Path) -> Path:
+    """Where PyTriton is to make its workspace: in the run folder, or in the temporary one with a link to it from there.
+
+    It holds Unix sockets, whose paths must be short, and which some shared file systems don't have.
+    """
+    place = _place(folder)
+    place.mkdir(parents=True)
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(place.resolve() / LONGEST_SOCKET))
+    except OSError:
+        shutil.rmtree(place)
+        place.symlink_to(tempfile.mkdtemp(prefix="aligner-"))
+    target = place.resolve()
+    shutil.rmtree(target)  # PyTriton wants to make it
+    return target
+
+
+def end(pids: list[int], number: signal.Signals) -> None:
+    """Returns when none of them runs; not when their parents have taken note, which may take seconds."""
+    processes = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(pid))
+            processes[-1].send_signal(number)
+    deadline, pause = time.monotonic() + END_S, threading.Event()
+    while any(map(is_alive, processes)) and time.monotonic() < deadline:
+        pause.wait(0.01)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def name_of(process: psutil.Process) -> str | None:
+    """None: it does not run."""
+    try:
+        return process.name() if is_alive(process) else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _tensors_of(pids: list[int]) -> set[Path]:
+    """The shared memory in which these processes keep tensors."""
+    found: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it ended while we looked
+            found |= set(TENSORS.findall(Path(f"/proc/{pid}/maps").read_text()))
+    return {Path(name) for name in found}
+
+
+def _note(folder: Path) -> Path:
+    return Path(folder) / "job" / "pytriton.json"
+
+
+def _place(folder: Path) -> Path:
+    return Path(folder) / "pytriton"

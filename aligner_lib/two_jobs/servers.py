@@ -1,0 +1,141 @@
+"""The servers that an actor works with, and how it waits for one that is away.
+
+Every rank makes `Servers` and calls it alike: the first rank decides, and the others are told. The first ranks of the
+other model replicas have connections of their own, to ask for scores.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+
+from aligner_lib.errors import UserError
+from aligner_lib.megatron import parallel
+from aligner_lib.two_jobs import wire
+from aligner_lib.two_jobs.link import Link, Lost, Where
+from aligner_lib.two_jobs.pytriton_client import Unreachable
+from aligner_lib.two_jobs.refusal import NotReady, Refusal
+
+SLICE_S = 1.0  # for one try of the first rank, before the other ranks are told that it still waits
+RETRY_S = 0.5
+SAY_S = 15.0  # between two lines that say so
+
+
+class Servers:
+    """The critic's server and, where it is another one, the reward model's; none is connected yet."""
+
+    def __init__(self, critic: Where, reward_model: Where | None, run: str, timeout_s: float):
+        """run: the actor's run folder. timeout_s: how long to wait for a server."""
+        self.run, self.timeout_s = run, timeout_s
+        actor = parallel.from_first_rank(f"{run}#{time.time_ns():x}")
+        self.critic = Link(critic, actor)
+        self.links = [self.critic] + ([Link(reward_model, actor)] if reward_model else [])
+
+    def reach(self, work: Callable[[dict], object], stop: Callable[[], bool]) -> dict | None:
+        """Connect, and do `work`, given the critic's status, on the first rank; again, until it is done.
+
+        Returns the status; None when `stop` says so first (on the first rank). Raises UserError after `timeout_s`.
+        """
+        self._furthest, self._waits_since, said = 0, time.monotonic(), -math.inf
+        while True:
+            status, reason, stopped, waited = on_first_rank(
+                lambda: (*self._attempt(work), stop(), time.monotonic() - self._waits_since)
+            )
+            reason = reason or self._others_connect()
+            if reason is None:
+                return status
+            if stopped:
+                return None
+            if waited > self.timeout_s:
+                raise UserError(
+                    f"{reason}, and {self.timeout_s:.0f} s are over (remote_critic_rm.timeout): check that "
+                    f"`aligner serve-critic` (or serve-rm) runs there, that ip and port are the ones that it names, and "
+                    "that no firewall is between; then start the same command again"
+                )
+            if parallel.is_first_rank() and time.monotonic() - said >= SAY_S:
+                said = time.monotonic()
+                _say(f"waiting, {waited:.0f} s of at most {self.timeout_s:.0f} s: {reason}")
+
+    def came_further(self, step: int) -> None:
+        """For `work` to say that the critic has taken this train step: the bound begins anew, once for each step."""
+        if step > self._furthest:
+            self._furthest, self._waits_since = step, time.monotonic()
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether `work` has gone on for so long that the other ranks need a word: it raises NotReady, to be done again."""
+        return time.monotonic() > self._slice_ends
+
+    def checkpoint(self, kind: str, link: Link | None = None, **details) -> dict:
+        """Ask a server, by default the critic's, to begin, save or load; its status. On the first rank."""
+        link = link or self.critic
+        request = {"kind": kind, "actor": link.actor, "actor_run": self.run} | details
+        return link.ask("checkpoint", wire.text(request, "request"))
+
+    def _attempt(self, work: Callable[[dict], object]) -> tuple[dict, str | None]:
+        """The critic's status; or why it does not go on, after trying for about a slice."""
+        self._slice_ends = time.monotonic() + SLICE_S
+        while True:
+            statuses = {}
+            try:
+                for link in self.links:
+                    at = link.where
+                    if link.lost:
+                        self._check_gives(link, link.connect())
+                    statuses[link] = self.checkpoint("begin", link)
+                at = self.critic.where
+                work(statuses[self.critic])
+                return statuses[self.critic], None
+            except (Unreachable, Lost, NotReady) as error:
+                if self.others_wait:
+                    return {}, in_words(at, error)
+                time.sleep(RETRY_S)
+
+    def _check_gives(self, link: Link, status: dict) -> None:
+        """Raises UserError for another kind of server than the settings say."""
+        alone = {"values"} if link is self.critic else {"rewards"}
+        needed = alone if len(self.links) > 1 else {"values", "rewards"}
+        if missing := needed - set(status["gives"]):
+            raise UserError(
+                f"{link.where} gives {' and '.join(status['gives'])}, and no {' or '.join(sorted(missing))}: it is another "
+                "kind of server; check its port, and that model.ppo.combine_rm_and_critic_server says here what "
+                "trainer.ppo.combine_rm_and_critic_server says there"
+            )
+
+    def _others_connect(self) -> str | None:
+        """The first ranks of the other replicas connect, too; why not, on every rank."""
+        reason = None
+        if parallel.leads_replica():
+            for link in self.links:
+                try:
+                    if link.lost:
+                        link.connect()
+                except Unreachable as error:
+                    reason = in_words(link.where, error)
+        reasons = parallel.gather_over_dp(parallel.from_replica_leader(reason))
+        return next(filter(None, reasons), None)
+
+
+def on_first_rank(work: Callable[[], object]):
+    """work's result on the first rank, on every rank; an error of the user's is raised on every rank, too."""
+    result, error = None, None
+    if parallel.is_first_rank():
+        try:
+            result = work()
+        except UserError as raised:
+            error = raised
+    result, error = parallel.from_first_rank((result, error))
+    if error is not None:
+        raise error
+    return result
+
+
+def in_words(where: Where, error: Exception) -> str:
+    """What has become of a server that is gone, or what one that is there says of itself."""
+    return str(error) if isinstance(error, Refusal) else f"{where} {error}"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
