@@ -21,9 +21,8 @@ from safetensors import safe_open
 if TYPE_CHECKING:  # imported where it computes: checking a store and importing a model need no torch
     import torch
 
-FILE_BYTES = (
-    1 << 28
-)  # a file is written out once it holds this much, which bounds the memory of a streaming import
+# a file is written out once it holds this much, which bounds the memory of a streaming import
+FILE_BYTES = 1 << 28
 
 METADATA_KEY = "blocks"
 
