@@ -26,8 +26,13 @@ _forks.set_forkserver_preload(
         "aligner_lib.trainers.ppo",
         "aligner_lib.trainers.sft",
         "aligner_lib.trainers.reward_model",
-        "pytriton.triton",
+        "aligner_lib.two_jobs.client",
+        "aligner_lib.two_jobs.job",
+        "aligner_lib.two_jobs.server",
+        "hydra",
         "pytriton.client",
+        "pytriton.triton",
+        "torch._dynamo",  # torch imports it for the first optimizer
     ]
 )
 
