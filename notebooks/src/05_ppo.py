@@ -186,17 +186,17 @@ print(
 # %% [markdown]
 # ## Break it
 #
-# What does the KL penalty do? Take it away and let the actor run: a coefficient of 0, a learning rate nearly four times
-# as large, and twice as many steps. Nothing holds the policy to its reference now; all that it is paid for is what the
+# What does the KL penalty do? Take it away and let the actor run: a coefficient of 0, a learning rate five times as
+# large, and more steps. Nothing holds the policy to its reference now; all that it is paid for is what the
 # reward model thinks. By default you see a recorded run of this project in a few seconds, made with the laptop profile
-# and stopped after step 10; with `exercise = "live"` it is yours.
+# and stopped after step 10 of 20; with `exercise = "live"` it is yours.
 
 # %%
 if exercise == "live":
     settings = {
         "trainer.ppo.initial_policy_kl_penalty": 0.0,
         "trainer.ppo.max_steps": 2 * config.trainer.ppo.max_steps,
-        "model.optim.lr": 3.75 * config.model.optim.lr,
+        "model.optim.lr": 5 * config.model.optim.lr,
     }
     broken = lab.run("ppo-no-kl")
     job = lab.submit("ppo", "ppo-no-kl", **settings)

@@ -186,7 +186,7 @@ print(plan.nodes, "nodes,", plan.gpus, "GPUs")
 # %% [markdown]
 # ## What changes with 70 billion parameters?
 #
-# Training keeps for each parameter 2 bytes of weights (bf16), 4 of gradient (fp32), and 12 of optimizer: an exact copy
+# Training keeps for each parameter 2 bytes of weights (bf16), 4 of gradient (fp32), and 12 of optimiser: an exact copy
 # of the weight and Adam's two averages.
 #
 # ### By hand
@@ -196,7 +196,7 @@ print(plan.nodes, "nodes,", plan.gpus, "GPUs")
 #
 # - **tensor parallel** (TP) splits each matrix; its ranks talk in every layer, so it stays inside a node;
 # - **pipeline parallel** (PP) splits the stack of layers; its ranks talk once a stage, across nodes;
-# - **data parallel** (DP) copies weights and gradients, but shares the optimizer: 12 bytes become 12/DP.
+# - **data parallel** (DP) copies weights and gradients, but shares the optimiser: 12 bytes become 12/DP.
 
 # %%
 import matplotlib.pyplot as plt
@@ -218,7 +218,7 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The dashed line is the GPU. Two copies of a model that is split 16 ways are the first that fit, since the optimizer is
+# The dashed line is the GPU. Two copies of a model that is split 16 ways are the first that fit, since the optimiser is
 # then shared. The smallest layout of each model and role, in GPUs of 80 GiB with sequences of 4096 tokens:
 
 # %%
