@@ -57,8 +57,8 @@ def for_validation(samples: list, config: DictConfig) -> list:
     copies = copies_of_the_model(config)
     if len(samples) < copies:
         raise UserError(
-            f"{len(samples)} validation samples leave some of the {copies} copies of the model without one: give more "
-            "of them, or fewer devices"
+            f"{len(samples)} validation samples leave some of the {copies} copies of the model without one: give a larger "
+            "file, raise limit_val_batches or model.ppo.num_val_samples, or lower trainer.devices"
         )
     return samples
 

@@ -21,7 +21,7 @@ from aligner_lib.two_jobs import kept, wire
 from aligner_lib.two_jobs.line import Line
 from aligner_lib.two_jobs.link import Lost, Where
 from aligner_lib.two_jobs.refusal import NoCheckpoint, NotReady
-from aligner_lib.two_jobs.servers import Servers, in_words, on_first_rank
+from aligner_lib.two_jobs.servers import Servers, on_first_rank, what_became_of
 
 
 class CriticAway(Interruption):
@@ -118,8 +118,9 @@ class RemoteCritic:
                 f"{folder} holds a critic that was trained in the actor's process: leave remote_critic_rm out, or "
                 "start a new run"
             )
-        self.updates, self.saved, self.kept = kept.read(folder)
-        self._owes_checkpoint = bool(self.kept)
+        self.updates, self.saved, lacks = kept.read(folder)
+        if parallel.is_first_rank():
+            self.kept, self._owes_checkpoint = lacks, bool(lacks)
         self._begun = True
         self._reach_at_first(lambda _: self._go_back_to(self.saved))
         self._reach_at_first(self._catch_up)
@@ -178,7 +179,7 @@ class RemoteCritic:
             self._line.put(self._ask_to_save).result()
         except (Lost, NotReady) as error:
             self._owes_checkpoint = True
-            return in_words(self.servers.critic.where, error)
+            return what_became_of(self.servers.critic.where, error)
         self.saved, self.kept = self.updates, []
         return None
 
@@ -213,7 +214,7 @@ class RemoteCritic:
                     raise link.refusal(problem)
                 parts.append(wire.unpack_scores(arrays, rollouts, names))
             except (Lost, NotReady) as error:
-                return in_words(link.where, error)
+                return what_became_of(link.where, error)
             except wire.WireError as error:
                 return UserError(f"{link.where}: {error}")
             except UserError as error:

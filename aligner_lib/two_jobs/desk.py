@@ -222,6 +222,7 @@ class Desk:
     def farewell(self, ended: Ended) -> tuple[Order, Asked | None]:
         """What is left to do before the end: to save what nobody has asked to be saved."""
         if ended.save and self.shelf is not None and self.updates not in (0, *self.shelf.numbers()):
+            self._now("save")
             return Save(self.shelf.aside(self.updates)), Asked("save", {"previous": 0})
         return End(), None
 

@@ -22,7 +22,7 @@ import psutil
 from cluster.processes import identity
 from cluster.record import read_json, write_json
 
-END_S = 2.0  # for a process to end once it was told to
+KILLED_S = 2.0  # for a process to be gone after SIGKILL
 SHARED_MEMORY = Path("/dev/shm")
 TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 LONGEST_SOCKET = "checkpoint_0_0-server.sock"
@@ -31,19 +31,20 @@ LONGEST_SOCKET = "checkpoint_0_0-server.sock"
 def note_down(folder: Path, children: list[psutil.Process], environments: list[str]) -> None:
     """Write down what this process's server has, in its run folder.
 
-    environments: folders in /tmp that tritonserver made for its stubs."""
+    environments: folders in /tmp that tritonserver made for its stubs.
+    """
     marks = {str(child.pid): identity(child.pid) for child in children if is_alive(child)}
-    write_json(_note(folder), {"server": os.getpid(), "children": marks, "environments": environments})
+    server = {"pid": os.getpid(), "mark": identity(os.getpid())}
+    write_json(_note(folder), {"server": server, "children": marks, "environments": environments})
 
 
 def clear(folder: Path) -> None:
     """Clear up after the server in this run folder that was killed, or is ending."""
-    left = {"server": None, "children": {}, "environments": []} | (read_json(_note(folder)) or {})
+    left = read_json(_note(folder)) or {"server": None, "children": {}, "environments": []}
     marks = left["children"].items()
     ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
-    # tritonserver's, in PyTriton's own spelling, and those of PyTriton's store, whose names only its process knows
-    segments = [*SHARED_MEMORY.glob(f"pytrtion{left['server']}-*"), *_tensors_of(ours)]
-    end(ours, signal.SIGKILL)
+    segments = [*_segments_of(left["server"]), *_tensors_of(ours)]
+    end(ours, signal.SIGKILL, KILLED_S)
     for segment in segments:
         segment.unlink(missing_ok=True)
     for environment in left["environments"]:
@@ -74,14 +75,17 @@ def workspace(folder: Path) -> Path:
     return target
 
 
-def end(pids: list[int], number: signal.Signals) -> None:
-    """Returns when none of them runs; not when their parents have taken note, which may take seconds."""
+def end(pids: list[int], number: signal.Signals, within_s: float) -> None:
+    """Send them a signal. Returns when none of them runs, or the time is over.
+
+    It does not wait for their parents to take note, which may take seconds.
+    """
     processes = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
             processes.append(psutil.Process(pid))
             processes[-1].send_signal(number)
-    deadline, pause = time.monotonic() + END_S, threading.Event()
+    deadline, pause = time.monotonic() + within_s, threading.Event()
     while any(map(is_alive, processes)) and time.monotonic() < deadline:
         pause.wait(0.01)
 
@@ -101,8 +105,15 @@ def name_of(process: psutil.Process) -> str | None:
         return None
 
 
+def _segments_of(server: dict | None) -> list[Path]:
+    """The shared memory of its tritonserver and stubs, in PyTriton's own spelling; none when another has its pid now."""
+    if server is None or identity(server["pid"]) not in (None, server["mark"]):
+        return []
+    return list(SHARED_MEMORY.glob(f"pytrtion{server['pid']}-*"))
+
+
 def _tensors_of(pids: list[int]) -> set[Path]:
-    """The shared memory in which these processes keep tensors."""
+    """The shared memory in which these processes keep tensors; its names are known to them alone."""
     found: set[str] = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it ended while we looked

@@ -116,7 +116,7 @@ class PyTritonServer:
         atexit.unregister(self._triton.stop)
         self._note_children()  # run() may have failed with some of them started
         servers = [child.pid for child in self._children if leftovers.name_of(child) == "tritonserver"]
-        leftovers.end(servers, signal.SIGINT)
+        leftovers.end(servers, signal.SIGINT, 2 * EXIT_S)
         leftovers.clear(self._folder)
 
     def _note_children(self) -> None:

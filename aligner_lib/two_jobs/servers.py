@@ -90,7 +90,7 @@ class Servers:
                 return statuses[self.critic], None
             except (Unreachable, Lost, NotReady) as error:
                 if self.others_wait:
-                    return {}, in_words(at, error)
+                    return {}, what_became_of(at, error)
                 time.sleep(RETRY_S)
 
     def _check_gives(self, link: Link, status: dict) -> None:
@@ -113,7 +113,7 @@ class Servers:
                     if link.lost:
                         link.connect()
                 except Unreachable as error:
-                    reason = in_words(link.where, error)
+                    reason = what_became_of(link.where, error)
         reasons = parallel.gather_over_dp(parallel.from_replica_leader(reason))
         return next(filter(None, reasons), None)
 
@@ -132,7 +132,7 @@ def on_first_rank(work: Callable[[], object]):
     return result
 
 
-def in_words(where: Where, error: Exception) -> str:
+def what_became_of(where: Where, error: Exception) -> str:
     """What has become of a server that is gone, or what one that is there says of itself."""
     return str(error) if isinstance(error, Refusal) else f"{where} {error}"
 

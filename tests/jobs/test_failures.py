@@ -66,6 +66,7 @@ def test_data_with_nothing_usable_is_told(jobs, tmp_path):
         ("sft", {"model__data__validation_ds__file_path": "one"}),
         ("rm", {"model__data__data_prefix__validation": "[one]"}),
         ("ppo", {"model__ppo__num_val_samples": 1}),
+        ("evaluate", {"model__ppo__num_val_samples": 1}),
     ],
 )
 def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(jobs, tmp_path, kind, limit):
@@ -76,7 +77,10 @@ def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(job
     one = tmp_path / "one.jsonl"
     one.write_text("".join((jobs.formatted / f"{file}.jsonl").read_text().splitlines(keepends=True)[:lines]))
     limit = {key: str(value).replace("one", str(one)) for key, value in limit.items()}
-    config = compose(kind, jobs.settings(kind, "few", **limit, trainer__devices=1), profile="smoke")
+    if kind == "evaluate":
+        limit["policy.restore_from_path"] = f"'{jobs.model}'"
+    settings = jobs.settings("ppo" if kind == "evaluate" else kind, "few", **limit, trainer__devices=1)
+    config = compose(kind, settings, profile="smoke")
     assemble(kind, config, print)
     config.trainer.devices = 2
     with pytest.raises(

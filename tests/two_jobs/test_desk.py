@@ -237,3 +237,14 @@ def test_what_is_asked_after_the_end_is_for_the_next_server(desk):
     desk.close(Refusal("and over again"))
     with pytest.raises(NotReady, match="it is over"):
         train(desk, 1)
+
+
+def test_the_last_save_is_said_to_be_one(desk):
+    from aligner_lib.two_jobs.presence import Ended
+    from aligner_lib.two_jobs.worker import End, Save
+
+    assert isinstance(desk.farewell(Ended("stopped", "", save=True))[0], End)  # nothing was learnt
+    train(desk, 1)
+    order, _ = desk.farewell(Ended("stopped", "", save=True))
+    assert isinstance(order, Save)
+    assert desk.doing == "save"  # an actor knows how long that may take; idle it would be lost after 30 s

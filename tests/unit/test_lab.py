@@ -81,7 +81,7 @@ def test_the_first_start_installs_the_lock_and_the_project_then_hands_over(clone
     assert (code, out) == (0, "handed over: aligner_lib ppo --run a b")
     locked, project = clone.installs()
     assert "--require-hashes" in locked and "requirements.lock" in locked
-    assert "--compile-bytecode" in locked
+    assert "--compile-bytecode" in locked and "--compile-bytecode" not in project
     assert "--no-deps" in project and f"-e {clone.root}" in project
 
 
