@@ -3,11 +3,16 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 from smoke_jobs import SmokeJobs
 
 # Before torch is imported: these tests hold figures of the CPU, also where a GPU is.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+# A property holds however long an example takes: on a busy machine any of them may take a second.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 from aligner_lib.models import fetch
 from aligner_lib.models.download import DownloadError

@@ -5,7 +5,6 @@ import string
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -208,7 +207,6 @@ def test_an_unknown_key_names_the_nearest(kind, wrong, right):
     assert right in str(error.value)
 
 
-@settings_of_hypothesis(deadline=None)
 @given(st.data())
 def test_one_slip_of_the_finger_is_understood(data):
     known = settings.keys("ppo")
@@ -256,7 +254,6 @@ def test_what_is_no_override_is_refused_with_the_cure(override, cure):
         compose("sft", [override])
 
 
-@settings_of_hypothesis(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_an_override_or_a_config_error(text):
     try:

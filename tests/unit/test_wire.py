@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aligner_lib.records import Experience, Scores, TokenBatch, in_order
@@ -50,7 +50,6 @@ def test_lengths_are_few():
     assert sorted({wire.padded_length(n) for n in range(1, 257)}) == [16, 24, 32, 48, 64, 96, 128, 192, 256]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 1 << 20))
 def test_a_padded_length_holds_the_longest_and_is_at_most_half_too_long(longest):
     length = wire.padded_length(longest)
@@ -64,7 +63,6 @@ def test_pad_to_length_is_the_length_until_something_is_longer():
 # ---- there and back -------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(token_batches(), st.integers(0, 30))
 def test_tokens_arrive_as_they_were(batch, more):
     width = batch.tokens.shape[1]
@@ -73,7 +71,6 @@ def test_tokens_arrive_as_they_were(batch, more):
     assert torch.equal(there.lengths, batch.lengths)
 
 
-@settings(deadline=None)
 @given(token_batches(), st.integers(0, 30))
 def test_scores_arrive_as_they_were(batch, more):
     size, width = batch.tokens.shape
@@ -84,7 +81,6 @@ def test_scores_arrive_as_they_were(batch, more):
     assert torch.equal(there.values, scores.values)
 
 
-@settings(deadline=None)
 @given(token_batches())
 def test_experience_arrives_as_it_was(batch):
     sent = experience_of(batch)
@@ -94,7 +90,6 @@ def test_experience_arrives_as_it_was(batch):
         assert getattr(there, name).dtype == value.dtype, name
 
 
-@settings(deadline=None)
 @given(token_batches(), st.randoms(use_true_random=False))
 def test_rows_come_back_in_their_order(batch, random):
     order = list(range(batch.size))

@@ -151,7 +151,7 @@ pieces = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(pieces, max_size=12), st.integers(1, 200))
 def test_any_bytes_read_in_any_portions_give_the_records_of_their_lines(tmp_path_factory, parts, portion):
     path = tmp_path_factory.mktemp("any") / "metrics.jsonl"

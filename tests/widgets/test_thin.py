@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from widgets.thin import bucket_size, closed_points, fold, thin
@@ -20,7 +20,6 @@ def test_a_bucket_of_four_keeps_its_lowest_and_highest_in_order_of_time_and_the_
     assert points.tolist() == [[1, 9, 3], [4, 0, 3], [5, 2, 2], [5, 2, 2], [5, 2, 2]]
 
 
-@settings(deadline=None)
 @given(values, st.integers(4, 64))
 def test_within_the_limit_and_no_spike_lost(y, limit):
     x = np.arange(len(y))
@@ -31,7 +30,6 @@ def test_within_the_limit_and_no_spike_lost(y, limit):
     assert (np.diff(points[:, 0]) >= 0).all()
 
 
-@settings(deadline=None)
 @given(values, values)
 def test_appending_changes_no_closed_point(y, more):
     x = np.arange(len(y) + len(more))
@@ -40,7 +38,6 @@ def test_appending_changes_no_closed_point(y, more):
     assert np.array_equal(after[: len(before)], before)
 
 
-@settings(deadline=None)
 @given(values)
 def test_folding_points_is_thinning_records(y):
     x = np.arange(len(y))
