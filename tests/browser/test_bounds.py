@@ -12,6 +12,8 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import websocket_connect
 
 MILLION = 1_000_000
+# tornado gives up after 20 s; thirty kernels begin at once on two cores, and of many requests at once ten are sent
+PATIENT = {"connect_timeout": 120, "request_timeout": 120}
 ATTACH = """
 import time, psutil
 from widgets import Monitor
@@ -110,9 +112,7 @@ async def count_messages(lab, cell: str, notebooks: int, seconds: float) -> list
 
 async def call(lab, path: str, method: str, body: str | None = None) -> bytes:
     headers = {"Authorization": f"token {lab.token}"}
-    # of many requests at once ten are sent; the others' wait counts against the connection's time
-    times = {"connect_timeout": 120, "request_timeout": 120}
-    request = HTTPRequest(lab.url + path, method=method, headers=headers, body=body, **times)
+    request = HTTPRequest(lab.url + path, method=method, headers=headers, body=body, **PATIENT)
     return (await AsyncHTTPClient().fetch(request)).body
 
 
@@ -123,7 +123,7 @@ async def start_kernel(lab) -> str:
 async def connect(lab, kernel: str, cell: str):
     """A web socket to a kernel that has been told to run the cell."""
     url = f"{lab.url.replace('http', 'ws')}/api/kernels/{kernel}/channels?token={lab.token}"
-    socket = await websocket_connect(url)
+    socket = await websocket_connect(HTTPRequest(url, **PATIENT))  # opens once the kernel answers
     header = {
         "msg_id": uuid.uuid4().hex,
         "msg_type": "execute_request",
