@@ -24,7 +24,8 @@ from aligner_lib.built import (
 )
 from aligner_lib.config_rules import has_remote_critic
 from aligner_lib.critic import CriticService
-from aligner_lib.datasets import load_pairs, load_sft
+from aligner_lib.datasets.load import load_pairs, load_sft
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.inputs import (
     Say,
     files_of,
@@ -41,8 +42,7 @@ from aligner_lib.inputs import (
 )
 from aligner_lib.models import model_hash
 from aligner_lib.reward_scale import RewardScale
-from aligner_lib.run_writer import RunWriter
-from aligner_lib.tokenizer import Tokenizer
+from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.loop import Trainer
 from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from aligner_lib.architecture import Architecture
 from aligner_lib.critic import InProcessCritic, RewardModelAlone
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.inputs import Say, response_length
 from aligner_lib.megatron.cpu import HAS_CUDA
 from aligner_lib.megatron.engine import Engine
@@ -16,7 +17,6 @@ from aligner_lib.megatron.generate import Sampling
 from aligner_lib.megatron.model import Numerics
 from aligner_lib.policy import Policy
 from aligner_lib.reward_scale import RewardScale
-from aligner_lib.tokenizer import Tokenizer
 
 
 def trainable(

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.alarms import Thresholds
 from aligner_lib.errors import ConfigError
+from aligner_lib.run_folder.alarms import Thresholds
 
 
 class Bound(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any
 
-from aligner_lib.alarms import Thresholds
+from aligner_lib.run_folder.alarms import Thresholds
 
 # ---- shared by all jobs ---------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class CheckpointCallbackParams:
     always_save_nemo: bool = False
 
 
-# The limits of `aligner_lib.alarms` as settings; that of the heartbeat is for onlookers alone.
+# The limits of `aligner_lib.run_folder.alarms` as settings; that of the heartbeat is for onlookers alone.
 Alarms = make_dataclass(
     "Alarms",
     [(limit.name, float, limit.default) for limit in fields(Thresholds) if limit.name != "heartbeat_seconds"],

@@ -11,11 +11,11 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 
 from aligner_lib.config_rules import copies_of_the_model
-from aligner_lib.datasets import Dropped, load_prompts
+from aligner_lib.datasets.load import Dropped, load_prompts
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import model_hash, resolve
 from aligner_lib.models.hash import file_hash
-from aligner_lib.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
 

@@ -10,11 +10,11 @@ from contextlib import nullcontext
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.alarms import Thresholds
 from aligner_lib.config import notices, save
 from aligner_lib.errors import UserError
-from aligner_lib.run_writer import RunWriter
-from aligner_lib.runs import RunFolder, step_of
+from aligner_lib.run_folder.alarms import Thresholds
+from aligner_lib.run_folder.reader import RunFolder, step_of
+from aligner_lib.run_folder.writer import RunWriter
 
 
 def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:

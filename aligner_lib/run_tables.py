@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from aligner_lib.errors import UserError
-from aligner_lib.runs import RunFolder, find_runs
+from aligner_lib.run_folder.reader import RunFolder, find_runs
 
 STATUS_COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "lost": "red"}
 

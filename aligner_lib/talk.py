@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aligner_lib.architecture import Architecture
 from aligner_lib.critic import RewardModelAlone
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Response, Sampling, generate
@@ -19,7 +20,6 @@ from aligner_lib.megatron.model import Numerics
 from aligner_lib.models import resolve
 from aligner_lib.policy import packed
 from aligner_lib.reward_scale import RewardScale
-from aligner_lib.tokenizer import Tokenizer
 
 END_OF_PROMPT = "Assistant:"
 

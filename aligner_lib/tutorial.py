@@ -20,7 +20,7 @@ from aligner_lib.config import nearest, profiles
 from aligner_lib.errors import UserError
 from aligner_lib.memory import PeakMemory
 from aligner_lib.progress import Progress
-from aligner_lib.runs import find_runs
+from aligner_lib.run_folder.reader import find_runs
 from cluster.record import write_json
 
 LAST_OF_THE_WAY = "06"  # the notebooks after it lie beside the way, and run when they are named

@@ -17,7 +17,7 @@ from aligner_lib.commands import job_commands
 from aligner_lib.config import profile_section
 from aligner_lib.errors import UserError
 from aligner_lib.models import fetch
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 from cluster.resources import Resources

@@ -17,7 +17,7 @@ from aligner_lib.algorithms.ppo import response_mask
 from aligner_lib.assemble import ppo_settings
 from aligner_lib.config import compose
 from aligner_lib.critic import InProcessCritic
-from aligner_lib.datasets import PromptSample
+from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model

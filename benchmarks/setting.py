@@ -8,10 +8,10 @@ from pathlib import Path
 
 from aligner_lib.algorithms.batching import sample_order
 from aligner_lib.architecture import Architecture
-from aligner_lib.datasets import PairSample, SFTSample, load_pairs, load_sft
+from aligner_lib.datasets.load import PairSample, SFTSample, load_pairs, load_sft
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import fetch
 from aligner_lib.models.smoke import ARCHITECTURE, SmokeModel
-from aligner_lib.tokenizer import Tokenizer
 
 SIX_MILLION = replace(
     ARCHITECTURE,  # the smoke model's vocabulary and tokenizer

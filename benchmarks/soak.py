@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.workspace import TWO_JOBS, Workspace
 from cluster.rendezvous import free_port
 

@@ -13,7 +13,7 @@ import torch
 
 from aligner_lib.config import compose
 from aligner_lib.records import Experience, TokenBatch
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.link import Link, Where
 from aligner_lib.workspace import TWO_JOBS, Workspace

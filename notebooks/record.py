@@ -13,7 +13,7 @@ import argparse
 import time
 from pathlib import Path
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.workspace import Workspace
 from widgets.recorded import SHIPPED, read, record
 

@@ -16,7 +16,7 @@ hypothesis.settings.load_profile("untimed")
 
 from aligner_lib.models import fetch
 from aligner_lib.models.download import DownloadError
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 
 
 @pytest.fixture(scope="session")

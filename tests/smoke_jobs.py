@@ -7,7 +7,7 @@ from pathlib import Path
 
 import forks
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 
 VARYING = {"time", "train/step_time"}  # and the timers: wall-clock seconds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from aligner_lib.alarms import BASELINE, METRICS, RECENT, Alarm, Thresholds, active, stale
+from aligner_lib.run_folder.alarms import BASELINE, METRICS, RECENT, Alarm, Thresholds, active, stale
 from widgets.series import Series
 
 LOOK_BACK = 2000

@@ -5,7 +5,7 @@
     control/set.json     {"kl_coef": …, "lr": …}; the run takes them over at its next step and removes the file,
                          and its metrics show the new values from there on
 
-While it does what was asked, the run calls a file set.json.taken or checkpoint.taken (aligner_lib/control.py). run.json says under `controls` which of them a run obeys: stop, checkpoint, kl_coef, lr. All obey stop.
+While it does what was asked, the run calls a file set.json.taken or checkpoint.taken (aligner_lib/run_folder/control.py). run.json says under `controls` which of them a run obeys: stop, checkpoint, kl_coef, lr. All obey stop.
 """
 
 from __future__ import annotations

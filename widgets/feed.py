@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from aligner_lib.alarms import Thresholds
+from aligner_lib.run_folder.alarms import Thresholds
 from widgets import charts, thin
 from widgets.alarms import Alarms
 from widgets.charts import Chart, charts_for

@@ -24,7 +24,7 @@ class Monitor(anywidget.AnyWidget):
 
     runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts.
     metrics: metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
-    limits: aligner_lib.alarms.Thresholds, when the alarms' own don't suit.
+    limits: aligner_lib.run_folder.alarms.Thresholds, when the alarms' own don't suit.
     job: the job's handle (cluster.Job), so that a job that dies before its run begins is noticed.
 
     It reads the folders only: close it, restart the kernel, make another; the runs do not notice.

@@ -11,8 +11,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from aligner_lib.alarms import Watch, as_record
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.alarms import Watch, as_record
+from aligner_lib.run_folder.reader import RunFolder
 
 SHIPPED = Path(__file__).parent / "recordings"
 PACKED = ".json.gz"

@@ -10,7 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 
 CHUNK_BYTES = 1 << 20
 NUMBERS = {int, float}  # exact types: fast to test, and a bool is no number

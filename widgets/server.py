@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 
 EVERY_S = 1.0
 

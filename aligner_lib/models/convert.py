@@ -135,7 +135,7 @@ def _check_tied(reader: WeightSource) -> None:
 
 
 def _check_vocabulary(folder: Path, arch: Architecture) -> None:
-    from aligner_lib.tokenizer import Tokenizer
+    from aligner_lib.datasets.tokenizer import Tokenizer
 
     try:
         tokenizer = Tokenizer(folder)

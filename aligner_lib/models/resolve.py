@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aligner_lib.models.fetch import MODELS, fetch
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 
 
 def resolve(name_or_path: str | Path) -> Path:

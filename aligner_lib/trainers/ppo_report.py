@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.records import Experience, Rollouts
-from aligner_lib.tokenizer import Tokenizer
 
 
 def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:

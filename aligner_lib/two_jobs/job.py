@@ -11,8 +11,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from aligner_lib.errors import UserError
-from aligner_lib.run_writer import RunWriter
-from aligner_lib.runs import RunFolder, step_of
+from aligner_lib.run_folder.reader import RunFolder, step_of
+from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.two_jobs import address, leftovers, wire
 from aligner_lib.two_jobs.presence import Ended, Presence
 from aligner_lib.two_jobs.pytriton_server import (

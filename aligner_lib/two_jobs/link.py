@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from aligner_lib.errors import UserError
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.two_jobs import address, wire
 from aligner_lib.two_jobs.overdue import overdue
 from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable, probe

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from aligner_lib.run_writer import RunWriter
-from aligner_lib.runs import step_name, step_of
+from aligner_lib.run_folder.reader import step_name, step_of
+from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import check_checkpoint
 from aligner_lib.two_jobs.refusal import NoCheckpoint
 

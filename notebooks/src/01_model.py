@@ -94,7 +94,7 @@ print(np.concatenate(groups)[:, 0])
 # A model reads numbers. The tokenizer cuts text into pieces that it has numbers for.
 
 # %%
-from aligner_lib.tokenizer import Tokenizer
+from aligner_lib.datasets.tokenizer import Tokenizer
 
 tokenizer = Tokenizer(folder)
 text = "User: How do I boil an egg?\n\nAssistant:"

@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE.parent / "widgets"))
 import fake_trainer
 from lab import ROOT, Lab, Page, chromium, wait_for
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 
 
 def pytest_collection_modifyitems(items):

@@ -12,7 +12,7 @@ import pytest
 from lab import ROOT, notebook, wait_for
 
 from aligner_lib.report import write_report
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from widgets.wire import unpack
 
 CELLS = (

@@ -28,7 +28,7 @@ while len(monitor._feed.series[0]) < {count}: time.sleep(0.05)
 grown = psutil.Process().memory_info().rss - memory
 import json
 from pathlib import Path
-from aligner_lib.jsonl import JsonlWriter
+from aligner_lib.run_folder.jsonl import JsonlWriter
 writer, sizes, send = JsonlWriter(Path({path!r}) / "metrics.jsonl"), [], monitor.send
 def weigh(content, buffers=()):
     sizes.append(sum(map(len, buffers)))

@@ -139,7 +139,9 @@ def test_several_runs_share_charts_and_alarms_name_theirs(page, trainer):
 
 def test_a_run_that_gives_no_sign_of_life_is_marked(page, trainer):
     run = trainer("run", steps=400, seconds=0.5)
-    limits = "from aligner_lib.alarms import Thresholds\nlimits = Thresholds(heartbeat_seconds=0.0)"
+    limits = (
+        "from aligner_lib.run_folder.alarms import Thresholds\nlimits = Thresholds(heartbeat_seconds=0.0)"
+    )
     page.show("stale.ipynb", f"{START}\n{limits}\nMonitor({str(run.path)!r}, limits=limits)")
     page.page.wait_for_selector(".lab-facts[data-stale]")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from lab import wait_for
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 
 JOB = """
 class Job:

@@ -9,7 +9,7 @@ import pytest
 from smoke_jobs import run_smoke_job, steps
 
 from aligner_lib.errors import UserError
-from aligner_lib.runs import step_name
+from aligner_lib.run_folder.reader import step_name
 from cluster import processes
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("here")]

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
-from aligner_lib.run_writer import RunWriter
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.writer import RunWriter
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("here")]
 

@@ -7,7 +7,7 @@ import forks
 import pytest
 from smoke_jobs import SmokeJobs, figures, run_smoke_job
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 
 pytestmark = pytest.mark.megatron
 STEPS = {"trainer__ppo__max_steps": 3}

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from aligner_lib.architecture import Architecture
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.models import import_hf
 from aligner_lib.models.names import to_hf, weights
 from aligner_lib.store import StoreReader
-from aligner_lib.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 LOGITS_CLOSE = 1e-4

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tiny_llama import ARCH, random_weights, write_gguf
 
 from aligner_lib.architecture import Architecture
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import import_hf, resolve
 from aligner_lib.models.gguf_tokenizer import write_tokenizer
-from aligner_lib.tokenizer import Tokenizer
 
 TEXTS = [
     "The capital of France is Paris.",

@@ -18,7 +18,7 @@ import psutil
 from processes_help import until
 from smoke_jobs import SmokeJobs, steps
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from cluster import Job, Resources, State, processes, submit
 
 BOUND_S = 600  # nothing takes so long, except on a machine that is busy with something else

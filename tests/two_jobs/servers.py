@@ -13,7 +13,7 @@ import forks
 import psutil
 from smoke_jobs import SmokeJobs, run_smoke_job
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from cluster.rendezvous import free_port
 
 # few steps; validations of which two data-parallel ranks have two and one micro batches

@@ -16,7 +16,7 @@ import cluster
 from aligner_lib import cli, launcher
 from aligner_lib.config import compose
 from aligner_lib.errors import UserError
-from aligner_lib.run_writer import RunWriter
+from aligner_lib.run_folder.writer import RunWriter
 
 ROOT = Path(__file__).parents[2]
 

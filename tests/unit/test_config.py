@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from aligner_lib import config as settings
-from aligner_lib.alarms import Thresholds
 from aligner_lib.config import SCHEMAS, compose, load, nearest, notices, profiles, save
 from aligner_lib.errors import ConfigError
+from aligner_lib.run_folder.alarms import Thresholds
 
 # The overrides of the tutorial's commands, with its shell variables filled in.
 SFT = [

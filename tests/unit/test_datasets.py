@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from aligner_lib.datasets import load_pairs, load_prompts, load_sft
-from aligner_lib.tokenizer import Tokenizer
+from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft
+from aligner_lib.datasets.tokenizer import Tokenizer
 
 LONG = "word " * 200
 

@@ -117,7 +117,12 @@ def test_data_imports_nothing_of_the_library():
 
 def test_widgets_read_run_folders_through_the_reader_alone():
     # and judge what they read by the run's own alarms, which are functions of metrics records
-    allowed = {"aligner_lib", "aligner_lib.runs", "aligner_lib.jsonl", "aligner_lib.alarms"}
+    allowed = {
+        "aligner_lib",
+        "aligner_lib.run_folder.reader",
+        "aligner_lib.run_folder.jsonl",
+        "aligner_lib.run_folder.alarms",
+    }
     for name in below("widgets"):
         ours = {
             found
@@ -175,7 +180,7 @@ def start(code: str) -> tuple[float, set[str]]:
     [
         ("sys.argv = ['aligner', '--help']; from aligner_lib.cli import main; main()", 1.0),
         ("import aligner_lib", 0.1),
-        ("import aligner_lib.runs", 0.3),
+        ("import aligner_lib.run_folder.reader", 0.3),
         ("import data", 0.5),
         ("import cluster", 0.5),
         ("import widgets", 1.0),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aligner_lib.jsonl import JsonlReader, JsonlWriter, truncate_after
+from aligner_lib.run_folder.jsonl import JsonlReader, JsonlWriter, truncate_after
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from aligner_lib.alarms import Thresholds
 from aligner_lib.errors import UserError
-from aligner_lib.run_writer import RunWriter
-from aligner_lib.runs import RunFolder, find_runs
+from aligner_lib.run_folder.alarms import Thresholds
+from aligner_lib.run_folder.reader import RunFolder, find_runs
+from aligner_lib.run_folder.writer import RunWriter
 from cluster import processes
 
 
@@ -184,7 +184,7 @@ def test_outside_of_slurm_nobody_takes_over(tmp_path, monkeypatch):
 
 
 def test_the_heartbeat_goes_on_between_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr("aligner_lib.run_writer.HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("aligner_lib.run_folder.writer.HEARTBEAT_SECONDS", 0.01)
     with writer(tmp_path) as run:
         run.start(0, tensorboard=False)
         before = RunFolder(tmp_path).info["heartbeat"]["time"]
@@ -204,7 +204,7 @@ def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path
             raise OSError(number, os.strerror(number))
         return write(path, text)
 
-    monkeypatch.setattr("aligner_lib.run_writer.HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("aligner_lib.run_folder.writer.HEARTBEAT_SECONDS", 0.01)
     with writer(tmp_path) as run:
         run.start(0, tensorboard=False)
         monkeypatch.setattr(Path, "write_text", sometimes)

@@ -11,7 +11,7 @@ import random
 import time
 from pathlib import Path
 
-from aligner_lib.run_writer import RunWriter
+from aligner_lib.run_folder.writer import RunWriter
 
 CONTROLS = ("kl_coef", "lr")
 PROMPTS = (

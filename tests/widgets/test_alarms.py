@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from aligner_lib.alarms import METRICS, Thresholds, Watch, active, as_record, stale
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.alarms import METRICS, Thresholds, Watch, active, as_record, stale
+from aligner_lib.run_folder.reader import RunFolder
 from widgets.alarms import Alarms
 from widgets.series import Series
 
@@ -132,7 +132,7 @@ def test_a_monitor_that_comes_late_says_since_when(gaming):
 
 
 def test_a_monitor_takes_the_limits_that_the_run_was_given(tmp_path):
-    from aligner_lib.run_writer import RunWriter
+    from aligner_lib.run_folder.writer import RunWriter
 
     config = {"exp_manager": {"alarms": {"kl": 0.5, "a_later_version_s": 1.0}}}
     with RunWriter(tmp_path, kind="ppo", config=config, seed=0, hashes={}, max_steps=9) as writer:

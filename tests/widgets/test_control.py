@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from widgets import control
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from widgets import feed as feed_module
 from widgets.feed import Feed
 from widgets.thin import fold

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
 from widgets.recorded import record, shipped
 from widgets.recording import Recording
 from widgets.series import Series

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aligner_lib.jsonl import JsonlReader
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.jsonl import JsonlReader
+from aligner_lib.run_folder.reader import RunFolder
 from widgets.series import Series
 
 

@@ -6,8 +6,8 @@ import json
 import IPython.display
 import pytest
 
-from aligner_lib.run_writer import RunWriter
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.writer import RunWriter
 from widgets.server import server_line, show_server
 
 STATUS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aligner_lib.alarms import Watch
+from aligner_lib.run_folder.alarms import Watch
 from widgets.recorded import PACKED, SHIPPED, shipped
 from widgets.recording import Recording
 

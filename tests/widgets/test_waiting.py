@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import fake_trainer
 import pytest
 
-from aligner_lib.run_writer import RunWriter
-from aligner_lib.runs import RunFolder
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.writer import RunWriter
 from widgets.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def test_stopped_names_its_checkpoint(tmp_path):
 def test_a_process_that_was_killed_is_lost(tmp_path):
     code = f"""
 import os, signal
-from aligner_lib.run_writer import RunWriter
+from aligner_lib.run_folder.writer import RunWriter
 with RunWriter({str(tmp_path / "run")!r}, kind="sft", config={{}}, seed=0, hashes={{}}, max_steps=5) as writer:
     writer.start(0, tensorboard=False)
     writer.log(1, {{"train/loss": 1.0}})

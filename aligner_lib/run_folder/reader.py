@@ -10,7 +10,7 @@
     status.json     of PPO's servers: what they are doing, about once a second
     job/            the dispatch's own files (cluster/)
 
-This module reads; `aligner_lib.run_writer` writes. Neither imports torch.
+This module reads; `aligner_lib.run_folder.writer` writes. Neither imports torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from aligner_lib.jsonl import JsonlReader
+from aligner_lib.run_folder.jsonl import JsonlReader
 from cluster import processes
 
 STATUSES = ("running", "finished", "stopped", "failed")

@@ -1,4 +1,4 @@
-"""Writing a run folder: the training process's side of `aligner_lib.runs`."""
+"""Writing a run folder: the training process's side of `aligner_lib.run_folder.reader`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from aligner_lib import control
-from aligner_lib.alarms import Thresholds, Watch, as_record
 from aligner_lib.errors import UserError
-from aligner_lib.jsonl import JsonlWriter, truncate_after
-from aligner_lib.runs import RunFolder, step_name, step_of
+from aligner_lib.run_folder import control
+from aligner_lib.run_folder.alarms import Thresholds, Watch, as_record
+from aligner_lib.run_folder.jsonl import JsonlWriter, truncate_after
+from aligner_lib.run_folder.reader import RunFolder, step_name, step_of
 from cluster import processes
 
 HEARTBEAT_SECONDS = 2.0

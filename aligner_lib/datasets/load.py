@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from aligner_lib.tokenizer import Tokenizer
+from aligner_lib.datasets.tokenizer import Tokenizer
 
 EXAMPLES = 3  # places shown for each reason
 

@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from dataclasses import asdict, dataclass
 
-from aligner_lib.runs import STALE_SECONDS
+from aligner_lib.run_folder.reader import STALE_SECONDS
 
 # Records at the start of a run that later ones are compared with: the validation before any training and three steps.
 # More, and a run of ten steps has half left its start before that is known.

@@ -1,0 +1,1 @@
+"""Formatted data files as token ids, and token ids as batches."""
