@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from aligner_lib.algorithms.ppo import response_mask
+from aligner_lib.datasets.batches import pad_rows
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.engine import Engine, FrozenWeights
 from aligner_lib.megatron.generate import Response, Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.records import Rollouts, pad_rows
+from aligner_lib.records import Rollouts
 
 
 class Policy:

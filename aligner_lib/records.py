@@ -1,4 +1,4 @@
-"""The hand-offs between stages: one small typed record each.
+"""The hand-offs between the stages of a step with rollouts: one small typed record each.
 
     B responses of this rank, S longest prompt + response
 
@@ -7,37 +7,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-
-@dataclass
-class TokenBatch:
-    """Right-padded rows of token ids. Selecting rows also cuts the columns that none of them uses."""
-
-    tokens: Tensor  # int64 [B, S]
-    lengths: Tensor  # int64 [B], prompt + response, the stop token included
-
-    @property
-    def size(self) -> int:
-        return len(self.lengths)
-
-    def rows(self, index: list[int] | Tensor) -> TokenBatch:
-        """These rows, in this order: every field's own."""
-        index = torch.as_tensor(index, dtype=torch.int64)
-        width = int(self.lengths[index].max())
-        chosen = {}
-        for f in fields(self):
-            value = getattr(self, f.name)[index]
-            cut = width if f.name == "tokens" else width - 1
-            chosen[f.name] = value[:, :cut] if value.dim() == 2 else value
-        return replace(self, **chosen)
-
-    def to(self, device: torch.device) -> TokenBatch:
-        return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+from aligner_lib.datasets.batches import TokenBatch
 
 
 @dataclass
@@ -75,29 +49,3 @@ class Experience(Rollouts):
     values: Tensor  # float32 [B, S-1], of the critic at that time
     advantages: Tensor  # float32 [B, S-1]
     returns: Tensor  # float32 [B, S-1]
-
-
-def in_order(batches: list, groups: list[list[int]], fill: int = 0):
-    """One record of several of its kind: their rows back in the order that they were dealt in.
-
-    groups: the places of each batch's rows. Narrower batches are padded on the right, tokens with `fill`.
-    """
-    place = torch.tensor([row for group in groups for row in group]).argsort()
-    joined = {}
-    for f in fields(batches[0]):
-        parts = [getattr(batch, f.name) for batch in batches]
-        if parts[0].dim() == 2:
-            width = max(part.shape[1] for part in parts)
-            blank = fill if f.name == "tokens" else 0
-            parts = [pad(part, (0, width - part.shape[1]), value=blank) for part in parts]
-        joined[f.name] = torch.cat(parts)[place]
-    return replace(batches[0], **joined)
-
-
-def pad_rows(rows: list[list[int]], fill: int) -> tuple[Tensor, Tensor]:
-    """Ragged rows as (int64 [B, S] right-padded with fill, int64 [B] lengths)."""
-    lengths = torch.tensor([len(row) for row in rows])
-    tokens = torch.full((len(rows), int(lengths.max())), fill)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row)] = torch.tensor(row)
-    return tokens, lengths

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped, share_of_rank
 from aligner_lib.algorithms.preference import preference_accuracy, preference_loss
+from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.load import PairSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, LossTerms
-from aligner_lib.records import TokenBatch, pad_rows
 from aligner_lib.reward_scale import RewardScale
 from aligner_lib.trainers.rate import Rate
 

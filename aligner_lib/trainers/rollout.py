@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.critic import CriticService
+from aligner_lib.datasets.batches import in_order
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.policy import Policy
-from aligner_lib.records import Rollouts, Scores, in_order
+from aligner_lib.records import Rollouts, Scores
 from aligner_lib.seeds import response_seed
 from aligner_lib.timers import Timers
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped, share_of_rank
+from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.load import SFTSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.records import TokenBatch, pad_rows
 from aligner_lib.trainers.rate import Rate
 
 

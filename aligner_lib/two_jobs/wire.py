@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
-from aligner_lib.records import Experience, Scores, TokenBatch
+from aligner_lib.records import Experience, Scores
 
 Arrays = dict[str, np.ndarray]
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from forks import until
 
+from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
-from aligner_lib.records import TokenBatch
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.link import Link, Where
 from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable

@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aligner_lib.records import Experience, Rollouts, TokenBatch, pad_rows
+from aligner_lib.datasets.batches import TokenBatch, pad_rows
+from aligner_lib.records import Experience, Rollouts
 
 PAD = 0
 
