@@ -11,7 +11,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.architecture import Architecture
 from aligner_lib.built import (
     engine_of,
     in_process_critic,
@@ -41,7 +40,8 @@ from aligner_lib.inputs import (
     told,
 )
 from aligner_lib.models import model_hash
-from aligner_lib.reward_scale import RewardScale
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.loop import Trainer

@@ -18,8 +18,8 @@ from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.ppo import critic_loss
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms, NonFiniteError
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.records import Experience, Rollouts, Scores
-from aligner_lib.reward_scale import RewardScale
 
 
 class CriticService(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from aligner_lib.architecture import Architecture
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import to_hf, weights
-from aligner_lib.store import StoreReader
+from aligner_lib.models.tensor_store import StoreReader
 from benchmarks.ours import scalar_head
 from benchmarks.setting import Setting
 

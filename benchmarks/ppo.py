@@ -21,9 +21,9 @@ from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.policy import Policy, packed
 from aligner_lib.records import Rollouts
-from aligner_lib.reward_scale import RewardScale
 from aligner_lib.seeds import response_seed
 from aligner_lib.trainers.ppo import PPOTrainer
 from benchmarks.contest import CLOCKS, Contestant, SideProcess

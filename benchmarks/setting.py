@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aligner_lib.algorithms.batching import sample_order
-from aligner_lib.architecture import Architecture
 from aligner_lib.datasets.load import PairSample, SFTSample, load_pairs, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import fetch
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.smoke import ARCHITECTURE, SmokeModel
 
 SIX_MILLION = replace(

@@ -153,7 +153,7 @@ def compare(lab: Workspace) -> list[str]:
 
 
 def _tensors(checkpoint: Path) -> dict[str, bytes]:
-    from aligner_lib.store import StoreReader
+    from aligner_lib.models.tensor_store import StoreReader
 
     tensors = {}
     for folder in {path.parent for path in checkpoint.rglob("*.safetensors")}:

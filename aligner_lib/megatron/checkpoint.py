@@ -1,6 +1,6 @@
 """Weights and optimizer state of a Megatron model, in a store that any other layout can read.
 
-Megatron says which block of which global tensor every parameter is (its ShardedTensors); `aligner_lib.store` writes
+Megatron says which block of which global tensor every parameter is (its ShardedTensors); `aligner_lib.models.tensor_store` writes
 the blocks in this process. Megatron's own writer spawns processes to do so, which costs seconds a save on a CPU.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from aligner_lib.megatron import cpu
 from aligner_lib.megatron.adam import MOMENTS
-from aligner_lib.store import Block, StoreReader, StoreWriter
+from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter
 
 cpu.prepare()
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from aligner_lib.algorithms.batching import length_grouped
-from aligner_lib.architecture import Architecture
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import adam, checkpoint, cpu, parallel
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
 from aligner_lib.datasets.batches import TokenBatch
-from aligner_lib.store import StoreWriter
+from aligner_lib.models.tensor_store import StoreWriter
 
 from megatron.core.distributed import (
     DistributedDataParallel,

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from aligner_lib.architecture import Architecture
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.disk import told_when_full
 from aligner_lib.models.gguf_file import GgufFile
 from aligner_lib.models.hash import model_hash

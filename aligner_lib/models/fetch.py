@@ -17,7 +17,7 @@ from aligner_lib.models.download import PublishedModel
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.progress import speaker
 from aligner_lib.models.smoke import SmokeModel
-from aligner_lib.store import StoreReader
+from aligner_lib.models.tensor_store import StoreReader
 
 
 class Recipe(Protocol):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aligner_lib.architecture import Architecture
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.gguf_tokenizer import write_tokenizer
 
 HF_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}

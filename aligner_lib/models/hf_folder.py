@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from aligner_lib.architecture import Architecture
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.stream import TensorFile
 
 COUNTS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",

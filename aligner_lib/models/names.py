@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from aligner_lib.architecture import Architecture
+from aligner_lib.models.architecture import Architecture
 
 Tensor = TypeVar("Tensor")  # a numpy array or a torch tensor: what goes in comes out
 

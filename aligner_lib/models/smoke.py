@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aligner_lib.architecture import Architecture
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.convert import write_model_folder
 from aligner_lib.models.hf_folder import write_json
 from aligner_lib.models.names import Weight, weights

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aligner_lib.store import Block, blocks_as_metadata, read_header
+from aligner_lib.models.tensor_store import Block, blocks_as_metadata, read_header
 
 CARRIERS = {
     "F64": np.float64,
@@ -74,7 +74,7 @@ class StreamedTensor(NamedTuple):
 def write_store(
     folder: Path, tensors: Sequence[StreamedTensor], progress: Callable[[int, int], None] | None
 ) -> None:
-    """Write a store (see `aligner_lib.store`) of one file, holding a single tensor in memory at a time."""
+    """Write a store (see `aligner_lib.models.tensor_store`) of one file, holding a single tensor in memory at a time."""
     # the wider dtype first, as safetensors' own writer does, so that every tensor begins at a multiple of its width
     tensors = sorted(tensors, key=lambda tensor: -np.dtype(CARRIERS[tensor.dtype]).itemsize)
     folder.mkdir(parents=True)

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint
 from aligner_lib.megatron import parallel
+from aligner_lib.models.tensor_store import check_store
 from aligner_lib.run_folder.writer import RunWriter
-from aligner_lib.store import check_store
 
 Metrics = dict[str, float]
 

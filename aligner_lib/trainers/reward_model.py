@@ -17,7 +17,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, LossTerms
-from aligner_lib.reward_scale import RewardScale
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.trainers.rate import Rate
 
 

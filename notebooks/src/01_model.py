@@ -34,7 +34,7 @@ for path in sorted(folder.rglob("*")):
 # %%
 from dataclasses import asdict
 
-from aligner_lib.architecture import Architecture
+from aligner_lib.models.architecture import Architecture
 
 architecture = Architecture.load(folder)
 for name, value in asdict(architecture).items():

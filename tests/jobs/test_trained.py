@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from aligner_lib.architecture import Architecture
 from aligner_lib.config import load
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.load import load_pairs, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import resolve
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.records import Rollouts
-from aligner_lib.reward_scale import RewardScale
 
 pytestmark = pytest.mark.megatron
 

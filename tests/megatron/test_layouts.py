@@ -5,7 +5,7 @@ import torch
 from layouts import LAYOUTS, MORE_STEPS, STEPS, continued, train
 from tiny import CLIP, MODELS, Samples, language_loss, new_engine
 
-from aligner_lib.store import StoreReader
+from aligner_lib.models.tensor_store import StoreReader
 
 pytestmark = pytest.mark.megatron
 CLOSE = 1e-5

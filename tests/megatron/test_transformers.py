@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from aligner_lib.architecture import Architecture
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.models import import_hf
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import to_hf, weights
-from aligner_lib.store import StoreReader
+from aligner_lib.models.tensor_store import StoreReader
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 LOGITS_CLOSE = 1e-4

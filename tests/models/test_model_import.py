@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import save_file
 from tiny_llama import ARCH, gguf_name, hf_config, random_weights, write_gguf, write_hf
 
-from aligner_lib.architecture import Architecture
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import import_hf, model_hash
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.convert import open_source
 from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.names import to_hf, weights
-from aligner_lib.store import StoreReader, check_store, read_header
+from aligner_lib.models.tensor_store import StoreReader, check_store, read_header
 
 TIED = dataclasses.replace(ARCH, tied_embeddings=True)
 

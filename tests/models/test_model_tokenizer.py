@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_llama import ARCH, random_weights, write_gguf
 
-from aligner_lib.architecture import Architecture
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import import_hf, resolve
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.gguf_tokenizer import write_tokenizer
 
 TEXTS = [

@@ -8,11 +8,11 @@ import time
 import pytest
 import torch
 
-from aligner_lib.architecture import Architecture
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import fetch, model_hash
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.smoke import SPECIAL_TOKENS
-from aligner_lib.store import StoreReader
+from aligner_lib.models.tensor_store import StoreReader
 
 
 def test_another_process_makes_the_same_bytes(tmp_path, smoke):

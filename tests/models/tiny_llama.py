@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
-from aligner_lib.architecture import Architecture
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import hf_shapes, weights
 
 ARCH = Architecture(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aligner_lib.store import Block, StoreReader, StoreWriter, check_store
+from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter, check_store
 
 NUMBERS = torch.arange(24.0).reshape(4, 6)
 
@@ -95,7 +95,7 @@ def test_any_layout_reads_what_any_other_wrote(tmp_path_factory, data):
 
 
 def test_a_full_file_is_written_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("aligner_lib.store.FILE_BYTES", 1)
+    monkeypatch.setattr("aligner_lib.models.tensor_store.FILE_BYTES", 1)
     write(tmp_path, [block((0, 2), (0, 6)), block((2, 4), (0, 6))])
     assert len(list(tmp_path.iterdir())) == 2
 
