@@ -22,7 +22,6 @@ from aligner_lib.built import (
     warn_of_sampling,
 )
 from aligner_lib.config_rules import has_remote_critic
-from aligner_lib.critic import CriticService
 from aligner_lib.datasets.load import load_pairs, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.inputs import (
@@ -42,6 +41,7 @@ from aligner_lib.inputs import (
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.rollouts.critic import CriticService
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.loop import Trainer

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from aligner_lib.critic import InProcessCritic, RewardModelAlone
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.inputs import Say, response_length
 from aligner_lib.megatron.cpu import HAS_CUDA
@@ -16,7 +15,8 @@ from aligner_lib.megatron.generate import Sampling
 from aligner_lib.megatron.model import Numerics
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.policy import Policy
+from aligner_lib.rollouts.critic import InProcessCritic, RewardModelAlone
+from aligner_lib.rollouts.policy import Policy
 
 
 def trainable(

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from aligner_lib.critic import RewardModelAlone
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine
@@ -19,7 +18,8 @@ from aligner_lib.megatron.model import Numerics
 from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.policy import packed
+from aligner_lib.rollouts.critic import RewardModelAlone
+from aligner_lib.rollouts.policy import packed
 
 END_OF_PROMPT = "Assistant:"
 

@@ -16,15 +16,15 @@ from aligner_lib.algorithms.batching import global_batch, length_grouped
 from aligner_lib.algorithms.ppo import response_mask
 from aligner_lib.assemble import ppo_settings
 from aligner_lib.config import compose
-from aligner_lib.critic import InProcessCritic
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.policy import Policy, packed
-from aligner_lib.records import Rollouts
-from aligner_lib.seeds import response_seed
+from aligner_lib.rollouts.critic import InProcessCritic
+from aligner_lib.rollouts.policy import Policy, packed
+from aligner_lib.rollouts.records import Rollouts
+from aligner_lib.rollouts.seeds import response_seed
 from aligner_lib.trainers.ppo import PPOTrainer
 from benchmarks.contest import CLOCKS, Contestant, SideProcess
 from benchmarks.measure import StepCost

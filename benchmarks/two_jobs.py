@@ -13,7 +13,7 @@ import torch
 
 from aligner_lib.config import compose
 from aligner_lib.datasets.batches import TokenBatch
-from aligner_lib.records import Experience
+from aligner_lib.rollouts.records import Experience
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.link import Link, Where

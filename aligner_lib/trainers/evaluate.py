@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aligner_lib.algorithms import ppo
-from aligner_lib.critic import CriticService
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron import parallel
-from aligner_lib.policy import Policy
+from aligner_lib.rollouts.collect import roll_out
+from aligner_lib.rollouts.critic import CriticService
+from aligner_lib.rollouts.policy import Policy
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.ppo_report import mean_std, rollout_metrics, rollout_records
-from aligner_lib.trainers.rollout import roll_out
 
 
 @dataclass

@@ -17,20 +17,20 @@ from torch import Tensor
 
 from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.batching import global_batch, length_grouped, share_of_rank
-from aligner_lib.critic import CriticService
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.policy import Policy
-from aligner_lib.records import Experience, Rollouts, Scores
+from aligner_lib.rollouts.collect import roll_out
+from aligner_lib.rollouts.critic import CriticService
+from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.records import Experience, Rollouts, Scores
+from aligner_lib.rollouts.timers import Timers
 from aligner_lib.run_folder.writer import RunWriter
-from aligner_lib.timers import Timers
 from aligner_lib.trainers.ppo_report import experience_metrics, rollout_metrics, rollout_records
 from aligner_lib.trainers.rate import Rate
-from aligner_lib.trainers.rollout import roll_out
 
 
 class KLBoundError(UserError):

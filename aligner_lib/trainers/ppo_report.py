@@ -7,7 +7,7 @@ from torch import Tensor
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
-from aligner_lib.records import Experience, Rollouts
+from aligner_lib.rollouts.records import Experience, Rollouts
 
 
 def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:

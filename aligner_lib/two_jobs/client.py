@@ -15,7 +15,7 @@ from pathlib import Path
 from aligner_lib.datasets.batches import in_order
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
-from aligner_lib.records import Experience, Rollouts, Scores
+from aligner_lib.rollouts.records import Experience, Rollouts, Scores
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
 from aligner_lib.two_jobs import kept, wire

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aligner_lib.records import Experience
+from aligner_lib.rollouts.records import Experience
 from aligner_lib.two_jobs import wire
 
 

@@ -13,7 +13,7 @@ import torch
 
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
-from aligner_lib.records import Experience, Scores
+from aligner_lib.rollouts.records import Experience, Scores
 
 Arrays = dict[str, np.ndarray]
 

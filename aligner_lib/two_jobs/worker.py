@@ -12,10 +12,10 @@ from typing import Protocol
 import torch
 
 from aligner_lib.algorithms.batching import share_of_rank
-from aligner_lib.critic import InProcessCritic
 from aligner_lib.datasets.batches import TokenBatch, in_order
 from aligner_lib.megatron import parallel
-from aligner_lib.records import Experience, Scores
+from aligner_lib.rollouts.critic import InProcessCritic
+from aligner_lib.rollouts.records import Experience, Scores
 
 
 class Order(Protocol):

@@ -12,7 +12,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.records import Rollouts
+from aligner_lib.rollouts.records import Rollouts
 
 pytestmark = pytest.mark.megatron
 
@@ -143,7 +143,7 @@ def scalar_engine(folder):
 
 def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted):
     """The same text gets the same number in both, and in a talk with the notebook, at the same stop token."""
-    from aligner_lib.critic import InProcessCritic
+    from aligner_lib.rollouts.critic import InProcessCritic
     from aligner_lib.talk import scoring
     from aligner_lib.trainers.reward_model import pair_loss
 
@@ -174,7 +174,7 @@ def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.generate import Sampling
     from aligner_lib.megatron.model import Numerics
-    from aligner_lib.policy import Policy
+    from aligner_lib.rollouts.policy import Policy
     from aligner_lib.talk import answering
 
     tokenizer, engine = Tokenizer(smoke), Engine(Architecture.load(smoke), Numerics())
@@ -190,7 +190,7 @@ def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.generate import Sampling
     from aligner_lib.megatron.model import Numerics
-    from aligner_lib.policy import Policy
+    from aligner_lib.rollouts.policy import Policy
 
     tokenizer, engine = Tokenizer(smoke), Engine(Architecture.load(smoke), Numerics())
     engine.load(smoke)

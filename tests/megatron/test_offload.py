@@ -64,7 +64,7 @@ def test_moments_are_on_the_cpu_for_inference_and_back_for_training_and_saving(
 
 
 def test_generation_makes_room_too(starts, events, monkeypatch):
-    from aligner_lib import policy
+    from aligner_lib.rollouts import policy
 
     monkeypatch.setattr(policy, "generate", lambda *_, **__: events.append("generate") or [])
     monkeypatch.setattr(policy, "pad_rows", lambda *_: (None, None))

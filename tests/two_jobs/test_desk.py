@@ -9,7 +9,7 @@ import pytest
 import torch
 from forks import until
 
-from aligner_lib.records import Experience
+from aligner_lib.rollouts.records import Experience
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.overdue import longest_with, overdue
 from aligner_lib.two_jobs.presence import Presence

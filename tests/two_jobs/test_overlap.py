@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from aligner_lib.records import Rollouts, Scores
+from aligner_lib.rollouts.records import Rollouts, Scores
 
 pytestmark = [pytest.mark.two_jobs, pytest.mark.usefixtures("here")]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped, sample_order, share_of_rank
-from aligner_lib.seeds import response_seed
+from aligner_lib.rollouts.seeds import response_seed
 
 sizes, seeds = st.integers(1, 40), st.integers(0, 5)
 

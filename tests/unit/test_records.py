@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
-from aligner_lib.records import Experience, Rollouts
+from aligner_lib.rollouts.records import Experience, Rollouts
 
 PAD = 0
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aligner_lib.datasets.batches import TokenBatch, in_order
-from aligner_lib.records import Experience, Scores
+from aligner_lib.rollouts.records import Experience, Scores
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.refusal import NotReady, Refusal, from_words, in_words
 

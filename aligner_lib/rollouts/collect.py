@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aligner_lib.algorithms.batching import length_grouped
-from aligner_lib.critic import CriticService
 from aligner_lib.datasets.batches import in_order
 from aligner_lib.datasets.load import PromptSample
-from aligner_lib.policy import Policy
-from aligner_lib.records import Rollouts, Scores
-from aligner_lib.seeds import response_seed
-from aligner_lib.timers import Timers
+from aligner_lib.rollouts.critic import CriticService
+from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.records import Rollouts, Scores
+from aligner_lib.rollouts.seeds import response_seed
+from aligner_lib.rollouts.timers import Timers
 
 
 def roll_out(

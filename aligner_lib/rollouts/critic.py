@@ -19,7 +19,7 @@ from aligner_lib.algorithms.ppo import critic_loss
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms, NonFiniteError
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.records import Experience, Rollouts, Scores
+from aligner_lib.rollouts.records import Experience, Rollouts, Scores
 
 
 class CriticService(Protocol):

@@ -16,7 +16,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.engine import Engine, FrozenWeights
 from aligner_lib.megatron.generate import Response, Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.records import Rollouts
+from aligner_lib.rollouts.records import Rollouts
 
 
 class Policy:
