@@ -45,8 +45,8 @@ from aligner_lib.rollouts.critic import CriticService
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.loop import Trainer
+from aligner_lib.trainers.lr import Rate
 from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
-from aligner_lib.trainers.rate import Rate
 from aligner_lib.trainers.reward_model import RewardModelTrainer
 from aligner_lib.trainers.sft import SFTTrainer
 

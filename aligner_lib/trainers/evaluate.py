@@ -12,7 +12,7 @@ from aligner_lib.rollouts.collect import roll_out
 from aligner_lib.rollouts.critic import CriticService
 from aligner_lib.rollouts.policy import Policy
 from aligner_lib.run_folder.writer import RunWriter
-from aligner_lib.trainers.ppo_report import mean_std, rollout_metrics, rollout_records
+from aligner_lib.trainers.rollout_metrics import mean_std, rollout_metrics, rollout_records
 
 
 @dataclass

@@ -29,8 +29,8 @@ from aligner_lib.rollouts.policy import Policy
 from aligner_lib.rollouts.records import Experience, Rollouts, Scores
 from aligner_lib.rollouts.timers import Timers
 from aligner_lib.run_folder.writer import RunWriter
-from aligner_lib.trainers.ppo_report import experience_metrics, rollout_metrics, rollout_records
-from aligner_lib.trainers.rate import Rate
+from aligner_lib.trainers.lr import Rate
+from aligner_lib.trainers.rollout_metrics import experience_metrics, rollout_metrics, rollout_records
 
 
 class KLBoundError(UserError):

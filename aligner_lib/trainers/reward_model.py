@@ -18,7 +18,7 @@ from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, LossTerms
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.trainers.rate import Rate
+from aligner_lib.trainers.lr import Rate
 
 
 @dataclass
