@@ -21,7 +21,7 @@ from aligner_lib.built import (
     trainable,
     warn_of_sampling,
 )
-from aligner_lib.config_rules import has_remote_critic
+from aligner_lib.config.validation import has_remote_critic
 from aligner_lib.datasets.load import load_pairs, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.inputs import (

@@ -123,7 +123,7 @@ def _job(
     from omegaconf import OmegaConf
 
     from aligner_lib.commands import written
-    from aligner_lib.config import compose
+    from aligner_lib.config.compose import compose
     from aligner_lib.launcher import COMMANDS, needs_launcher, relaunch, share_cores
 
     overrides = list(overrides or ())

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from aligner_lib.config import compose
+from aligner_lib.config.compose import compose
 from aligner_lib.launcher import COMMANDS
 from cluster.resources import Resources
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
 
-from aligner_lib.config_rules import copies_of_the_model
+from aligner_lib.config.validation import copies_of_the_model
 from aligner_lib.datasets.load import Dropped, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError

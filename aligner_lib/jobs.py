@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.config import notices, save
+from aligner_lib.config.compose import notices, save
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder, step_of

@@ -7,7 +7,7 @@ import sys
 
 from omegaconf import DictConfig
 
-from aligner_lib.config_rules import has_remote_critic
+from aligner_lib.config.validation import has_remote_critic
 from aligner_lib.errors import UserError
 
 COMMANDS = {"critic": "serve-critic", "reward_server": "serve-rm"}  # where it is not the kind's own name

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aligner_lib.config import nearest, profiles
+from aligner_lib.config.compose import nearest, profiles
 from aligner_lib.errors import UserError
 from aligner_lib.memory import PeakMemory
 from aligner_lib.progress import Progress

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aligner_lib.commands import job_commands
-from aligner_lib.config import profile_section
+from aligner_lib.config.compose import profile_section
 from aligner_lib.errors import UserError
 from aligner_lib.models import fetch
 from aligner_lib.run_folder.reader import RunFolder

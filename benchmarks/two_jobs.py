@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from aligner_lib.config import compose
+from aligner_lib.config.compose import compose
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.rollouts.records import Experience
 from aligner_lib.run_folder.reader import RunFolder

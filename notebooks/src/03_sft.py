@@ -55,7 +55,7 @@ print("answer only", -(probabilities.log() * mask).sum().item() / mask.sum().ite
 # The job runs in a process of its own. Every setting has NeMo-Aligner's name; here are those the profile chose.
 
 # %%
-from aligner_lib.config import compose
+from aligner_lib.config.compose import compose
 
 config = compose("sft", profile=profile)
 print("steps        ", config.trainer.sft.max_steps)

@@ -104,7 +104,7 @@ plt.show()
 # ```
 
 # %%
-from aligner_lib.config import compose
+from aligner_lib.config.compose import compose
 
 config = compose("ppo", profile=profile)
 print("PPO steps         ", config.trainer.ppo.max_steps)

@@ -71,7 +71,7 @@ def test_data_with_nothing_usable_is_told(jobs, tmp_path):
 )
 def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(jobs, tmp_path, kind, limit):
     from aligner_lib.assemble import assemble
-    from aligner_lib.config import compose
+    from aligner_lib.config.compose import compose
 
     file, lines = {"rm": ("test_comparisons", 2)}.get(kind, ("validation", 1))
     one = tmp_path / "one.jsonl"
@@ -150,7 +150,7 @@ def test_a_damaged_checkpoint_is_named(jobs):
     "step, kept", [(0, "it has no checkpoint yet"), (4, "its last checkpoint, step_000004, is whole")]
 )
 def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, step, kept):
-    from aligner_lib.config import compose
+    from aligner_lib.config.compose import compose
     from aligner_lib.jobs import Explained
     from aligner_lib.megatron.engine import NonFiniteError
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from aligner_lib.config import load
+from aligner_lib.config.compose import load
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.load import load_pairs, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer

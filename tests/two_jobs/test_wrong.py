@@ -12,7 +12,7 @@ from forks import until
 from servers import Critic, actor_settings, serve, start_actor
 from smoke_jobs import run_smoke_job
 
-from aligner_lib.config import compose
+from aligner_lib.config.compose import compose
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.two_jobs import pytriton_server
 from cluster.rendezvous import free_port

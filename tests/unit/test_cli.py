@@ -14,7 +14,7 @@ from forks import until
 
 import cluster
 from aligner_lib import cli, launcher
-from aligner_lib.config import compose
+from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.writer import RunWriter
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aligner_lib.commands import job_commands, written
-from aligner_lib.config import parse_override
+from aligner_lib.config.compose import parse_override
 from aligner_lib.errors import ConfigError
 from cluster import Resources
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from aligner_lib import config as settings
-from aligner_lib.config import SCHEMAS, compose, load, nearest, notices, profiles, save
+from aligner_lib.config.compose import SCHEMAS, compose, load, nearest, notices, profiles, save
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.alarms import Thresholds
 

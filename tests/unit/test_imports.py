@@ -94,7 +94,7 @@ def test_megatron_core_is_imported_in_one_sub_package_only():
     assert owners <= set(below("aligner_lib.megatron"))
 
 
-LIGHT = ["cli", "config", "config_rules", "config_schema", "run_folder.reader", "run_folder.jsonl", "errors", "launcher", "run_tables", "run_folder.writer",
+LIGHT = ["cli", "config.compose", "config.validation", "config.schema", "run_folder.reader", "run_folder.jsonl", "errors", "launcher", "run_tables", "run_folder.writer",
          "tutorial", "progress", "memory", "doctor", "workspace", "models"]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from aligner_lib import recipes
-from aligner_lib.config import compose, parse_override
+from aligner_lib.config.compose import compose, parse_override
 from aligner_lib.errors import ConfigError
 
 SITE = {

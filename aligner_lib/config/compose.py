@@ -2,7 +2,7 @@
 
     config = compose("ppo", ["trainer.ppo.initial_policy_kl_penalty=0.02"], profile="laptop")
 
-The typed defaults are `aligner_lib.config_schema`; a profile is a YAML file of defaults in `aligner_lib/profiles`;
+The typed defaults are `aligner_lib.config.schema`; a profile is a YAML file of defaults in `profiles/` beside this;
 overrides are written in Hydra's grammar. Nothing here imports torch.
 """
 
@@ -18,11 +18,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from aligner_lib import config_schema
-from aligner_lib.config_rules import check, notices
+from aligner_lib.config.schema import SCHEMAS
+from aligner_lib.config.validation import check, notices
 from aligner_lib.errors import ConfigError
 
-SCHEMAS = config_schema.SCHEMAS
 __all__ = ["SCHEMAS", "compose", "keys", "load", "nearest", "notices", "profiles", "save", "validate"]
 PROFILES = Path(__file__).parent / "profiles"
 

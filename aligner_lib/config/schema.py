@@ -1,6 +1,6 @@
 """Every setting of every job, with NeMo-Aligner's key names, its defaults, and a sentence each.
 
-`aligner_lib.config` composes these with a profile and with overrides. `None` means: not set, or off.
+`aligner_lib.config.compose` composes these with a profile and with overrides. `None` means: not set, or off.
 """
 
 from __future__ import annotations
