@@ -1,4 +1,4 @@
-from aligner_lib.cli import main
+from aligner_lib.cli.main import main
 
 if __name__ == "__main__":
     main()

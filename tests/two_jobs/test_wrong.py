@@ -116,7 +116,7 @@ def test_numpy_2_is_told(monkeypatch):
 
 def command(words: list[str]) -> None:
     """`aligner …`, as its user sees it: without the traceback that the tests' processes add."""
-    from aligner_lib.cli import main
+    from aligner_lib.cli.main import main
 
     sys.argv = ["aligner", *words]
     try:

@@ -57,7 +57,7 @@ def recorded_job(monkeypatch):
 def test_help_names_every_command_and_loads_nothing_heavy(tmp_path):
     script = (
         "import sys; sys.argv = ['aligner', '--help']\n"
-        "from aligner_lib.cli import main\n"
+        "from aligner_lib.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "print({'torch', 'megatron', 'papermill', 'nbconvert', 'omegaconf'} & set(sys.modules))"

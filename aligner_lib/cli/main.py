@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from aligner_lib import cli_data
+from aligner_lib.cli import model_data
 from aligner_lib.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[1]  # the checkout: notebooks/, tests/ and benchmarks/ are here
+ROOT = Path(__file__).resolve().parents[2]  # the checkout: notebooks/, tests/ and benchmarks/ are here
 RUNS = Path("runs")
 
 app = typer.Typer(
@@ -24,8 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.add_typer(cli_data.model, name="model")
-app.add_typer(cli_data.data, name="data")
+app.add_typer(model_data.model, name="model")
+app.add_typer(model_data.data, name="data")
 on_cluster = typer.Typer(help="Slurm: is it ready for a job?", no_args_is_help=True)
 app.add_typer(on_cluster, name="cluster")
 
@@ -156,7 +156,7 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or it
 @app.command()
 def runs(root: Annotated[Path, typer.Argument(help="Where to look.")] = RUNS):
     """List the runs below a folder, newest first."""
-    from aligner_lib.run_tables import list_runs
+    from aligner_lib.cli.run_tables import list_runs
 
     list_runs(root)
 
@@ -164,7 +164,7 @@ def runs(root: Annotated[Path, typer.Argument(help="Where to look.")] = RUNS):
 @app.command()
 def show(run: RunName):
     """Show what a run is, where it stands and its latest figures."""
-    from aligner_lib.run_tables import find_run, show_run
+    from aligner_lib.cli.run_tables import find_run, show_run
 
     show_run(find_run(run, RUNS))
 
@@ -172,7 +172,7 @@ def show(run: RunName):
 @app.command()
 def stop(run: RunName):
     """Ask a run to save a checkpoint and end after its current step."""
-    from aligner_lib.run_tables import find_run
+    from aligner_lib.cli.run_tables import find_run
 
     folder = find_run(run, RUNS)
     if folder.is_over:
@@ -199,7 +199,7 @@ def cancel(run: RunName):
 
 
 def _job_of(run: str):
-    from aligner_lib.run_tables import find_run
+    from aligner_lib.cli.run_tables import find_run
     from cluster import Job, JobNotFound
 
     folder = find_run(run, RUNS).path
@@ -231,7 +231,7 @@ def cluster_check(
 @app.command()
 def doctor():
     """What is installed, what is missing, and what that means."""
-    from aligner_lib.doctor import report
+    from aligner_lib.cli.doctor import report
 
     report()
 

@@ -1,0 +1,1 @@
+"""The `aligner` command: jobs, the tutorial, runs, models and data, and what is installed."""
