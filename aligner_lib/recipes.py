@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from aligner_lib.commands import Settings, job_commands
+from aligner_lib.jobs.command_line import Settings, job_commands
 
 PROJECT = "aligner-lab"
 CRITIC_PORT = 5567

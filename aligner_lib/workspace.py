@@ -13,9 +13,9 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aligner_lib.commands import job_commands
 from aligner_lib.config.compose import profile_section
 from aligner_lib.errors import UserError
+from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.models import fetch
 from aligner_lib.run_folder.reader import RunFolder
 from cluster.record import read_json, write_json

@@ -14,9 +14,9 @@ import torch
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped
 from aligner_lib.algorithms.ppo import response_mask
-from aligner_lib.assemble import ppo_settings
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.load import PromptSample
+from aligner_lib.jobs.build_trainers import ppo_settings
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model

@@ -22,12 +22,12 @@ BOUND_S = 300.0  # nothing takes so long, except on a machine that is busy with 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(
     [
-        "aligner_lib.jobs",
+        "aligner_lib.jobs.run",
         "aligner_lib.trainers.ppo",
         "aligner_lib.trainers.sft",
         "aligner_lib.trainers.reward_model",
         "aligner_lib.two_jobs.client",
-        "aligner_lib.two_jobs.job",
+        "aligner_lib.jobs.serve_critic",
         "aligner_lib.two_jobs.server",
         "hydra",
         "pytriton.client",

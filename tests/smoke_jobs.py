@@ -101,7 +101,7 @@ def _loop(kind: str, max_steps: int) -> dict[str, object]:
 
 def run_smoke_job(kind: str, settings: list[str]) -> None:
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs import run_job
+    from aligner_lib.jobs.run import run_job
 
     run_job(kind, compose(kind, settings, profile="smoke"), "smoke")
 

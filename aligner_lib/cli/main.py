@@ -122,9 +122,9 @@ def _job(
 ) -> None:
     from omegaconf import OmegaConf
 
-    from aligner_lib.commands import written
     from aligner_lib.config.compose import compose
-    from aligner_lib.launcher import COMMANDS, needs_launcher, relaunch, share_cores
+    from aligner_lib.jobs.command_line import written
+    from aligner_lib.jobs.torchrun import COMMANDS, needs_launcher, relaunch, share_cores
 
     overrides = list(overrides or ())
     if run is not None:
@@ -139,11 +139,11 @@ def _job(
     if needs_launcher(config):
         relaunch(kind, config, profile, overrides)
     if kind in COMMANDS:
-        from aligner_lib.two_jobs.job import serve_job
+        from aligner_lib.jobs.serve_critic import serve_job
 
         serve_job(kind, config, profile)
     else:
-        from aligner_lib.jobs import run_job
+        from aligner_lib.jobs.run import run_job
 
         run_job(kind, config, profile)
 

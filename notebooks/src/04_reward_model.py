@@ -88,7 +88,7 @@ curves(lab.run("rm"), metrics=[["train/rewards_chosen_mean", "train/rewards_reje
 # see something that you would call better?
 
 # %%
-from aligner_lib.talk import scoring
+from aligner_lib.jobs.inference import scoring
 from widgets import Pairs
 
 score = scoring(lab.reward_model())

@@ -95,7 +95,7 @@ compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
 # it prefers the worse answer.
 
 # %%
-from aligner_lib.talk import answering, scoring
+from aligner_lib.jobs.inference import answering, scoring
 from widgets import Chat
 
 chat = Chat({name: answering(policy) for name, policy in POLICIES.items()}, scoring(lab.reward_model()))

@@ -70,8 +70,8 @@ def test_data_with_nothing_usable_is_told(jobs, tmp_path):
     ],
 )
 def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(jobs, tmp_path, kind, limit):
-    from aligner_lib.assemble import assemble
     from aligner_lib.config.compose import compose
+    from aligner_lib.jobs.build_trainers import assemble
 
     file, lines = {"rm": ("test_comparisons", 2)}.get(kind, ("validation", 1))
     one = tmp_path / "one.jsonl"
@@ -151,22 +151,22 @@ def test_a_damaged_checkpoint_is_named(jobs):
 )
 def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, step, kept):
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs import Explained
+    from aligner_lib.jobs.runtime import explain_errors
     from aligner_lib.megatron.engine import NonFiniteError
 
     if step:
         (tmp_path / "checkpoints" / step_name(step)).mkdir(parents=True)
     config = compose("sft", [f"exp_manager.explicit_log_dir='{tmp_path}'"])
     sentence = f"the loss is nan: the run ends here, and {kept}\\. Lower"
-    with pytest.raises(UserError, match=sentence), Explained("sft", config):
+    with pytest.raises(UserError, match=sentence), explain_errors("sft", config):
         raise NonFiniteError("the loss is nan")
     config = compose("ppo", [f"exp_manager.explicit_log_dir='{tmp_path}'", "critic.model.optim.lr=3e-6"])
     knob = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_clip_val in critic\.trainer"
-    with pytest.raises(UserError, match=knob), Explained("ppo", config):
+    with pytest.raises(UserError, match=knob), explain_errors("ppo", config):
         raise NonFiniteError("in the critic, the loss is nan", settings="critic.")
     goes_on = "goes on from step_000004" if step else "begins anew, for there is no checkpoint yet"
     sentence = f"start the same command again, it {goes_on}"
-    with pytest.raises(UserError, match=sentence), Explained("sft", config):
+    with pytest.raises(UserError, match=sentence), explain_errors("sft", config):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 

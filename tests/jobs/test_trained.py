@@ -143,8 +143,8 @@ def scalar_engine(folder):
 
 def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted):
     """The same text gets the same number in both, and in a talk with the notebook, at the same stop token."""
+    from aligner_lib.jobs.inference import scoring
     from aligner_lib.rollouts.critic import InProcessCritic
-    from aligner_lib.talk import scoring
     from aligner_lib.trainers.reward_model import pair_loss
 
     folder = resolve(rm.path)
@@ -171,11 +171,11 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
 
 
 def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
+    from aligner_lib.jobs.inference import answering
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.generate import Sampling
     from aligner_lib.megatron.model import Numerics
     from aligner_lib.rollouts.policy import Policy
-    from aligner_lib.talk import answering
 
     tokenizer, engine = Tokenizer(smoke), Engine(Architecture.load(smoke), Numerics())
     engine.load(smoke)

@@ -6,8 +6,8 @@ from processes_help import until
 from smoke_jobs import figures, steps
 from survivors import BOUND_S, Survivor, run_here
 
-from aligner_lib.commands import job_commands
 from aligner_lib.config.compose import parse_override
+from aligner_lib.jobs.command_line import job_commands
 from cluster import Resources, State, processes
 from cluster.rendezvous import free_port
 

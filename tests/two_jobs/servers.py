@@ -109,7 +109,7 @@ SERVICES = {"critic": "critic", "reward_server": "reward_model"}
 
 def serve(kind: str, settings: list[str], faults: Faults) -> None:
     from aligner_lib.config.compose import compose
-    from aligner_lib.two_jobs.job import serve_job
+    from aligner_lib.jobs.serve_critic import serve_job
 
     if int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1:
         for work, (at, what) in faults.items():

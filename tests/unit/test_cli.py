@@ -13,9 +13,10 @@ import pytest
 from forks import until
 
 import cluster
-from aligner_lib import cli, launcher
+from aligner_lib.cli import main as cli
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
+from aligner_lib.jobs import torchrun
 from aligner_lib.run_folder.writer import RunWriter
 
 ROOT = Path(__file__).parents[2]
@@ -44,9 +45,9 @@ def inside(monkeypatch, tmp_path):
 def recorded_job(monkeypatch):
     """Put a recorder in the place of training; gives the calls."""
     calls = []
-    jobs = type(sys)("aligner_lib.jobs")
+    jobs = type(sys)("aligner_lib.jobs.run")
     jobs.run_job = lambda kind, config, profile: calls.append((kind, config, profile))
-    monkeypatch.setitem(sys.modules, "aligner_lib.jobs", jobs)
+    monkeypatch.setitem(sys.modules, "aligner_lib.jobs.run", jobs)
     monkeypatch.delenv("RANK", raising=False)
     return calls
 
@@ -166,7 +167,7 @@ def test_the_launcher_hands_our_options_to_us(tmp_path):
     """torchrun matches abbreviations of its own options, `--run` among them, anywhere before a `--`."""
     config = compose("sft", ["trainer.devices=2", f"exp_manager.explicit_log_dir={tmp_path}/r"])
     overrides = ["trainer.devices=2", "model.nonsense=1"]
-    arguments = launcher.command("sft", config, None, overrides)
+    arguments = torchrun.command("sft", config, None, overrides)
     answer = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "there is no setting 'model.nonsense'" in answer.stderr
     assert answer.returncode != 0
@@ -175,7 +176,7 @@ def test_the_launcher_hands_our_options_to_us(tmp_path):
 @pytest.mark.parametrize(("kind", "name"), [("critic", "serve-critic"), ("reward_server", "serve-rm")])
 def test_the_ranks_of_a_server_are_started_by_its_own_command(kind, name):
     config = compose(kind, ["trainer.devices=2", "exp_manager.explicit_log_dir=there"])
-    arguments = launcher.command(kind, config, "smoke", ["trainer.devices=2"])
+    arguments = torchrun.command(kind, config, "smoke", ["trainer.devices=2"])
     assert arguments[arguments.index("aligner_lib") + 1] == name
 
 
@@ -183,9 +184,9 @@ def test_several_nodes_need_somebody_who_starts_them(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     config = compose("sft", ["trainer.num_nodes=2", "trainer.devices=8"])
     with pytest.raises(UserError, match="every node"):
-        launcher.needs_launcher(config)
+        torchrun.needs_launcher(config)
     monkeypatch.setenv("RANK", "3")
-    assert not launcher.needs_launcher(config)
+    assert not torchrun.needs_launcher(config)
 
 
 # ---- mistakes -------------------------------------------------------------------------------------------------------
@@ -238,9 +239,9 @@ def test_a_file_where_a_folder_belongs_is_one_sentence(inside, capsys, monkeypat
 
 
 def test_a_librarys_error_keeps_its_traceback(inside, monkeypatch):
-    jobs = type(sys)("aligner_lib.jobs")
+    jobs = type(sys)("aligner_lib.jobs.run")
     jobs.run_job = lambda *_: json.loads("{")  # a ValueError, and not one of ours
-    monkeypatch.setitem(sys.modules, "aligner_lib.jobs", jobs)
+    monkeypatch.setitem(sys.modules, "aligner_lib.jobs.run", jobs)
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(sys, "argv", ["aligner", "sft"])
     with pytest.raises(json.JSONDecodeError):

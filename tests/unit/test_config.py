@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from aligner_lib import config as settings
+from aligner_lib.config import compose as composition
 from aligner_lib.config.compose import SCHEMAS, compose, load, nearest, notices, profiles, save
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.alarms import Thresholds
@@ -149,7 +149,7 @@ PPO_PAGE = [
 def test_the_tutorials_overrides_work_unchanged(kind, overrides):
     config = compose(kind, overrides)
     for override in overrides:
-        key, value = settings.parse_override(override)
+        key, value = composition.parse_override(override)
         held = OmegaConf.select(config, key)
         held = OmegaConf.to_container(held) if OmegaConf.is_config(held) else held
         assert held == value, override
@@ -164,7 +164,7 @@ def test_a_group_of_settings_can_be_given_as_a_dict():
 
 def test_a_later_override_wins_and_a_profile_comes_before_all(tmp_path, monkeypatch):
     (tmp_path / "p.yaml").write_text("sft: {model: {optim: {lr: 0.5}, seed: 3}}\n")
-    monkeypatch.setattr(settings, "PROFILES", tmp_path)
+    monkeypatch.setattr(composition, "PROFILES", tmp_path)
     config = compose("sft", ["model.optim.lr=0.1", "model.optim.lr=0.2"], profile="p")
     assert (config.model.optim.lr, config.model.seed, config.model.optim.weight_decay) == (0.2, 3, 0.01)
 
@@ -209,7 +209,7 @@ def test_an_unknown_key_names_the_nearest(kind, wrong, right):
 
 @given(st.data())
 def test_one_slip_of_the_finger_is_understood(data):
-    known = settings.keys("ppo")
+    known = composition.keys("ppo")
     right = data.draw(st.sampled_from([key for key in known if len(key.rpartition(".")[2]) > 5]))
     at = data.draw(st.integers(right.rindex(".") + 1, len(right) - 1))
     letter = data.draw(st.sampled_from(string.ascii_lowercase.replace(right[at], "")))
@@ -301,7 +301,7 @@ def test_unknown_kinds_and_profiles_are_refused_with_what_there_is():
 
 def test_a_profile_with_a_misspelt_key_is_refused(tmp_path, monkeypatch):
     (tmp_path / "p.yaml").write_text("rm: {model: {micro_batch: 3}}\n")
-    monkeypatch.setattr(settings, "PROFILES", tmp_path)
+    monkeypatch.setattr(composition, "PROFILES", tmp_path)
     with pytest.raises(ConfigError, match="micro_batch_size"):
         compose("rm", profile="p")
 
@@ -339,9 +339,9 @@ def test_notices_tell_what_was_asked_for_without_an_effect():
 
 
 def test_the_limits_of_alarms_are_settings():
-    limits = settings.compose("ppo", ["exp_manager.alarms.kl=1"]).exp_manager.alarms
+    limits = composition.compose("ppo", ["exp_manager.alarms.kl=1"]).exp_manager.alarms
     assert Thresholds(**limits) == Thresholds(kl=1.0)
-    assert Thresholds(**settings.compose("sft").exp_manager.alarms) == Thresholds()
+    assert Thresholds(**composition.compose("sft").exp_manager.alarms) == Thresholds()
 
 
 @pytest.mark.parametrize(
@@ -355,4 +355,4 @@ def test_the_limits_of_alarms_are_settings():
 )
 def test_a_limit_that_makes_no_sense_is_told(override, words):
     with pytest.raises(ConfigError, match=words):
-        settings.compose("ppo", [override])
+        composition.compose("ppo", [override])

@@ -94,8 +94,8 @@ def test_megatron_core_is_imported_in_one_sub_package_only():
     assert owners <= set(below("aligner_lib.megatron"))
 
 
-LIGHT = ["cli.main", "config.compose", "config.validation", "config.schema", "run_folder.reader", "run_folder.jsonl", "errors", "launcher", "cli.run_tables", "run_folder.writer",
-         "tutorial", "progress", "memory", "cli.doctor", "workspace", "models"]  # fmt: skip
+LIGHT = ["cli.main", "config.compose", "config.validation", "config.schema", "run_folder.reader", "run_folder.jsonl", "errors", "jobs.torchrun", "cli.run_tables", "run_folder.writer",
+         "tutorial.run_notebooks", "tutorial.progress_bars", "tutorial.peak_memory", "cli.doctor", "tutorial.workspace", "models"]  # fmt: skip
 
 
 @pytest.mark.parametrize("module", [*(f"aligner_lib.{name}" for name in LIGHT), *ROOMS])

@@ -11,6 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from aligner_lib.errors import UserError
+from aligner_lib.jobs.runtime import explain_errors, join_processes, open_run, say_on_first
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.two_jobs import address, leftovers, wire
@@ -29,8 +30,6 @@ SERVICES = {"critic": "critic", "reward_server": "reward_model"}  # kind of job 
 
 def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Serve (`critic` or `reward_server`) until the actor is done. This process is one rank; the first one listens."""
-    from aligner_lib.jobs import Explained, join_processes, open_run, say_on_first
-
     settings = config.trainer.ppo if kind == "critic" else config.inference
     host = address.listening_address(settings.address)
     check_numpy()
@@ -39,16 +38,16 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         leftovers.clear(folder.path)
         check_port(host, settings.port)  # said before anything is loaded
     join_processes(config)
+    from aligner_lib.jobs.build_servers import serving
     from aligner_lib.megatron import parallel
     from aligner_lib.trainers.loop import stop_signals
     from aligner_lib.two_jobs.desk import Desk
     from aligner_lib.two_jobs.server import clear_notes, serve
-    from aligner_lib.two_jobs.serving import serving
 
     say, job_folder = say_on_first(), folder.path / "job"
     prepared, ended = serving(kind, config), None
     with ExitStack() as stack:
-        stack.enter_context(Explained(kind, config))
+        stack.enter_context(explain_errors(kind, config))
         latest = parallel.from_first_rank(folder.latest_checkpoint() if kind == "critic" else None)
         if not parallel.is_first_rank():
             with stop_signals():  # the first rank decides when it is over

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.built import in_process_critic, reward_model_alone
-from aligner_lib.inputs import model_folder, pretrained_folder
+from aligner_lib.jobs.build_models import in_process_critic, reward_model_alone
+from aligner_lib.jobs.inputs import model_folder, pretrained_folder
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.rollouts.critic import CriticAlone, InProcessCritic

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.built import (
+from aligner_lib.config.validation import has_remote_critic
+from aligner_lib.datasets.load import load_pairs, load_sft
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.jobs.build_models import (
     engine_of,
     in_process_critic,
     policy_of,
@@ -21,10 +24,7 @@ from aligner_lib.built import (
     trainable,
     warn_of_sampling,
 )
-from aligner_lib.config.validation import has_remote_critic
-from aligner_lib.datasets.load import load_pairs, load_sft
-from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.inputs import (
+from aligner_lib.jobs.inputs import (
     Say,
     files_of,
     files_of_split,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aligner_lib.config.compose import compose
-from aligner_lib.launcher import COMMANDS
+from aligner_lib.jobs.torchrun import COMMANDS
 from cluster.resources import Resources
 
 Settings = Mapping[str, object]

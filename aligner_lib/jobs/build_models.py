@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.inputs import Say, response_length
+from aligner_lib.jobs.inputs import Say, response_length
 from aligner_lib.megatron.cpu import HAS_CUDA
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling

@@ -1,0 +1,85 @@
+"""What every job does around its work: join the processes, open the run folder, explain what goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from omegaconf import DictConfig, OmegaConf
+
+from aligner_lib.config.compose import save
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.alarms import Thresholds
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.writer import RunWriter
+
+
+def join_processes(config: DictConfig) -> None:
+    trainer = config.trainer
+    expected, present = trainer.num_nodes * trainer.devices, int(os.environ.get("WORLD_SIZE", 1))
+    if present != expected:
+        raise UserError(
+            f"trainer.num_nodes={trainer.num_nodes} × trainer.devices={trainer.devices} asks for {expected} processes, "
+            f"and {present} {'is' if present == 1 else 'are'} here: start the job with `aligner`, torchrun or Slurm"
+        )
+    from aligner_lib.megatron import parallel
+
+    parallel.initialize(config.model.tensor_model_parallel_size, config.model.pipeline_model_parallel_size)
+
+
+def open_run(
+    kind: str, config: DictConfig, profile: str | None, hashes: dict[str, str], max_steps: int = 0
+) -> RunWriter:
+    """The writer of a job's run folder; max_steps 0: as long as it is wanted."""
+    return RunWriter(
+        config.exp_manager.explicit_log_dir,
+        kind=kind,
+        config=save(config),
+        profile=profile,
+        seed=config.model.seed,
+        hashes=hashes,
+        max_steps=max_steps,
+        limits=Thresholds(**config.exp_manager.alarms),
+    )
+
+
+@contextmanager
+def explain_errors(kind: str, config: DictConfig) -> Iterator[None]:
+    """Within this context a failure that a user can mend becomes a UserError, which says how."""
+    try:
+        yield
+    except Exception as error:
+        if explained := _explanation(kind, config, error):
+            raise UserError(explained) from error
+        raise
+
+
+def _explanation(kind: str, config: DictConfig, error: Exception) -> str | None:
+    """What a user can do about it; None where it is no user's to mend."""
+    from aligner_lib.megatron.engine import NonFiniteError
+
+    folder = RunFolder(config.exp_manager.explicit_log_dir)
+    latest = folder.latest_checkpoint()
+    if isinstance(error, NonFiniteError):
+        part = error.settings if kind == "ppo" else ""  # in a job of its own the critic is no part
+        lr = OmegaConf.select(config, f"{part}model.optim.lr")
+        kept = f"its last checkpoint, {latest.name}, is whole" if latest else "it has no checkpoint yet"
+        return (
+            f"{error}: the run ends here, and {kept}. Lower {part}model.optim.lr (set to {lr}) or gradient_clip_val in "
+            f"{part}trainer, and look at the samples of this step"
+        )
+    if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
+        goes_on = f"goes on from {latest.name}" if latest else "begins anew, for there is no checkpoint yet"
+        return f"the disk of {folder.path} is full: free some space and start the same command again, it {goes_on}"
+    return None
+
+
+def say_on_first() -> Callable[[str], None]:
+    """Prints a line to the job's log, on the first rank only."""
+    from aligner_lib.megatron import parallel
+
+    first = parallel.is_first_rank()
+    return lambda line: print(line, file=sys.stderr, flush=True) if first else None
