@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from benchmarks.measure import ImportTime
 
-CELL = "from aligner_lib.workspace import Workspace; from widgets import Monitor"
+CELL = "from aligner_lib.tutorial.workspace import Workspace; from widgets import Monitor"
 TIMED = f"import time; started = time.perf_counter(); {CELL}; print(time.perf_counter() - started)"
 
 

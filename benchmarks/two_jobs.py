@@ -15,9 +15,9 @@ from aligner_lib.config.compose import compose
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.rollouts.records import Experience
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.workspace import TWO_JOBS, Workspace
 from aligner_lib.two_jobs import wire
 from aligner_lib.two_jobs.link import Link, Where
-from aligner_lib.workspace import TWO_JOBS, Workspace
 from benchmarks.measure import TwoJobs
 from benchmarks.setting import Setting
 from cluster import submit

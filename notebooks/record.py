@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.workspace import Workspace
+from aligner_lib.tutorial.workspace import Workspace
 from widgets.recorded import SHIPPED, read, record
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -46,13 +46,13 @@ def tutorial(
     ] = None,
 ):
     """Run the notebooks in order and write a report: data, SFT, reward model, PPO, comparison."""
-    from aligner_lib import tutorial as notebooks
+    from aligner_lib.tutorial import run_notebooks
 
-    finished = notebooks.run(
-        notebooks=notebooks.choose(ROOT / "notebooks", only),
+    finished = run_notebooks.run(
+        notebooks=run_notebooks.choose(ROOT / "notebooks", only),
         profile=profile,
-        out=out or notebooks.default_output(RUNS, profile, partial=only is not None),
-        parameters=notebooks.parse_parameters(parameter or ()),
+        out=out or run_notebooks.default_output(RUNS, profile, partial=only is not None),
+        parameters=run_notebooks.parse_parameters(parameter or ()),
     )
     raise typer.Exit(0 if finished else 1)
 

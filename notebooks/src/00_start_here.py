@@ -77,7 +77,7 @@ print(subprocess.run([sys.executable, "-m", "aligner_lib", "doctor"], capture_ou
 # open it again, and find the job still going; and why the same cell can start the job on a cluster.
 
 # %%
-from aligner_lib.workspace import Workspace
+from aligner_lib.tutorial.workspace import Workspace
 
 lab = Workspace(out, profile, dataset)
 print(f"model: {lab.model_name}\nfolder: {lab.out.name}/\njobs run: {lab.where}")

@@ -18,7 +18,7 @@ out = "../runs/tutorial"
 dataset = "sample"
 
 # %%
-from aligner_lib.workspace import Workspace
+from aligner_lib.tutorial.workspace import Workspace
 
 lab = Workspace(out, profile, dataset)
 

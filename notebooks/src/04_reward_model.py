@@ -19,7 +19,7 @@ dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
 
 # %%
-from aligner_lib.workspace import Workspace
+from aligner_lib.tutorial.workspace import Workspace
 from widgets import Monitor, curves
 
 lab = Workspace(out, profile, dataset, where)

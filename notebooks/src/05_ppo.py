@@ -22,7 +22,7 @@ layout = "in-process"  # in-process: one job · two-jobs: critic and reward mode
 exercise = "recorded"  # recorded: "break it" plays a run of this project · live: you train it, twice as long as the first
 
 # %%
-from aligner_lib.workspace import Workspace
+from aligner_lib.tutorial.workspace import Workspace
 from widgets import Completions, JobPanel, Monitor, Recording, curves, show_completions, show_server
 
 lab = Workspace(out, profile, dataset, where)

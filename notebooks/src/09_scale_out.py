@@ -21,7 +21,7 @@ where = "auto"  # auto: Slurm where it answers, else this machine · local · sl
 gpus_per_node = 0  # 0: processes on CPUs
 
 # %%
-from aligner_lib.workspace import Workspace
+from aligner_lib.tutorial.workspace import Workspace
 
 lab = Workspace(out, profile, dataset, where)
 print("runs go to:", lab.where)
@@ -60,12 +60,12 @@ for name, value in from_slurm(slurm_says).items():
 # nodes of eight GPUs, with the reference's hyperparameters:
 
 # %%
-from aligner_lib import recipes
+from aligner_lib.tutorial import slurm_recipes
 
 two_nodes = {"nodes": 2, "gpus_per_node": 8, "exclusive": True}
 site = {"account": "course", "partition": "batch"}
 data = {"train": "/shared/dolly/train.jsonl", "validation": "/shared/dolly/validation.jsonl"}
-plan = recipes.sft(
+plan = slurm_recipes.sft(
     "/shared/runs/sft", model="/shared/models/2b", **data, where="print", resources=two_nodes, site=site
 )
 
@@ -180,7 +180,7 @@ if lab.where == "slurm":
 # %%
 data = {"train": "/shared/hh/train_prompts.jsonl", "validation": "/shared/hh/test_prompts.jsonl"}
 models = {"policy": "/shared/runs/sft", "reward_model": "/shared/runs/rm"}
-plan = recipes.ppo("/shared/runs/ppo", **models, **data, where="print", resources="ppo_1_1", site=site)
+plan = slurm_recipes.ppo("/shared/runs/ppo", **models, **data, where="print", resources="ppo_1_1", site=site)
 print(plan.nodes, "nodes,", plan.gpus, "GPUs")
 
 # %% [markdown]

@@ -11,8 +11,8 @@ import nbformat
 import pytest
 from lab import ROOT, notebook, wait_for
 
-from aligner_lib.report import write_report
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.html_report import write_report
 from widgets.wire import unpack
 
 CELLS = (

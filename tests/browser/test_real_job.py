@@ -5,7 +5,7 @@ import statistics
 import pytest
 from lab import wait_for
 
-from aligner_lib.workspace import Workspace
+from aligner_lib.tutorial.workspace import Workspace
 
 SHORT_STEPS = {
     "model.global_batch_size": 8,

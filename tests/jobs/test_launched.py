@@ -2,7 +2,7 @@
 
 import pytest
 
-from aligner_lib.workspace import Workspace
+from aligner_lib.tutorial.workspace import Workspace
 
 BOUND_S = 120
 

@@ -4,9 +4,9 @@ import shlex
 
 import pytest
 
-from aligner_lib import recipes
 from aligner_lib.config.compose import compose, parse_override
 from aligner_lib.errors import ConfigError
+from aligner_lib.tutorial import slurm_recipes
 
 SITE = {
     "account": "course",
@@ -103,16 +103,18 @@ ACTOR = {
 
 
 def sft(**more):
-    return recipes.sft("/runs/sft", model="/models/2b", where="print", site=SITE, **FILES, **more)
+    return slurm_recipes.sft("/runs/sft", model="/models/2b", where="print", site=SITE, **FILES, **more)
 
 
 def reward_model(**more):
-    return recipes.reward_model("/runs/rm", policy="/runs/sft", where="print", site=SITE, **FILES, **more)
+    return slurm_recipes.reward_model(
+        "/runs/rm", policy="/runs/sft", where="print", site=SITE, **FILES, **more
+    )
 
 
 def ppo(**more):
     models = {"policy": "/runs/sft", "reward_model": "/runs/rm"}
-    return recipes.ppo("/runs/ppo", where="print", site=SITE, **models, **FILES, **more)
+    return slurm_recipes.ppo("/runs/ppo", where="print", site=SITE, **models, **FILES, **more)
 
 
 def components(text: str) -> dict[str, list[str]]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from aligner_lib.tutorial.peak_memory import GIB, PeakMemory
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pages import external_references
 
-from aligner_lib import tutorial
 from aligner_lib.errors import UserError
-from aligner_lib.memory import GIB, PeakMemory
+from aligner_lib.tutorial import run_notebooks
 
 PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
 RESULT = "import json, pathlib\n(pathlib.Path(out) / 'results' / '{}.json').write_text(json.dumps({}))"
@@ -52,8 +52,8 @@ def notebooks(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def finished(notebooks, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("out")
-    chosen = tutorial.choose(notebooks, "00,1")
-    assert tutorial.run(chosen, "smoke", out, tutorial.parse_parameters(["steps=5"]))
+    chosen = run_notebooks.choose(notebooks, "00,1")
+    assert run_notebooks.run(chosen, "smoke", out, run_notebooks.parse_parameters(["steps=5"]))
     return out
 
 
@@ -88,8 +88,8 @@ def test_the_report_opens_offline_with_pictures_charts_and_equations(finished):
 
 @pytest.mark.notebooks
 def test_a_failing_cell_ends_it_with_one_message_and_a_report_of_what_ran(notebooks, tmp_path, capsys):
-    chosen = tutorial.choose(notebooks, "01,02")
-    assert not tutorial.run(chosen, "smoke", tmp_path, {"breaks": True})
+    chosen = run_notebooks.choose(notebooks, "01,02")
+    assert not run_notebooks.run(chosen, "smoke", tmp_path, {"breaks": True})
     told = capsys.readouterr().out
     [line] = [line for line in told.splitlines() if "stopped in" in line]
     assert "01_next" in line and "RuntimeError: the dam has broken" in line and "if breaks:" in line
@@ -99,7 +99,7 @@ def test_a_failing_cell_ends_it_with_one_message_and_a_report_of_what_ran(notebo
     assert set(summary["seconds"]) == {"01_next"}  # 02 did not start
     assert "the dam has broken" in (tmp_path / "report.html").read_text()
     # put right, it goes on in the same folder
-    assert tutorial.run(chosen, "smoke", tmp_path, {"breaks": False})
+    assert run_notebooks.run(chosen, "smoke", tmp_path, {"breaks": False})
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["ended"] is True and "failed" not in summary and "sft" not in summary
 
@@ -109,7 +109,7 @@ def test_a_kernel_that_dies_is_a_failure_like_any_other(tmp_path, capsys):
     write_notebook(
         tmp_path / "00_dies.ipynb", new_markdown_cell("# Dies"), new_code_cell("import os\nos._exit(9)")
     )
-    assert not tutorial.run(tutorial.choose(tmp_path), "smoke", tmp_path / "out", {})
+    assert not run_notebooks.run(run_notebooks.choose(tmp_path), "smoke", tmp_path / "out", {})
     assert "00_dies" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").exists()
 
@@ -117,22 +117,22 @@ def test_a_kernel_that_dies_is_a_failure_like_any_other(tmp_path, capsys):
 def test_notebooks_beside_the_way_run_when_they_are_named(tmp_path):
     for name in ("06_last", "09_beside"):
         (tmp_path / f"{name}.ipynb").touch()
-    assert [n.name for n in tutorial.choose(tmp_path)] == ["06_last"]
-    assert [n.name for n in tutorial.choose(tmp_path, "9")] == ["09_beside"]
+    assert [n.name for n in run_notebooks.choose(tmp_path)] == ["06_last"]
+    assert [n.name for n in run_notebooks.choose(tmp_path, "9")] == ["09_beside"]
 
 
 def test_only_chooses_by_number_and_names_what_there_is(notebooks):
-    assert [n.name for n in tutorial.choose(notebooks)] == ["00_start", "01_next", "02_last"]
-    assert [n.name for n in tutorial.choose(notebooks, "2,00")] == ["00_start", "02_last"]
+    assert [n.name for n in run_notebooks.choose(notebooks)] == ["00_start", "01_next", "02_last"]
+    assert [n.name for n in run_notebooks.choose(notebooks, "2,00")] == ["00_start", "02_last"]
     with pytest.raises(UserError, match="00, 01, 02"):
-        tutorial.choose(notebooks, "07")
+        run_notebooks.choose(notebooks, "07")
 
 
 def test_a_parameter_that_no_notebook_has_is_refused_with_the_nearest(notebooks, tmp_path):
     with pytest.raises(UserError, match="steps"):
-        tutorial.run(tutorial.choose(notebooks), "smoke", tmp_path / "o", {"stpes": 3})
+        run_notebooks.run(run_notebooks.choose(notebooks), "smoke", tmp_path / "o", {"stpes": 3})
     with pytest.raises(UserError, match="--profile"):
-        tutorial.run(tutorial.choose(notebooks), "smoke", tmp_path / "o", {"profile": "gpu"})
+        run_notebooks.run(run_notebooks.choose(notebooks), "smoke", tmp_path / "o", {"profile": "gpu"})
     assert not (tmp_path / "o").exists()
 
 
@@ -142,15 +142,17 @@ def test_a_parameter_that_no_notebook_has_is_refused_with_the_nearest(notebooks,
      ("a=b=c", "b=c"), ("a=", ""), ("a=[1, 2]", [1, 2])],
 )  # fmt: skip
 def test_parameter_values_have_types(text, value):
-    assert tutorial.parse_parameters([text]) == {"a": value}
+    assert run_notebooks.parse_parameters([text]) == {"a": value}
 
 
 def test_a_whole_tutorial_gets_a_new_folder_and_a_part_goes_on_in_the_newest(tmp_path):
-    assert tutorial.default_output(tmp_path, "smoke", partial=True).parent == tmp_path
+    assert run_notebooks.default_output(tmp_path, "smoke", partial=True).parent == tmp_path
     for stamp in ("20250101-000000", "20250102-000000"):
         (tmp_path / f"tutorial-smoke-{stamp}").mkdir()
-    assert tutorial.default_output(tmp_path, "smoke", partial=True).name == "tutorial-smoke-20250102-000000"
-    assert not tutorial.default_output(tmp_path, "smoke").exists()
+    assert (
+        run_notebooks.default_output(tmp_path, "smoke", partial=True).name == "tutorial-smoke-20250102-000000"
+    )
+    assert not run_notebooks.default_output(tmp_path, "smoke").exists()
 
 
 def test_external_references_finds_what_a_browser_would_fetch():
@@ -168,7 +170,7 @@ def test_a_torn_record_is_said_and_left_out(tmp_path, name, torn):
     (tmp_path / "results" / "04.json").write_text('{"rm": {"accuracy": 0.9}}')
     (tmp_path / name).write_text(torn)
     said = []
-    tutorial._write_summary(tmp_path, "smoke", {"04_reward_model": 2.0}, 1.5, None, said.append)
+    run_notebooks._write_summary(tmp_path, "smoke", {"04_reward_model": 2.0}, 1.5, None, said.append)
     assert said == [f"{tmp_path / name} is damaged, and is left out of the summary; run its notebooks again"]
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "profile": "smoke",
@@ -181,7 +183,7 @@ def test_a_torn_record_is_said_and_left_out(tmp_path, name, torn):
 def test_the_summary_is_replaced_never_overwritten(tmp_path):
     (tmp_path / "summary.json").write_text('{"seconds": {"03_sft": 1.0}}')
     os.link(tmp_path / "summary.json", tmp_path / "before")
-    tutorial._write_summary(tmp_path, "smoke", {"04_reward_model": 2.0}, 1.5, None, print)
+    run_notebooks._write_summary(tmp_path, "smoke", {"04_reward_model": 2.0}, 1.5, None, print)
     assert (tmp_path / "before").read_text() == '{"seconds": {"03_sft": 1.0}}'
     assert set(json.loads((tmp_path / "summary.json").read_text())["seconds"]) == {
         "03_sft",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from aligner_lib.errors import ConfigError, UserError
-from aligner_lib.workspace import Workspace
+from aligner_lib.tutorial.workspace import Workspace
 from cluster import Resources
 
 FOUR = {f"model.data.{name}_ds.micro_batch_size": 4 for name in ("train", "validation")}

@@ -18,9 +18,9 @@ from typing import Any
 
 from aligner_lib.config.compose import nearest, profiles
 from aligner_lib.errors import UserError
-from aligner_lib.memory import PeakMemory
-from aligner_lib.progress import Progress
 from aligner_lib.run_folder.reader import find_runs
+from aligner_lib.tutorial.peak_memory import PeakMemory
+from aligner_lib.tutorial.progress_bars import Progress
 from cluster.record import write_json
 
 LAST_OF_THE_WAY = "06"  # the notebooks after it lie beside the way, and run when they are named
@@ -237,7 +237,7 @@ def _merge(into: dict, result: dict) -> None:
 
 
 def _tell(out: Path, summary: dict, failure: Failure | None, progress: Progress) -> None:
-    from aligner_lib.report import write_report
+    from aligner_lib.tutorial.html_report import write_report
 
     executed = sorted((out / "notebooks").glob("*.ipynb"))
     write_report(out / "report.html", executed, summary)

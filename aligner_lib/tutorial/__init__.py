@@ -1,0 +1,1 @@
+"""The notebooks: their workspace, running them in order, and the report of what came out."""
