@@ -46,7 +46,7 @@ def formatted(tmp_path_factory) -> Path:
     return folder
 
 
-# ---- jobs on the smoke model: tests/jobs and tests/two_jobs ----
+# ---- jobs on the smoke model: tests/jobs and tests/remote_critic ----
 
 
 @pytest.fixture(scope="session")

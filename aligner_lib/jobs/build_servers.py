@@ -11,8 +11,8 @@ from aligner_lib.jobs.build_models import in_process_critic, reward_model_alone
 from aligner_lib.jobs.inputs import model_folder, pretrained_folder
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
+from aligner_lib.remote_critic.worker import Worker
 from aligner_lib.rollouts.critic import CriticAlone, InProcessCritic
-from aligner_lib.two_jobs.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -222,8 +222,8 @@ def _critic_service(
     """PPO's critic, in this process or in another job, and the settings of its optimiser."""
     if rewards is not None:
         return in_process_critic(config.critic, rewards), config.critic.model.optim
-    from aligner_lib.two_jobs.client import RemoteCritic
-    from aligner_lib.two_jobs.link import Where
+    from aligner_lib.remote_critic.client import RemoteCritic
+    from aligner_lib.remote_critic.connection import Where
 
     remote = config.remote_critic_rm
     apart = not config.model.ppo.combine_rm_and_critic_server

@@ -12,17 +12,17 @@ from omegaconf import DictConfig
 
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.runtime import explain_errors, join_processes, open_run, say_on_first
-from aligner_lib.run_folder.reader import RunFolder, step_of
-from aligner_lib.run_folder.writer import RunWriter
-from aligner_lib.two_jobs import address, leftovers, wire
-from aligner_lib.two_jobs.presence import Ended, Presence
-from aligner_lib.two_jobs.pytriton_server import (
+from aligner_lib.remote_critic import discovery, pytriton_cleanup, serialization
+from aligner_lib.remote_critic.errors import NotReady
+from aligner_lib.remote_critic.pytriton_server import (
     Endpoint,
     PyTritonServer,
     check_numpy,
     check_port,
 )
-from aligner_lib.two_jobs.refusal import NotReady
+from aligner_lib.remote_critic.session import Ended, Presence
+from aligner_lib.run_folder.reader import RunFolder, step_of
+from aligner_lib.run_folder.writer import RunWriter
 from cluster.record import write_json
 
 SERVICES = {"critic": "critic", "reward_server": "reward_model"}  # kind of job → what it announces itself as
@@ -31,18 +31,18 @@ SERVICES = {"critic": "critic", "reward_server": "reward_model"}  # kind of job 
 def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Serve (`critic` or `reward_server`) until the actor is done. This process is one rank; the first one listens."""
     settings = config.trainer.ppo if kind == "critic" else config.inference
-    host = address.listening_address(settings.address)
+    host = discovery.listening_address(settings.address)
     check_numpy()
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     if int(os.environ.get("RANK", 0)) == 0 and folder.status != "running":
-        leftovers.clear(folder.path)
+        pytriton_cleanup.clear(folder.path)
         check_port(host, settings.port)  # said before anything is loaded
     join_processes(config)
     from aligner_lib.jobs.build_servers import serving
     from aligner_lib.megatron import parallel
+    from aligner_lib.remote_critic.command_loop import clear_notes, serve
+    from aligner_lib.remote_critic.request_queue import Desk
     from aligner_lib.trainers.loop import stop_signals
-    from aligner_lib.two_jobs.desk import Desk
-    from aligner_lib.two_jobs.server import clear_notes, serve
 
     say, job_folder = say_on_first(), folder.path / "job"
     prepared, ended = serving(kind, config), None
@@ -83,7 +83,7 @@ def _worker(prepared, latest: Path | None):
 
 
 def _shelf(kind: str, run: RunWriter, config: DictConfig):
-    from aligner_lib.two_jobs.shelf import Shelf
+    from aligner_lib.remote_critic.checkpoints import Shelf
 
     if kind != "critic":
         return None
@@ -96,15 +96,15 @@ def _listen(service: str, desk, host: str, port: int, folder: RunFolder) -> PyTr
     if desk.shelf is not None:
         answers |= {"train": desk.answer_train}
     answers |= {"checkpoint": desk.answer_checkpoint}
-    endpoints = [Endpoint(name, wire.SIGNATURES[name], answer) for name, answer in answers.items()]
-    token = address.new_token(folder.path)
+    endpoints = [Endpoint(name, serialization.SIGNATURES[name], answer) for name, answer in answers.items()]
+    token = discovery.new_token(folder.path)
     listening = PyTritonServer(host, port, token, folder.path, endpoints)
     try:
         listening.start()
     except BaseException:
         listening.stop()
         raise
-    address.publish(folder.path, service, host, port, token)
+    discovery.publish(folder.path, service, host, port, token)
     return listening
 
 

@@ -149,7 +149,7 @@ def test_scaling_out_runs_without_a_cluster(tmp_path, where):
 
 
 @pytest.mark.notebooks
-@pytest.mark.two_jobs
+@pytest.mark.remote_critic
 @pytest.mark.slow
 def test_ppo_as_two_jobs(tmp_path):
     aligner("tutorial", "--profile", "smoke", "--only", "05", "--out", str(tmp_path), "-p", "layout=two-jobs")

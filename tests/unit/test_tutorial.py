@@ -6,12 +6,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from aligner_lib.tutorial.peak_memory import GIB, PeakMemory
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pages import external_references
 
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import run_notebooks
+from aligner_lib.tutorial.peak_memory import GIB, PeakMemory
 
 PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
 RESULT = "import json, pathlib\n(pathlib.Path(out) / 'results' / '{}.json').write_text(json.dumps({}))"

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.soak import shortcoming
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from aligner_lib.errors import UserError
-from aligner_lib.two_jobs import leftovers
-from aligner_lib.two_jobs.pytriton_server import PyTritonServer
+from aligner_lib.remote_critic import pytriton_cleanup
+from aligner_lib.remote_critic.pytriton_server import PyTritonServer
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 
 
 def test_what_a_failed_start_has_begun_is_ended(tmp_path, monkeypatch):
@@ -56,13 +56,13 @@ def test_a_server_that_was_never_started_can_be_stopped_and_ends_no_other_child(
 
 @pytest.mark.parametrize("mark, stays", [("started at another time", True), (None, False)])
 def test_shared_memory_of_a_process_that_has_the_pid_now_stays(tmp_path, mark, stays):
-    segment = leftovers.SHARED_MEMORY / f"pytrtion{os.getpid()}-of-this-test"
+    segment = pytriton_cleanup.SHARED_MEMORY / f"pytrtion{os.getpid()}-of-this-test"
     segment.touch()
     (tmp_path / "job").mkdir()
-    leftovers.note_down(tmp_path, [], [])
+    pytriton_cleanup.note_down(tmp_path, [], [])
     (note,) = (tmp_path / "job").iterdir()
     left = read_json(note)
     write_json(note, left | {"server": left["server"] | ({"mark": mark} if mark else {})})
-    leftovers.clear(tmp_path)
+    pytriton_cleanup.clear(tmp_path)
     assert segment.exists() == stays
     segment.unlink(missing_ok=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from aligner_lib.remote_critic.errors import NoCheckpoint
 from aligner_lib.run_folder.reader import step_name, step_of
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import check_checkpoint
-from aligner_lib.two_jobs.refusal import NoCheckpoint
 
 
 class Shelf:

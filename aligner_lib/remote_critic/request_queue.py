@@ -15,12 +15,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from aligner_lib.errors import UserError
-from aligner_lib.two_jobs import wire
-from aligner_lib.two_jobs.overdue import longest_with
-from aligner_lib.two_jobs.presence import Ended, Presence
-from aligner_lib.two_jobs.refusal import NotReady, Refusal, in_a_sentence, in_words
-from aligner_lib.two_jobs.shelf import Shelf
-from aligner_lib.two_jobs.worker import End, Infer, Load, Order, Save, Train, Wait
+from aligner_lib.remote_critic import serialization
+from aligner_lib.remote_critic.checkpoints import Shelf
+from aligner_lib.remote_critic.errors import NotReady, Refusal, in_a_sentence, in_words
+from aligner_lib.remote_critic.hang_detection import longest_with
+from aligner_lib.remote_critic.session import Ended, Presence
+from aligner_lib.remote_critic.worker import End, Infer, Load, Order, Save, Train, Wait
 
 TICK_S = 0.5  # for which a request is waited for, between looks at what may end the service
 
@@ -55,7 +55,7 @@ class Desk:
 
     # -- in PyTriton's threads ------------------------------------------------------------------------------------
 
-    def answer_infer(self, requests: list[tuple[dict, wire.Arrays]]) -> list[wire.Arrays]:
+    def answer_infer(self, requests: list[tuple[dict, serialization.Arrays]]) -> list[serialization.Arrays]:
         """Each request's scores. Those that came together are computed one after the other under one exchange of
         weights, so that nobody's numbers depend on what came beside them."""
         self.counts["merged"] += len(requests) > 1
@@ -65,7 +65,7 @@ class Desk:
             try:
                 self._check_actor(parameters)
                 self._check_updates(parameters)
-                batches.append((i, wire.unpack_tokens(arrays, self.vocab_size)))
+                batches.append((i, serialization.unpack_tokens(arrays, self.vocab_size)))
             except Exception as error:
                 problems[i] = _words_of(error)
         scores = {}
@@ -76,22 +76,24 @@ class Desk:
             except Exception as error:
                 problems = [problem or _words_of(error) for problem in problems]
         return [
-            wire.pack_scores(scores[i], arrays["tokens"].shape[1])
+            serialization.pack_scores(scores[i], arrays["tokens"].shape[1])
             if i in scores
-            else wire.refused_scores(arrays, problems[i])
+            else serialization.refused_scores(arrays, problems[i])
             for i, (_, arrays) in enumerate(requests)
         ]
 
-    def answer_train(self, requests: list[tuple[dict, wire.Arrays]]) -> list[wire.Arrays]:
+    def answer_train(self, requests: list[tuple[dict, serialization.Arrays]]) -> list[serialization.Arrays]:
         return [self._in_words(self._train, *request) for request in requests]
 
-    def answer_checkpoint(self, requests: list[tuple[dict, wire.Arrays]]) -> list[wire.Arrays]:
+    def answer_checkpoint(
+        self, requests: list[tuple[dict, serialization.Arrays]]
+    ) -> list[serialization.Arrays]:
         return [self._in_words(self._checkpoint, *request) for request in requests]
 
-    def answer_status(self, requests: list[tuple[dict, wire.Arrays]]) -> list[wire.Arrays]:
+    def answer_status(self, requests: list[tuple[dict, serialization.Arrays]]) -> list[serialization.Arrays]:
         for parameters, _ in requests:
             self.presence.heard(parameters.get("actor"))
-        return [wire.text(self.status()) for _ in requests]
+        return [serialization.text(self.status()) for _ in requests]
 
     def status(self) -> dict:
         return self.about | {
@@ -106,9 +108,9 @@ class Desk:
             "actor_heard_s": round(self.presence.silence_s, 1),
         }
 
-    def _train(self, parameters: dict, arrays: wire.Arrays) -> dict:
+    def _train(self, parameters: dict, arrays: serialization.Arrays) -> dict:
         self._check_actor(parameters)
-        experience = wire.unpack_experience(arrays, self.vocab_size)
+        experience = serialization.unpack_experience(arrays, self.vocab_size)
         if experience.size < self.replicas:
             raise Refusal(
                 f"a global batch of {experience.size} samples leaves some of its {self.replicas} data-parallel ranks "
@@ -117,19 +119,21 @@ class Desk:
         lr = float.fromhex(parameters["lr"])
         return self._ask("train", number=int(parameters["number"]), experience=experience, lr=lr)
 
-    def _checkpoint(self, parameters: dict, arrays: wire.Arrays) -> dict:
-        request = wire.value_of(arrays, "request")
+    def _checkpoint(self, parameters: dict, arrays: serialization.Arrays) -> dict:
+        request = serialization.value_of(arrays, "request")
         if request["kind"] in ("begin", "load"):
             self.presence.welcome(request["actor"], request["actor_run"], self.shelf and self.shelf.owner())
         else:
             self._check_actor(parameters)
         return self._ask(request.pop("kind"), **request)
 
-    def _in_words(self, work: Callable[[dict, wire.Arrays], dict], parameters: dict, arrays) -> wire.Arrays:
+    def _in_words(
+        self, work: Callable[[dict, serialization.Arrays], dict], parameters: dict, arrays
+    ) -> serialization.Arrays:
         try:
-            return wire.text({"result": work(parameters, arrays)})
+            return serialization.text({"result": work(parameters, arrays)})
         except Exception as error:
-            return wire.text({"problem": _words_of(error)})
+            return serialization.text({"problem": _words_of(error)})
 
     def _check_actor(self, parameters: dict) -> None:
         self.presence.heard(parameters.get("actor"))

@@ -9,12 +9,12 @@ from forks import until
 
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
-from aligner_lib.two_jobs import wire
-from aligner_lib.two_jobs.link import Link, Where
-from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable
-from aligner_lib.two_jobs.refusal import NotReady, Refusal, from_words
+from aligner_lib.remote_critic import serialization
+from aligner_lib.remote_critic.connection import Link, Where
+from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words
+from aligner_lib.remote_critic.pytriton_client import Connection, Unreachable
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 LENGTHS = [30, 11, 17]
 
 
@@ -34,7 +34,7 @@ def link(critic, jobs):
 
 def begin(link: Link, run) -> dict:
     request = {"kind": "begin", "actor": link.actor, "actor_run": str(run)}
-    return link.ask("checkpoint", wire.text(request, "request"))
+    return link.ask("checkpoint", serialization.text(request, "request"))
 
 
 def batch() -> TokenBatch:
@@ -46,12 +46,14 @@ def batch() -> TokenBatch:
 
 
 def scores(link: Link, length: int):
-    arrays = link.wait_for(link.call("infer", wire.pack_tokens(batch(), length), updates=0))
-    return wire.unpack_scores(arrays, batch(), ("rewards", "values"))
+    arrays = link.wait_for(link.call("infer", serialization.pack_tokens(batch(), length), updates=0))
+    return serialization.unpack_scores(arrays, batch(), ("rewards", "values"))
 
 
 def counts(link: Link) -> dict:
-    return wire.value_of(link.wait_for(link.call("status", wire.text({}, "request"))))["counts"]
+    return serialization.value_of(link.wait_for(link.call("status", serialization.text({}, "request"))))[
+        "counts"
+    ]
 
 
 def test_padding_changes_no_value(link):
@@ -69,13 +71,13 @@ def test_requests_of_one_shape_are_answered_together_and_each_gets_its_own(link)
 
     def together() -> bool:
         calls = [
-            link.call("infer", wire.pack_tokens(batch().rows([row]), 32), updates=0)
+            link.call("infer", serialization.pack_tokens(batch().rows([row]), 32), updates=0)
             for row in range(3)
             for _ in range(3)
         ]
         for i, call in enumerate(calls):
             row = batch().rows([i // 3])
-            own = wire.unpack_scores(link.wait_for(call), row, ("rewards", "values"))
+            own = serialization.unpack_scores(link.wait_for(call), row, ("rewards", "values"))
             assert torch.allclose(own.rewards, alone.rewards[[i // 3]], rtol=0, atol=1e-5)
         return counts(link)["merged"] > before
 
@@ -83,7 +85,7 @@ def test_requests_of_one_shape_are_answered_together_and_each_gets_its_own(link)
 
 
 def test_tokens_that_the_model_does_not_know_are_refused(link):
-    arrays = wire.pack_tokens(batch(), 32)
+    arrays = serialization.pack_tokens(batch(), 32)
     arrays["tokens"][2, 5] = 1 << 40
     answer = link.wait_for(link.call("infer", arrays, updates=0))
     refusal = from_words(answer["problem"][0, 0].decode())
@@ -92,7 +94,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(link):
 
 
 def test_a_critic_that_has_not_taken_the_actor_s_steps_says_so(link):
-    answer = link.wait_for(link.call("infer", wire.pack_tokens(batch(), 32), updates=7))
+    answer = link.wait_for(link.call("infer", serialization.pack_tokens(batch(), 32), updates=7))
     refusal = from_words(answer["problem"][0, 0].decode())
     assert type(refusal) is NotReady
     assert "it has taken 0 train steps, and 7 were expected" in str(refusal)
@@ -101,7 +103,7 @@ def test_a_critic_that_has_not_taken_the_actor_s_steps_says_so(link):
 def test_a_checkpoint_that_is_not_there_is_told(link, jobs):
     request = {"kind": "load", "updates": 12, "actor": link.actor, "actor_run": str(jobs.out / "here")}
     with pytest.raises(UserError, match=r"no checkpoint after 12 train steps \(there are: none\)"):
-        link.ask("checkpoint", wire.text(request, "request"))
+        link.ask("checkpoint", serialization.text(request, "request"))
 
 
 def test_a_second_actor_is_turned_away(link, critic, jobs):
@@ -123,8 +125,12 @@ def test_the_token_is_for_its_owner_only(critic):
 
 @pytest.mark.parametrize("endpoint", ["infer", "train", "checkpoint", "status"])
 def test_without_the_token_nothing_is_answered(critic, endpoint):
-    name = next(iter(wire.SIGNATURES[endpoint].inputs))
-    arrays = wire.text({}, name) if endpoint in ("checkpoint", "status") else wire.pack_tokens(batch(), 32)
+    name = next(iter(serialization.SIGNATURES[endpoint].inputs))
+    arrays = (
+        serialization.text({}, name)
+        if endpoint in ("checkpoint", "status")
+        else serialization.pack_tokens(batch(), 32)
+    )
     with pytest.raises(Unreachable, match="refuses the token"):
         Connection("127.0.0.1", critic.port, "guessed").call(endpoint, arrays, {}, timeout_s=10)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from aligner_lib.remote_critic import serialization
 from aligner_lib.rollouts.records import Experience
-from aligner_lib.two_jobs import wire
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def write(folder: Path, updates: int, saved: int, steps: list[Step]) -> None:
         arrays = {
             f"{step.number}/{name}": array
             for step in steps
-            for name, array in wire.pack_experience(step.experience).items()
+            for name, array in serialization.pack_experience(step.experience).items()
         }
         np.savez(folder / "steps.npz", **arrays)
     lrs = {step.number: step.lr.hex() for step in steps}
@@ -52,7 +52,7 @@ def read(folder: Path) -> tuple[int, int, list[Step]]:
                 own = {
                     name.partition("/")[2]: arrays[name] for name in arrays if name.startswith(f"{number}/")
                 }
-                experience = wire.unpack_experience(
+                experience = serialization.unpack_experience(
                     own, vocab_size=1 << 62
                 )  # it was checked when it was made
                 steps.append(Step(int(number), experience, float.fromhex(lr)))

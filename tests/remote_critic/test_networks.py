@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import pytest
 from servers import Critic
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 
 HERE, THERE = "10.213.77.1", "10.213.77.2"  # this machine's address and the other's, on a cable between them
 ASK = """
 import sys
-from aligner_lib.two_jobs import wire
-from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable
+from aligner_lib.remote_critic import serialization
+from aligner_lib.remote_critic.pytriton_client import Connection, Unreachable
 for host, port, token in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
     try:
-        answer = Connection(host, int(port), token).call("status", wire.text({}, "request"), {}, timeout_s=20)
-        print("answered", wire.value_of(answer)["updates"])
+        answer = Connection(host, int(port), token).call("status", serialization.text({}, "request"), {}, timeout_s=20)
+        print("answered", serialization.value_of(answer)["updates"])
     except Unreachable as error:
         print(error)
 """

@@ -6,24 +6,24 @@ import socket
 import pytest
 
 from aligner_lib.errors import UserError
-from aligner_lib.two_jobs import address
+from aligner_lib.remote_critic import discovery
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """The cache that all machines of a cluster share."""
-    monkeypatch.setattr(address, "cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr(discovery, "cache_root", lambda: tmp_path / "cache")
 
 
 def publish(run, host: str, token: str) -> None:
     run.mkdir()
-    address.publish(run, "critic", host, 5567, token)
+    discovery.publish(run, "critic", host, 5567, token)
 
 
 def token_at(host: str) -> str | None:
-    return address.find("critic", host, 5567, None).token
+    return discovery.find("critic", host, 5567, None).token
 
 
 def test_two_critics_at_one_port_of_two_machines_keep_their_tokens(tmp_path):
@@ -63,7 +63,7 @@ def job(monkeypatch):
             return names[name]
 
         monkeypatch.setattr(socket, "gethostbyname", look_up)
-        monkeypatch.setattr(address, "_address_towards", lambda there: towards)
+        monkeypatch.setattr(discovery, "_address_towards", lambda there: towards)
         monkeypatch.setenv("SLURMD_NODENAME", "a1")
         for number, nodes in enumerate(node_lists):
             monkeypatch.setenv("SLURM_JOB_NODELIST" + (f"_HET_GROUP_{number}" if number else ""), nodes)
@@ -73,34 +73,34 @@ def job(monkeypatch):
 
 def test_a_node_listens_at_the_address_of_its_name(job):
     job({"a1": "10.0.0.1", "a2": "10.0.0.2"}, "a[1-2]")
-    assert address.listening_address(None) == "10.0.0.1"
-    assert address.listening_address("10.9.9.9") == "10.9.9.9"
+    assert discovery.listening_address(None) == "10.0.0.1"
+    assert discovery.listening_address("10.9.9.9") == "10.9.9.9"
 
 
 @pytest.mark.parametrize("node_lists", [("a[1-2]",), ("a1", "a1", "a2")], ids=["a job", "a hetjob"])
 def test_a_name_that_is_loopback_on_its_own_node_is_not_listened_at(job, node_lists):
     job({"a1": "127.0.1.1", "a2": "10.0.0.2"}, *node_lists, towards="10.0.0.1")
-    assert address.listening_address(None) == "10.0.0.1"
+    assert discovery.listening_address(None) == "10.0.0.1"
 
 
 def test_a_name_that_is_not_known_is_not_needed(job):
     job({"a2": "10.0.0.2"}, "a[1-2]", towards="10.0.0.1")
-    assert address.listening_address(None) == "10.0.0.1"
+    assert discovery.listening_address(None) == "10.0.0.1"
 
 
 @pytest.mark.parametrize("names", [{"a1": "127.0.1.1"}, {"a1": "127.0.1.1", "a2": "10.0.0.2"}, {}])
 def test_where_no_way_is_found_the_setting_is_asked_for(job, names):
     job(names, "a[1-2]")
     with pytest.raises(UserError, match=r"the name of this node, a1, leads to .* set trainer\.ppo\.address"):
-        address.listening_address(None)
+        discovery.listening_address(None)
 
 
 def test_loopback_is_right_where_all_nodes_are_this_machine(job):
     job({"a1": "127.0.0.1", "a2": "127.0.0.1"}, "a1", "a1", "a2")
-    assert address.listening_address(None) == "127.0.0.1"
+    assert discovery.listening_address(None) == "127.0.0.1"
     job({"a1": "127.0.1.1"}, "a1", "a1", "a1")
-    assert address.listening_address(None) == "127.0.1.1"
+    assert discovery.listening_address(None) == "127.0.1.1"
 
 
 def test_the_way_to_another_machine_begins_at_an_address_of_its_own():
-    assert address._address_towards("127.0.0.1") is None
+    assert discovery._address_towards("127.0.0.1") is None

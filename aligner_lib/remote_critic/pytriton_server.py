@@ -24,8 +24,8 @@ import numpy as np
 import psutil
 
 from aligner_lib.errors import UserError
-from aligner_lib.two_jobs import leftovers
-from aligner_lib.two_jobs.wire import Arrays, Signature
+from aligner_lib.remote_critic import pytriton_cleanup
+from aligner_lib.remote_critic.serialization import Arrays, Signature
 
 # `health` and `model-config` stay open: PyTriton's own client needs them without a token.
 RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "statistics", "trace", "logging"]
@@ -58,7 +58,7 @@ class PyTritonServer:
         self._others = psutil.Process().children(recursive=True)  # this process had them before
         self._children: list[psutil.Process] = []
         self._environments: list[str] = []
-        leftovers.clear(folder)
+        pytriton_cleanup.clear(folder)
         from pytriton.triton import TritonConfig, TritonLifecyclePolicy, TritonSecurityConfig
 
         logging.getLogger("pytriton").setLevel(logging.ERROR)
@@ -75,7 +75,7 @@ class PyTritonServer:
                 exit_timeout_secs=EXIT_S,
             ),
             security_config=TritonSecurityConfig(access_token=token, restricted_endpoints=RESTRICTED),
-            workspace=leftovers.workspace(folder),
+            workspace=pytriton_cleanup.workspace(folder),
             # tritonserver finds all models at its start: it loads them side by side, and leaves no copies in /tmp
             triton_lifecycle_policy=TritonLifecyclePolicy(local_model_store=True),
         )
@@ -103,7 +103,7 @@ class PyTritonServer:
 
     def problem(self) -> str | None:
         """What has died, if something has: PyTriton itself does not notice a stub's death."""
-        gone = [child for child in self._children if not leftovers.is_alive(child)]
+        gone = [child for child in self._children if not pytriton_cleanup.is_alive(child)]
         if gone or not self._triton.is_alive():
             return f"a process of PyTriton's server ended (pid {', '.join(str(child.pid) for child in gone)})"
         return None
@@ -115,9 +115,9 @@ class PyTritonServer:
         """
         atexit.unregister(self._triton.stop)
         self._note_children()  # run() may have failed with some of them started
-        servers = [child.pid for child in self._children if leftovers.name_of(child) == "tritonserver"]
-        leftovers.end(servers, signal.SIGINT, 2 * EXIT_S)
-        leftovers.clear(self._folder)
+        servers = [child.pid for child in self._children if pytriton_cleanup.name_of(child) == "tritonserver"]
+        pytriton_cleanup.end(servers, signal.SIGINT, 2 * EXIT_S)
+        pytriton_cleanup.clear(self._folder)
 
     def _note_children(self) -> None:
         """Write down what has to be ended, also by who comes after this process. A dead server's stubs are no longer
@@ -127,7 +127,7 @@ class PyTritonServer:
         self._note_down()
 
     def _note_down(self) -> None:
-        leftovers.note_down(self._folder, self._children, self._environments)
+        pytriton_cleanup.note_down(self._folder, self._children, self._environments)
 
     def _bind(self, endpoint: Endpoint) -> None:
         from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor

@@ -14,11 +14,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from aligner_lib.errors import UserError
+from aligner_lib.remote_critic import discovery, serialization
+from aligner_lib.remote_critic.errors import Refusal, from_words
+from aligner_lib.remote_critic.hang_detection import overdue
+from aligner_lib.remote_critic.pytriton_client import Connection, Unreachable, probe
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.two_jobs import address, wire
-from aligner_lib.two_jobs.overdue import overdue
-from aligner_lib.two_jobs.pytriton_client import Connection, Unreachable, probe
-from aligner_lib.two_jobs.refusal import Refusal, from_words
 
 POLL_S = 1.0
 STATUS_S = 5.0  # a status is answered at once, whatever the server is doing
@@ -59,7 +59,7 @@ class Link:
 
     def connect(self) -> dict:
         """Find the server, and return its status. Raises Unreachable, at the latest after a few seconds."""
-        found = address.find(self.where.service, self.where.ip, self.where.port, self.where.run)
+        found = discovery.find(self.where.service, self.where.ip, self.where.port, self.where.run)
         if found is None:
             raise Unreachable("has not said yet where it answers")
         if found.token is None:
@@ -80,12 +80,12 @@ class Link:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def call(self, endpoint: str, arrays: wire.Arrays, **parameters) -> Future:
+    def call(self, endpoint: str, arrays: serialization.Arrays, **parameters) -> Future:
         """The endpoint's answer, to be had from `wait_for`."""
         connection = self._connection
         return _in_thread(lambda: self._call(connection, endpoint, arrays, parameters))
 
-    def wait_for(self, answer: Future) -> wire.Arrays:
+    def wait_for(self, answer: Future) -> serialization.Arrays:
         """Raises Lost when the server goes away first, UserError when it lives and gives no answer."""
         started = time.monotonic()
         while True:
@@ -104,9 +104,9 @@ class Link:
                     "start it again"
                 )
 
-    def ask(self, endpoint: str, arrays: wire.Arrays, **parameters) -> dict:
+    def ask(self, endpoint: str, arrays: serialization.Arrays, **parameters) -> dict:
         """A call whose answer is words: waits for the result. Raises Lost, NotReady and Refusal."""
-        answer = wire.value_of(self.wait_for(self.call(endpoint, arrays, **parameters)))
+        answer = serialization.value_of(self.wait_for(self.call(endpoint, arrays, **parameters)))
         if "problem" in answer:
             raise self.refusal(answer["problem"])
         return answer["result"]
@@ -117,8 +117,8 @@ class Link:
         return type(error)(f"{self.where}: {error}")
 
     def _call(
-        self, connection: Connection, endpoint: str, arrays: wire.Arrays, parameters: dict
-    ) -> wire.Arrays:
+        self, connection: Connection, endpoint: str, arrays: serialization.Arrays, parameters: dict
+    ) -> serialization.Arrays:
         if self.lost is not None:
             raise Unreachable(self.lost)
         started = time.monotonic()
@@ -129,8 +129,10 @@ class Link:
     # -- the watch ------------------------------------------------------------------------------------------------
 
     def _status(self, connection: Connection) -> dict:
-        request = wire.text({}, "request")
-        return wire.value_of(connection.call("status", request, {"actor": self.actor}, timeout_s=STATUS_S))
+        request = serialization.text({}, "request")
+        return serialization.value_of(
+            connection.call("status", request, {"actor": self.actor}, timeout_s=STATUS_S)
+        )
 
     def _watch(self, connection: Connection, server: str) -> None:
         heard = time.monotonic()

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aligner_lib.megatron import parallel
-from aligner_lib.two_jobs.desk import Desk
-from aligner_lib.two_jobs.presence import Ended
-from aligner_lib.two_jobs.refusal import NotReady, Refusal, in_a_sentence
-from aligner_lib.two_jobs.worker import End, Wait, Worker
+from aligner_lib.remote_critic.errors import NotReady, Refusal, in_a_sentence
+from aligner_lib.remote_critic.request_queue import Desk
+from aligner_lib.remote_critic.session import Ended
+from aligner_lib.remote_critic.worker import End, Wait, Worker
 from cluster.record import read_json, write_json
 
 NOTES = "failed_rank_*.json"  # in the run folder's job/: why another rank than the first has ended

@@ -9,13 +9,13 @@ import pytest
 import torch
 from forks import until
 
+from aligner_lib.remote_critic import serialization
+from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words
+from aligner_lib.remote_critic.hang_detection import longest_with, overdue
+from aligner_lib.remote_critic.session import Presence
 from aligner_lib.rollouts.records import Experience
-from aligner_lib.two_jobs import wire
-from aligner_lib.two_jobs.overdue import longest_with, overdue
-from aligner_lib.two_jobs.presence import Presence
-from aligner_lib.two_jobs.refusal import NotReady, Refusal, from_words
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 
 ACTOR = {"actor": "run#1"}
 
@@ -65,9 +65,9 @@ class FakeWorker:
 @pytest.fixture
 def desk(tmp_path):
     """A desk whose orders are obeyed, until the test ends."""
-    from aligner_lib.two_jobs.desk import Desk
-    from aligner_lib.two_jobs.presence import Ended
-    from aligner_lib.two_jobs.server import serve
+    from aligner_lib.remote_critic.command_loop import serve
+    from aligner_lib.remote_critic.request_queue import Desk
+    from aligner_lib.remote_critic.session import Ended
 
     desk, over = Desk(FakeShelf(), Presence(600), 100, {}), threading.Event()
     worker = FakeWorker()
@@ -86,7 +86,7 @@ def desk(tmp_path):
 
 
 def ask(desk, kind: str, actor: str = "run#1", run: str = "run", **details) -> dict:
-    request = wire.text({"kind": kind, "actor": actor, "actor_run": run, **details}, "request")
+    request = serialization.text({"kind": kind, "actor": actor, "actor_run": run, **details}, "request")
     (answer,) = desk.answer_checkpoint([({"actor": actor}, request)])
     return result_of(answer)
 
@@ -102,12 +102,12 @@ def train(desk, number: int, lr: float = 0.5, actor: str = "run#1") -> dict:
         **numbers,
     )
     parameters = {"actor": actor, "number": number, "lr": lr.hex()}
-    (answer,) = desk.answer_train([(parameters, wire.pack_experience(experience))])
+    (answer,) = desk.answer_train([(parameters, serialization.pack_experience(experience))])
     return result_of(answer)
 
 
 def result_of(answer: dict) -> dict:
-    said = wire.value_of(answer)
+    said = serialization.value_of(answer)
     if "problem" in said:
         raise from_words(said["problem"])
     return said["result"]
@@ -217,7 +217,7 @@ def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(desk
 
 
 def test_a_fault_is_told_in_a_sentence(desk, monkeypatch, capsys):
-    monkeypatch.setattr(wire, "unpack_experience", lambda *_: 1 / 0)
+    monkeypatch.setattr(serialization, "unpack_experience", lambda *_: 1 / 0)
     with pytest.raises(
         Refusal, match=r"it failed in answering with ZeroDivisionError: division by zero \(test_desk"
     ):
@@ -240,8 +240,8 @@ def test_what_is_asked_after_the_end_is_for_the_next_server(desk):
 
 
 def test_the_last_save_is_said_to_be_one(desk):
-    from aligner_lib.two_jobs.presence import Ended
-    from aligner_lib.two_jobs.worker import End, Save
+    from aligner_lib.remote_critic.session import Ended
+    from aligner_lib.remote_critic.worker import End, Save
 
     assert isinstance(desk.farewell(Ended("stopped", "", save=True))[0], End)  # nothing was learnt
     train(desk, 1)

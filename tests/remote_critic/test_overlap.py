@@ -8,7 +8,7 @@ import torch
 
 from aligner_lib.rollouts.records import Rollouts, Scores
 
-pytestmark = [pytest.mark.two_jobs, pytest.mark.usefixtures("here")]
+pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 
 
 class Told(Future):

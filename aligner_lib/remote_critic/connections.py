@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
-from aligner_lib.two_jobs import wire
-from aligner_lib.two_jobs.link import Link, Lost, Where
-from aligner_lib.two_jobs.pytriton_client import Unreachable
-from aligner_lib.two_jobs.refusal import NotReady, Refusal
+from aligner_lib.remote_critic import serialization
+from aligner_lib.remote_critic.connection import Link, Lost, Where
+from aligner_lib.remote_critic.errors import NotReady, Refusal
+from aligner_lib.remote_critic.pytriton_client import Unreachable
 
 SLICE_S = 1.0  # for one try of the first rank, before the other ranks are told that it still waits
 RETRY_S = 0.5
@@ -72,7 +72,7 @@ class Servers:
         """Ask a server, by default the critic's, to begin, save or load; its status. On the first rank."""
         link = link or self.critic
         request = {"kind": kind, "actor": link.actor, "actor_run": self.run} | details
-        return link.ask("checkpoint", wire.text(request, "request"))
+        return link.ask("checkpoint", serialization.text(request, "request"))
 
     def _attempt(self, work: Callable[[dict], object]) -> tuple[dict, str | None]:
         """The critic's status; or why it does not go on, after trying for about a slice."""

@@ -13,11 +13,11 @@ import torch
 
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.remote_critic import serialization
+from aligner_lib.remote_critic.connection import Link, Where
 from aligner_lib.rollouts.records import Experience
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace import TWO_JOBS, Workspace
-from aligner_lib.two_jobs import wire
-from aligner_lib.two_jobs.link import Link, Where
 from benchmarks.measure import TwoJobs
 from benchmarks.setting import Setting
 from cluster import submit
@@ -73,12 +73,14 @@ def _round_trips(lab: Workspace, config) -> dict[str, list[float]]:
     try:
         _connect(link)
         request = {"kind": "begin", "actor": link.actor, "actor_run": str(lab.out / "bench")}
-        link.ask("checkpoint", wire.text(request, "request"))
+        link.ask("checkpoint", serialization.text(request, "request"))
         length, ppo = config.model.encoder_seq_length, config.model.ppo
-        rollouts = wire.pack_tokens(_tokens(ppo.rollout_micro_batch_size, length), wire.padded_length(length))
-        batch = wire.pack_experience(_experience(config.model.global_batch_size, length))
+        rollouts = serialization.pack_tokens(
+            _tokens(ppo.rollout_micro_batch_size, length), serialization.padded_length(length)
+        )
+        batch = serialization.pack_experience(_experience(config.model.global_batch_size, length))
         calls = {
-            "status": lambda number: link.call("status", wire.text({}, "request")),
+            "status": lambda number: link.call("status", serialization.text({}, "request")),
             "infer": lambda number: link.call("infer", rollouts, updates=0),
             "train": lambda number: link.call("train", batch, number=number + 1, lr=(0.0).hex()),
         }
@@ -110,7 +112,9 @@ def _trip(link: Link, call: Callable, number: int) -> float:
 
 def _busy(link: Link) -> float:
     """Seconds that the critic's ranks have worked so far."""
-    return wire.value_of(link.wait_for(link.call("status", wire.text({}, "request"))))["counts"]["busy_s"]
+    return serialization.value_of(link.wait_for(link.call("status", serialization.text({}, "request"))))[
+        "counts"
+    ]["busy_s"]
 
 
 def _tokens(size: int, length: int) -> TokenBatch:

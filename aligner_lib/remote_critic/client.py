@@ -15,14 +15,14 @@ from pathlib import Path
 from aligner_lib.datasets.batches import in_order
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
+from aligner_lib.remote_critic import replay_log, serialization
+from aligner_lib.remote_critic.connection import Lost, Where
+from aligner_lib.remote_critic.connections import Servers, on_first_rank, what_became_of
+from aligner_lib.remote_critic.errors import NoCheckpoint, NotReady
+from aligner_lib.remote_critic.serial_executor import Line
 from aligner_lib.rollouts.records import Experience, Rollouts, Scores
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
-from aligner_lib.two_jobs import kept, wire
-from aligner_lib.two_jobs.line import Line
-from aligner_lib.two_jobs.link import Lost, Where
-from aligner_lib.two_jobs.refusal import NoCheckpoint, NotReady
-from aligner_lib.two_jobs.servers import Servers, on_first_rank, what_became_of
 
 
 class CriticAway(Interruption):
@@ -67,7 +67,7 @@ class RemoteCritic:
         self.pad_to, self.writer = pad_to, writer
         self.updates = 0  # train steps that were asked for
         self.saved = 0  # … of which the critic's last checkpoint holds so many
-        self.kept: list[kept.Step] = []  # … and these it does not (on the first rank)
+        self.kept: list[replay_log.Step] = []  # … and these it does not (on the first rank)
         self._owes_checkpoint = False  # the actor has saved without it
         self._begun = False
         self._line = Line()
@@ -79,7 +79,9 @@ class RemoteCritic:
         self._begin()
         if not parallel.leads_replica():
             return Later(lambda: None)
-        arrays = wire.pack_tokens(rollouts, wire.padded_length(rollouts.tokens.shape[1], self.pad_to))
+        arrays = serialization.pack_tokens(
+            rollouts, serialization.padded_length(rollouts.tokens.shape[1], self.pad_to)
+        )
         calls = [link.call("infer", arrays, updates=self.updates) for link in self.servers.links]
         return Later(lambda: self._scores(rollouts, calls))
 
@@ -96,7 +98,7 @@ class RemoteCritic:
         self.updates += 1
         asked = None
         if parallel.is_first_rank():
-            self.kept.append(kept.Step(self.updates, whole, lr))
+            self.kept.append(replay_log.Step(self.updates, whole, lr))
             asked = self._line.put(lambda step=self.kept[-1]: self._train(step))
         return Later(lambda: on_first_rank(lambda: _or_nothing(asked)))
 
@@ -108,18 +110,18 @@ class RemoteCritic:
         self._begin()
         away = on_first_rank(self._save)
         if parallel.is_first_rank():
-            kept.write(folder, self.updates, self.saved, self.kept)
+            replay_log.write(folder, self.updates, self.saved, self.kept)
         if away:
             raise CriticAway(away, self)
 
     def load(self, folder: Path) -> None:
         """Raises UnmatchedCheckpoint when the critic no longer has the checkpoint that belongs to this one."""
-        if not kept.is_there(folder):
+        if not replay_log.is_there(folder):
             raise UnmatchedCheckpoint(
                 f"{folder} holds a critic that was trained in the actor's process: leave remote_critic_rm out, or "
                 "start a new run"
             )
-        self.updates, self.saved, lacks = kept.read(folder)
+        self.updates, self.saved, lacks = replay_log.read(folder)
         if parallel.is_first_rank():
             self.kept, self._owes_checkpoint = lacks, bool(lacks)
         self._begun = True
@@ -169,9 +171,9 @@ class RemoteCritic:
 
     # -- on the first rank ----------------------------------------------------------------------------------------
 
-    def _train(self, step: kept.Step) -> dict[str, float]:
+    def _train(self, step: replay_log.Step) -> dict[str, float]:
         return self.servers.critic.ask(
-            "train", wire.pack_experience(step.experience), number=step.number, lr=step.lr.hex()
+            "train", serialization.pack_experience(step.experience), number=step.number, lr=step.lr.hex()
         )
 
     def _save(self) -> str | None:
@@ -213,10 +215,10 @@ class RemoteCritic:
                 arrays = link.wait_for(call)
                 if problem := arrays["problem"].reshape(-1)[0].decode():
                     raise link.refusal(problem)
-                parts.append(wire.unpack_scores(arrays, rollouts, names))
+                parts.append(serialization.unpack_scores(arrays, rollouts, names))
             except (Lost, NotReady) as error:
                 return what_became_of(link.where, error)
-            except wire.WireError as error:
+            except serialization.WireError as error:
                 return UserError(f"{link.where}: {error}")
             except UserError as error:
                 return error

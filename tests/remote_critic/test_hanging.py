@@ -8,11 +8,11 @@ import pytest
 from forks import until
 from servers import Critic
 
-from aligner_lib.two_jobs import address, link, overdue, wire
-from aligner_lib.two_jobs.link import Link, Lost, Where
-from aligner_lib.two_jobs.pytriton_client import Unreachable
+from aligner_lib.remote_critic import connection, discovery, hang_detection, serialization
+from aligner_lib.remote_critic.connection import Link, Lost, Where
+from aligner_lib.remote_critic.pytriton_client import Unreachable
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 
 
 class FakeConnection:
@@ -25,15 +25,15 @@ class FakeConnection:
 
     def call(self, endpoint, arrays, parameters, timeout_s):
         until(lambda: endpoint == "status" or self.status.get("over"), "the end of the test")
-        return wire.text({"server": "1", "run": "nowhere", **self.status})
+        return serialization.text({"server": "1", "run": "nowhere", **self.status})
 
 
 @pytest.fixture
 def fake(monkeypatch):
     """A link to a fake server, and the server's status."""
-    monkeypatch.setattr(link, "Connection", FakeConnection)
-    monkeypatch.setattr(link, "POLL_S", 0.01)
-    monkeypatch.setattr(address, "find", lambda *_: address.Address("here", 1, "token", None))
+    monkeypatch.setattr(connection, "Connection", FakeConnection)
+    monkeypatch.setattr(connection, "POLL_S", 0.01)
+    monkeypatch.setattr(discovery, "find", lambda *_: discovery.Address("here", 1, "token", None))
     monkeypatch.setattr(FakeConnection, "status", {"doing": "idle", "doing_s": 0.2, "longest_s": {}})
     linked = Link(Where("critic", "here", 1, None), "actor#1")
     linked.connect()
@@ -57,7 +57,7 @@ def fake(monkeypatch):
     ],
 )
 def test_what_is_overdue(doing, seconds, longest, gone):
-    reason = overdue.overdue({"doing": doing, "doing_s": seconds, "longest_s": longest})
+    reason = hang_detection.overdue({"doing": doing, "doing_s": seconds, "longest_s": longest})
     assert (reason is not None) == gone
 
 
@@ -77,7 +77,7 @@ def test_a_call_to_a_server_that_hangs_is_lost_and_no_new_connection_is_made(fak
 
 
 def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
-    monkeypatch.setattr(overdue, "OVERDUE_S", 2.0)
+    monkeypatch.setattr(hang_detection, "OVERDUE_S", 2.0)
     critic = Critic(jobs, "hanging")
     critic.start_ranks(2, model__tensor_model_parallel_size=2)
     critic.until_it_serves()

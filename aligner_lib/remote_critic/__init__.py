@@ -10,5 +10,5 @@
     leftovers  what a server that was killed leaves, for the next one to clear up
 
 The critic's train steps are `updates` here, on the wire and in status.json: a step of PPO has several.
-docs/two-jobs.md tells the whole story. Only the two pytriton modules and `leftovers` know PyTriton.
+docs/remote-critic.md tells the whole story. Only the two pytriton modules and `leftovers` know PyTriton.
 """

@@ -14,10 +14,10 @@ from smoke_jobs import run_smoke_job
 
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import ConfigError, UserError
-from aligner_lib.two_jobs import pytriton_server
+from aligner_lib.remote_critic import pytriton_server
 from cluster.rendezvous import free_port
 
-pytestmark = [pytest.mark.two_jobs, pytest.mark.usefixtures("here")]
+pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 
 
 def nobody(jobs, port: int) -> Critic:

@@ -13,7 +13,7 @@ from servers import STEPS as SHORT
 from servers import Critic, child_of, start_actor
 from smoke_jobs import checkpoint_files, figures
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 
 STEPS = {"trainer__ppo__max_steps": 10}
 NOTICED_S = 30.0

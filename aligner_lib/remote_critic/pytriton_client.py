@@ -11,7 +11,7 @@ import socket
 import threading
 import warnings
 
-from aligner_lib.two_jobs.wire import Arrays
+from aligner_lib.remote_critic.serialization import Arrays
 
 PROBE_S = 3.0
 READY_S = 1.0  # for a server that listens, and whose models are still being loaded: asked again soon

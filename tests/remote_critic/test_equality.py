@@ -9,7 +9,7 @@ from smoke_jobs import figures, run_smoke_job
 
 from aligner_lib.errors import UserError
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 
 TP2 = {"model__tensor_model_parallel_size": 2}
 PP2 = {"model__pipeline_model_parallel_size": 2}

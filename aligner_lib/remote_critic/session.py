@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from aligner_lib.remote_critic.errors import Refusal
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.two_jobs.refusal import Refusal
 
 ANOTHER_S = 30.0  # an actor that was heard of so lately is not replaced by another run's
 

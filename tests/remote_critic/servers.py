@@ -147,7 +147,7 @@ def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
 
     at: of orders to infer so many since the critic's start; of the others the one of this train step.
     """
-    from aligner_lib.two_jobs import worker
+    from aligner_lib.remote_critic import worker
 
     order = {"infer": worker.Infer, "train": worker.Train, "save": worker.Save}[work]
     obey, done = order.obey, iter(range(1, 1 << 30))

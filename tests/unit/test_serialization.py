@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aligner_lib.datasets.batches import TokenBatch, in_order
+from aligner_lib.remote_critic import serialization
+from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words, in_words
 from aligner_lib.rollouts.records import Experience, Scores
-from aligner_lib.two_jobs import wire
-from aligner_lib.two_jobs.refusal import NotReady, Refusal, from_words, in_words
 
 VOCAB = 50
 
@@ -48,17 +48,27 @@ def experience_of(batch: TokenBatch, seed: int = 0) -> Experience:
 
 
 def test_lengths_are_few():
-    assert sorted({wire.padded_length(n) for n in range(1, 257)}) == [16, 24, 32, 48, 64, 96, 128, 192, 256]
+    assert sorted({serialization.padded_length(n) for n in range(1, 257)}) == [
+        16,
+        24,
+        32,
+        48,
+        64,
+        96,
+        128,
+        192,
+        256,
+    ]
 
 
 @given(st.integers(1, 1 << 20))
 def test_a_padded_length_holds_the_longest_and_is_at_most_half_too_long(longest):
-    length = wire.padded_length(longest)
+    length = serialization.padded_length(longest)
     assert longest <= length <= max(16, 1.5 * longest)
 
 
 def test_pad_to_length_is_the_length_until_something_is_longer():
-    assert [wire.padded_length(n, pad_to=100) for n in (3, 100, 101)] == [100, 100, 128]
+    assert [serialization.padded_length(n, pad_to=100) for n in (3, 100, 101)] == [100, 100, 128]
 
 
 # ---- there and back -------------------------------------------------------------------------------------------------
@@ -67,7 +77,7 @@ def test_pad_to_length_is_the_length_until_something_is_longer():
 @given(token_batches(), st.integers(0, 30))
 def test_tokens_arrive_as_they_were(batch, more):
     width = batch.tokens.shape[1]
-    there = wire.unpack_tokens(wire.pack_tokens(batch, width + more), VOCAB)
+    there = serialization.unpack_tokens(serialization.pack_tokens(batch, width + more), VOCAB)
     assert torch.equal(there.tokens[:, :width], batch.tokens)
     assert torch.equal(there.lengths, batch.lengths)
 
@@ -76,8 +86,8 @@ def test_tokens_arrive_as_they_were(batch, more):
 def test_scores_arrive_as_they_were(batch, more):
     size, width = batch.tokens.shape
     scores = Scores(rewards=torch.randn(size), values=torch.randn(size, width - 1))
-    arrays = wire.pack_scores(scores, width + more)
-    there = wire.unpack_scores(arrays, batch, ("rewards", "values"))
+    arrays = serialization.pack_scores(scores, width + more)
+    there = serialization.unpack_scores(arrays, batch, ("rewards", "values"))
     assert torch.equal(there.rewards, scores.rewards)
     assert torch.equal(there.values, scores.values)
 
@@ -85,7 +95,7 @@ def test_scores_arrive_as_they_were(batch, more):
 @given(token_batches())
 def test_experience_arrives_as_it_was(batch):
     sent = experience_of(batch)
-    there = wire.unpack_experience(wire.pack_experience(sent), VOCAB)
+    there = serialization.unpack_experience(serialization.pack_experience(sent), VOCAB)
     for name, value in vars(sent).items():
         assert torch.equal(getattr(there, name), value), name
         assert getattr(there, name).dtype == value.dtype, name
@@ -115,57 +125,61 @@ BATCH = TokenBatch(tokens=torch.tensor([[1, 2, 3, 0], [4, 5, 6, 7]]), lengths=to
 
 @pytest.mark.parametrize("token", [-1, VOCAB])
 def test_a_token_that_the_model_does_not_know_is_named(token):
-    arrays = wire.pack_tokens(BATCH, 4)
+    arrays = serialization.pack_tokens(BATCH, 4)
     arrays["tokens"][1, 2] = token
     with pytest.raises(
-        wire.WireError, match=rf"token 2 of sample 1 of 2 is {token}, and the model knows 0 to 49"
+        serialization.WireError, match=rf"token 2 of sample 1 of 2 is {token}, and the model knows 0 to 49"
     ):
-        wire.unpack_tokens(arrays, VOCAB)
+        serialization.unpack_tokens(arrays, VOCAB)
 
 
 @pytest.mark.parametrize("length", [0, 5])
 def test_a_length_that_can_t_be_is_named(length):
-    arrays = wire.pack_tokens(BATCH, 4)
+    arrays = serialization.pack_tokens(BATCH, 4)
     arrays["lengths"][1] = length
-    with pytest.raises(wire.WireError, match=rf"sample 1 of 2 has the length {length}"):
-        wire.unpack_tokens(arrays, VOCAB)
+    with pytest.raises(serialization.WireError, match=rf"sample 1 of 2 has the length {length}"):
+        serialization.unpack_tokens(arrays, VOCAB)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_score_that_is_no_number_is_named(number):
     def answer(name, place):
         scores = Scores(rewards=torch.zeros(2), values=torch.zeros(2, 3))
-        arrays = wire.pack_scores(scores, 4)
+        arrays = serialization.pack_scores(scores, 4)
         arrays[name][place] = number
-        return wire.unpack_scores(arrays, BATCH, ("rewards", "values"))
+        return serialization.unpack_scores(arrays, BATCH, ("rewards", "values"))
 
-    with pytest.raises(wire.WireError, match=r"the reward of sample 1 of 2 \(tokens \[4, 5, 6, 7\]…\) is"):
+    with pytest.raises(
+        serialization.WireError, match=r"the reward of sample 1 of 2 \(tokens \[4, 5, 6, 7\]…\) is"
+    ):
         answer("rewards", (1, 0))
-    with pytest.raises(wire.WireError, match=r"the value of sample 0 of 2 .* at token 1 is"):
+    with pytest.raises(serialization.WireError, match=r"the value of sample 0 of 2 .* at token 1 is"):
         answer("values", (0, 1))
     answer("values", (0, 2))  # beyond the sample's end nobody looks
 
 
 def test_scores_of_another_shape_are_refused():
-    arrays = wire.pack_scores(Scores(rewards=torch.zeros(3), values=torch.zeros(3, 3)), 4)
-    with pytest.raises(wire.WireError, match=r"shape \[3, 1\], and 2 samples were sent"):
-        wire.unpack_scores(arrays, BATCH, ("rewards", "values"))
-    narrow = wire.pack_scores(Scores(rewards=torch.zeros(2), values=torch.zeros(2, 1)), 2)
-    with pytest.raises(wire.WireError, match="values have 2 places, and the longest sample needs 3"):
-        wire.unpack_scores(narrow, BATCH, ("rewards", "values"))
+    arrays = serialization.pack_scores(Scores(rewards=torch.zeros(3), values=torch.zeros(3, 3)), 4)
+    with pytest.raises(serialization.WireError, match=r"shape \[3, 1\], and 2 samples were sent"):
+        serialization.unpack_scores(arrays, BATCH, ("rewards", "values"))
+    narrow = serialization.pack_scores(Scores(rewards=torch.zeros(2), values=torch.zeros(2, 1)), 2)
+    with pytest.raises(serialization.WireError, match="values have 2 places, and the longest sample needs 3"):
+        serialization.unpack_scores(narrow, BATCH, ("rewards", "values"))
 
 
 @pytest.mark.parametrize("name", ["returns", "advantages", "values", "logprobs", "mask"])
 def test_experience_that_is_no_number_is_named(name):
-    arrays = wire.pack_experience(experience_of(BATCH))
+    arrays = serialization.pack_experience(experience_of(BATCH))
     arrays[name][1, 2] = np.nan
-    with pytest.raises(wire.WireError, match=f"{name} of sample 1 of 2 at token 2 is nan"):
-        wire.unpack_experience(arrays, VOCAB)
+    with pytest.raises(serialization.WireError, match=f"{name} of sample 1 of 2 at token 2 is nan"):
+        serialization.unpack_experience(arrays, VOCAB)
 
 
 def test_experience_of_another_shape_is_refused():
-    arrays = wire.pack_experience(experience_of(BATCH))
-    with pytest.raises(wire.WireError, match=r"returns has the shape \[2, 2\], and tokens ask for \[2, 3\]"):
-        wire.unpack_experience(arrays | {"returns": arrays["returns"][:, :2]}, VOCAB)
-    with pytest.raises(wire.WireError, match=r"ended has the shape \[1\], and tokens ask for \[2\]"):
-        wire.unpack_experience(arrays | {"ended": arrays["ended"][:1]}, VOCAB)
+    arrays = serialization.pack_experience(experience_of(BATCH))
+    with pytest.raises(
+        serialization.WireError, match=r"returns has the shape \[2, 2\], and tokens ask for \[2, 3\]"
+    ):
+        serialization.unpack_experience(arrays | {"returns": arrays["returns"][:, :2]}, VOCAB)
+    with pytest.raises(serialization.WireError, match=r"ended has the shape \[1\], and tokens ask for \[2\]"):
+        serialization.unpack_experience(arrays | {"ended": arrays["ended"][:1]}, VOCAB)

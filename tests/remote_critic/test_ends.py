@@ -14,7 +14,7 @@ from smoke_jobs import checkpoint_files, figures, steps
 
 from cluster.record import read_json
 
-pytestmark = pytest.mark.two_jobs
+pytestmark = pytest.mark.remote_critic
 
 GONE_S = 6.0
 KEEP = {"exp_manager__checkpoint_callback_params__save_top_k": 3}
