@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cluster import checks, hostlist, queue, record
 from cluster.hetjob import HetjobExecutor, SubmissionRefused
-from cluster.job import Job
 from cluster.local import ended
 from cluster.queue import Entry, Unreachable
 from cluster.record import Record
@@ -157,8 +156,8 @@ def start(
     variables: Mapping[str, str],
     name: str,
     parallel: int = 0,
-) -> list[Job]:
-    """Send one job (or an array of members), write each member's handle, return their Jobs."""
+) -> list[Record]:
+    """Send one job (or an array of members), and write each member's record; returns them in the members' order."""
     checks.refuse_impossible(wanted)
     executor = HetjobExecutor(folder, list(members.values()), wanted, variables, name, parallel)
     submitted, cluster = time.time(), queue.cluster_name()
@@ -166,10 +165,10 @@ def start(
         job_id = executor.start().job_id  # of a hetjob: the first component's
     except SubmissionRefused as refused:
         raise SubmissionRefused(checks.explain_refusal(str(refused), wanted)) from refused
-    jobs = []
+    records = []
     for index, (member_name, member) in enumerate(members.items()):
         array = len(members) > 1
-        handle = Record(
+        submission = Record(
             where="slurm",
             id=f"{job_id}_{index}" if array else job_id,
             name=f"{name}/{member_name}" if array else name,
@@ -181,6 +180,6 @@ def start(
             nodes=sum(share.nodes for share in wanted.values()),
             gpus=sum(share.gpus for share in wanted.values()),
         )
-        record.write(member.run, handle)
-        jobs.append(Job(member.run, handle))
-    return jobs
+        record.write(member.run, submission)
+        records.append(submission)
+    return records

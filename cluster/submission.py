@@ -116,7 +116,8 @@ def _start_slurm(components, run: Path, wanted: dict[str, Resources], variables:
     record.clear_stop(run)
     member = Member(run, folder, components)
     try:
-        return slurm.start({name: member}, folder, wanted, variables, name)[0]
+        (handle,) = slurm.start({name: member}, folder, wanted, variables, name)
     except slurm.SubmissionRefused:
         shutil.rmtree(folder)
         raise
+    return Job(run, handle)

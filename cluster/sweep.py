@@ -123,7 +123,8 @@ def submit_sweep(
     members, folder = _members(run, words, record.new_submission_folder)
     for member in members.values():
         record.clear_stop(member.run)
-    jobs = slurm.start(members, folder, wanted, variables, name, parallel)
+    records = slurm.start(members, folder, wanted, variables, name, parallel)
+    jobs = [Job(member.run, handle) for member, handle in zip(members.values(), records, strict=True)]
     record.write_json(record.job_folder(run) / "sweep.json", {"members": list(members)})
     return Sweep(run, dict(zip(members, jobs, strict=True)))
 

@@ -1,6 +1,7 @@
 """Who may import whom (design.md), read from the sources, and how long a start takes."""
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
@@ -94,14 +95,50 @@ def test_megatron_core_is_imported_in_one_sub_package_only():
     assert owners <= set(below("aligner_lib.megatron"))
 
 
-LIGHT = ["cli.main", "config.compose", "config.validation", "config.schema", "run_folder.reader", "run_folder.jsonl", "errors", "jobs.torchrun", "cli.run_tables", "run_folder.writer",
-         "tutorial.run_notebooks", "tutorial.progress_bars", "tutorial.peak_memory", "cli.doctor", "tutorial.workspace", "models"]  # fmt: skip
+# The rooms of aligner_lib, the highest first: each imports only what stands below it (docs/architecture.md).
+FLOORS = "cli tutorial jobs remote_critic trainers rollouts megatron config models run_folder datasets algorithms errors".split()
 
 
-@pytest.mark.parametrize("module", [*(f"aligner_lib.{name}" for name in LIGHT), *ROOMS])
-def test_what_computes_nothing_imports_neither_torch_nor_megatron(module):
-    names = below(module) if module in ROOMS[1:] else [module]
-    assert names, f"there is no {module}"
+def floor(name: str) -> str:
+    """A module's room; the package itself is the ground that all stand on."""
+    return ([*name.split("."), ""])[1] if top(name) == "aligner_lib" else ""
+
+
+def test_every_module_lies_in_a_room():
+    assert {floor(name) for name in below("aligner_lib")} - {"", "__main__"} == set(FLOORS)
+    entries = [path for path in (ROOT / "aligner_lib").iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 15, "a new thing belongs into a room, or is one"
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_no_room_imports_upwards(room):
+    above = set(FLOORS[: FLOORS.index(room)])
+    for name in below(f"aligner_lib.{room}"):
+        upwards = {found for found in imports(name, anywhere=True) if floor(found) in above}
+        assert not upwards, f"{name} imports {', '.join(sorted(upwards))}"
+
+
+@pytest.mark.parametrize("room", [*(f"aligner_lib.{room}" for room in FLOORS), *ROOMS[1:]])
+def test_no_modules_import_each_other(room):
+    """Neither at import nor in a function: a circle that is imported late is a circle. A package's front door aside."""
+    own = set(below(room)) - {room}
+    graph = {name: imports(name, anywhere=True) & own - {name} for name in own}
+    order = list(
+        graphlib.TopologicalSorter(graph).static_order()
+    )  # raises CycleError, which names the circle
+    assert len(order) == len(own)
+
+
+LIGHT = [
+    "config", "models", "run_folder", "tutorial", "errors", "cli.main", "cli.model_data", "cli.run_tables", "cli.doctor",
+    "jobs.command_line", "jobs.torchrun",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("room", [*(f"aligner_lib.{name}" for name in LIGHT), *ROOMS[1:]])
+def test_what_computes_nothing_imports_neither_torch_nor_megatron(room):
+    names = below(room)
+    assert names, f"there is no {room}"
     for name in names:
         assert not {top(found) for found in reached(name)} & HEAVY, name
 
