@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 # Give up in seconds where there is no network; what the user has set himself stays.
@@ -53,19 +53,22 @@ def unpack_wheel(package: str, version: str, sha256: str, folder: Path) -> Path:
 def clients() -> list[tuple[str, list[str]]]:
     """The installers at hand, as (name, command): this environment's pip, uv, the PATH's pip."""
     found = []
-    if importlib.util.find_spec("pip"):
+    own_pip = PathFinder.find_spec(
+        "pip"
+    )  # importlib.util's would ask setuptools' finder, which then gives up distutils
+    if own_pip:
         found.append(("pip", [sys.executable, "-m", "pip", "install", "--no-compile"]))
     beside = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     if uv := os.environ.get("UV") or shutil.which("uv", path=beside):
         found.append(("uv", [uv, "pip", "install", "--python", sys.executable]))
-    if not importlib.util.find_spec("pip") and (pip := shutil.which("pip")):
+    if not own_pip and (pip := shutil.which("pip")):
         found.append(("pip", [pip, "install", "--no-compile"]))
     return found
 
 
 def _environment(folder: Path) -> dict[str, str]:
     (folder / "tmp").mkdir(exist_ok=True)
-    aside = {
+    tmp_dirs = {
         "TMPDIR": str(folder / "tmp"),
         "UV_CACHE_DIR": str(folder / "cache"),
     }  # where a progress bar can look
@@ -75,7 +78,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "NO_COLOR": "1",
     }
-    return {**PATIENCE, **os.environ, **aside, **plain}
+    return {**PATIENCE, **os.environ, **tmp_dirs, **plain}
 
 
 def _reason(output: str) -> str:

@@ -448,3 +448,15 @@ def test_one_who_waits_says_so_and_takes_what_the_other_made(tmp_path, smoke, mo
     second.join(30)
     assert "waiting for another process" in said
     assert made == [tmp_path / "models/slow"]
+
+
+def test_a_look_for_pip_leaves_setuptools_distutils_alone():
+    """setuptools' finder gives its own distutils up for the process when somebody asks it for pip."""
+    script = "import setuptools; from aligner_lib.models.index_client import clients; clients(); import distutils; "
+    asked = subprocess.run(
+        [sys.executable, "-c", script + "print(distutils.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "setuptools" in asked.stdout
