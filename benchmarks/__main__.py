@@ -53,10 +53,10 @@ def _run(name: str, setting: Setting, say) -> Result:
         from benchmarks import ppo
 
         return ppo.measure(setting, say)
-    if name == "two-jobs":
-        from benchmarks import two_jobs
+    if name == "remote-critic":
+        from benchmarks import remote_critic
 
-        return two_jobs.measure(setting, say)
+        return remote_critic.measure(setting, say)
     return COMPARISONS[name](setting, say)
 
 
@@ -99,7 +99,7 @@ def _generation(setting: Setting, say) -> Comparison:
 
 
 COMPARISONS = {"sft": _sft, "rm": _reward_model, "generation": _generation}
-NAMES = [*COMPARISONS, "ppo", "two-jobs", "imports"]
+NAMES = [*COMPARISONS, "ppo", "remote-critic", "imports"]
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

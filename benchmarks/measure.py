@@ -141,12 +141,12 @@ class ImportTime:
 
 
 @dataclass
-class TwoJobs:
+class RemoteCriticBench:
     """PPO as two jobs: seconds of a step in either layout, and what carrying requests to the critic costs."""
 
     in_process: list[float]  # a step each
-    two_jobs: list[float]
-    waits: list[float]  # timers/critic_wait and critic_train_wait of the steps of two_jobs
+    remote_critic: list[float]
+    waits: list[float]  # timers/critic_wait and critic_train_wait of the steps of remote_critic
     round_trips: dict[str, list[float]]  # by endpoint, without the critic's own work
     calls: dict[str, int]  # of each endpoint in one step
     aim: float = 1.3
@@ -154,22 +154,22 @@ class TwoJobs:
 
     @property
     def ratio(self) -> float:
-        return median(self.two_jobs) / median(self.in_process)
+        return median(self.remote_critic) / median(self.in_process)
 
     @property
     def transport_share(self) -> float:
         """The part of a step that requests and answers are on their way, if nothing overlapped."""
         carried = sum(median(self.round_trips[name]) * count for name, count in self.calls.items())
-        return carried / median(self.two_jobs)
+        return carried / median(self.remote_critic)
 
     def as_dict(self) -> dict:
         return {
-            "name": "two-jobs",
+            "name": "remote-critic",
             "unit": "seconds",
             "aim": self.aim,
             "ratio": self.ratio,
             "in_process": self.in_process,
-            "two_jobs": self.two_jobs,
+            "remote_critic": self.remote_critic,
             "critic_wait": self.waits,
             "round_trips": {name: median(seconds) for name, seconds in self.round_trips.items()},
             "calls": self.calls,

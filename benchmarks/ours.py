@@ -33,7 +33,7 @@ def _batches(setting: Setting) -> dict:
     return {
         "tokenizer": setting.tokenizer(),
         "validation": [],
-        "rate": lambda step: setting.lr,
+        "lr_schedule": lambda step: setting.lr,
         "global_batch_size": setting.global_batch,
         "micro_batch_size": setting.micro_batch,
         "seed": setting.seed,

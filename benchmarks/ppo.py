@@ -22,7 +22,7 @@ from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import InProcessCritic
-from aligner_lib.rollouts.policy import Policy, packed
+from aligner_lib.rollouts.policy import Policy, to_rollouts
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.seeds import response_seed
 from aligner_lib.trainers.ppo import PPOTrainer
@@ -94,8 +94,8 @@ def _trainer(setting: Setting) -> PPOTrainer:
         critic=critic,
         train_prompts=prompts,
         val_prompts=[],
-        rate=lambda step: 0.0,
-        critic_rate=lambda step: 0.0,
+        lr_schedule=lambda step: 0.0,
+        critic_lr_schedule=lambda step: 0.0,
         settings=ppo_settings(compose("ppo", [f"{key}={value}" for key, value in sizes.items()])),
         run=None,
     )
@@ -148,7 +148,7 @@ class BarePasses:
 
         rollouts = timed("generate", self._generate)
         batches = self._micro_batches(rollouts)
-        learnable = self._micro_batches(rollouts.rows(torch.nonzero(rollouts.ended).flatten()))
+        learnable = self._micro_batches(rollouts.rows(torch.nonzero(rollouts.finished).flatten()))
         timed("policy forward", lambda: self._score(self.actor, batches))
         timed("reference forward", lambda: self._score(self.actor, batches))
         timed("critic forward", lambda: self._value(batches))
@@ -166,8 +166,8 @@ class BarePasses:
             stop_id=self.tokenizer.eos_id,
             micro_batch_size=self.setting.global_batch,
         )
-        rollouts = packed(self.prompts, responses, self.tokenizer.pad_id)
-        assert rollouts.ended.any(), "no response ended: there is nothing that the actor learns from"
+        rollouts = to_rollouts(self.prompts, responses, self.tokenizer.pad_id)
+        assert rollouts.finished.any(), "no response ended: there is nothing that the actor learns from"
         return rollouts
 
     def _micro_batches(self, rollouts: Rollouts) -> list[Rollouts]:

@@ -14,11 +14,11 @@ import torch
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.remote_critic import serialization
-from aligner_lib.remote_critic.connection import Link, Where
+from aligner_lib.remote_critic.connection import CriticConnection, Endpoint
 from aligner_lib.rollouts.records import Experience
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.workspace import TWO_JOBS, Workspace
-from benchmarks.measure import TwoJobs
+from aligner_lib.tutorial.workspace import CRITIC_AND_ACTOR, Workspace
+from benchmarks.measure import RemoteCriticBench
 from benchmarks.setting import Setting
 from cluster import submit
 from cluster.rendezvous import free_port
@@ -27,28 +27,30 @@ CALLS = 20  # round trips of each kind
 UP_S = 300.0  # within which a server has to answer
 
 
-def measure(setting: Setting, say: Callable[[str], None] = print) -> TwoJobs:
+def measure(setting: Setting, say: Callable[[str], None] = print) -> RemoteCriticBench:
     profile = "laptop" if setting.model == "smollm2-135m" else "smoke"
-    lab = Workspace(setting.folder / "two-jobs", profile)
+    lab = Workspace(setting.folder / "remote", profile)
     steps = {"trainer.ppo.max_steps": setting.steps + 1, "trainer.ppo.val_check_interval": setting.steps + 1}
     times = {}
-    for layout in ("in-process", "two-jobs"):
-        lab.submit_ppo(layout, layout, **steps).wait()
-        run = lab.run(layout)
-        times[layout] = _of_steps(run, "timers/step_time")
-        say(f"PPO, {layout}: {', '.join(f'{seconds:.2f}' for seconds in times[layout])} s a step")
+    for critic_placement in ("in-process", "remote"):
+        lab.submit_ppo(critic_placement, critic_placement, **steps).wait()
+        run = lab.run(critic_placement)
+        times[critic_placement] = _of_steps(run, "timers/step_time")
+        say(
+            f"PPO, {critic_placement}: {', '.join(f'{seconds:.2f}' for seconds in times[critic_placement])} s a step"
+        )
     config = compose("ppo", profile=profile)
     trips = _round_trips(lab, config)
     say(f"round trips: {CALLS} of each kind")
     rollout = config.model.ppo
-    return TwoJobs(
+    return RemoteCriticBench(
         in_process=times["in-process"],
-        two_jobs=times["two-jobs"],
+        remote_critic=times["remote"],
         waits=[
             sum(waits)
             for waits in zip(
-                _of_steps(lab.run("two-jobs"), "timers/critic_wait"),
-                _of_steps(lab.run("two-jobs"), "timers/critic_train_wait"),
+                _of_steps(lab.run("remote"), "timers/critic_wait"),
+                _of_steps(lab.run("remote"), "timers/critic_train_wait"),
             )
         ],
         round_trips=trips,
@@ -67,9 +69,11 @@ def _of_steps(run: RunFolder, metric: str) -> list[float]:
 
 def _round_trips(lab: Workspace, config) -> dict[str, list[float]]:
     critic = lab.critic_of("round-trips")
-    commands = lab.commands("ppo", "round-trips", TWO_JOBS, **{"critic.trainer.ppo.port": free_port()})
+    commands = lab.commands(
+        "ppo", "round-trips", CRITIC_AND_ACTOR, **{"critic.trainer.ppo.port": free_port()}
+    )
     job = submit(commands["critic"], critic.path)
-    link = Link(Where("critic", None, 0, str(critic.path)), "bench#1")
+    link = CriticConnection(Endpoint("critic", None, 0, str(critic.path)), "bench#1")
     try:
         _connect(link)
         request = {"kind": "begin", "actor": link.actor, "actor_run": str(lab.out / "bench")}
@@ -91,7 +95,7 @@ def _round_trips(lab: Workspace, config) -> dict[str, list[float]]:
         job.wait()
 
 
-def _connect(link: Link) -> None:
+def _connect(link: CriticConnection) -> None:
     until = time.monotonic() + UP_S
     while link.lost:
         try:
@@ -102,7 +106,7 @@ def _connect(link: Link) -> None:
             time.sleep(0.5)
 
 
-def _trip(link: Link, call: Callable, number: int) -> float:
+def _trip(link: CriticConnection, call: Callable, number: int) -> float:
     before = _busy(link)
     started = time.perf_counter()
     link.wait_for(call(number))
@@ -110,7 +114,7 @@ def _trip(link: Link, call: Callable, number: int) -> float:
     return seconds - (_busy(link) - before)
 
 
-def _busy(link: Link) -> float:
+def _busy(link: CriticConnection) -> float:
     """Seconds that the critic's ranks have worked so far."""
     return serialization.value_of(link.wait_for(link.call("status", serialization.text({}, "request"))))[
         "counts"
@@ -128,5 +132,5 @@ def _experience(size: int, length: int) -> Experience:
     tokens = _tokens(size, length)
     ones = torch.ones(size, dtype=torch.int64)
     return Experience(
-        tokens=tokens.tokens, lengths=tokens.lengths, prompt_lengths=ones, ended=ones.bool(), **numbers
+        tokens=tokens.tokens, lengths=tokens.lengths, prompt_lengths=ones, finished=ones.bool(), **numbers
     )

@@ -6,9 +6,9 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.measure import Comparison, ImportTime, StepCost, TwoJobs
+from benchmarks.measure import Comparison, ImportTime, RemoteCriticBench, StepCost
 
-Result = Comparison | StepCost | ImportTime | TwoJobs
+Result = Comparison | StepCost | ImportTime | RemoteCriticBench
 
 
 def comparison_table(result: Comparison) -> Table:
@@ -54,13 +54,17 @@ def import_table(result: ImportTime) -> Table:
     return table
 
 
-def two_jobs_table(result: TwoJobs) -> Table:
+def remote_critic_table(result: RemoteCriticBench) -> Table:
     """A step in either layout, and what carrying requests costs."""
     table = _seconds_table("PPO as two jobs, one step")
     table.add_row("one process", f"{median(result.in_process):.2f}", _spread(result.in_process), "", "")
     aim = verdict(result.ratio, result.aim, at_least=False)
     table.add_row(
-        "two jobs", f"{median(result.two_jobs):.2f}", _spread(result.two_jobs), f"{result.ratio:.2f} ×", aim
+        "two jobs",
+        f"{median(result.remote_critic):.2f}",
+        _spread(result.remote_critic),
+        f"{result.ratio:.2f} ×",
+        aim,
     )
     table.add_row(
         "  of it waiting for the critic", f"{median(result.waits):.2f}", _spread(result.waits), "", ""
@@ -78,7 +82,7 @@ TABLES = {
     Comparison: comparison_table,
     StepCost: step_table,
     ImportTime: import_table,
-    TwoJobs: two_jobs_table,
+    RemoteCriticBench: remote_critic_table,
 }
 
 

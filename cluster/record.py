@@ -84,9 +84,9 @@ def read(run: Path) -> Record:
 
 def write_json(path: Path, value: object) -> None:
     """Write aside, then rename: a reader sees the old text or the new one, never half of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(value, indent=1) + "\n")
-    aside.replace(path)
+    tmp = path.with_name(f".{path.name}.{os.getpid()}")
+    tmp.write_text(json.dumps(value, indent=1) + "\n")
+    tmp.replace(path)
 
 
 def read_json(path: Path) -> dict | None:

@@ -1,4 +1,4 @@
-"""How many GPUs a model needs: memory a GPU, worked from bytes a parameter and the layout.
+"""How many GPUs a model needs: memory a GPU, worked from bytes a parameter and the parallelism.
 
 An estimate to plan with, not a promise: fragmentation and NCCL's buffers take some gigabytes more (`OVERHEAD_GIB`).
 """
@@ -54,7 +54,7 @@ MODELS = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class Parallelism:
     """Sizes of tensor, pipeline and data parallelism."""
 
     tp: int
@@ -83,16 +83,16 @@ class Memory:
         return sum(parts) + self.inference_copy + OVERHEAD_GIB
 
 
-def fullest_shard(model: Model, layout: Layout, role: str) -> float:
+def fullest_shard(model: Model, parallelism: Parallelism, role: str) -> float:
     """Weights on the fullest GPU: a stage's layers and, on the first and last stage, an embedding, over TP ranks.
 
     A reward model and a critic end in one number a token: they have no output layer.
     """
-    ends = 1 if layout.pp > 1 or model.tied or role in SCALAR_ROLES else 2
-    return (model.layers / layout.pp * model.layer + ends * model.embedding) / layout.tp
+    ends = 1 if parallelism.pp > 1 or model.tied or role in SCALAR_ROLES else 2
+    return (model.layers / parallelism.pp * model.layer + ends * model.embedding) / parallelism.tp
 
 
-def activation_bytes(model: Model, layout: Layout, tokens: int, role: str) -> float:
+def activation_bytes(model: Model, parallelism: Parallelism, tokens: int, role: str) -> float:
     """Bytes of kept activations for one micro batch of `tokens`, attention's core recomputed (selective).
 
     34 bytes a token, layer and hidden unit, as in Korthikanti et al. 2022, table 2 (sequence parallel, so all of it
@@ -100,12 +100,12 @@ def activation_bytes(model: Model, layout: Layout, tokens: int, role: str) -> fl
     logits and their gradient in fp32, which the last stage holds for one micro batch.
     """
     logits = 0 if role in SCALAR_ROLES else 8 * tokens * model.vocabulary
-    return (34 * tokens * model.hidden * model.layers + logits) / layout.tp
+    return (34 * tokens * model.hidden * model.layers + logits) / parallelism.tp
 
 
 def memory(
     model: Model,
-    layout: Layout,
+    parallelism: Parallelism,
     role: str,
     sequence: int = 4096,
     micro_batch: int = 1,
@@ -117,56 +117,69 @@ def memory(
     role: 'sft', 'reward model' (a micro batch of pairs), 'actor' (also generates, and has a reference policy) or
     'critic' (also has a reward model). offload: the second set of weights waits on the CPU and is swapped in, so that
     only one is resident.
-    Raises ValueError for an unknown role, and for a layout that does not divide the model.
+    Raises ValueError for an unknown role, and for a parallelism that does not divide the model.
     """
     if role not in ROLES:
         raise ValueError(f"role={role!r}; known are {', '.join(ROLES)}")
-    if model.layers % layout.pp or model.heads % layout.tp:
+    if model.layers % parallelism.pp or model.heads % parallelism.tp:
         raise ValueError(
-            f"{model.name}: {model.layers} layers in {layout.pp} stages, {model.heads} heads over {layout.tp}"
+            f"{model.name}: {model.layers} layers in {parallelism.pp} stages, {model.heads} heads over {parallelism.tp}"
         )
-    shard = fullest_shard(model, layout, role) / GIB
+    shard = fullest_shard(model, parallelism, role) / GIB
     tokens = sequence * micro_batch * (2 if role == "reward model" else 1)
     head = model.hidden // model.heads
-    kv_heads = max(model.kv_heads / layout.tp, 1)  # fewer KV heads than TP ranks: each rank keeps one
-    kv_token = 2 * 2 * (model.layers / layout.pp) * kv_heads * head  # keys and values, bf16
+    kv_heads = max(model.kv_heads / parallelism.tp, 1)  # fewer KV heads than TP ranks: each rank keeps one
+    kv_token = 2 * 2 * (model.layers / parallelism.pp) * kv_heads * head  # keys and values, bf16
     return Memory(
         weights=2 * shard,
         gradients=4 * shard,
-        optimizer=12 * shard / layout.dp,
-        activations=activation_bytes(model, layout, tokens, role) / GIB,
+        optimizer=12 * shard / parallelism.dp,
+        activations=activation_bytes(model, parallelism, tokens, role) / GIB,
         kv_cache=kv_token * sequence * rollout_batch / GIB if role == "actor" else 0.0,
         inference_copy=2 * shard if role in ("actor", "critic") and not offload else 0.0,
     )
 
 
-def smallest_layout(
+def smallest_parallelism(
     model: Model, role: str, gpu_gib: float = 80.0, gpus_per_node: int = 8, **options
-) -> Layout:
-    """The layout with the fewest GPUs that fits, in whole nodes beyond one; TP inside a node, then PP, then DP.
+) -> Parallelism:
+    """The parallelism with the fewest GPUs that fits, in whole nodes beyond one; TP inside a node, then PP, then DP.
 
     Among equals the one with the least TP x PP (less communication). Raises ValueError when 4096 GPUs are too few.
     """
     tps = [tp for tp in (1, 2, 4, 8) if tp <= gpus_per_node and model.heads % tp == 0]
     pps = [pp for pp in (1, 2, 4, 8, 16) if model.layers % pp == 0]
     dps = [2**power for power in range(13)]
-    layouts = [Layout(tp, pp, dp) for tp in tps for pp in pps for dp in dps if tp * pp * dp <= 4096]
-    for layout in sorted(layouts, key=lambda layout: (layout.gpus, layout.tp * layout.pp, layout.pp)):
-        if memory(model, layout, role, **options).total <= gpu_gib:
-            return layout
-    raise ValueError(f"{model.name} as {role} fits on no layout of up to 4096 GPUs of {gpu_gib} GiB")
+    splits = [Parallelism(tp, pp, dp) for tp in tps for pp in pps for dp in dps if tp * pp * dp <= 4096]
+    for parallelism in sorted(
+        splits, key=lambda parallelism: (parallelism.gpus, parallelism.tp * parallelism.pp, parallelism.pp)
+    ):
+        if memory(model, parallelism, role, **options).total <= gpu_gib:
+            return parallelism
+    raise ValueError(f"{model.name} as {role} fits on no parallelism of up to 4096 GPUs of {gpu_gib} GiB")
 
 
 def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> list[dict]:
-    """A row a model and role: the smallest layout that fits, and the memory on its fullest GPU."""
+    """A row a model and role: the smallest parallelism that fits, and the memory on its fullest GPU."""
     rows = []
     for name in models or list(MODELS):
         for role in ROLES:
-            layout = smallest_layout(MODELS[name], role, gpu_gib, **options)
-            need = memory(MODELS[name], layout, role, **options)
-            row = {"model": name, "role": role, "parameters": MODELS[name].parameters, "gpus": layout.gpus}
+            parallelism = smallest_parallelism(MODELS[name], role, gpu_gib, **options)
+            need = memory(MODELS[name], parallelism, role, **options)
+            row = {
+                "model": name,
+                "role": role,
+                "parameters": MODELS[name].parameters,
+                "gpus": parallelism.gpus,
+            }
             rows.append(
-                row | {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "gib": round(need.total, 1)}
+                row
+                | {
+                    "tp": parallelism.tp,
+                    "pp": parallelism.pp,
+                    "dp": parallelism.dp,
+                    "gib": round(need.total, 1),
+                }
             )
     return rows
 
@@ -175,6 +188,6 @@ def as_markdown(rows: list[dict]) -> str:
     """The table's rows as a Markdown table."""
     lines = ["| model | role | GPUs | TP × PP × DP | GiB on the fullest |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
-        layout = f"{row['tp']} × {row['pp']} × {row['dp']}"
-        lines.append(f"| {row['model']} | {row['role']} | {row['gpus']} | {layout} | {row['gib']} |")
+        parallelism = f"{row['tp']} × {row['pp']} × {row['dp']}"
+        lines.append(f"| {row['model']} | {row['role']} | {row['gpus']} | {parallelism} | {row['gib']} |")
     return "\n".join(lines)

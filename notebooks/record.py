@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace import Workspace
-from widgets.recorded import SHIPPED, read, record
+from widgets.recording_file import SHIPPED, read, record
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN = {  # as in notebook 05, in fewer steps: it is stopped long before the last one

@@ -20,7 +20,7 @@ class Alarms:
         self._since: dict[str, int] = {}
 
     def now(self) -> list[dict]:
-        """[{name, title, where, meaning, knob}] of the alarms that hold."""
+        """[{name, title, where, meaning, control}] of the alarms that hold."""
         self.limits = self._own or limits_of(self.run)
         alarms = self._alarms()
         self._since = {alarm.name: self._since.get(alarm.name) or self._began(alarm) for alarm in alarms}
@@ -30,7 +30,7 @@ class Alarms:
                 "title": alarm.title,
                 "where": f"since step {self._since[alarm.name]}",
                 "meaning": alarm.meaning,
-                "knob": alarm.knob,
+                "control": alarm.control,
             }
             for alarm in alarms
         ]

@@ -78,7 +78,7 @@ class Completions(Paged):
         text = str(of_query(query, "text", "")).lower()
         return (
             (bool(query.get("every")) or record["step"] == step)
-            and (not query.get("cut") or not record.get("ended", True))
+            and (not query.get("cut") or not record.get("finished", True))
             and (not text or text in record["prompt"].lower() or text in record["response"].lower())
         )
 

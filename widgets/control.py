@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 
-KNOBS = {"kl_coef": "train_rollouts/kl_coef", "lr": "train_optim/lr"}  # knob → the metric that shows it
+CONTROLS = {"kl_coef": "train_rollouts/kl_coef", "lr": "train_optim/lr"}  # control → the metric that shows it
 
 
 def obeys(run) -> list[str]:
@@ -30,14 +30,14 @@ def request_checkpoint(run) -> None:
 def request_change(run, **changes: float) -> None:
     """Ask the run to go on with another KL coefficient or learning rate. Raises ValueError for what it can't take."""
     for name, value in changes.items():
-        if name not in KNOBS:
-            raise ValueError(f"{name!r} is no knob of a run; there are {', '.join(KNOBS)}")
+        if name not in CONTROLS:
+            raise ValueError(f"{name!r} is no control of a run; there are {', '.join(CONTROLS)}")
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name}={value!r}: it takes a number that is not negative")
         _must_obey(run, name)
-    aside = _folder(run) / ".set.json"
-    aside.write_text(json.dumps(_asked(run, "set.json") | changes))
-    aside.rename(aside.with_name("set.json"))
+    tmp = _folder(run) / ".set.json"
+    tmp.write_text(json.dumps(_asked(run, "set.json") | changes))
+    tmp.rename(tmp.with_name("set.json"))
 
 
 def pending(run) -> dict:

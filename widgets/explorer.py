@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from widgets import thin
+from widgets import downsample
 from widgets.feed import MAX_POINTS, open_feed
 from widgets.palette import pen
-from widgets.picture import axis_label, describe, flat_range
 from widgets.series import Series
 from widgets.smooth import DEFAULT, smooth
+from widgets.static_figure import axis_label, describe, flat_range
 
 PLOTLY = "application/vnd.plotly.v1+json"
 DASHES = (
@@ -74,8 +74,8 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
             rows, values = line.column(one)
             if not len(values):
                 continue
-            size = thin.bucket_size(len(values), MAX_POINTS)
-            points = thin.thin(x[rows], values, size)
+            size = downsample.bucket_size(len(values), MAX_POINTS)
+            points = downsample.downsample(x[rows], values, size)
             number = r if several else k
             name = " ".join([runs[r].name] * several + [line.label] * (k > 0 or not several))
             shared = {"x": points[:, 0], "legendgroup": name, "name": name}

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from aligner_lib.run_folder.alarms import Thresholds
-from widgets import charts, thin
+from widgets import charts, downsample
 from widgets.alarms import Alarms
 from widgets.charts import Chart, charts_for
 from widgets.progress import progress
@@ -94,8 +94,8 @@ class Feed:
             # One record more on each side, so that the line runs to the edges.
             start = max(0, int(np.searchsorted(x, low)) - 1)
             stop = int(np.searchsorted(x, high, side="right")) + 1
-            size = thin.bucket_size(len(y[start:stop]), MAX_POINTS)
-            points.append(thin.thin(x[start:stop], y[start:stop], size))
+            size = downsample.bucket_size(len(y[start:stop]), MAX_POINTS)
+            points.append(downsample.downsample(x[start:stop], y[start:stop], size))
             lines.append({"key": key, "size": size, "count": len(points[-1])})
         return pack({"kind": "detail", "view": [low, high], "version": self.version, "lines": lines}, points)
 
@@ -115,13 +115,13 @@ class Feed:
 
     def _points(self, key: str, x: np.ndarray, y: np.ndarray) -> tuple[dict, np.ndarray] | None:
         """The points that the browser lacks, and what it must do with those it has; None when it has all."""
-        sent, sent_size = self._sent.get(key, (0, thin.RAW))
+        sent, sent_size = self._sent.get(key, (0, downsample.RAW))
         if sent == len(y) and key in self._sent:
             return None
-        size = thin.bucket_size(len(y), MAX_POINTS)
+        size = downsample.bucket_size(len(y), MAX_POINTS)
         fold = (size // sent_size).bit_length() - 1 if sent else 0
-        keep = thin.closed_points(sent, size)
-        points = thin.thin(x, y, size, start=keep // 2 * size)
+        keep = downsample.closed_points(sent, size)
+        points = downsample.downsample(x, y, size, start=keep // 2 * size)
         self._sent[key] = (len(y), size)
         return {"key": key, "fold": fold, "keep": keep, "size": size, "count": len(points)}, points
 

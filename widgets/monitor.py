@@ -180,7 +180,7 @@ class Monitor(anywidget.AnyWidget):
 
         So it outlives the kernel, and shows where no widget does.
         """
-        from widgets.picture import LivePicture
+        from widgets.static_figure import LivePicture
 
         if self._picture is None:
             self._picture = LivePicture(self.runs, self._feed, self._lock)

@@ -18,7 +18,7 @@ LOG_LINES = 15
 
 
 class JobPanel(anywidget.AnyWidget):
-    """State, queue reason, nodes and log of a job; stop, checkpoint, cancel, and the knobs that its run obeys.
+    """State, queue reason, nodes and log of a job; stop, checkpoint, cancel, and the controls that its run obeys.
 
     run: a run folder. job: its handle (cluster.Job, or anything with state, reason, nodes, tail() and cancel()); without
     it the panel knows only what the run folder says, and can't cancel.
@@ -59,7 +59,7 @@ class JobPanel(anywidget.AnyWidget):
                 "checkpoint": getattr(self.run.latest_checkpoint(), "name", None),
                 "obeys": control.obeys(self.run),
                 "pending": control.pending(self.run),
-                "knobs": {name: self._series.latest(metric) for name, metric in control.KNOBS.items()},
+                "controls": {name: self._series.latest(metric) for name, metric in control.CONTROLS.items()},
                 "over": self.run.is_over,
                 "said": self._said,
                 **self._look_at_job(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from widgets import thin
+from widgets import downsample
 
 DEFAULT = 0.02  # half-life, as a fraction of the records of a line
 
@@ -15,7 +15,7 @@ def smooth(points: np.ndarray, size: int, fraction: float = DEFAULT) -> np.ndarr
     The half-life is a fraction of the line's records, so a run looks as smooth at 20 steps as at a million. The mean
     starts without bias: the first value is the first point.
     """
-    records_a_point = 1 if size == thin.RAW else size / 2
+    records_a_point = 1 if size == downsample.RAW else size / 2
     half_life = fraction * len(points) * records_a_point
     if half_life <= 0:
         return points[:, 2].copy()

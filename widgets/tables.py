@@ -124,7 +124,7 @@ def _numbers(record: dict) -> list:
     return [
         record.get("reward"),
         record.get("kl"),
-        length if record.get("ended", True) else f"{length}, cut off",
+        length if record.get("finished", True) else f"{length}, cut off",
     ]
 
 

@@ -54,14 +54,14 @@ def advantages_and_returns(
     """
     values, rewards = values * mask, rewards * mask
     advantages = torch.zeros_like(values)
-    following = torch.zeros_like(values[:, 0])  # advantage of the next token
+    next_advantage = torch.zeros_like(values[:, 0])  # advantage of the next token
     for t in reversed(range(values.shape[1])):
-        next_value = values[:, t + 1] if t + 1 < values.shape[1] else torch.zeros_like(following)
-        surprise = (
+        next_value = values[:, t + 1] if t + 1 < values.shape[1] else torch.zeros_like(next_advantage)
+        td_error = (
             rewards[:, t] + discount_factor * next_value - values[:, t]
         )  # δ, the temporal-difference error
-        following = surprise + discount_factor * gae_lambda * following
-        advantages[:, t] = following
+        next_advantage = td_error + discount_factor * gae_lambda * next_advantage
+        advantages[:, t] = next_advantage
     return advantages * mask, (advantages + values) * mask
 
 
@@ -95,6 +95,6 @@ def critic_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float
     """
     error = (values - returns) ** 2
     if clip > 0:
-        held = old_values + (values - old_values).clamp(-clip, clip)
-        error = torch.maximum(error, (held - returns) ** 2)
+        clipped_values = old_values + (values - old_values).clamp(-clip, clip)
+        error = torch.maximum(error, (clipped_values - returns) ** 2)
     return 0.5 * error

@@ -38,7 +38,7 @@ class TokenBatch:
         return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
-def in_order(batches: list, groups: list[list[int]], fill: int = 0):
+def concat_restore_order(batches: list, groups: list[list[int]], fill: int = 0):
     """One record of several of its kind: their rows back in the order that they were dealt in.
 
     groups: the places of each batch's rows. Narrower batches are padded on the right, tokens with `fill`.

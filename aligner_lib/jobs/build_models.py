@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.jobs.inputs import Say, response_length
+from aligner_lib.jobs.inputs import response_length
 from aligner_lib.megatron.cpu import HAS_CUDA
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling
@@ -18,8 +19,10 @@ from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import InProcessCritic, RewardModelAlone
 from aligner_lib.rollouts.policy import Policy
 
+logger = logging.getLogger(__name__)
 
-def trainable(
+
+def build_trainable_engine(
     architecture: Architecture, config: DictConfig, clip: float, start: Path, offload: bool = False
 ) -> Engine:
     """offload: whether Adam's moments wait on the CPU while nothing is trained."""
@@ -30,12 +33,12 @@ def trainable(
         "betas": list(optim.betas),
         "eps": optim.eps,
     }
-    engine = engine_of(architecture, config, start, optim=settings, clip=clip)
+    engine = build_engine(architecture, config, start, optim=settings, clip=clip)
     engine.offloads_adam = offload
     return engine
 
 
-def engine_of(architecture: Architecture, config: DictConfig, start: Path, **training) -> Engine:
+def build_engine(architecture: Architecture, config: DictConfig, start: Path, **training) -> Engine:
     """An engine with the weights of `start`; without `training` it only computes."""
     model = config.model
     numerics = Numerics(
@@ -49,17 +52,17 @@ def engine_of(architecture: Architecture, config: DictConfig, start: Path, **tra
     return engine
 
 
-def policy_of(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
+def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
     forward = config.model.ppo.logprob_forward_micro_batch_size or config.model.micro_batch_size
-    return Policy(engine, tokenizer, sampling_of(config), forward_micro_batch_size=forward)
+    return Policy(engine, tokenizer, sampling_settings(config), forward_micro_batch_size=forward)
 
 
-def in_process_critic(
+def build_in_process_critic(
     critic: DictConfig, start: Path, kind: type[InProcessCritic] = InProcessCritic
 ) -> InProcessCritic:
     clip, offload = critic.trainer.ppo.gradient_clip_val, critic.model.offload_adam_states
     return kind(
-        engine=trainable(scalar_architecture(start), critic, clip, start, offload),
+        engine=build_trainable_engine(scalar_architecture(start), critic, clip, start, offload),
         scale=RewardScale.load(start),
         loss_clip=critic.model.loss_clip_val,
         micro_batch_size=critic.model.micro_batch_size,
@@ -67,9 +70,9 @@ def in_process_critic(
     )
 
 
-def reward_model_alone(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModelAlone:
+def build_reward_model(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModelAlone:
     return RewardModelAlone(
-        engine=engine_of(scalar_architecture(start), config, start),
+        engine=build_engine(scalar_architecture(start), config, start),
         scale=RewardScale.load(start),
         inference_micro_batch_size=micro_batch_size,
     )
@@ -79,7 +82,7 @@ def scalar_architecture(start: Path) -> Architecture:
     return replace(Architecture.load(start), head="scalar")
 
 
-def sampling_of(config: DictConfig) -> Sampling:
+def sampling_settings(config: DictConfig) -> Sampling:
     params, lengths = config.model.ppo.sampling_params, config.model.ppo.length_params
     return Sampling(
         max_length=response_length(config),
@@ -92,13 +95,13 @@ def sampling_of(config: DictConfig) -> Sampling:
     )
 
 
-def warn_of_sampling(sampling: Sampling, say: Say) -> None:
+def warn_about_sampling(sampling: Sampling) -> None:
     if sampling.temperature != 1.0:
-        say(
+        logger.warning(
             f"temperature is {sampling.temperature}: the log-probabilities that PPO compares are scaled by it, too"
         )
     if sampling.top_k or sampling.top_p != 1.0:
-        say(
+        logger.warning(
             f"top_k={sampling.top_k}, top_p={sampling.top_p}: responses come from a cut distribution, which the "
             "log-probabilities that PPO compares don't know of; prefer top_k=0, top_p=1 in training"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.jobs.build_models import in_process_critic, reward_model_alone
+from aligner_lib.jobs.build_models import build_in_process_critic, build_reward_model
 from aligner_lib.jobs.inputs import model_folder, pretrained_folder
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
@@ -37,7 +37,7 @@ def critic_server(config: DictConfig) -> Serving:
 
     def make():
         kind = InProcessCritic if combined else CriticAlone
-        return Worker(in_process_critic(config, start, kind), start)
+        return Worker(build_in_process_critic(config, start, kind), start)
 
     about = {
         "optim": OmegaConf.to_container(config.model.optim),
@@ -50,7 +50,7 @@ def reward_server(config: DictConfig) -> Serving:
     start = model_folder(config.rm_model_file, "rm_model_file")
 
     def make():
-        return Worker(reward_model_alone(config, start, config.inference.micro_batch_size), start)
+        return Worker(build_reward_model(config, start, config.inference.micro_batch_size), start)
 
     return Serving(
         make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, {"gives": ["rewards"]}

@@ -15,17 +15,16 @@ from aligner_lib.config.validation import has_remote_critic
 from aligner_lib.datasets.load import load_pairs, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.build_models import (
-    engine_of,
-    in_process_critic,
-    policy_of,
-    reward_model_alone,
-    sampling_of,
+    build_engine,
+    build_in_process_critic,
+    build_policy,
+    build_reward_model,
+    build_trainable_engine,
+    sampling_settings,
     scalar_architecture,
-    trainable,
-    warn_of_sampling,
+    warn_about_sampling,
 )
 from aligner_lib.jobs.inputs import (
-    Say,
     files_of,
     files_of_split,
     for_validation,
@@ -34,9 +33,9 @@ from aligner_lib.jobs.inputs import (
     model_folder,
     pretrained_folder,
     prompts_of_split,
+    report_dropped,
     reward_model_folder,
     steps_of,
-    told,
 )
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
@@ -45,14 +44,14 @@ from aligner_lib.rollouts.critic import CriticService
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.loop import Trainer
-from aligner_lib.trainers.lr import Rate
+from aligner_lib.trainers.lr import LRSchedule
 from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
 from aligner_lib.trainers.reward_model import RewardModelTrainer
 from aligner_lib.trainers.sft import SFTTrainer
 
 
 @dataclass(frozen=True)
-class Assembly:
+class PreparedJob:
     """A job, ready but for its models: `make` builds them, given the run's writer (None on all ranks but the first)."""
 
     make: Callable[[RunWriter | None], Trainer]
@@ -61,20 +60,22 @@ class Assembly:
     hashes: dict[str, str]
 
 
-def assemble(kind: str, config: DictConfig, say: Say) -> Assembly:
-    """The parts of a job of this kind. `say` is told how much data there is and what was left out."""
+def prepare_job(kind: str, config: DictConfig) -> PreparedJob:
+    """The parts of a job of this kind. Logs how much data there is and what was left out."""
     parts = {"sft": sft, "rm": reward_model, "ppo": ppo, "evaluate": evaluation}
-    return parts[kind](config, say)
+    return parts[kind](config)
 
 
-def sft(config: DictConfig, say: Say) -> Assembly:
+def sft(config: DictConfig) -> PreparedJob:
     model, data, loop = config.model, config.model.data, config.trainer.sft
     start = model_folder(model.restore_from_path, "model.restore_from_path")
     tokenizer = Tokenizer(start)
 
     def load(dataset: DictConfig, name: str) -> list:
         files = files_of(dataset.file_path, f"model.data.{name}.file_path")
-        return told(say, name, load_sft(files, tokenizer, dataset.max_seq_length or model.encoder_seq_length))
+        return report_dropped(
+            name, load_sft(files, tokenizer, dataset.max_seq_length or model.encoder_seq_length)
+        )
 
     train, validation = load(data.train_ds, "train_ds"), load(data.validation_ds, "validation_ds")
     validation = for_validation(limited(validation, loop, data.validation_ds.global_batch_size), config)
@@ -82,11 +83,11 @@ def sft(config: DictConfig, say: Say) -> Assembly:
 
     def make(run):
         return SFTTrainer(
-            engine=trainable(Architecture.load(start), config, loop.gradient_clip_val, start),
+            engine=build_trainable_engine(Architecture.load(start), config, loop.gradient_clip_val, start),
             tokenizer=tokenizer,
             train=train,
             validation=validation,
-            rate=Rate(model.optim, max_steps),
+            lr_schedule=LRSchedule(model.optim, max_steps),
             global_batch_size=data.train_ds.global_batch_size,
             micro_batch_size=data.train_ds.micro_batch_size,
             seed=model.seed,
@@ -94,19 +95,19 @@ def sft(config: DictConfig, say: Say) -> Assembly:
             answer_only_loss=model.answer_only_loss,
         )
 
-    return Assembly(
+    return PreparedJob(
         make, max_steps, loop, hashes_of(start, data.train_ds.file_path, data.validation_ds.file_path)
     )
 
 
-def reward_model(config: DictConfig, say: Say) -> Assembly:
+def reward_model(config: DictConfig) -> PreparedJob:
     model, loop = config.model, config.trainer.rm
     start = pretrained_folder(config)
     tokenizer = Tokenizer(start)
 
     def load(split: str) -> list:
         files = files_of_split(config, split)
-        return told(say, split, load_pairs(files, tokenizer, model.encoder_seq_length))
+        return report_dropped(split, load_pairs(files, tokenizer, model.encoder_seq_length))
 
     train, validation = load("train"), load("validation")
     validation = for_validation(limited(validation, loop, model.global_batch_size), config)
@@ -116,11 +117,11 @@ def reward_model(config: DictConfig, say: Say) -> Assembly:
 
     def make(run):
         return RewardModelTrainer(
-            engine=trainable(scalar_architecture(start), config, loop.gradient_clip_val, start),
+            engine=build_trainable_engine(scalar_architecture(start), config, loop.gradient_clip_val, start),
             tokenizer=tokenizer,
             train=train,
             validation=validation,
-            rate=Rate(model.optim, max_steps),
+            lr_schedule=LRSchedule(model.optim, max_steps),
             global_batch_size=model.global_batch_size,
             micro_batch_size=model.micro_batch_size,
             seed=model.seed,
@@ -128,34 +129,34 @@ def reward_model(config: DictConfig, say: Say) -> Assembly:
             measure_scale=scaling["enable"] and not fixed,
         )
 
-    return Assembly(make, max_steps, loop, hashes_of(start, *model.data.data_prefix.values()))
+    return PreparedJob(make, max_steps, loop, hashes_of(start, *model.data.data_prefix.values()))
 
 
-def ppo(config: DictConfig, say: Say) -> Assembly:
+def ppo(config: DictConfig) -> PreparedJob:
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
     start = pretrained_folder(config)
     rewards = None if has_remote_critic(config) else reward_model_folder(config.critic)
     tokenizer = Tokenizer(start)
-    train = prompts_of_split(config, "train", tokenizer, say)
-    validation = prompts_of_split(config, "validation", tokenizer, say)
+    train = prompts_of_split(config, "train", tokenizer)
+    validation = prompts_of_split(config, "validation", tokenizer)
     max_steps = steps_of(loop, len(train), rollout.num_rollout_samples)
     updates = max_steps * (rollout.num_rollout_samples // model.global_batch_size)
     settings = ppo_settings(config)
     validation = limited(validation, loop, settings.val_rollout_micro_batch_size)[: rollout.num_val_samples]
     validation = for_validation(validation, config)
-    warn_of_sampling(sampling_of(config), say)
+    warn_about_sampling(sampling_settings(config))
 
     def make(run):
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
-        engine = trainable(Architecture.load(start), config, clip, start, offload)
+        engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
         critic, critic_optim = _critic_service(config, rewards, run)
         return PPOTrainer(
-            policy=policy_of(engine, config, tokenizer),
+            policy=build_policy(engine, config, tokenizer),
             critic=critic,
             train_prompts=train,
             val_prompts=validation,
-            rate=Rate(model.optim, updates),
-            critic_rate=Rate(critic_optim, updates),
+            lr_schedule=LRSchedule(model.optim, updates),
+            critic_lr_schedule=LRSchedule(critic_optim, updates),
             settings=settings,
             run=run,
         )
@@ -163,7 +164,7 @@ def ppo(config: DictConfig, say: Say) -> Assembly:
     hashes = hashes_of(start, *model.data.data_prefix.values())
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
-    return Assembly(make, max_steps, loop, hashes)
+    return PreparedJob(make, max_steps, loop, hashes)
 
 
 def ppo_settings(config: DictConfig) -> PPOSettings:
@@ -187,21 +188,23 @@ def ppo_settings(config: DictConfig) -> PPOSettings:
     )
 
 
-def evaluation(config: DictConfig, say: Say) -> Assembly:
+def evaluation(config: DictConfig) -> PreparedJob:
     """PPO's config with `policy.restore_from_path`: the reference is pretrained_checkpoint, as in PPO."""
     rollout = config.model.ppo
     reference, rewards = pretrained_folder(config), reward_model_folder(config.critic)
     start = model_folder(config.policy.restore_from_path, "policy.restore_from_path")
     tokenizer = Tokenizer(reference)
-    prompts = prompts_of_split(config, "validation", tokenizer, say)[: rollout.num_val_samples]
+    prompts = prompts_of_split(config, "validation", tokenizer)[: rollout.num_val_samples]
     prompts = for_validation(prompts, config)
 
     def make(run):
-        policy = policy_of(engine_of(Architecture.load(reference), config, reference), config, tokenizer)
+        policy = build_policy(
+            build_engine(Architecture.load(reference), config, reference), config, tokenizer
+        )
         policy.engine.load(start)  # now that it has taken its copy of the reference
         return Evaluation(
             policy=policy,
-            critic=reward_model_alone(
+            critic=build_reward_model(
                 config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
             ),
             prompts=prompts,
@@ -211,7 +214,7 @@ def evaluation(config: DictConfig, say: Say) -> Assembly:
         )
 
     files = files_of_split(config, "validation")
-    return Assembly(
+    return PreparedJob(
         make, 0, config.trainer.ppo, hashes_of(start, files) | {"reward_model": model_hash(rewards)}
     )
 
@@ -221,15 +224,15 @@ def _critic_service(
 ) -> tuple[CriticService, DictConfig]:
     """PPO's critic, in this process or in another job, and the settings of its optimiser."""
     if rewards is not None:
-        return in_process_critic(config.critic, rewards), config.critic.model.optim
+        return build_in_process_critic(config.critic, rewards), config.critic.model.optim
     from aligner_lib.remote_critic.client import RemoteCritic
-    from aligner_lib.remote_critic.connection import Where
+    from aligner_lib.remote_critic.connection import Endpoint
 
     remote = config.remote_critic_rm
     apart = not config.model.ppo.combine_rm_and_critic_server
     critic = RemoteCritic(
-        critic=Where("critic", **remote.critic),
-        reward_model=Where("reward_model", **remote.reward_model) if apart else None,
+        critic=Endpoint("critic", **remote.critic),
+        reward_model=Endpoint("reward_model", **remote.reward_model) if apart else None,
         run=Path(config.exp_manager.explicit_log_dir),
         timeout_s=remote.timeout,
         pad_to=remote.pad_to_length,

@@ -39,10 +39,10 @@ def job_commands(
             )
         return _two_jobs(run, settings, wanted, profile)
     name, share = next(iter(wanted.items())) if wanted else ("main", None)
-    layout = _layout(share) if share else {}
+    parallelism = _parallelism(share) if share else {}
     if kind in ("ppo", "evaluate"):  # the critic is in the same processes
-        layout |= {f"critic.{key}": value for key, value in layout.items()}
-    return {name: command(kind, run, {**layout, **settings}, profile, _python(share))}
+        parallelism |= {f"critic.{key}": value for key, value in parallelism.items()}
+    return {name: command(kind, run, {**parallelism, **settings}, profile, _python(share))}
 
 
 def _two_jobs(run: Path, settings: Settings, wanted: Mapping[str, Resources], profile: str | None) -> dict:
@@ -54,12 +54,14 @@ def _two_jobs(run: Path, settings: Settings, wanted: Mapping[str, Resources], pr
     actor = {"remote_critic_rm.critic.run": run / "critic", **actor}
     jobs = {"critic": ("critic", run / "critic", critic), "actor": ("ppo", run, actor)}
     return {
-        name: command(kind, folder, {**_layout(wanted[name]), **settings}, profile, _python(wanted[name]))
+        name: command(
+            kind, folder, {**_parallelism(wanted[name]), **settings}, profile, _python(wanted[name])
+        )
         for name, (kind, folder, settings) in jobs.items()
     }
 
 
-def _layout(share: Resources) -> dict[str, object]:
+def _parallelism(share: Resources) -> dict[str, object]:
     return {"trainer.num_nodes": share.nodes, "trainer.devices": share.tasks}
 
 

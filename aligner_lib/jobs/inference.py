@@ -19,7 +19,7 @@ from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import RewardModelAlone
-from aligner_lib.rollouts.policy import packed
+from aligner_lib.rollouts.policy import to_rollouts
 
 END_OF_PROMPT = "Assistant:"
 
@@ -58,8 +58,8 @@ def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
 
     def score(text: str, answer: str) -> float:
         prompt, whole = (tokenizer.encode(t) for t in (as_prompt(text), f"{as_prompt(text)} {answer}"))
-        response = Response([*whole[len(prompt) :], tokenizer.eos_id], ended=True)
-        return judge.infer(packed([prompt], [response], tokenizer.pad_id)).result().rewards.item()
+        response = Response([*whole[len(prompt) :], tokenizer.eos_id], finished=True)
+        return judge.infer(to_rollouts([prompt], [response], tokenizer.pad_id)).result().rewards.item()
 
     return score
 

@@ -5,7 +5,7 @@ Data is read and checked before any model is built, so that a mistake in a path 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
@@ -17,12 +17,12 @@ from aligner_lib.errors import UserError
 from aligner_lib.models import model_hash, resolve
 from aligner_lib.models.hash import file_hash
 
-Say = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
-def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer, say: Say) -> list:
+def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> list:
     room = config.model.encoder_seq_length - response_length(config)
-    return told(say, split, load_prompts(files_of_split(config, split), tokenizer, room))
+    return report_dropped(split, load_prompts(files_of_split(config, split), tokenizer, room))
 
 
 def response_length(config: DictConfig) -> int:
@@ -40,11 +40,11 @@ def files_of(value, key: str) -> list[Path]:
     return [Path(file).expanduser() for file in files]
 
 
-def told(say: Say, split: str, loaded: tuple[list, Dropped]) -> list:
+def report_dropped(split: str, loaded: tuple[list, Dropped]) -> list:
     samples, dropped = loaded
-    say(f"{split.removesuffix('_ds')}: {len(samples)} samples")
+    logger.info(f"{split.removesuffix('_ds')}: {len(samples)} samples")
     for line in dropped.lines():
-        say(f"{split.removesuffix('_ds')}: {line}")
+        logger.info(f"{split.removesuffix('_ds')}: {line}")
     return samples
 
 

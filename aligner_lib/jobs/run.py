@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 
 from omegaconf import DictConfig
 
 from aligner_lib.config.compose import notices
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.runtime import explain_errors, join_processes, open_run, say_on_first
+from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, open_run
 from aligner_lib.run_folder.reader import RunFolder, step_of
+
+logger = logging.getLogger(__name__)
 
 
 def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
@@ -19,16 +22,16 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     """
     if not config.exp_manager.explicit_log_dir:
         raise UserError("there is no run folder: set exp_manager.explicit_log_dir=… (or --run DIR)")
+    configure_logging()
     join_processes(config)
-    from aligner_lib.jobs.build_trainers import assemble
+    from aligner_lib.jobs.build_trainers import prepare_job
     from aligner_lib.megatron import parallel
     from aligner_lib.trainers.loop import run_loop
 
     first = parallel.is_first_rank()
-    say = say_on_first()
     for notice in notices(config):
-        say(f"note: {notice}")
-    job = assemble(kind, config, say)
+        logger.info("note: %s", notice)
+    job = prepare_job(kind, config)
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     with (
@@ -39,7 +42,7 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
             latest = folder.latest_checkpoint() if settings.resume else None
             run.start(step_of(latest), tensorboard=config.exp_manager.create_tensorboard_logger)
         status = run_loop(job.make(run), settings, run)
-    say(f"{status}: {folder.path}")
+    logger.info("%s: %s", status, folder.path)
     return folder
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from omegaconf import DictConfig, OmegaConf
@@ -77,9 +78,32 @@ def _explanation(kind: str, config: DictConfig, error: Exception) -> str | None:
     return None
 
 
-def say_on_first() -> Callable[[str], None]:
-    """Prints a line to the job's log, on the first rank only."""
-    from aligner_lib.megatron import parallel
+class _FirstRank(logging.Filter):
+    """Lets the first rank's records through: every rank logs alike, and one says it."""
 
-    first = parallel.is_first_rank()
-    return lambda line: print(line, file=sys.stderr, flush=True) if first else None
+    def filter(self, record: logging.LogRecord) -> bool:
+        return os.environ.get("RANK", "0") == "0"
+
+
+class _StandardError(logging.StreamHandler):
+    """Writes to the standard error of the moment, which tests and notebooks exchange."""
+
+    def __init__(self):
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self):
+        return sys.stderr
+
+
+def configure_logging() -> None:
+    """Send what the library logs to the job's log, from the first rank alone. Calling it again changes nothing."""
+    logger = logging.getLogger("aligner_lib")
+    if any(isinstance(handler, _StandardError) for handler in logger.handlers):
+        return
+    handler = _StandardError()
+    handler.addFilter(_FirstRank())
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # PyTriton gives the root logger a handler of its own

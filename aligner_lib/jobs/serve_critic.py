@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -11,20 +12,21 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.runtime import explain_errors, join_processes, open_run, say_on_first
+from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, open_run
 from aligner_lib.remote_critic import discovery, pytriton_cleanup, serialization
 from aligner_lib.remote_critic.errors import NotReady
 from aligner_lib.remote_critic.pytriton_server import (
-    Endpoint,
+    Handler,
     PyTritonServer,
     check_numpy,
     check_port,
 )
-from aligner_lib.remote_critic.session import Ended, Presence
+from aligner_lib.remote_critic.session import ActorSession, Ended
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 from cluster.record import write_json
 
+logger = logging.getLogger(__name__)
 SERVICES = {"critic": "critic", "reward_server": "reward_model"}  # kind of job → what it announces itself as
 
 
@@ -32,6 +34,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     """Serve (`critic` or `reward_server`) until the actor is done. This process is one rank; the first one listens."""
     settings = config.trainer.ppo if kind == "critic" else config.inference
     host = discovery.listening_address(settings.address)
+    configure_logging()
     check_numpy()
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     if int(os.environ.get("RANK", 0)) == 0 and folder.status != "running":
@@ -41,10 +44,10 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     from aligner_lib.jobs.build_servers import serving
     from aligner_lib.megatron import parallel
     from aligner_lib.remote_critic.command_loop import clear_notes, serve
-    from aligner_lib.remote_critic.request_queue import Desk
+    from aligner_lib.remote_critic.request_queue import RequestQueue
     from aligner_lib.trainers.loop import stop_signals
 
-    say, job_folder = say_on_first(), folder.path / "job"
+    job_folder = folder.path / "job"
     prepared, ended = serving(kind, config), None
     with ExitStack() as stack:
         stack.enter_context(explain_errors(kind, config))
@@ -57,19 +60,23 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         run.start(step_of(latest), tensorboard=False)
         worker = _worker(prepared, latest)
         about = prepared.about | {"run": str(folder.path.absolute())}
-        presence = Presence(settings.actor_timeout)
-        desk = Desk(_shelf(kind, run, config), presence, prepared.vocab_size, about, parallel.dp_size())
-        listening = _listen(SERVICES[kind], desk, host, settings.port, folder)
+        session = ActorSession(settings.actor_timeout)
+        request_queue = RequestQueue(
+            _checkpoints(kind, run, config), session, prepared.vocab_size, about, parallel.dp_size()
+        )
+        listening = _listen(SERVICES[kind], request_queue, host, settings.port, folder)
         stack.callback(listening.stop)
-        stack.callback(desk.close, NotReady("it has ended"))
+        stack.callback(request_queue.close, NotReady("it has ended"))
         clear_notes(job_folder)
-        presence.open()
-        say(f"{kind} serves at {host}:{settings.port}, {folder.path}")
+        session.open()
+        logger.info(f"{kind} serves at {host}:{settings.port}, {folder.path}")
         with stop_signals() as signalled:
-            ended = serve(worker, desk, _watch(run, desk, listening, signalled.is_set), job_folder)
-        write_json(run.path / "status.json", desk.status() | {"doing": ended.status})
+            ended = serve(
+                worker, request_queue, _watch(run, request_queue, listening, signalled.is_set), job_folder
+            )
+        write_json(run.path / "status.json", request_queue.status() | {"doing": ended.status})
         run.finish(ended.status, ended.message)
-    say(f"{ended.status}: {ended.message}")
+    logger.info(f"{ended.status}: {ended.message}")
     if ended.status == "failed":
         raise UserError(ended.message)
     return folder
@@ -82,21 +89,21 @@ def _worker(prepared, latest: Path | None):
     return worker
 
 
-def _shelf(kind: str, run: RunWriter, config: DictConfig):
-    from aligner_lib.remote_critic.checkpoints import Shelf
+def _checkpoints(kind: str, run: RunWriter, config: DictConfig):
+    from aligner_lib.remote_critic.checkpoints import CriticCheckpoints
 
     if kind != "critic":
         return None
-    return Shelf(run, keep=max(config.exp_manager.checkpoint_callback_params.save_top_k, 1))
+    return CriticCheckpoints(run, keep=max(config.exp_manager.checkpoint_callback_params.save_top_k, 1))
 
 
-def _listen(service: str, desk, host: str, port: int, folder: RunFolder) -> PyTritonServer:
+def _listen(service: str, request_queue, host: str, port: int, folder: RunFolder) -> PyTritonServer:
     """Open the server, and say where it is."""
-    answers = {"infer": desk.answer_infer, "status": desk.answer_status}
-    if desk.shelf is not None:
-        answers |= {"train": desk.answer_train}
-    answers |= {"checkpoint": desk.answer_checkpoint}
-    endpoints = [Endpoint(name, serialization.SIGNATURES[name], answer) for name, answer in answers.items()]
+    answers = {"infer": request_queue.answer_infer, "status": request_queue.answer_status}
+    if request_queue.checkpoints is not None:
+        answers |= {"train": request_queue.answer_train}
+    answers |= {"checkpoint": request_queue.answer_checkpoint}
+    endpoints = [Handler(name, serialization.SIGNATURES[name], answer) for name, answer in answers.items()]
     token = discovery.new_token(folder.path)
     listening = PyTritonServer(host, port, token, folder.path, endpoints)
     try:
@@ -108,7 +115,9 @@ def _listen(service: str, desk, host: str, port: int, folder: RunFolder) -> PyTr
     return listening
 
 
-def _watch(run: RunWriter, desk, listening, signalled: Callable[[], bool]) -> Callable[[], Ended | None]:
+def _watch(
+    run: RunWriter, request_queue, listening, signalled: Callable[[], bool]
+) -> Callable[[], Ended | None]:
     """What is looked at between two orders; the status goes to the run folder, for those who watch."""
     written = 0.0
 
@@ -116,13 +125,13 @@ def _watch(run: RunWriter, desk, listening, signalled: Callable[[], bool]) -> Ca
         nonlocal written
         if time.monotonic() - written > 1.0:
             written = time.monotonic()
-            write_json(run.path / "status.json", desk.status())
+            write_json(run.path / "status.json", request_queue.status())
         if problem := listening.problem():
             return Ended(
                 "failed", f"{problem}: start the same command again, and the actor goes on", save=False
             )
         if run.stop_requested or signalled():
-            return Ended("stopped", f"stopped after {desk.updates} train steps, as asked", save=True)
-        return desk.presence.verdict()
+            return Ended("stopped", f"stopped after {request_queue.updates} train steps, as asked", save=True)
+        return request_queue.session.should_exit()
 
     return is_over

@@ -76,24 +76,24 @@ class FusedSelfAttention(SelfAttention):
         packed_seq_params=None,
         **_,
     ):
-        """hidden_states: [S, B, H] → ([S, B, H], bias); with a Packing [T, 1, H] → ([T, 1, H], bias).
+        """hidden_states: [S, B, H] → ([S, B, H], bias); with a Unpadding [T, 1, H] → ([T, 1, H], bias).
 
         Causal; attention_mask is not read: right padding needs none.
         """
-        packing = packed_seq_params
+        unpadding = packed_seq_params
         query, key, value = self.get_query_key_value_tensors(hidden_states)[:3]  # [S, B, N or G, D]
         if rotary_pos_emb is not None:
             angles = rotary_pos_emb[0] if isinstance(rotary_pos_emb, tuple) else rotary_pos_emb
             angles = angles[..., : query.shape[-1] // 2]  # [columns, 1, 1, D/2]; the other half is the same
-            if packing is not None:
-                angles = angles.index_select(0, packing.columns)
+            if unpadding is not None:
+                angles = angles.index_select(0, unpadding.columns)
             else:
                 start = inference_context.sequence_len_offset if inference_context else 0
                 angles = angles[start : start + query.shape[0]]
             cos, sin = angles.cos().to(query.dtype), angles.sin().to(query.dtype)
             query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-        if packing is not None:
-            query, key, value = (packing.unpack(x[:, 0]).transpose(0, 1) for x in (query, key, value))
+        if unpadding is not None:
+            query, key, value = (unpadding.restore(x[:, 0]).transpose(0, 1) for x in (query, key, value))
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))  # [B, N or G, S, D]
         if inference_context is None:
             context = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
@@ -103,6 +103,6 @@ class FusedSelfAttention(SelfAttention):
                 query, keys, values, attn_mask=inference_context.current_mask, enable_gqa=True
             )
         context = context.permute(2, 0, 1, 3).flatten(2)  # [S, B, N * D]
-        if packing is not None:
-            context = packing.pack(context.transpose(0, 1))[:, None]
+        if unpadding is not None:
+            context = unpadding.remove(context.transpose(0, 1))[:, None]
         return self.linear_proj(context)

@@ -69,7 +69,7 @@ class Engine:
         self.module: Transformer = build_model(architecture, numerics, trains=optim is not None)
         self.optimizer = None
         self.steps = 0  # optimiser steps taken
-        self.offloads_adam = False  # whether `rest` puts Adam's moments on the CPU
+        self.offloads_adam = False  # whether `offload_optimizer` puts Adam's moments on the CPU
         self._wrapped = self.module
         if optim is not None:
             with cpu.as_cuda():
@@ -86,7 +86,7 @@ class Engine:
         Returns loss, grad_norm and the loss's metrics, each a mean over the global batch. Raises NonFiniteError.
         """
         assert self.optimizer is not None, "this engine was built to compute only"
-        self._wake()
+        self._reload_optimizer()
         with cpu.as_cuda():
             self.module.train()
             self._wrapped.zero_grad_buffer()
@@ -112,7 +112,7 @@ class Engine:
 
     def map(self, micro_batches: Sequence[TokenBatch], function: TokenFunction) -> list[Tensor]:
         """function's result for each of this rank's micro batches, without gradients, on every pipeline stage."""
-        self.rest()
+        self.offload_optimizer()
         with cpu.as_cuda(), torch.no_grad():
             self.module.eval()
             results = self._schedule(
@@ -181,12 +181,12 @@ class Engine:
             collect_non_loss_data=collect_non_loss_data,
         )
 
-    def rest(self) -> None:
+    def offload_optimizer(self) -> None:
         """Make room for inference: with `offloads_adam` the moments wait on the CPU for the next training step."""
         if self.offloads_adam:
             adam.to_cpu(self.optimizer.optimizer)
 
-    def _wake(self) -> None:
+    def _reload_optimizer(self) -> None:
         if self.offloads_adam:
             adam.to_device(self.optimizer.optimizer)
 
@@ -194,7 +194,7 @@ class Engine:
 
     def load(self, folder: Path, with_optimizer: bool = False) -> None:
         """Take weights (and optimizer state) from a checkpoint folder."""
-        self._wake()
+        self._reload_optimizer()
         checkpoint.load_weights(self.module, Path(folder) / "weights")
         if self.optimizer is not None:
             self.optimizer.reload_model_params()
@@ -204,16 +204,16 @@ class Engine:
                 self.steps = json.loads((Path(folder) / "optimizer" / "steps.json").read_text())
                 _set_adam_steps(self.optimizer.optimizer, self.steps)
 
-    def forget_optimizer(self) -> None:
+    def reset_optimizer(self) -> None:
         """As before the first step: moments of zero."""
-        self._wake()
+        self._reload_optimizer()
         self.steps = 0
         adam.forget(self.optimizer.optimizer)
         _set_adam_steps(self.optimizer.optimizer, 0)
 
     def save(self, folder: Path, with_optimizer: bool = True) -> None:
         """Write this process's share of weights and optimizer state into a folder that all processes write."""
-        self._wake()
+        self._reload_optimizer()
         writer = StoreWriter(Path(folder) / "weights", parallel.rank())
         checkpoint.save_weights(self.module, writer)
         writer.flush()
@@ -238,7 +238,7 @@ class FrozenWeights:
         self.by_value = cpu.HAS_CUDA
 
     @contextmanager
-    def in_place(self):
+    def swap_in(self):
         """Within this context the module computes with these weights. Don't train in it."""
         self._exchange()
         try:

@@ -47,7 +47,7 @@ class Response:
     """One generated response."""
 
     tokens: list[int] = field(default_factory=list)  # the stop token included, where there is one
-    ended: bool = False  # by the stop token or an end string, rather than by max_length
+    finished: bool = False  # by the stop token or an end string, rather than by max_length
 
 
 def generate(
@@ -100,7 +100,9 @@ def _generate_batch(model, prompts, seeds, sampling, stop_id, decode, rows, resp
         for row, token in zip(alive, drawn.tolist()):
             if not _is_over(responses[row], sampling):
                 responses[row].tokens.append(token)
-                responses[row].ended = token == stop_id or _ends_with(responses[row].tokens, sampling, decode)
+                responses[row].finished = token == stop_id or _ends_with(
+                    responses[row].tokens, sampling, decode
+                )
         running = [i for i, row in enumerate(alive) if not _is_over(responses[row], sampling)]
         if not running:
             return
@@ -150,7 +152,7 @@ def _uniforms(seed: int, count: int) -> Tensor:
 
 
 def _is_over(response: Response, sampling: Sampling) -> bool:
-    return response.ended or len(response.tokens) >= sampling.max_length
+    return response.finished or len(response.tokens) >= sampling.max_length
 
 
 def _ends_with(tokens: list[int], sampling: Sampling, decode) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import cpu, parallel
 from aligner_lib.megatron.attention import FusedSelfAttention
-from aligner_lib.megatron.packing import Packing
+from aligner_lib.megatron.unpadding import Unpadding
 
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
@@ -75,15 +75,15 @@ class Transformer(GPTModel):
         """
         if cache is not None:
             cache.current_mask = cache.mask(tokens.shape[1])
-        packing = Packing(lengths, tokens.shape[1]) if lengths is not None else None
-        if packing is not None:
-            tokens = packing.pack(tokens)[None]
+        unpadding = Unpadding(lengths, tokens.shape[1]) if lengths is not None else None
+        if unpadding is not None:
+            tokens = unpadding.remove(tokens)[None]
         hidden = super().forward(
-            tokens, None, attention_mask=None, inference_context=cache, packed_seq_params=packing
+            tokens, None, attention_mask=None, inference_context=cache, packed_seq_params=unpadding
         )
-        if packing is None or not self.post_process:
+        if unpadding is None or not self.post_process:
             return hidden
-        return packing.unpack(hidden[:, 0]).transpose(0, 1)
+        return unpadding.restore(hidden[:, 0]).transpose(0, 1)
 
     def _postprocess(self, hidden_states, *_, **__):
         return hidden_states

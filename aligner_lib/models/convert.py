@@ -53,16 +53,16 @@ def import_hf(source: Path, out: Path, progress: Progress | None = None, origin:
 
 def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -> Path:
     """Let `write` fill a folder aside, add source.json (origin and hash), and rename it to `out` when complete."""
-    aside = out.with_name(out.name + ".partial")
-    shutil.rmtree(aside, ignore_errors=True)
+    tmp_dir = out.with_name(out.name + ".partial")
+    shutil.rmtree(tmp_dir, ignore_errors=True)
     try:
         with told_when_full(out, "--out; ALIGNER_CACHE for models that have a name"):
-            aside.mkdir(parents=True)
-            write(aside)
-            write_json(aside / "source.json", {**origin, "hash": model_hash(aside)})
-            os.rename(aside, out)
+            tmp_dir.mkdir(parents=True)
+            write(tmp_dir)
+            write_json(tmp_dir / "source.json", {**origin, "hash": model_hash(tmp_dir)})
+            os.rename(tmp_dir, out)
     except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(tmp_dir, ignore_errors=True)
         raise
     return out
 

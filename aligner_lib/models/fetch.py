@@ -15,7 +15,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.models.disk import told_when_full
 from aligner_lib.models.download import PublishedModel
 from aligner_lib.models.hash import model_hash
-from aligner_lib.models.progress import speaker
+from aligner_lib.models.progress import echo_to
 from aligner_lib.models.smoke import SmokeModel
 from aligner_lib.models.tensor_store import StoreReader
 
@@ -58,16 +58,16 @@ def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
     if name not in MODELS:
         raise ValueError(f"there is no model named {name!r}; there are {', '.join(map(repr, MODELS))}")
     recipe = MODELS[name]
-    say = speaker(progress)
+    echo = echo_to(progress)
     folder = (Path(cache).expanduser() if cache else cache_root()) / "models" / name
     if _is_usable(folder, recipe):
         return folder
     with told_when_full(folder, "ALIGNER_CACHE"):
         _make_parents(folder)
-        with _lock(folder.with_name(f".{name}.lock"), say):
+        with _lock(folder.with_name(f".{name}.lock"), echo):
             if not _is_usable(folder, recipe):  # another process may have made it while this one waited
                 if folder.exists():
-                    say(f"{name}: {folder} is damaged or of another version, and is made anew")
+                    echo(f"{name}: {folder} is damaged or of another version, and is made anew")
                     shutil.rmtree(folder)
                 recipe.make(name, folder, progress)
     return folder
@@ -103,12 +103,12 @@ def _is_usable(folder: Path, recipe: Recipe) -> bool:
 
 
 @contextmanager
-def _lock(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+def _lock(path: Path, echo: Callable[[str], None]) -> Iterator[None]:
     """Held by one process at a time; the system lets go of it when its holder dies."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"{path.parent}: waiting for another process that fetches the same model")
+            echo(f"{path.parent}: waiting for another process that fetches the same model")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

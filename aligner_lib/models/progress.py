@@ -10,7 +10,7 @@ from pathlib import Path
 POLL_SECONDS = 0.1
 
 
-def speaker(progress: bool) -> Callable[[str], None]:
+def echo_to(progress: bool) -> Callable[[str], None]:
     """Where the lines go that say what is done: to the standard output, at once, or nowhere."""
     return (lambda line: print(line, flush=True)) if progress else (lambda line: None)
 

@@ -15,7 +15,7 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.convert import write_model_folder
 from aligner_lib.models.hf_folder import write_json
 from aligner_lib.models.names import Weight, weights
-from aligner_lib.models.progress import speaker
+from aligner_lib.models.progress import echo_to
 from aligner_lib.models.stream import StreamedTensor, write_store
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -49,7 +49,7 @@ class SmokeModel:
 
     def make(self, name: str, out: Path, progress: bool) -> None:
         number = f"{self.architecture.num_parameters:,}"
-        speaker(progress)(f"{name}: made in place ({number} random weights, seed {self.seed})")
+        echo_to(progress)(f"{name}: made in place ({number} random weights, seed {self.seed})")
         write_model_folder(out, self._write, {"name": name, "origin": self._origin()})
 
     def _write(self, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
     trainers.ppo ── CriticService ── client ── servers ── link ── pytriton_client
                                                                         ║  gRPC
-    critic.InProcessCritic ── worker ── server ── desk ─────────── pytriton_server
+    critic.InProcessCritic ── worker ── server ── request_queue ─────────── pytriton_server
 
     wire       records as named arrays, and what may not cross
     address    where a server answers, and the token that opens it

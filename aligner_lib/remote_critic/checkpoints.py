@@ -11,7 +11,7 @@ from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import check_checkpoint
 
 
-class Shelf:
+class CriticCheckpoints:
     """Checkpoints are named by the train steps in them, as the actor counts them, too."""
 
     def __init__(self, run: RunWriter, keep: int):
@@ -39,14 +39,14 @@ class Shelf:
         newest = self.run.folder.latest_checkpoint()
         return json.loads((newest / "critic.json").read_text())["actor_run"] if newest else None
 
-    def aside(self, number: int) -> Path:
-        return self.run.checkpoint_aside(number)
+    def tmp_dir(self, number: int) -> Path:
+        return self.run.checkpoint_tmp_dir(number)
 
-    def accept(self, aside: Path, number: int, previous: int, actor_run: str | None) -> None:
+    def accept(self, tmp_dir: Path, number: int, previous: int, actor_run: str | None) -> None:
         """Give a complete checkpoint its name. One that the actor may still come back to stays: `previous` is its last."""
-        (aside / "critic.json").write_text(json.dumps({"updates": number, "actor_run": actor_run}))
+        (tmp_dir / "critic.json").write_text(json.dumps({"updates": number, "actor_run": actor_run}))
         needed = sum(there >= previous for there in {*self.numbers(), number})
-        self.run.accept_checkpoint(aside, number, max(self.keep, needed), check=check_checkpoint)
+        self.run.accept_checkpoint(tmp_dir, number, max(self.keep, needed), check=check_checkpoint)
 
     def forget_after(self, number: int) -> None:
         """Set aside what was saved after so many steps, and cut off what was logged: the actor takes these steps anew."""

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from aligner_lib.datasets.batches import in_order
+from aligner_lib.datasets.batches import concat_restore_order
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import replay_log, serialization
-from aligner_lib.remote_critic.connection import Lost, Where
-from aligner_lib.remote_critic.connections import Servers, on_first_rank, what_became_of
+from aligner_lib.remote_critic.connection import Endpoint, Lost
+from aligner_lib.remote_critic.connections import CriticConnections, on_first_rank, what_became_of
 from aligner_lib.remote_critic.errors import NoCheckpoint, NotReady
-from aligner_lib.remote_critic.serial_executor import Line
+from aligner_lib.remote_critic.serial_executor import SerialExecutor
 from aligner_lib.rollouts.records import Experience, Rollouts, Scores
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
@@ -54,8 +54,8 @@ class RemoteCritic:
 
     def __init__(
         self,
-        critic: Where,
-        reward_model: Where | None,
+        critic: Endpoint,
+        reward_model: Endpoint | None,
         run: Path,
         timeout_s: float,
         pad_to: int | None,
@@ -63,14 +63,14 @@ class RemoteCritic:
     ):
         """run: the actor's run folder. timeout_s: how long to wait for a server. pad_to: pad_to_length. writer: the run's,
         on the first rank: it knows of a wish to stop."""
-        self.servers = Servers(critic, reward_model, str(Path(run).absolute()), timeout_s)
+        self.servers = CriticConnections(critic, reward_model, str(Path(run).absolute()), timeout_s)
         self.pad_to, self.writer = pad_to, writer
         self.updates = 0  # train steps that were asked for
         self.saved = 0  # … of which the critic's last checkpoint holds so many
         self.kept: list[replay_log.Step] = []  # … and these it does not (on the first rank)
         self._owes_checkpoint = False  # the actor has saved without it
         self._begun = False
-        self._line = Line()
+        self._executor = SerialExecutor()
         self.about = self._reach_at_first(lambda _: None)
 
     # -- CriticService --------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class RemoteCritic:
         asked = None
         if parallel.is_first_rank():
             self.kept.append(replay_log.Step(self.updates, whole, lr))
-            asked = self._line.put(lambda step=self.kept[-1]: self._train(step))
+            asked = self._executor.put(lambda step=self.kept[-1]: self._train(step))
         return Later(lambda: on_first_rank(lambda: _or_nothing(asked)))
 
     def save(self, folder: Path) -> None:
@@ -179,7 +179,7 @@ class RemoteCritic:
     def _save(self) -> str | None:
         """Why the critic has not saved, if it has not."""
         try:
-            self._line.put(self._ask_to_save).result()
+            self._executor.put(self._ask_to_save).result()
         except (Lost, NotReady) as error:
             self._owes_checkpoint = True
             return what_became_of(self.servers.critic.where, error)
@@ -230,7 +230,7 @@ def _joined(parts: list[Experience]) -> Experience:
     ends = [0]
     for part in parts:
         ends.append(ends[-1] + part.size)
-    return in_order(parts, [list(range(start, end)) for start, end in itertools.pairwise(ends)])
+    return concat_restore_order(parts, [list(range(start, end)) for start, end in itertools.pairwise(ends)])
 
 
 def _or_nothing(asked: Future | None) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The critic's service: the main threads of all ranks obey one order after the other.
 
-The first rank takes them from its desk. What goes wrong in an order, on whichever rank, reaches the actor as a sentence.
+The first rank takes them from its request_queue. What goes wrong in an command, on whichever rank, reaches the actor as a sentence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic.errors import NotReady, Refusal, in_a_sentence
-from aligner_lib.remote_critic.request_queue import Desk
+from aligner_lib.remote_critic.request_queue import RequestQueue
 from aligner_lib.remote_critic.session import Ended
 from aligner_lib.remote_critic.worker import End, Wait, Worker
 from cluster.record import read_json, write_json
@@ -20,40 +20,40 @@ NOTES = "failed_rank_*.json"  # in the run folder's job/: why another rank than 
 
 
 def serve(
-    worker: Worker, desk: Desk | None, is_over: Callable[[], Ended | None] | None, job: Path
+    worker: Worker, request_queue: RequestQueue | None, is_over: Callable[[], Ended | None] | None, job: Path
 ) -> Ended | None:
-    """Obey orders until it is over. desk, is_over: on the first rank; the others get None back. job: for the ranks' notes.
+    """Obey orders until it is over. request_queue, is_over: on the first rank; the others get None back. job: for the ranks' notes.
 
     An exception in an order goes to the actor in a sentence, and ends the service: half a step may have been taken. Of
     another rank's exception the first one hears through its note; of its death by what they did together, which fails.
     """
     while True:
-        order, asked, ended = Wait(), None, None
-        if desk is not None:
+        command, request, ended = Wait(), None, None
+        if request_queue is not None:
             ended = is_over()
-            order, asked = desk.farewell(ended) if ended else desk.next()
+            command, request = request_queue.farewell(ended) if ended else request_queue.next()
         started = time.perf_counter()
         try:
-            order = parallel.from_first_rank(order)
-            if isinstance(order, End):
+            command = parallel.from_first_rank(command)
+            if isinstance(command, End):
                 break
-            result = order.obey(worker)
-            if asked is not None:
-                desk.done(order, asked, result, time.perf_counter() - started)
+            result = command.execute(worker)
+            if request is not None:
+                request_queue.done(command, request, result, time.perf_counter() - started)
         except Exception as error:
-            kind = asked.kind if asked else type(order).__name__.lower()
-            if desk is None:
+            kind = request.kind if request else type(command).__name__.lower()
+            if request_queue is None:
                 _note_failure(job, kind, error)
                 raise
             refusal = _failure(job, kind, error)
-            if asked is not None:
-                asked.answer.set_exception(refusal)
-            desk.close(refusal)
+            if request is not None:
+                request.answer.set_exception(refusal)
+            request_queue.close(refusal)
             if parallel.is_of_a_lost_rank(error):
                 raise refusal from error
             raise
-    if desk is not None:
-        desk.close(NotReady(f"it is over ({ended.status}): {ended.message}"))
+    if request_queue is not None:
+        request_queue.close(NotReady(f"it is over ({ended.status}): {ended.message}"))
     return ended
 
 

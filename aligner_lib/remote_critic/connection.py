@@ -17,7 +17,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import discovery, serialization
 from aligner_lib.remote_critic.errors import Refusal, from_words
 from aligner_lib.remote_critic.hang_detection import overdue
-from aligner_lib.remote_critic.pytriton_client import Connection, Unreachable, probe
+from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, Unreachable, probe
 from aligner_lib.run_folder.reader import RunFolder
 
 POLL_S = 1.0
@@ -32,7 +32,7 @@ class Lost(ConnectionError):
 
 
 @dataclass(frozen=True)
-class Where:
+class Endpoint:
     """Where a server is to be found, as the settings say: by run folder, or by ip and port."""
 
     service: str  # critic or reward_model
@@ -45,14 +45,14 @@ class Where:
         return f"the {name} of {self.run}" if self.run else f"the {name} at {self.ip}:{self.port}"
 
 
-class Link:
+class CriticConnection:
     """Connected by `connect`; once `lost`, connect again."""
 
-    def __init__(self, where: Where, actor: str):
+    def __init__(self, where: Endpoint, actor: str):
         """actor: how this start of this run is told from others."""
         self.where, self.actor = where, actor
         self.lost: str | None = "is not connected yet"
-        self._connection: Connection | None = None
+        self._connection: PyTritonConnection | None = None
         self._longest = 0.0
 
     # -- coming and going -----------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class Link:
             raise Unreachable(
                 "listens, and has not said its token: it is just starting, or it is another program"
             )
-        connection = Connection(found.host, found.port, found.token)
+        connection = PyTritonConnection(found.host, found.port, found.token)
         status = _within(STATUS_S + 2, lambda: self._status(connection))
         if reason := overdue(status):
             raise Unreachable(reason)
@@ -117,7 +117,7 @@ class Link:
         return type(error)(f"{self.where}: {error}")
 
     def _call(
-        self, connection: Connection, endpoint: str, arrays: serialization.Arrays, parameters: dict
+        self, connection: PyTritonConnection, endpoint: str, arrays: serialization.Arrays, parameters: dict
     ) -> serialization.Arrays:
         if self.lost is not None:
             raise Unreachable(self.lost)
@@ -128,13 +128,13 @@ class Link:
 
     # -- the watch ------------------------------------------------------------------------------------------------
 
-    def _status(self, connection: Connection) -> dict:
+    def _status(self, connection: PyTritonConnection) -> dict:
         request = serialization.text({}, "request")
         return serialization.value_of(
             connection.call("status", request, {"actor": self.actor}, timeout_s=STATUS_S)
         )
 
-    def _watch(self, connection: Connection, server: str) -> None:
+    def _watch(self, connection: PyTritonConnection, server: str) -> None:
         heard = time.monotonic()
         while self.lost is None and self._connection is connection:
             time.sleep(POLL_S)

@@ -1,44 +1,46 @@
 """The servers that an actor works with, and how it waits for one that is away.
 
-Every rank makes `Servers` and calls it alike: the first rank decides, and the others are told. The first ranks of the
+Every rank makes `CriticConnections` and calls it alike: the first rank decides, and the others are told. The first ranks of the
 other model replicas have connections of their own, to ask for scores.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-import sys
 import time
 from collections.abc import Callable
 
 from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import serialization
-from aligner_lib.remote_critic.connection import Link, Lost, Where
+from aligner_lib.remote_critic.connection import CriticConnection, Endpoint, Lost
 from aligner_lib.remote_critic.errors import NotReady, Refusal
 from aligner_lib.remote_critic.pytriton_client import Unreachable
 
+logger = logging.getLogger(__name__)
+
 SLICE_S = 1.0  # for one try of the first rank, before the other ranks are told that it still waits
 RETRY_S = 0.5
-SAY_S = 15.0  # between two lines that say so
+LOG_EVERY_S = 15.0  # between two lines that say so
 
 
-class Servers:
+class CriticConnections:
     """The critic's server and, where it is another one, the reward model's; none is connected yet."""
 
-    def __init__(self, critic: Where, reward_model: Where | None, run: str, timeout_s: float):
+    def __init__(self, critic: Endpoint, reward_model: Endpoint | None, run: str, timeout_s: float):
         """run: the actor's run folder. timeout_s: how long to wait for a server."""
         self.run, self.timeout_s = run, timeout_s
         actor = parallel.from_first_rank(f"{run}#{time.time_ns():x}")
-        self.critic = Link(critic, actor)
-        self.links = [self.critic] + ([Link(reward_model, actor)] if reward_model else [])
+        self.critic = CriticConnection(critic, actor)
+        self.links = [self.critic] + ([CriticConnection(reward_model, actor)] if reward_model else [])
 
     def reach(self, work: Callable[[dict], object], stop: Callable[[], bool]) -> dict | None:
         """Connect, and do `work`, given the critic's status, on the first rank; again, until it is done.
 
         Returns the status; None when `stop` says so first (on the first rank). Raises UserError after `timeout_s`.
         """
-        self._furthest, self._waits_since, said = 0, time.monotonic(), -math.inf
+        self._furthest, self._waits_since, logged_at = 0, time.monotonic(), -math.inf
         while True:
             status, reason, stopped, waited = on_first_rank(
                 lambda: (*self._attempt(work), stop(), time.monotonic() - self._waits_since)
@@ -54,9 +56,9 @@ class Servers:
                     f"`aligner serve-critic` (or serve-rm) runs there, that ip and port are the ones that it names, and "
                     "that no firewall is between; then start the same command again"
                 )
-            if parallel.is_first_rank() and time.monotonic() - said >= SAY_S:
-                said = time.monotonic()
-                _say(f"waiting, {waited:.0f} s of at most {self.timeout_s:.0f} s: {reason}")
+            if parallel.is_first_rank() and time.monotonic() - logged_at >= LOG_EVERY_S:
+                logged_at = time.monotonic()
+                logger.info(f"waiting, {waited:.0f} s of at most {self.timeout_s:.0f} s: {reason}")
 
     def came_further(self, step: int) -> None:
         """For `work` to say that the critic has taken this train step: the bound begins anew, once for each step."""
@@ -68,7 +70,7 @@ class Servers:
         """Whether `work` has gone on for so long that the other ranks need a word: it raises NotReady, to be done again."""
         return time.monotonic() > self._slice_ends
 
-    def checkpoint(self, kind: str, link: Link | None = None, **details) -> dict:
+    def checkpoint(self, kind: str, link: CriticConnection | None = None, **details) -> dict:
         """Ask a server, by default the critic's, to begin, save or load; its status. On the first rank."""
         link = link or self.critic
         request = {"kind": kind, "actor": link.actor, "actor_run": self.run} | details
@@ -93,7 +95,7 @@ class Servers:
                     return {}, what_became_of(at, error)
                 time.sleep(RETRY_S)
 
-    def _check_gives(self, link: Link, status: dict) -> None:
+    def _check_gives(self, link: CriticConnection, status: dict) -> None:
         """Raises UserError for another kind of server than the settings say."""
         alone = {"values"} if link is self.critic else {"rewards"}
         needed = alone if len(self.links) > 1 else {"values", "rewards"}
@@ -132,10 +134,6 @@ def on_first_rank(work: Callable[[], object]):
     return result
 
 
-def what_became_of(where: Where, error: Exception) -> str:
+def what_became_of(where: Endpoint, error: Exception) -> str:
     """What has become of a server that is gone, or what one that is there says of itself."""
     return str(error) if isinstance(error, Refusal) else f"{where} {error}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ class Unreachable(ConnectionError):
     """The server did not answer. The text completes "the critic at host:port …"."""
 
 
-class Connection:
+class PyTritonConnection:
     """One server, as long as it answers; after that, make a new one."""
 
     def __init__(self, host: str, port: int, token: str):

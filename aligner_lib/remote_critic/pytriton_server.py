@@ -41,7 +41,7 @@ Answer = Callable[[list[tuple[dict, Arrays]]], list[Arrays]]  # requests (parame
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class Handler:
     name: str
     signature: Signature
     answer: Answer
@@ -50,7 +50,7 @@ class Endpoint:
 class PyTritonServer:
     """tritonserver and a Python stub for each endpoint, as child processes of this one."""
 
-    def __init__(self, host: str, port: int, token: str, folder: Path, endpoints: list[Endpoint]):
+    def __init__(self, host: str, port: int, token: str, folder: Path, endpoints: list[Handler]):
         """folder: the run folder, for its workspace and log; what a killed predecessor left there is cleared."""
         self.host, self.port = host, port
         self._folder = Path(folder)
@@ -129,7 +129,7 @@ class PyTritonServer:
     def _note_down(self) -> None:
         pytriton_cleanup.note_down(self._folder, self._children, self._environments)
 
-    def _bind(self, endpoint: Endpoint) -> None:
+    def _bind(self, endpoint: Handler) -> None:
         from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
         def tensors(arrays: dict) -> list[Tensor]:

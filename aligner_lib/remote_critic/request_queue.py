@@ -1,6 +1,6 @@
-"""The first rank's desk: requests from the wire become orders, one after the other.
+"""The first rank's request_queue: requests from the wire become orders, one after the other.
 
-PyTriton calls `Desk.answer_…` in threads of its own; they put what is asked on the desk and wait. The main thread takes
+PyTriton calls `RequestQueue.answer_…` in threads of its own; they put what is asked on the request_queue and wait. The main thread takes
 it from there (`server.serve`), has all ranks obey, and answers.
 """
 
@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 
 from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import serialization
-from aligner_lib.remote_critic.checkpoints import Shelf
+from aligner_lib.remote_critic.checkpoints import CriticCheckpoints
 from aligner_lib.remote_critic.errors import NotReady, Refusal, in_a_sentence, in_words
 from aligner_lib.remote_critic.hang_detection import longest_with
-from aligner_lib.remote_critic.session import Ended, Presence
-from aligner_lib.remote_critic.worker import End, Infer, Load, Order, Save, Train, Wait
+from aligner_lib.remote_critic.session import ActorSession, Ended
+from aligner_lib.remote_critic.worker import Command, End, Infer, Load, Save, Train, Wait
 
 TICK_S = 0.5  # for which a request is waited for, between looks at what may end the service
 
 
 @dataclass
-class Asked:
+class Request:
     """A request that waits for its answer."""
 
     kind: str  # infer, train, save, load, begin
@@ -34,23 +34,33 @@ class Asked:
     answer: Future = field(default_factory=Future)
 
 
-class Desk:
-    """What is asked, in order, and what the actor may know."""
+class RequestQueue:
+    """What is asked, in command, and what the actor may know."""
 
     def __init__(
-        self, shelf: Shelf | None, presence: Presence, vocab_size: int, about: dict, replicas: int = 1
+        self,
+        checkpoints: CriticCheckpoints | None,
+        session: ActorSession,
+        vocab_size: int,
+        about: dict,
+        replicas: int = 1,
     ):
-        """shelf: where checkpoints lie; None for a reward model, which never changes. about: added to the status.
+        """checkpoints: where checkpoints lie; None for a reward model, which never changes. about: added to the status.
         replicas: data-parallel ranks that share a batch."""
-        self.shelf, self.presence, self.vocab_size, self.replicas = shelf, presence, vocab_size, replicas
-        self.updates = shelf.latest() if shelf else 0
+        self.checkpoints, self.session, self.vocab_size, self.replicas = (
+            checkpoints,
+            session,
+            vocab_size,
+            replicas,
+        )
+        self.updates = checkpoints.latest() if checkpoints else 0
         self.results: dict[int, dict] = {}  # of train steps, for those who ask again
         self.about = about | {"server": uuid.uuid4().hex}
         self.doing, self.since = "starting", time.time()
         self.longest: dict[str, float] = {}  # seconds, by kind of order
-        self._turn = time.monotonic()  # when the main thread last took an order, or looked for one
+        self._turn = time.monotonic()  # when the main thread last took an command, or looked for one
         self.counts = {"infer": 0, "samples": 0, "train": 0, "merged": 0, "busy_s": 0.0}
-        self._asked: queue.Queue[Asked] = queue.Queue()
+        self._requests: queue.Queue[Request] = queue.Queue()
         self._closed: Refusal | None = None
 
     # -- in PyTriton's threads ------------------------------------------------------------------------------------
@@ -92,20 +102,20 @@ class Desk:
 
     def answer_status(self, requests: list[tuple[dict, serialization.Arrays]]) -> list[serialization.Arrays]:
         for parameters, _ in requests:
-            self.presence.heard(parameters.get("actor"))
+            self.session.heard(parameters.get("actor"))
         return [serialization.text(self.status()) for _ in requests]
 
     def status(self) -> dict:
         return self.about | {
             "updates": self.updates,
-            "checkpoints": self.shelf.numbers() if self.shelf else [],
+            "checkpoints": self.checkpoints.numbers() if self.checkpoints else [],
             "doing": self.doing,
             "since": self.since,
             "doing_s": round(time.monotonic() - self._turn, 1),
             "longest_s": dict(self.longest),
             "counts": dict(self.counts),
-            "actor": self.presence.actor,
-            "actor_heard_s": round(self.presence.silence_s, 1),
+            "actor": self.session.actor,
+            "actor_heard_s": round(self.session.silence_s, 1),
         }
 
     def _train(self, parameters: dict, arrays: serialization.Arrays) -> dict:
@@ -122,7 +132,9 @@ class Desk:
     def _checkpoint(self, parameters: dict, arrays: serialization.Arrays) -> dict:
         request = serialization.value_of(arrays, "request")
         if request["kind"] in ("begin", "load"):
-            self.presence.welcome(request["actor"], request["actor_run"], self.shelf and self.shelf.owner())
+            self.session.welcome(
+                request["actor"], request["actor_run"], self.checkpoints and self.checkpoints.owner()
+            )
         else:
             self._check_actor(parameters)
         return self._ask(request.pop("kind"), **request)
@@ -136,13 +148,13 @@ class Desk:
             return serialization.text({"problem": _words_of(error)})
 
     def _check_actor(self, parameters: dict) -> None:
-        self.presence.heard(parameters.get("actor"))
-        if parameters.get("actor") != self.presence.actor:
+        self.session.heard(parameters.get("actor"))
+        if parameters.get("actor") != self.session.actor:
             raise NotReady("it has not been told of this actor since it was started")
 
     def _check_updates(self, parameters: dict) -> None:
         """The scores must be of the weights that the actor counts on (a reward model has only one set)."""
-        if self.shelf is not None and int(parameters.get("updates", self.updates)) != self.updates:
+        if self.checkpoints is not None and int(parameters.get("updates", self.updates)) != self.updates:
             raise NotReady(
                 f"it has taken {self.updates} train steps, and {parameters['updates']} were expected"
             )
@@ -150,84 +162,90 @@ class Desk:
     def _ask(self, kind: str, **details) -> dict:
         if self._closed is not None:
             raise self._closed
-        asked = Asked(kind, details)
-        self._asked.put(asked)
-        return asked.answer.result()
+        request = Request(kind, details)
+        self._requests.put(request)
+        return request.answer.result()
 
     # -- in the main thread ---------------------------------------------------------------------------------------
 
-    def next(self) -> tuple[Order, Asked | None]:
+    def next(self) -> tuple[Command, Request | None]:
         """The next thing to do; Wait when nothing is asked. What needs no rank is answered here."""
         while True:
             self._now("idle")
             try:
-                asked = self._asked.get(timeout=TICK_S)
+                request = self._requests.get(timeout=TICK_S)
             except queue.Empty:
                 return Wait(), None
             try:
-                order = self._order(asked)
+                command = self._command(request)
             except UserError as error:
-                asked.answer.set_exception(error)
+                request.answer.set_exception(error)
                 continue
             except Exception as error:
-                asked.answer.set_exception(Refusal(in_a_sentence(asked.kind, error)))
+                request.answer.set_exception(Refusal(in_a_sentence(request.kind, error)))
                 raise
-            if order is not None:
-                self._now(asked.kind)
-                return order, asked
+            if command is not None:
+                self._now(request.kind)
+                return command, request
 
-    def _order(self, asked: Asked) -> Order | None:
+    def _command(self, request: Request) -> Command | None:
         """What all ranks have to do for a request; None when it is answered already."""
-        details = asked.details
-        if asked.kind == "infer":
+        details = request.details
+        if request.kind == "infer":
             if details["updates"] != self.updates:
                 raise NotReady(f"it has taken {self.updates} train steps meanwhile")
             return Infer(details["batches"])
-        if asked.kind == "train":
+        if request.kind == "train":
             number = details["number"]
             if number <= self.updates:  # done already: nothing is done twice
-                asked.answer.set_result(self.results.get(number, {}))
+                request.answer.set_result(self.results.get(number, {}))
                 return None
             if number != self.updates + 1:
                 raise NotReady(f"it has taken {self.updates} train steps, and this is number {number}")
             return Train(number, details["experience"], details["lr"])
-        if asked.kind == "save":
+        if request.kind == "save":
             if details["updates"] != self.updates:
                 raise NotReady(
                     f"it has taken {self.updates} train steps, and {details['updates']} were to be saved"
                 )
-            return Save(self.shelf.aside(self.updates))
-        if asked.kind == "load" and not (details["updates"] == self.updates == self.counts["train"] == 0):
-            return Load(self.shelf.find(details["updates"]))
-        assert asked.kind in ("begin", "load"), asked.kind
-        asked.answer.set_result(self.status())
+            return Save(self.checkpoints.tmp_dir(self.updates))
+        if request.kind == "load" and not (details["updates"] == self.updates == self.counts["train"] == 0):
+            return Load(self.checkpoints.find(details["updates"]))
+        assert request.kind in ("begin", "load"), request.kind
+        request.answer.set_result(self.status())
         return None
 
-    def done(self, order: Order, asked: Asked, result: object, seconds: float) -> None:
+    def done(self, command: Command, request: Request, result: object, seconds: float) -> None:
         """Note what all ranks have done, and answer."""
         self.counts["busy_s"] += seconds
-        if isinstance(order, Infer):
-            self.counts["infer"] += len(order.batches)
-            self.counts["samples"] += sum(batch.size for batch in order.batches)
-        elif isinstance(order, Train):
-            self.updates = order.number
+        if isinstance(command, Infer):
+            self.counts["infer"] += len(command.batches)
+            self.counts["samples"] += sum(batch.size for batch in command.batches)
+        elif isinstance(command, Train):
+            self.updates = command.number
             self.counts["train"] += 1
-            self.results[order.number] = result
-            self.shelf.log(order.number, result, order.lr, seconds)
-        elif isinstance(order, Save):
-            self.shelf.accept(order.folder, self.updates, asked.details["previous"], self.presence.run_path)
-            self.results = {n: r for n, r in self.results.items() if n > asked.details["previous"]}
-        elif isinstance(order, Load):
-            self.updates = asked.details["updates"]
+            self.results[command.number] = result
+            self.checkpoints.log(command.number, result, command.lr, seconds)
+        elif isinstance(command, Save):
+            self.checkpoints.accept(
+                command.folder, self.updates, request.details["previous"], self.session.run_path
+            )
+            self.results = {n: r for n, r in self.results.items() if n > request.details["previous"]}
+        elif isinstance(command, Load):
+            self.updates = request.details["updates"]
             self.results.clear()
-            self.shelf.forget_after(self.updates)
-        asked.answer.set_result(result if isinstance(order, Infer | Train) else self.status())
+            self.checkpoints.forget_after(self.updates)
+        request.answer.set_result(result if isinstance(command, Infer | Train) else self.status())
 
-    def farewell(self, ended: Ended) -> tuple[Order, Asked | None]:
+    def farewell(self, ended: Ended) -> tuple[Command, Request | None]:
         """What is left to do before the end: to save what nobody has asked to be saved."""
-        if ended.save and self.shelf is not None and self.updates not in (0, *self.shelf.numbers()):
+        if (
+            ended.save
+            and self.checkpoints is not None
+            and self.updates not in (0, *self.checkpoints.numbers())
+        ):
             self._now("save")
-            return Save(self.shelf.aside(self.updates)), Asked("save", {"previous": 0})
+            return Save(self.checkpoints.tmp_dir(self.updates)), Request("save", {"previous": 0})
         return End(), None
 
     def close(self, reason: Refusal) -> None:
@@ -235,7 +253,7 @@ class Desk:
         self._closed = self._closed or reason
         while True:
             try:
-                self._asked.get_nowait().answer.set_exception(self._closed)
+                self._requests.get_nowait().answer.set_exception(self._closed)
             except queue.Empty:
                 return
 

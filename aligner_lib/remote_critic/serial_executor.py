@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 
-class Line:
+class SerialExecutor:
     """A daemon thread: a call that hangs does not keep the process from ending."""
 
     def __init__(self):

@@ -23,7 +23,7 @@ _EXPERIENCE = {
     "tokens": (np.int64, (-1, -1)),
     "lengths": (np.int64, (-1,)),
     "prompt_lengths": (np.int64, (-1,)),
-    "ended": (np.bool_, (-1,)),
+    "finished": (np.bool_, (-1,)),
     **{name: (np.float32, (-1, -1)) for name in ("mask", "logprobs", "values", "advantages", "returns")},
 }
 

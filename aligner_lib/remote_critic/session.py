@@ -20,7 +20,7 @@ class Ended:
     save: bool = False
 
 
-class Presence:
+class ActorSession:
     """The one actor that is served. The server ends when it is done, or has been silent for too long."""
 
     def __init__(self, timeout_s: float):
@@ -55,7 +55,7 @@ class Presence:
         self.actor, self.run_path = actor, run_path
         self._heard = time.monotonic()
 
-    def verdict(self) -> Ended | None:
+    def should_exit(self) -> Ended | None:
         """Whether the actor's end, or its silence, ends the service."""
         if self.run_path is not None:
             info = self._actors_info()

@@ -12,16 +12,16 @@ from typing import Protocol
 import torch
 
 from aligner_lib.algorithms.batching import share_of_rank
-from aligner_lib.datasets.batches import TokenBatch, in_order
+from aligner_lib.datasets.batches import TokenBatch, concat_restore_order
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.critic import InProcessCritic
 from aligner_lib.rollouts.records import Experience, Scores
 
 
-class Order(Protocol):
+class Command(Protocol):
     """One thing to do, the same on every rank."""
 
-    def obey(self, worker: Worker) -> object:
+    def execute(self, worker: Worker) -> object:
         """Do it; the result is the same on every rank."""
 
 
@@ -29,13 +29,13 @@ class Order(Protocol):
 class Wait:
     """Nothing to do: keeps the other ranks from running into their time limit."""
 
-    def obey(self, worker: Worker) -> None:
+    def execute(self, worker: Worker) -> None:
         pass
 
 
 @dataclass
 class End:
-    def obey(self, worker: Worker) -> None:
+    def execute(self, worker: Worker) -> None:
         pass
 
 
@@ -43,7 +43,7 @@ class End:
 class Infer:
     batches: list[TokenBatch]
 
-    def obey(self, worker: Worker) -> list[Scores]:
+    def execute(self, worker: Worker) -> list[Scores]:
         return worker.infer(self.batches)
 
 
@@ -53,7 +53,7 @@ class Train:
     experience: Experience
     lr: float
 
-    def obey(self, worker: Worker) -> dict[str, float]:
+    def execute(self, worker: Worker) -> dict[str, float]:
         return worker.train(self.experience, self.lr)
 
 
@@ -61,7 +61,7 @@ class Train:
 class Save:
     folder: Path
 
-    def obey(self, worker: Worker) -> None:
+    def execute(self, worker: Worker) -> None:
         worker.critic.save(self.folder)
         parallel.barrier()
 
@@ -70,7 +70,7 @@ class Save:
 class Load:
     folder: Path | None  # None: back to the weights that the critic began with
 
-    def obey(self, worker: Worker) -> None:
+    def execute(self, worker: Worker) -> None:
         worker.load(self.folder)
 
 
@@ -99,7 +99,7 @@ class Worker:
             self.critic.load(folder)
         else:
             self.critic.engine.load(self.start)
-            self.critic.engine.forget_optimizer()
+            self.critic.engine.reset_optimizer()
 
 
 def _share(size: int) -> list[int]:
@@ -110,7 +110,7 @@ def _whole(parts: list[Scores | None], batch: TokenBatch) -> Scores:
     """The ranks' shares of a batch, in its order and at its width."""
     groups = [list(range(batch.size))[rank :: len(parts)] for rank in range(len(parts))]
     there = [rank for rank, part in enumerate(parts) if part is not None]
-    scores = in_order([parts[rank] for rank in there], [groups[rank] for rank in there])
+    scores = concat_restore_order([parts[rank] for rank in there], [groups[rank] for rank in there])
     values = torch.zeros(batch.size, batch.tokens.shape[1] - 1)
     values[:, : scores.values.shape[1]] = scores.values
     return Scores(rewards=scores.rewards, values=values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aligner_lib.algorithms.batching import length_grouped
-from aligner_lib.datasets.batches import in_order
+from aligner_lib.datasets.batches import concat_restore_order
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.rollouts.critic import CriticService
 from aligner_lib.rollouts.policy import Policy
@@ -36,5 +36,5 @@ def roll_out(
         with timers("generate"):
             batches.append(policy.rollout([prompts[i][1].tokens for i in group], seeds))
         scoring.append(critic.infer(batches[-1]))
-    rollouts = in_order(batches, groups, fill=policy.tokenizer.pad_id)
-    return rollouts, lambda: in_order(critic.fetch(scoring), groups)
+    rollouts = concat_restore_order(batches, groups, fill=policy.tokenizer.pad_id)
+    return rollouts, lambda: concat_restore_order(critic.fetch(scoring), groups)

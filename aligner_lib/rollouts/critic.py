@@ -72,7 +72,7 @@ class InProcessCritic:
     def scores(self, batches: list[Rollouts]) -> list[Scores]:
         """Each batch's scores. The weights are exchanged once for all; no batch's numbers depend on another."""
         values = [self._values(batch)[:, :-1] for batch in batches]
-        with self.reward_model.in_place():
+        with self.reward_model.swap_in():
             rewards = [self._rewards(batch) for batch in batches]
         return [Scores(rewards=r, values=v) for r, v in zip(rewards, values)]
 

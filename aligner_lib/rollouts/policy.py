@@ -33,7 +33,7 @@ class Policy:
 
     def rollout(self, prompts: list[list[int]], seeds: list[int]) -> Rollouts:
         """One sampled response to each prompt (token ids), all in one batch."""
-        self.engine.rest()
+        self.engine.offload_optimizer()
         responses = generate(
             self.engine.module,
             prompts,
@@ -43,7 +43,7 @@ class Policy:
             decode=partial(self.tokenizer.decode, special_tokens=True),  # an end string may be one
             micro_batch_size=len(prompts),
         )
-        return packed(prompts, responses, self.tokenizer.pad_id)
+        return to_rollouts(prompts, responses, self.tokenizer.pad_id)
 
     def logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
         """The policy's log-probabilities of the response tokens, and its entropies there: float32 [B, S-1] each."""
@@ -51,7 +51,7 @@ class Policy:
 
     def reference_logprobs(self, rollouts: Rollouts) -> Tensor:
         """The reference's log-probabilities of the same tokens: float32 [B, S-1]."""
-        with self.reference.in_place():
+        with self.reference.swap_in():
             return self._forward(rollouts, with_entropy=False)[0]
 
     def _forward(self, rollouts: Rollouts, with_entropy: bool) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ class Policy:
         return rows[:, 0], rows[:, 1]
 
 
-def packed(prompts: list[list[int]], responses: list[Response], pad_id: int) -> Rollouts:
+def to_rollouts(prompts: list[list[int]], responses: list[Response], pad_id: int) -> Rollouts:
     """Prompts and the responses to them as one record."""
     rows = [prompt + response.tokens for prompt, response in zip(prompts, responses)]
     tokens, lengths = pad_rows(rows, pad_id)
@@ -80,5 +80,5 @@ def packed(prompts: list[list[int]], responses: list[Response], pad_id: int) -> 
         tokens=tokens,
         lengths=lengths,
         prompt_lengths=torch.tensor([len(prompt) for prompt in prompts]),
-        ended=torch.tensor([response.ended for response in responses]),
+        finished=torch.tensor([response.finished for response in responses]),
     )

@@ -19,7 +19,7 @@ class Rollouts(TokenBatch):
     """Prompts and the policy's responses to them."""
 
     prompt_lengths: Tensor  # int64 [B]
-    ended: Tensor  # bool [B], by the stop token or an end string
+    finished: Tensor  # bool [B], by the stop token or an end string
 
     @property
     def response_lengths(self) -> Tensor:

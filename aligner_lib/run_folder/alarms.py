@@ -1,4 +1,4 @@
-"""Alarms: what in a run's metrics asks for a person, what it means, and which knob to turn.
+"""Alarms: what in a run's metrics asks for a person, what it means, and which setting to change.
 
 Pure functions of records, for whoever has them: the run itself, which writes alarms.jsonl so that a batch job has them
 too, and every monitor. Imports no torch.
@@ -43,7 +43,7 @@ class Thresholds:
     entropy: float = 0.3  # share of the entropy at the start
     clip_fraction: float = 0.3
     first_ratio: float = 0.02  # distance from 1 before the first update of a step
-    ended: float = 0.5  # share of responses that end by themselves
+    finished: float = 0.5  # share of responses that end by themselves
     heartbeat_seconds: float = STALE_SECONDS
 
 
@@ -55,7 +55,7 @@ class Alarm:
     step: int
     title: str
     meaning: str
-    knob: str
+    control: str
 
 
 def active(first: list[dict], recent: list[dict], limits: Thresholds = Thresholds()) -> list[Alarm]:
@@ -236,7 +236,7 @@ def _first_ratio(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | 
 
 def _endless(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
     metric = "train_rollouts/fraction_of_samples_properly_ended"
-    share = now.all_beyond(metric, lambda value: value < limits.ended)
+    share = now.all_beyond(metric, lambda value: value < limits.finished)
     if share is None:
         return None
     return Alarm(

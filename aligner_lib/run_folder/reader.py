@@ -3,7 +3,7 @@
     run.json        what the run is: kind, status, config, seed, versions, hashes, heartbeat
     metrics.jsonl   one record a step
     rollouts.jsonl  prompts, responses and their scores
-    alarms.jsonl    what asked for a person, and which knob to turn
+    alarms.jsonl    what asked for a person, and which setting to change
     checkpoints/    step_000012/, complete once it has this name
     checkpoints-old-1/  those of before the run was begun anew, or went back behind them
     control/        files by which anybody steers the run: `stop`
@@ -102,7 +102,7 @@ class RunFolder:
         return self.rollouts_reader().poll()
 
     def alarms(self) -> list[dict]:
-        """Every alarm that the run raised: {time, name, step, title, meaning, knob}."""
+        """Every alarm that the run raised: {time, name, step, title, meaning, control}."""
         return JsonlReader(self.path / "alarms.jsonl").poll()
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:

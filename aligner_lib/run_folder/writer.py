@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import html
 import json
+import logging
 import os
 import platform
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,10 +23,12 @@ from aligner_lib.run_folder.jsonl import JsonlWriter, truncate_after
 from aligner_lib.run_folder.reader import RunFolder, step_name, step_of
 from cluster import processes
 
+logger = logging.getLogger(__name__)
+
 HEARTBEAT_SECONDS = 2.0
 TABLES = {"train": "table/train_rollouts", "validation": "table/val_rollouts"}  # split → TensorBoard's name
 TABLE_ROWS = 8
-CHANGES_TOLD = 8  # of the settings, by name
+CHANGES_SHOWN = 8  # of the settings, by name
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
@@ -103,7 +105,7 @@ class RunWriter:
             (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
         self.rewind(step)
         if step:
-            self._tell_changes()
+            self._announce_changes()
         self._files = [JsonlWriter(self.path / name) for name in RECORDS]
         self._metrics, self._rollouts, self._alarms = self._files
         if tensorboard:
@@ -121,16 +123,18 @@ class RunWriter:
                 "exp_manager.resume_if_exists=False"
             )
 
-    def _tell_changes(self) -> None:
+    def _announce_changes(self) -> None:
         before, now = _leaves(self._before.get("config") or {}), _leaves(self._info["config"])
-        told = [
+        changed = [
             f"{name} {before.get(name)} → {now.get(name)}"
             for name in before | now
             if before.get(name) != now.get(name) and name != "exp_manager.explicit_log_dir"
         ]
-        more = f" and {len(told) - CHANGES_TOLD} more" if len(told) > CHANGES_TOLD else ""
-        if before and told:
-            self.say(f"goes on with other settings than before: {', '.join(told[:CHANGES_TOLD])}{more}")
+        more = f" and {len(changed) - CHANGES_SHOWN} more" if len(changed) > CHANGES_SHOWN else ""
+        if before and changed:
+            self.announce(
+                f"goes on with other settings than before: {', '.join(changed[:CHANGES_SHOWN])}{more}"
+            )
 
     def _is_dispatched(self) -> bool:
         """Whether cluster/ started this run. It forgets old stops itself, so one that is there came while we loaded."""
@@ -143,7 +147,7 @@ class RunWriter:
         """Cut off what was written past a step (0: everything): the run does it again. Checkpoints are set aside."""
         for name in RECORDS:
             if odd := truncate_after(self.path / name, step if step else -1):
-                self.say(f"{self.path / name}: lines that are no records are passed over ({odd})")
+                self.announce(f"{self.path / name}: lines that are no records are passed over ({odd})")
         self._watch.remember(self.folder.metrics())
         self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
         self._info["heartbeat"]["step"] = step
@@ -184,13 +188,13 @@ class RunWriter:
         """Remove the files of what has been done; `stop` stays until the run is started again."""
         control.done(self.path / "control")
 
-    def say(self, line: str) -> None:
-        """Tell it in the job's log and in run.json."""
-        print(line, file=sys.stderr, flush=True)
-        self.note(line)
+    def announce(self, line: str) -> None:
+        """Log a line, and keep it as run.json's message."""
+        logger.info(line)
+        self.set_message(line)
 
-    def note(self, message: str) -> None:
-        """Say in run.json what is going on."""
+    def set_message(self, message: str) -> None:
+        """What is going on, for run.json."""
         self._info["message"] = message
 
     def announce_controls(self, controls: tuple[str, ...]) -> None:
@@ -200,21 +204,21 @@ class RunWriter:
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
-    def checkpoint_aside(self, step: int) -> Path:
+    def checkpoint_tmp_dir(self, step: int) -> Path:
         """The folder to write a checkpoint into before it is complete."""
-        aside = self.path / "checkpoints" / f".writing_{step_name(step)}"
-        if aside.exists():
-            shutil.rmtree(aside)  # of an attempt that was killed while writing
-        aside.mkdir(parents=True)
-        return aside
+        tmp_dir = self.path / "checkpoints" / f".writing_{step_name(step)}"
+        if tmp_dir.exists():
+            shutil.rmtree(tmp_dir)  # of an attempt that was killed while writing
+        tmp_dir.mkdir(parents=True)
+        return tmp_dir
 
-    def accept_checkpoint(self, aside: Path, step: int, keep: int, check: Callable[[Path], None]) -> Path:
+    def accept_checkpoint(self, tmp_dir: Path, step: int, keep: int, check: Callable[[Path], None]) -> Path:
         """Check a checkpoint written aside, give it its name, and remove earlier ones beyond `keep`."""
-        check(aside)
-        final = aside.parent / step_name(step)
+        check(tmp_dir)
+        final = tmp_dir.parent / step_name(step)
         if final.exists():
             shutil.rmtree(final)
-        aside.rename(final)
+        tmp_dir.rename(final)
         for old in self.folder.checkpoints()[:-keep]:
             if old != final:
                 shutil.rmtree(old)
@@ -225,12 +229,14 @@ class RunWriter:
         if not checkpoints:
             return
         taken = [int(path.name.rpartition("-")[2]) for path in self.path.glob("checkpoints-old-[0-9]*")]
-        aside = self.path / f"checkpoints-old-{max(taken, default=0) + 1}"
-        aside.mkdir()
+        tmp_dir = self.path / f"checkpoints-old-{max(taken, default=0) + 1}"
+        tmp_dir.mkdir()
         for checkpoint in checkpoints:
-            checkpoint.rename(aside / checkpoint.name)
+            checkpoint.rename(tmp_dir / checkpoint.name)
         names = ", ".join(path.name for path in checkpoints)
-        self.say(f"earlier checkpoints ({names}) are now in {aside}: remove them when they are not needed")
+        self.announce(
+            f"earlier checkpoints ({names}) are now in {tmp_dir}: remove them when they are not needed"
+        )
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -265,13 +271,13 @@ class RunWriter:
 
     def _write_info(self) -> None:
         with self._lock:
-            aside = self.path / ".run.json"
+            tmp_dir = self.path / ".run.json"
             try:
-                aside.write_text(json.dumps(self._info, indent=1))
-                aside.rename(self.path / "run.json")
+                tmp_dir.write_text(json.dumps(self._info, indent=1))
+                tmp_dir.rename(self.path / "run.json")
             except OSError:  # a full disk must not keep the end of the run from being told on the terminal
                 with contextlib.suppress(OSError):
-                    aside.unlink(missing_ok=True)
+                    tmp_dir.unlink(missing_ok=True)
                 if self._info["status"] == "running":
                     raise
 

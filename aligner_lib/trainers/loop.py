@@ -108,7 +108,9 @@ class _Loop:
             except UnmatchedCheckpoint as error:
                 if newest == there[0]:
                     raise
-                self._say(f"{newest.name} can't be gone on from ({error}): back to an earlier checkpoint")
+                self._announce(
+                    f"{newest.name} can't be gone on from ({error}): back to an earlier checkpoint"
+                )
                 continue
             state = json.loads((newest / "trainer.json").read_text())
             self.done = self.saved = state["step"]
@@ -155,10 +157,10 @@ class _Loop:
                 with suppress(Interruption):  # it is known
                     self._keep(self.done)
                 kept = f", and its checkpoint is of step {self.saved}" if self.saved else ""
-                self._say(f"interrupted after step {self.done}{kept}: {interruption}")
+                self._announce(f"interrupted after step {self.done}{kept}: {interruption}")
                 if not interruption.overcome(self._is_asked_to_stop):
                     raise _Stopped from None
-                self._say(f"going on after step {self.done}")
+                self._announce(f"going on after step {self.done}")
 
     def _validate(self, step: int) -> Metrics:
         started = time.perf_counter()
@@ -170,15 +172,15 @@ class _Loop:
         if not self.settings.save_checkpoints or (self.saved == step and not self.unsaved_changes):
             return
         run, missing = self.run, None
-        aside = parallel.from_first_rank(run.checkpoint_aside(step) if run is not None else None)
+        tmp_dir = parallel.from_first_rank(run.checkpoint_tmp_dir(step) if run is not None else None)
         try:
-            self.trainer.save(aside)
+            self.trainer.save(tmp_dir)
         except Interruption as interruption:
             missing = interruption
         parallel.barrier()
         if run is not None:
-            (aside / "trainer.json").write_text(json.dumps({"step": step, "changes": self.changes}))
-            run.accept_checkpoint(aside, step, self.settings.keep_checkpoints, check=check_checkpoint)
+            (tmp_dir / "trainer.json").write_text(json.dumps({"step": step, "changes": self.changes}))
+            run.accept_checkpoint(tmp_dir, step, self.settings.keep_checkpoints, check=check_checkpoint)
             run.acknowledge()  # the changes are in it
         parallel.barrier()
         self.saved, self.unsaved_changes = step, False
@@ -202,9 +204,9 @@ class _Loop:
         if self.run is not None:
             self.run.log(self.done, metrics)
 
-    def _say(self, line: str) -> None:
+    def _announce(self, line: str) -> None:
         if self.run is not None:
-            self.run.say(line)
+            self.run.announce(line)
 
     def _finish(self, status: str, message: str) -> str:
         if self.run is not None:

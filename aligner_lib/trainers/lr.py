@@ -10,16 +10,16 @@ from aligner_lib.algorithms.schedule import learning_rate
 
 
 @dataclass
-class Rate:
-    """Call it with an optimiser step (the first is 1) for the learning rate. `held` is a rate that a user set instead."""
+class LRSchedule:
+    """Call it with an optimiser step (the first is 1) for the learning rate. `override` is a rate that a user set instead."""
 
     optim: DictConfig  # a config_schema.Optim
     max_steps: int
-    held: float | None = None
+    override: float | None = None
 
     def __call__(self, step: int) -> float:
-        if self.held is not None:
-            return self.held
+        if self.override is not None:
+            return self.override
         sched = self.optim.sched
         return learning_rate(
             step,

@@ -29,7 +29,7 @@ from aligner_lib.rollouts.policy import Policy
 from aligner_lib.rollouts.records import Experience, Rollouts, Scores
 from aligner_lib.rollouts.timers import Timers
 from aligner_lib.run_folder.writer import RunWriter
-from aligner_lib.trainers.lr import Rate
+from aligner_lib.trainers.lr import LRSchedule
 from aligner_lib.trainers.rollout_metrics import experience_metrics, rollout_metrics, rollout_records
 
 
@@ -66,8 +66,8 @@ class PPOTrainer:
     critic: CriticService
     train_prompts: list[PromptSample]
     val_prompts: list[PromptSample]
-    rate: Rate
-    critic_rate: Rate
+    lr_schedule: LRSchedule
+    critic_lr_schedule: LRSchedule
     settings: PPOSettings
     run: RunWriter | None  # on the first rank
     controls = ("lr", "kl_coef")
@@ -75,7 +75,7 @@ class PPOTrainer:
     def change(self, name: str, value: float) -> None:
         """The actor's learning rate, or the KL coefficient, from the next step on."""
         if name == "lr":
-            self.rate.held = value
+            self.lr_schedule.override = value
         else:
             assert name == "kl_coef", f"PPO has no control {name!r}"
             self.settings = replace(self.settings, initial_policy_kl_penalty=value)
@@ -178,9 +178,9 @@ class PPOTrainer:
         for update in range(updates):
             number = (step - 1) * updates + update + 1
             batch = experience.rows(torch.arange(update * local_size, (update + 1) * local_size))
-            learning.append(self.critic.train(batch, self.critic_rate(number)))
-            figures = {} if warming_up else self._train_actor(batch, self.rate(number))
-            done.append(figures | {"critic/lr": self.critic_rate(number)})
+            learning.append(self.critic.train(batch, self.critic_lr_schedule(number)))
+            figures = {} if warming_up else self._train_actor(batch, self.lr_schedule(number))
+            done.append(figures | {"critic/lr": self.critic_lr_schedule(number)})
         with timers("critic_train_wait"):
             learnt = [critic.result() for critic in learning]
         if all(learnt):
@@ -193,17 +193,19 @@ class PPOTrainer:
         return means
 
     def _train_actor(self, batch: Experience, lr: float) -> dict[str, float]:
-        """One optimiser step of the actor, on the responses that ended: the loss takes no others (see _actor_loss)."""
-        learnable = batch.rows(torch.nonzero(batch.ended).flatten()) if batch.ended.any() else batch.rows([0])
+        """One optimiser step of the actor, on the finished responses: the loss takes no others (see _actor_loss)."""
+        learnable = (
+            batch.rows(torch.nonzero(batch.finished).flatten()) if batch.finished.any() else batch.rows([0])
+        )
         groups = length_grouped(learnable.lengths.tolist(), self.settings.micro_batch_size)
         micro_batches = [learnable.rows(group).to(DEVICE) for group in groups]
         terms = self.policy.engine.train_step(micro_batches, self._actor_loss, lr)
         return {f"train_optim/{name}": value for name, value in terms.items()} | {"train_optim/lr": lr}
 
     def _actor_loss(self, model, batch: Experience, hidden: Tensor) -> LossTerms:
-        """The clipped loss over responses that ended; one that was cut off says nothing about when to stop."""
+        """The clipped loss over finished responses; one that was cut off says nothing about when to stop."""
         s = self.settings
-        mask = (batch.mask * batch.ended[:, None]).bool()
+        mask = (batch.mask * batch.finished[:, None]).bool()
         logprobs, entropies = selected_logprobs(
             model,
             batch.tokens,

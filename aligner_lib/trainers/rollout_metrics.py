@@ -17,7 +17,7 @@ def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str
         "response_lengths": rollouts.response_lengths.float(),
         "prompt_lengths": rollouts.prompt_lengths.float(),
         "generation_length": rollouts.lengths.float(),
-        "fraction_of_samples_properly_ended": rollouts.ended.float(),
+        "fraction_of_samples_properly_ended": rollouts.finished.float(),
     }
     figures = {name: mean_std(values)[0] for name, values in per_response.items()}
     figures["rewards_std"] = mean_std(rewards)[1]
@@ -62,7 +62,7 @@ def rollout_records(
             "response": tokenizer.decode(text_ids),
             "reward": rewards[row].item(),
             "length": len(response),
-            "ended": bool(rollouts.ended[row]),
+            "finished": bool(rollouts.finished[row]),
         }
         if kl is not None:
             first = int(rollouts.prompt_lengths[row]) - 1

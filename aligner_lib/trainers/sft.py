@@ -17,7 +17,7 @@ from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.trainers.lr import Rate
+from aligner_lib.trainers.lr import LRSchedule
 
 
 @dataclass
@@ -35,7 +35,7 @@ class SFTTrainer:
     tokenizer: Tokenizer
     train: list[SFTSample]
     validation: list[SFTSample]
-    rate: Rate
+    lr_schedule: LRSchedule
     global_batch_size: int
     micro_batch_size: int
     seed: int
@@ -45,13 +45,13 @@ class SFTTrainer:
 
     def change(self, name: str, value: float) -> None:
         assert name == "lr", f"SFT has no control {name!r}"
-        self.rate.held = value
+        self.lr_schedule.override = value
 
     def step(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
         picked = global_batch(len(self.train), step - 1, self.global_batch_size, self.seed, self.shuffle)
         samples = share_of_rank([self.train[i] for i in picked], parallel.dp_rank(), parallel.dp_size())
-        lr = self.rate(step)
+        lr = self.lr_schedule(step)
         terms = self.engine.train_step(self._micro_batches(samples), answer_loss, lr)
         seconds = time.perf_counter() - started
         return {

@@ -39,7 +39,7 @@ class Progress:
             self._current = notebook
             self._cells = self._bars.add_task(notebook, total=cells)
             if not self.console.is_terminal:
-                self.say(f"[{self._finished + 1}/{self._notebooks}] {notebook} …")
+                self.echo(f"[{self._finished + 1}/{self._notebooks}] {notebook} …")
         self._bars.update(self._cells, completed=done, total=cells)
 
     def finish_notebook(self, notebook: str, seconds: float, failed: bool) -> None:
@@ -48,7 +48,7 @@ class Progress:
             self._bars.remove_task(self._cells)
             self._cells, self._current = None, ""
         self._bars.update(self._all, completed=self._finished)
-        self.say(f"{'failed' if failed else 'done':<7} {notebook:<20} {seconds:7.1f} s")
+        self.echo(f"{'failed' if failed else 'done':<7} {notebook:<20} {seconds:7.1f} s")
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         self.console.print(escape(text))

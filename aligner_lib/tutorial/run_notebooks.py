@@ -115,7 +115,7 @@ def run(notebooks: list[Notebook], profile: str, out: Path, parameters: dict[str
             if failure:
                 _stop_runs(out)
                 break
-    summary = _write_summary(out, profile, seconds, memory.gib, failure, progress.say)
+    summary = _write_summary(out, profile, seconds, memory.gib, failure, progress.echo)
     _tell(out, summary, failure, progress)
     return failure is None
 
@@ -198,25 +198,25 @@ def _write_summary(
     seconds: dict,
     peak_gib: float,
     failure: Failure | None,
-    say: Callable[[str], None],
+    echo: Callable[[str], None],
 ) -> dict:
     """Merge the notebooks' results; notebooks that ran earlier in the same folder keep their seconds."""
     path = out / "summary.json"
-    earlier = _read_object(path, say) if path.exists() else {}
+    earlier = _read_object(path, echo) if path.exists() else {}
     summary = {
         "profile": profile,
         "seconds": dict(sorted((earlier.get("seconds", {}) | seconds).items())),
         "peak_memory_gib": round(max(peak_gib, earlier.get("peak_memory_gib", 0.0)), 2),
     }
     for result in sorted((out / "results").glob("*.json")):
-        _merge(summary, _read_object(result, say))
+        _merge(summary, _read_object(result, echo))
     if failure:
         summary["failed"] = str(failure)
     write_json(path, summary)
     return summary
 
 
-def _read_object(path: Path, say: Callable[[str], None]) -> dict:
+def _read_object(path: Path, echo: Callable[[str], None]) -> dict:
     """A JSON object; empty, and said so, where a full disk or a kill left half of one."""
     try:
         value = json.loads(path.read_text())
@@ -224,7 +224,7 @@ def _read_object(path: Path, say: Callable[[str], None]) -> dict:
         value = None
     if isinstance(value, dict):
         return value
-    say(f"{path} is damaged, and is left out of the summary; run its notebooks again")
+    echo(f"{path} is damaged, and is left out of the summary; run its notebooks again")
     return {}
 
 
@@ -242,10 +242,10 @@ def _tell(out: Path, summary: dict, failure: Failure | None, progress: Progress)
     executed = sorted((out / "notebooks").glob("*.ipynb"))
     write_report(out / "report.html", executed, summary)
     if failure:
-        progress.say(f"stopped in {failure}")
-    progress.say(f"report    {out / 'report.html'}")
-    progress.say(f"summary   {out / 'summary.json'}")
-    progress.say(f"notebooks {out / 'notebooks'}")
+        progress.echo(f"stopped in {failure}")
+    progress.echo(f"report    {out / 'report.html'}")
+    progress.echo(f"summary   {out / 'summary.json'}")
+    progress.echo(f"notebooks {out / 'notebooks'}")
 
 
 def _value(text: str) -> Any:

@@ -22,7 +22,7 @@ from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 from cluster.resources import Resources
 
-TWO_JOBS = {"critic": Resources(), "actor": Resources()}  # one process each
+CRITIC_AND_ACTOR = {"critic": Resources(), "actor": Resources()}  # one process each
 
 
 @dataclass
@@ -136,15 +136,15 @@ class Workspace:
             members[member] = commands["main"]
         return submit_sweep(members, self.run(folder).path, self.where, wanted)
 
-    def submit_ppo(self, layout: str = "in-process", name: str = "ppo", **settings):
-        """PPO as one job ("in-process") or with critic and reward model beside the actor ("two-jobs"): critic_of(name)."""
-        if layout == "in-process":
+    def submit_ppo(self, critic_placement: str = "in-process", name: str = "ppo", **settings):
+        """PPO as one job ("in-process") or with critic and reward model beside the actor ("remote"): critic_of(name)."""
+        if critic_placement == "in-process":
             return self.submit("ppo", name, **settings)
-        if layout != "two-jobs":
-            raise ValueError(f"layout={layout!r}: there are in-process and two-jobs")
+        if critic_placement != "remote":
+            raise ValueError(f"critic_placement={critic_placement!r}: there are in-process and remote")
         if self.where == "local":  # another server may have the default one
             settings = {"critic.trainer.ppo.port": free_port()} | settings
-        return self.submit("ppo", name, TWO_JOBS, **settings)
+        return self.submit("ppo", name, CRITIC_AND_ACTOR, **settings)
 
     def critic_of(self, name: str = "ppo") -> RunFolder:
         """The run folder of the critic's job, where PPO runs as two jobs."""

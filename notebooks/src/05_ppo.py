@@ -18,7 +18,7 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
-layout = "in-process"  # in-process: one job · two-jobs: critic and reward model in a job of their own
+critic_placement = "in-process"  # in-process: one job · remote: critic and reward model in a job of their own
 exercise = "recorded"  # recorded: "break it" plays a run of this project · live: you train it, twice as long as the first
 
 # %%
@@ -88,7 +88,7 @@ plt.show()
 # ## The run
 #
 # Four models take part: the actor beside its reference (one module, two sets of weights), and the critic beside the
-# reward model. With `layout = "in-process"` one job holds both pairs; with `"two-jobs"` each pair is a job, as on a
+# reward model. With `critic_placement = "in-process"` one job holds both pairs; with `"remote"` each pair is a job, as on a
 # cluster. The trainer does not notice.
 #
 # ```
@@ -113,8 +113,8 @@ print("tokens a response ", config.model.ppo.length_params.max_length)
 print("KL penalty        ", config.trainer.ppo.initial_policy_kl_penalty)
 
 # %%
-job = lab.submit_ppo(layout)
-if layout == "two-jobs":
+job = lab.submit_ppo(critic_placement)
+if critic_placement == "remote":
     show_server(lab.critic_of("ppo"))  # what the critic's server does, while the actor trains
 monitor = Monitor(lab.run("ppo"), job=job)
 display(monitor)
@@ -213,7 +213,7 @@ await monitor
 
 # %%
 for alarm in broken.alarms():
-    print(f"step {alarm['step']}: {alarm['title']}\n  {alarm['meaning']}\n  → {alarm['knob']}\n")
+    print(f"step {alarm['step']}: {alarm['title']}\n  {alarm['meaning']}\n  → {alarm['control']}\n")
 
 # %% [markdown]
 # ### Mend it, and compare

@@ -201,13 +201,22 @@ print(plan.nodes, "nodes,", plan.gpus, "GPUs")
 # %%
 import matplotlib.pyplot as plt
 
-from cluster.sizing import MODELS, Layout, memory
+from cluster.sizing import MODELS, Parallelism, memory
 
-layouts = [Layout(8, 1, 1), Layout(8, 2, 1), Layout(8, 2, 2), Layout(8, 4, 2), Layout(8, 4, 8)]
-needs = [memory(MODELS["Llama-2-70B"], layout, "actor") for layout in layouts]
-labels = [f"{layout.tp} × {layout.pp} × {layout.dp}\n{layout.gpus} GPUs" for layout in layouts]
+splits = [
+    Parallelism(8, 1, 1),
+    Parallelism(8, 2, 1),
+    Parallelism(8, 2, 2),
+    Parallelism(8, 4, 2),
+    Parallelism(8, 4, 8),
+]
+needs = [memory(MODELS["Llama-2-70B"], parallelism, "actor") for parallelism in splits]
+labels = [
+    f"{parallelism.tp} × {parallelism.pp} × {parallelism.dp}\n{parallelism.gpus} GPUs"
+    for parallelism in splits
+]
 figure, axes = plt.subplots(figsize=(8, 3))
-bottom = [0.0] * len(layouts)
+bottom = [0.0] * len(splits)
 for part in ("weights", "gradients", "optimizer", "activations", "kv_cache"):
     heights = [getattr(need, part) for need in needs]
     axes.bar(labels, heights, bottom=bottom, label=part)
@@ -219,7 +228,7 @@ plt.show()
 
 # %% [markdown]
 # The dashed line is the GPU. Two copies of a model that is split 16 ways are the first that fit, since the optimiser is
-# then shared. The smallest layout of each model and role, in GPUs of 80 GiB with sequences of 4096 tokens:
+# then shared. The smallest parallelism of each model and role, in GPUs of 80 GiB with sequences of 4096 tokens:
 
 # %%
 from IPython.display import Markdown

@@ -17,7 +17,7 @@ PATIENT = {"connect_timeout": 120, "request_timeout": 120}
 ATTACH = """
 import time, psutil
 from widgets import Monitor
-import widgets.picture
+import widgets.static_figure
 memory = psutil.Process().memory_info().rss
 started = time.perf_counter()
 monitor = Monitor({path!r})

@@ -8,7 +8,16 @@ import pytest
 from cluster import Resources, load_resources, submit, submit_sweep
 from cluster.checks import Partition, complaints
 from cluster.resources import CONFIGS, by_component, from_mapping
-from cluster.sizing import MODELS, Layout, Memory, as_markdown, fullest_shard, memory, smallest_layout, table
+from cluster.sizing import (
+    MODELS,
+    Memory,
+    Parallelism,
+    as_markdown,
+    fullest_shard,
+    memory,
+    smallest_parallelism,
+    table,
+)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
@@ -143,12 +152,12 @@ def test_bytes_a_parameter_worked_by_hand():
     """One GPU: 2 + 4 + 12 = 18 bytes a parameter; two data parallel ranks: 2 + 4 + 6 = 12."""
     model = MODELS["Llama-2-7B"]
     parameters_gib = model.parameters / 2**30
-    alone, shared = (memory(model, Layout(1, 1, dp), "sft") for dp in (1, 2))
+    alone, shared = (memory(model, Parallelism(1, 1, dp), "sft") for dp in (1, 2))
     assert alone.weights + alone.gradients + alone.optimizer == pytest.approx(18 * parameters_gib)
     assert shared.weights + shared.gradients + shared.optimizer == pytest.approx(12 * parameters_gib)
     # A token's keys and values: 2 x 2 bytes x 32 layers x 32 heads x 128 = 0.5 MiB; 8 rollouts of 4096 tokens: 16 GiB.
-    assert memory(model, Layout(1, 1, 1), "actor").kv_cache == 16
-    assert memory(model, Layout(2, 1, 1), "actor").kv_cache == 8
+    assert memory(model, Parallelism(1, 1, 1), "actor").kv_cache == 16
+    assert memory(model, Parallelism(2, 1, 1), "actor").kv_cache == 8
 
 
 def test_a_pipelines_ends_hold_an_embedding_each_and_critics_no_output_layer():
@@ -160,18 +169,18 @@ def test_a_pipelines_ends_hold_an_embedding_each_and_critics_no_output_layer():
         (1, "critic"): 32 * 202.4 + 131.1,
     }
     for (pp, role), expected in million.items():
-        assert fullest_shard(model, Layout(1, pp, 1), role) / 1e6 == pytest.approx(expected, rel=1e-3)
-    assert fullest_shard(model, Layout(4, 1, 1), "sft") == model.parameters / 4
+        assert fullest_shard(model, Parallelism(1, pp, 1), role) / 1e6 == pytest.approx(expected, rel=1e-3)
+    assert fullest_shard(model, Parallelism(4, 1, 1), "sft") == model.parameters / 4
 
 
 def test_activations_worked_by_hand():
     """4096 tokens x 4096 x 34 bytes x 32 layers = 17 GiB; logits in fp32 with their gradient: 1 GB."""
-    model, one = MODELS["Llama-2-7B"], Layout(1, 1, 1)
+    model, one = MODELS["Llama-2-7B"], Parallelism(1, 1, 1)
     layers, logits = 34 * 4096 * 4096 * 32, 8 * 4096 * 32_000
     assert memory(model, one, "sft").activations * 2**30 == layers + logits
     assert memory(model, one, "critic").activations * 2**30 == layers
     assert memory(model, one, "reward model").activations * 2**30 == 2 * layers  # a pair
-    assert memory(model, Layout(8, 1, 1), "critic").activations * 2**30 == layers / 8
+    assert memory(model, Parallelism(8, 1, 1), "critic").activations * 2**30 == layers / 8
 
 
 def test_the_documented_table_is_this_one():
@@ -185,10 +194,12 @@ def test_a_total_counts_every_part():
 
 def test_the_smallest_layout_fits_and_half_of_it_does_not():
     model = MODELS["Llama-2-70B"]
-    layout = smallest_layout(model, "actor")
-    assert memory(model, layout, "actor").total <= 80
-    halves = [Layout(tp, pp, dp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8, 16) for dp in (1, 2, 4, 8, 16)]
-    smaller = [half for half in halves if half.gpus < layout.gpus]
+    parallelism = smallest_parallelism(model, "actor")
+    assert memory(model, parallelism, "actor").total <= 80
+    halves = [
+        Parallelism(tp, pp, dp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8, 16) for dp in (1, 2, 4, 8, 16)
+    ]
+    smaller = [half for half in halves if half.gpus < parallelism.gpus]
     assert all(memory(model, half, "actor").total > 80 for half in smaller)
 
 
@@ -196,5 +207,5 @@ def test_the_table_has_every_model_in_every_role():
     rows = table(["SmolLM2-135M", "Llama-2-7B"])
     assert len(rows) == 8
     assert all(row["gpus"] == row["tp"] * row["pp"] * row["dp"] and row["gib"] <= 80 for row in rows)
-    with pytest.raises(ValueError, match="fits on no layout"):
+    with pytest.raises(ValueError, match="fits on no parallelism"):
         table(["Llama-2-70B"], gpu_gib=4)

@@ -71,7 +71,7 @@ def test_data_with_nothing_usable_is_told(jobs, tmp_path):
 )
 def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(jobs, tmp_path, kind, limit):
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs.build_trainers import assemble
+    from aligner_lib.jobs.build_trainers import prepare_job
 
     file, lines = {"rm": ("test_comparisons", 2)}.get(kind, ("validation", 1))
     one = tmp_path / "one.jsonl"
@@ -81,12 +81,12 @@ def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(job
         limit["policy.restore_from_path"] = f"'{jobs.model}'"
     settings = jobs.settings("ppo" if kind == "evaluate" else kind, "few", **limit, trainer__devices=1)
     config = compose(kind, settings, profile="smoke")
-    assemble(kind, config, print)
+    prepare_job(kind, config, print)
     config.trainer.devices = 2
     with pytest.raises(
         UserError, match=r"1 validation samples leave some of the 2 copies of the model without one"
     ):
-        assemble(kind, config, print)
+        prepare_job(kind, config, print)
 
 
 def test_data_that_is_not_there_is_told(jobs):
@@ -161,8 +161,8 @@ def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, step, 
     with pytest.raises(UserError, match=sentence), explain_errors("sft", config):
         raise NonFiniteError("the loss is nan")
     config = compose("ppo", [f"exp_manager.explicit_log_dir='{tmp_path}'", "critic.model.optim.lr=3e-6"])
-    knob = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_clip_val in critic\.trainer"
-    with pytest.raises(UserError, match=knob), explain_errors("ppo", config):
+    control = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_clip_val in critic\.trainer"
+    with pytest.raises(UserError, match=control), explain_errors("ppo", config):
         raise NonFiniteError("in the critic, the loss is nan", settings="critic.")
     goes_on = "goes on from step_000004" if step else "begins anew, for there is no checkpoint yet"
     sentence = f"start the same command again, it {goes_on}"

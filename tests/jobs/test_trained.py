@@ -99,7 +99,7 @@ def test_rollout_records_agree_with_the_metrics(ppo):
         mean = lambda name: sum(r[name] for r in rollouts) / 16  # noqa: B023, E731
         assert record["train_rollouts/rewards"] == pytest.approx(mean("reward"), abs=1e-5)
         assert record["train_rollouts/response_lengths"] == pytest.approx(mean("length"))
-        assert record["train_rollouts/fraction_of_samples_properly_ended"] == mean("ended")
+        assert record["train_rollouts/fraction_of_samples_properly_ended"] == mean("finished")
         tokens = sum(r["length"] for r in rollouts)
         kl = sum(r["kl"] * r["length"] for r in rollouts) / tokens
         assert record["train_rollouts/init_policy_kl"] == pytest.approx(kl, abs=1e-6)
@@ -111,10 +111,10 @@ def test_rollout_records_agree_with_the_metrics(ppo):
 
 def test_responses_that_ended_and_that_were_cut_off_are_told_apart(ppo):
     rollouts = ppo.rollouts()
-    assert {r["ended"] for r in rollouts} == {True, False}
+    assert {r["finished"] for r in rollouts} == {True, False}
     for r in rollouts:
-        assert r["length"] == 12 or r["ended"]
-        assert not r["ended"] or r["response"].endswith("e") or r["tokens"][-1] == "<|im_end|>"
+        assert r["length"] == 12 or r["finished"]
+        assert not r["finished"] or r["response"].endswith("e") or r["tokens"][-1] == "<|im_end|>"
 
 
 def test_validation_prompts_and_draws_are_the_same_every_time(ppo):
@@ -201,7 +201,7 @@ def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here
     policy = Policy(engine, tokenizer, Sampling(max_length=4, greedy=True), forward_micro_batch_size=1)
     rollouts = policy.rollout([prompt], [0])
     assert rollouts.tokens.tolist() == [[*prompt, tokenizer.eos_id]]
-    assert (rollouts.ended.tolist(), rollouts.lengths.tolist()) == ([True], [len(prompt) + 1])
+    assert (rollouts.finished.tolist(), rollouts.lengths.tolist()) == ([True], [len(prompt) + 1])
 
 
 # ---- the run folder -------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def generated(module, sampling: Sampling) -> list:
         stop_id=STOP,
         micro_batch_size=3,
     )
-    return _in_order(parallel.gather_over_dp([[r.tokens, r.ended] for r in responses]))
+    return _in_order(parallel.gather_over_dp([[r.tokens, r.finished] for r in responses]))
 
 
 def kernels() -> dict:

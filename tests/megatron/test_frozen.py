@@ -35,7 +35,7 @@ def test_a_model_still_learns_after_its_weights_were_exchanged(starts, by_value)
         engine.train_step(batches, loss, lr=1e-2)
         learnt = numbers()
         assert not torch.allclose(learnt, before, atol=1e-3)
-        with frozen.in_place():
+        with frozen.swap_in():
             assert torch.equal(numbers(), before)
         assert torch.equal(numbers(), learnt)
         assert [parameter.data_ptr() for parameter in engine.module.parameters()] == places

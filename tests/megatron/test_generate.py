@@ -45,7 +45,7 @@ def respond(prompts: list[list[int]], model=COUNTING, **sampling) -> list[tuple[
         stop_id=STOP,
         decode=lambda ids: "".join("ABCDEFGHIJ"[i] for i in ids),
     )
-    return [(response.tokens, response.ended) for response in responses]
+    return [(response.tokens, response.finished) for response in responses]
 
 
 def test_the_stop_token_ends_a_response_and_is_its_last_token(one_process):
@@ -128,7 +128,7 @@ def said(
 ) -> list[tuple[list[int], bool]]:
     seeds = [100 + number for number in numbers]
     responses = generate(model, prompts, seeds, sampling, stop_id=stop_id, micro_batch_size=micro_batch_size)
-    return [(response.tokens, response.ended) for response in responses]
+    return [(response.tokens, response.finished) for response in responses]
 
 
 @kinds

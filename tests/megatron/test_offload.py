@@ -79,7 +79,7 @@ def test_generation_makes_room_too(starts, events, monkeypatch):
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_setting_reaches_the_critic(starts, asked):
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs.build_models import in_process_critic
+    from aligner_lib.jobs.build_models import build_in_process_critic
 
     config = compose("critic", [f"model.offload_adam_states={asked}"], profile="smoke")
-    assert in_process_critic(config, starts / "scalar").engine.offloads_adam is asked
+    assert build_in_process_critic(config, starts / "scalar").engine.offloads_adam is asked

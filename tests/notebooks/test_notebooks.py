@@ -151,8 +151,18 @@ def test_scaling_out_runs_without_a_cluster(tmp_path, where):
 @pytest.mark.notebooks
 @pytest.mark.remote_critic
 @pytest.mark.slow
-def test_ppo_as_two_jobs(tmp_path):
-    aligner("tutorial", "--profile", "smoke", "--only", "05", "--out", str(tmp_path), "-p", "layout=two-jobs")
+def test_ppo_with_a_remote_critic(tmp_path):
+    aligner(
+        "tutorial",
+        "--profile",
+        "smoke",
+        "--only",
+        "05",
+        "--out",
+        str(tmp_path),
+        "-p",
+        "critic_placement=remote",
+    )
     text = (tmp_path / "notebooks" / "05_ppo.ipynb").read_text()
     assert "train steps · scores for" in text  # the line that follows the critic
     actor, critic = (json.loads((path / "run.json").read_text()) for path in _ppo_runs(tmp_path))

@@ -5,7 +5,7 @@ from smoke_jobs import SmokeJobs
 
 @pytest.fixture(scope="session")
 def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
-    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("two_jobs"), rm.path)
+    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("remote_jobs"), rm.path)
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +15,7 @@ def in_process(jobs):
 
 
 @pytest.fixture(scope="session")
-def two_jobs(jobs):
+def remote_jobs(jobs):
     """Five steps of PPO as two jobs: run(name, actor's settings, critic's settings, …) gives both run folders."""
 
     def run(

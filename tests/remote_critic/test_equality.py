@@ -27,9 +27,9 @@ def assert_same(ours, theirs, within=1e-5):
 
 
 @pytest.fixture(scope="module")
-def two(two_jobs):
+def two(remote_jobs):
     """Two jobs of one process each; the critic with another micro batch, the requests padded to one length."""
-    return two_jobs(
+    return remote_jobs(
         "two", {"remote_critic_rm__pad_to_length": 160}, {"trainer__ppo__inference_micro_batch_size": 3}
     )
 
@@ -69,8 +69,8 @@ def test_both_keep_the_checkpoints_that_belong_together(two):
         ("tp2_dp2_actor", TP2, 4, {}, 1),
     ],
 )
-def test_layouts(two_jobs, in_process, name, actor, ranks, critic, critic_ranks):
-    run, _ = two_jobs(name, actor, critic, ranks, critic_ranks)
+def test_layouts(remote_jobs, in_process, name, actor, ranks, critic, critic_ranks):
+    run, _ = remote_jobs(name, actor, critic, ranks, critic_ranks)
     assert_same(run, in_process)
 
 

@@ -9,7 +9,7 @@ from forks import until
 from servers import Critic
 
 from aligner_lib.remote_critic import connection, discovery, hang_detection, serialization
-from aligner_lib.remote_critic.connection import Link, Lost, Where
+from aligner_lib.remote_critic.connection import CriticConnection, Endpoint, Lost
 from aligner_lib.remote_critic.pytriton_client import Unreachable
 
 pytestmark = pytest.mark.remote_critic
@@ -31,11 +31,11 @@ class FakeConnection:
 @pytest.fixture
 def fake(monkeypatch):
     """A link to a fake server, and the server's status."""
-    monkeypatch.setattr(connection, "Connection", FakeConnection)
+    monkeypatch.setattr(connection, "PyTritonConnection", FakeConnection)
     monkeypatch.setattr(connection, "POLL_S", 0.01)
     monkeypatch.setattr(discovery, "find", lambda *_: discovery.Address("here", 1, "token", None))
     monkeypatch.setattr(FakeConnection, "status", {"doing": "idle", "doing_s": 0.2, "longest_s": {}})
-    linked = Link(Where("critic", "here", 1, None), "actor#1")
+    linked = CriticConnection(Endpoint("critic", "here", 1, None), "actor#1")
     linked.connect()
     yield linked, FakeConnection.status
     linked.close("the test is over")
@@ -81,7 +81,7 @@ def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
     critic = Critic(jobs, "hanging")
     critic.start_ranks(2, model__tensor_model_parallel_size=2)
     critic.until_it_serves()
-    linked = Link(Where("critic", "127.0.0.1", critic.port, None), "hanging#1")
+    linked = CriticConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "hanging#1")
     linked.connect()
     (second,) = critic.other_ranks
     os.kill(second.pid, signal.SIGSTOP)
@@ -96,7 +96,7 @@ def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
     assert critic.run.status == "stopped"
 
 
-def _connects(linked: Link) -> bool:
+def _connects(linked: CriticConnection) -> bool:
     try:
         linked.connect()
     except Unreachable:

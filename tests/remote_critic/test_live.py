@@ -10,9 +10,9 @@ from forks import until
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import serialization
-from aligner_lib.remote_critic.connection import Link, Where
+from aligner_lib.remote_critic.connection import CriticConnection, Endpoint
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words
-from aligner_lib.remote_critic.pytriton_client import Connection, Unreachable
+from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, Unreachable
 
 pytestmark = pytest.mark.remote_critic
 LENGTHS = [30, 11, 17]
@@ -26,13 +26,13 @@ def critic(live_critic):
 @pytest.fixture(scope="module")
 def link(critic, jobs):
     """An actor that has begun."""
-    link = Link(Where("critic", "127.0.0.1", critic.port, None), "here#1")
+    link = CriticConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "here#1")
     link.connect()
     begin(link, jobs.out / "here")
     return link
 
 
-def begin(link: Link, run) -> dict:
+def begin(link: CriticConnection, run) -> dict:
     request = {"kind": "begin", "actor": link.actor, "actor_run": str(run)}
     return link.ask("checkpoint", serialization.text(request, "request"))
 
@@ -45,12 +45,12 @@ def batch() -> TokenBatch:
     return TokenBatch(tokens=tokens, lengths=torch.tensor(LENGTHS))
 
 
-def scores(link: Link, length: int):
+def scores(link: CriticConnection, length: int):
     arrays = link.wait_for(link.call("infer", serialization.pack_tokens(batch(), length), updates=0))
     return serialization.unpack_scores(arrays, batch(), ("rewards", "values"))
 
 
-def counts(link: Link) -> dict:
+def counts(link: CriticConnection) -> dict:
     return serialization.value_of(link.wait_for(link.call("status", serialization.text({}, "request"))))[
         "counts"
     ]
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_is_not_there_is_told(link, jobs):
 
 
 def test_a_second_actor_is_turned_away(link, critic, jobs):
-    second = Link(Where("critic", "127.0.0.1", critic.port, None), "second#1")
+    second = CriticConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "second#1")
     second.connect()
     with pytest.raises(UserError, match=r"it serves another actor, .*/here, which was heard of"):
         begin(second, jobs.out / "second")
@@ -132,7 +132,7 @@ def test_without_the_token_nothing_is_answered(critic, endpoint):
         else serialization.pack_tokens(batch(), 32)
     )
     with pytest.raises(Unreachable, match="refuses the token"):
-        Connection("127.0.0.1", critic.port, "guessed").call(endpoint, arrays, {}, timeout_s=10)
+        PyTritonConnection("127.0.0.1", critic.port, "guessed").call(endpoint, arrays, {}, timeout_s=10)
 
 
 def test_whatever_can_be_closed_is_closed_without_the_token(critic):

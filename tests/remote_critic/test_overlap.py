@@ -57,7 +57,7 @@ class FakePolicy:
             tokens=torch.tensor([[*prompt, 2] for prompt in prompts]),
             lengths=torch.full((size,), 3),
             prompt_lengths=torch.full((size,), 2),
-            ended=torch.ones(size, dtype=torch.bool),
+            finished=torch.ones(size, dtype=torch.bool),
         )
 
     def logprobs(self, rollouts):
@@ -95,9 +95,16 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
         max_init_policy_kl=None,
         seed=0,
     )
-    rate = lambda number: 0.1  # noqa: E731
+    schedule = lambda number: 0.1  # noqa: E731
     trainer = PPOTrainer(
-        FakePolicy(events), FakeCritic(events), [prompt] * 4, [prompt] * 2, rate, rate, settings, run=None
+        FakePolicy(events),
+        FakeCritic(events),
+        [prompt] * 4,
+        [prompt] * 2,
+        schedule,
+        schedule,
+        settings,
+        run=None,
     )
     trainer.step(1)
     assert events == [

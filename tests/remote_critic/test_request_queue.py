@@ -1,4 +1,4 @@
-"""The desk alone, without a server: no train step is taken twice, none is skipped, and requests keep to one actor."""
+"""The request_queue alone, without a server: no train step is taken twice, none is skipped, and requests keep to one actor."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from forks import until
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words
 from aligner_lib.remote_critic.hang_detection import longest_with, overdue
-from aligner_lib.remote_critic.session import Presence
+from aligner_lib.remote_critic.session import ActorSession
 from aligner_lib.rollouts.records import Experience
 
 pytestmark = pytest.mark.remote_critic
@@ -35,10 +35,10 @@ class FakeShelf:
     def owner(self):
         return None
 
-    def aside(self, number):
+    def tmp_dir(self, number):
         return f"step {number}"
 
-    def accept(self, aside, number, previous, actor_run):
+    def accept(self, tmp_dir, number, previous, actor_run):
         self.saved.append(number)
 
     def find(self, number):
@@ -63,46 +63,46 @@ class FakeWorker:
 
 
 @pytest.fixture
-def desk(tmp_path):
-    """A desk whose orders are obeyed, until the test ends."""
+def request_queue(tmp_path):
+    """A request_queue whose orders are obeyed, until the test ends."""
     from aligner_lib.remote_critic.command_loop import serve
-    from aligner_lib.remote_critic.request_queue import Desk
+    from aligner_lib.remote_critic.request_queue import RequestQueue
     from aligner_lib.remote_critic.session import Ended
 
-    desk, over = Desk(FakeShelf(), Presence(600), 100, {}), threading.Event()
+    request_queue, over = RequestQueue(FakeShelf(), ActorSession(600), 100, {}), threading.Event()
     worker = FakeWorker()
 
     def work():
         with suppress(Exception):  # the actor is told of it
-            serve(worker, desk, lambda: Ended("stopped", "") if over.is_set() else None, tmp_path)
+            serve(worker, request_queue, lambda: Ended("stopped", "") if over.is_set() else None, tmp_path)
 
     loop = threading.Thread(target=work)
     loop.start()
-    ask(desk, "begin")
-    yield desk
+    ask(request_queue, "begin")
+    yield request_queue
     over.set()
     loop.join(30)
     assert not loop.is_alive()
 
 
-def ask(desk, kind: str, actor: str = "run#1", run: str = "run", **details) -> dict:
+def ask(request_queue, kind: str, actor: str = "run#1", run: str = "run", **details) -> dict:
     request = serialization.text({"kind": kind, "actor": actor, "actor_run": run, **details}, "request")
-    (answer,) = desk.answer_checkpoint([({"actor": actor}, request)])
+    (answer,) = request_queue.answer_checkpoint([({"actor": actor}, request)])
     return result_of(answer)
 
 
-def train(desk, number: int, lr: float = 0.5, actor: str = "run#1") -> dict:
+def train(request_queue, number: int, lr: float = 0.5, actor: str = "run#1") -> dict:
     size = (2, 3)
     numbers = {name: torch.ones(2, 2) for name in ("mask", "logprobs", "values", "advantages", "returns")}
     experience = Experience(
         tokens=torch.ones(size, dtype=torch.int64),
         lengths=torch.tensor([3, 3]),
         prompt_lengths=torch.tensor([1, 1]),
-        ended=torch.tensor([True, True]),
+        finished=torch.tensor([True, True]),
         **numbers,
     )
     parameters = {"actor": actor, "number": number, "lr": lr.hex()}
-    (answer,) = desk.answer_train([(parameters, serialization.pack_experience(experience))])
+    (answer,) = request_queue.answer_train([(parameters, serialization.pack_experience(experience))])
     return result_of(answer)
 
 
@@ -113,39 +113,41 @@ def result_of(answer: dict) -> dict:
     return said["result"]
 
 
-def test_a_train_step_that_is_asked_for_again_is_answered_and_not_taken(desk):
-    first = train(desk, 1, lr=0.25)
+def test_a_train_step_that_is_asked_for_again_is_answered_and_not_taken(request_queue):
+    first = train(request_queue, 1, lr=0.25)
     assert first == {"loss": 0.25, "grad_norm": 1.0}
-    assert train(desk, 1, lr=0.75) == first
-    assert desk.shelf.logged == [(1, 0.25)]
-    assert desk.updates == 1
+    assert train(request_queue, 1, lr=0.75) == first
+    assert request_queue.checkpoints.logged == [(1, 0.25)]
+    assert request_queue.updates == 1
 
 
-def test_the_status_tells_for_how_long_the_order_goes_on_and_how_long_its_kind_took_before(desk, monkeypatch):
-    assert desk.status()["longest_s"].keys() <= {"begin"}
+def test_the_status_tells_for_how_long_the_order_goes_on_and_how_long_its_kind_took_before(
+    request_queue, monkeypatch
+):
+    assert request_queue.status()["longest_s"].keys() <= {"begin"}
     begun, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr(FakeWorker, "train", lambda *_: begun.set() or (go_on.wait(30) and {"loss": 1.0}))
-    asked = threading.Thread(target=train, args=(desk, 1))
+    asked = threading.Thread(target=train, args=(request_queue, 1))
     asked.start()
     assert begun.wait(30)
     time.sleep(0.3)
-    assert desk.status()["doing"] == "train" and desk.status()["doing_s"] >= 0.3
+    assert request_queue.status()["doing"] == "train" and request_queue.status()["doing_s"] >= 0.3
     go_on.set()
     asked.join(30)
-    until(lambda: desk.status()["doing"] == "idle", "the end of the order", bound_s=30)
-    assert 0.3 <= desk.status()["longest_s"]["train"] < 30
+    until(lambda: request_queue.status()["doing"] == "idle", "the end of the order", bound_s=30)
+    assert 0.3 <= request_queue.status()["longest_s"]["train"] < 30
 
 
-def test_a_train_step_can_t_be_skipped(desk):
+def test_a_train_step_can_t_be_skipped(request_queue):
     with pytest.raises(NotReady, match="it has taken 0 train steps, and this is number 2"):
-        train(desk, 2)
-    assert desk.shelf.logged == []
+        train(request_queue, 2)
+    assert request_queue.checkpoints.logged == []
 
 
-def test_a_global_batch_that_leaves_a_replica_without_samples_is_refused(desk):
-    desk.replicas = 3
+def test_a_global_batch_that_leaves_a_replica_without_samples_is_refused(request_queue):
+    request_queue.replicas = 3
     with pytest.raises(Refusal, match="a global batch of 2 samples leaves some of its 3 data-parallel ranks"):
-        train(desk, 1)
+        train(request_queue, 1)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +162,11 @@ def test_a_global_batch_that_leaves_a_replica_without_samples_is_refused(desk):
     ],
 )
 def test_another_rank_s_end_is_told_with_its_reason_if_it_left_one(
-    desk, tmp_path, monkeypatch, note, kind, words
+    request_queue, tmp_path, monkeypatch, note, kind, words
 ):
-    gone = RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+    gone = RuntimeError(
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] PyTritonConnection closed by peer"
+    )
 
     def fail(*_):
         if note is not None:
@@ -171,80 +175,87 @@ def test_another_rank_s_end_is_told_with_its_reason_if_it_left_one(
 
     monkeypatch.setattr(FakeWorker, "train", fail)
     with pytest.raises(kind, match=words) as raised:
-        train(desk, 1)
+        train(request_queue, 1)
     assert type(raised.value) is kind
     with pytest.raises(kind, match=words):  # and so is whoever asks later
-        ask(desk, "begin")
+        ask(request_queue, "begin")
 
 
-def test_a_pause_does_not_blind_the_watch_and_a_slower_kind_is_soon_allowed_for(desk):
-    train(desk, 1)
-    until(lambda: desk.status()["doing"] == "idle", "the end of the order", bound_s=30)
-    desk.longest["train"] = 0.5
-    desk.doing, desk._turn = "train", time.monotonic() - 300.0  # as if the process had been stopped meanwhile
-    desk._now("idle")
-    assert desk.longest["train"] == 3.0  # twice what half a minute allows
-    assert overdue({"doing": "train", "doing_s": 61.0, "longest_s": desk.longest})
+def test_a_pause_does_not_blind_the_watch_and_a_slower_kind_is_soon_allowed_for(request_queue):
+    train(request_queue, 1)
+    until(lambda: request_queue.status()["doing"] == "idle", "the end of the order", bound_s=30)
+    request_queue.longest["train"] = 0.5
+    request_queue.doing, request_queue._turn = (
+        "train",
+        time.monotonic() - 300.0,
+    )  # as if the process had been stopped meanwhile
+    request_queue._now("idle")
+    assert request_queue.longest["train"] == 3.0  # twice what half a minute allows
+    assert overdue({"doing": "train", "doing_s": 61.0, "longest_s": request_queue.longest})
     assert longest_with(None, 700.0) == 700.0  # the first of its kind
     assert longest_with(3.0, 2.0) == 3.0
     assert longest_with(3.0, 5.0) == 5.0
     assert longest_with(3.0, 300.0) == 6.0
 
 
-def test_save_is_of_the_steps_that_the_actor_counts(desk):
-    train(desk, 1)
+def test_save_is_of_the_steps_that_the_actor_counts(request_queue):
+    train(request_queue, 1)
     with pytest.raises(NotReady, match="it has taken 1 train steps, and 2 were to be saved"):
-        ask(desk, "save", updates=2, previous=0)
-    assert ask(desk, "save", updates=1, previous=0)["checkpoints"] == [1]
+        ask(request_queue, "save", updates=2, previous=0)
+    assert ask(request_queue, "save", updates=1, previous=0)["checkpoints"] == [1]
 
 
-def test_going_back_forgets_what_came_later(desk):
+def test_going_back_forgets_what_came_later(request_queue):
     for number in (1, 2):
-        train(desk, number)
-        ask(desk, "save", updates=number, previous=number - 1)
-    status = ask(desk, "load", updates=1)
+        train(request_queue, number)
+        ask(request_queue, "save", updates=number, previous=number - 1)
+    status = ask(request_queue, "load", updates=1)
     assert (status["updates"], status["checkpoints"]) == (1, [1])
-    assert train(desk, 2, lr=0.125)["loss"] == 0.125  # the result of the forgotten step is forgotten, too
+    assert (
+        train(request_queue, 2, lr=0.125)["loss"] == 0.125
+    )  # the result of the forgotten step is forgotten, too
 
 
-def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(desk):
+def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(request_queue):
     with pytest.raises(Refusal, match="it serves another actor, run, which was heard of"):
-        ask(desk, "begin", actor="other#1", run="other")
-    ask(desk, "begin", actor="run#2")
+        ask(request_queue, "begin", actor="other#1", run="other")
+    ask(request_queue, "begin", actor="run#2")
     with pytest.raises(NotReady, match="it has not been told of this actor"):
-        train(desk, 1, actor="run#1")
-    assert train(desk, 1, actor="run#2")["grad_norm"] == 1.0
+        train(request_queue, 1, actor="run#1")
+    assert train(request_queue, 1, actor="run#2")["grad_norm"] == 1.0
 
 
-def test_a_fault_is_told_in_a_sentence(desk, monkeypatch, capsys):
+def test_a_fault_is_told_in_a_sentence(request_queue, monkeypatch, capsys):
     monkeypatch.setattr(serialization, "unpack_experience", lambda *_: 1 / 0)
     with pytest.raises(
         Refusal, match=r"it failed in answering with ZeroDivisionError: division by zero \(test_desk"
     ):
-        train(desk, 1)
+        train(request_queue, 1)
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_tokens_are_checked_before_anything_is_done(desk):
+def test_tokens_are_checked_before_anything_is_done(request_queue):
     with pytest.raises(Refusal, match="token 0 of sample 0 of 2 is 1, and the model knows 0 to 0"):
-        desk.vocab_size = 1
-        train(desk, 1)
-    assert desk.updates == 0
+        request_queue.vocab_size = 1
+        train(request_queue, 1)
+    assert request_queue.updates == 0
 
 
-def test_what_is_asked_after_the_end_is_for_the_next_server(desk):
-    desk.close(NotReady("it is over"))
-    desk.close(Refusal("and over again"))
+def test_what_is_asked_after_the_end_is_for_the_next_server(request_queue):
+    request_queue.close(NotReady("it is over"))
+    request_queue.close(Refusal("and over again"))
     with pytest.raises(NotReady, match="it is over"):
-        train(desk, 1)
+        train(request_queue, 1)
 
 
-def test_the_last_save_is_said_to_be_one(desk):
+def test_the_last_save_is_said_to_be_one(request_queue):
     from aligner_lib.remote_critic.session import Ended
     from aligner_lib.remote_critic.worker import End, Save
 
-    assert isinstance(desk.farewell(Ended("stopped", "", save=True))[0], End)  # nothing was learnt
-    train(desk, 1)
-    order, _ = desk.farewell(Ended("stopped", "", save=True))
+    assert isinstance(request_queue.farewell(Ended("stopped", "", save=True))[0], End)  # nothing was learnt
+    train(request_queue, 1)
+    order, _ = request_queue.farewell(Ended("stopped", "", save=True))
     assert isinstance(order, Save)
-    assert desk.doing == "save"  # an actor knows how long that may take; idle it would be lost after 30 s
+    assert (
+        request_queue.doing == "save"
+    )  # an actor knows how long that may take; idle it would be lost after 30 s

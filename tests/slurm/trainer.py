@@ -94,9 +94,9 @@ def heartbeat(run: Path, status: str, step: int) -> None:
 
 
 def write(path: Path, value: dict) -> None:
-    aside = path.with_suffix(".aside")
-    aside.write_text(json.dumps(value))
-    aside.replace(path)
+    tmp_dir = path.with_suffix(".tmp_dir")
+    tmp_dir.write_text(json.dumps(value))
+    tmp_dir.replace(path)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.contest import Contestant, Rounds, compete
-from benchmarks.measure import Comparison, ImportTime, Round, Side, StepCost, TwoJobs
+from benchmarks.measure import Comparison, ImportTime, RemoteCriticBench, Round, Side, StepCost
 from benchmarks.setting import Setting
 from benchmarks.table import table_of, verdict
 
@@ -169,15 +169,15 @@ def test_our_responses_have_the_forced_lengths_when_rows_leave():
     )
     assert [len(response.tokens) for response in responses] == lengths
     assert all(
-        response.ended and response.tokens.index(2) == len(response.tokens) - 1 for response in responses
+        response.finished and response.tokens.index(2) == len(response.tokens) - 1 for response in responses
     )
     parallel.shutdown()
 
 
 def test_two_jobs_are_compared_with_one_and_round_trips_with_a_step():
-    result = TwoJobs(
+    result = RemoteCriticBench(
         in_process=[2.0, 4.0, 3.0],
-        two_jobs=[3.0, 3.6, 3.3],
+        remote_critic=[3.0, 3.6, 3.3],
         waits=[0.5, 0.6, 0.7],
         round_trips={"status": [0.001], "infer": [0.01, 0.02, 0.03], "train": [0.04]},
         calls={"infer": 2, "train": 1},

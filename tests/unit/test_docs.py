@@ -47,7 +47,11 @@ TRAINERS = ROOT / "aligner_lib" / "trainers"
 
 def function(name: str) -> ast.FunctionDef:
     """The trainers' function of this name."""
-    nodes = (node for path in TRAINERS.glob("*.py") for node in ast.walk(tree(path)))
+    nodes = (
+        node
+        for path in [*TRAINERS.glob("*.py"), *TRAINERS.with_name("rollouts").glob("*.py")]
+        for node in ast.walk(tree(path))
+    )
     return next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name)
 
 
@@ -92,7 +96,7 @@ def first_arguments(name: str) -> set[str]:
     """The constant first arguments of the trainers' calls of a function."""
     return {
         node.args[0].value
-        for path in TRAINERS.glob("*.py")
+        for path in [*TRAINERS.glob("*.py"), *TRAINERS.with_name("rollouts").glob("*.py")]
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
         if node.args and isinstance(node.args[0], ast.Constant)
@@ -100,14 +104,17 @@ def first_arguments(name: str) -> set[str]:
 
 
 # The functions that put a group before names, and how to tell what comes of it.
-NAMING = {"rollout_metrics", "experience_metrics", "_named", "_train_actor"}
+NAMING = {"__call__", "rollout_metrics", "experience_metrics", "_named", "_train_actor"}
 
 
 @cache
 def logged() -> frozenset[str]:
     """Every metric that a trainer logs, read from its text: importing it would import torch."""
     written = {
-        text for path in TRAINERS.glob("*.py") for text in strings(tree(path), "{}") if METRIC.fullmatch(text)
+        text
+        for path in [*TRAINERS.glob("*.py"), *TRAINERS.with_name("rollouts").glob("*.py")]
+        for text in strings(tree(path), "{}")
+        if METRIC.fullmatch(text)
     }
     timers = {f"timers/{name}" for name in first_arguments("timers")}
     in_groups = {
@@ -140,7 +147,7 @@ def test_no_other_function_makes_up_names_of_metrics():
     """`logged` reads the names of these functions; a new one has to be taught to it."""
     found = {
         node.name
-        for path in TRAINERS.glob("*.py")
+        for path in [*TRAINERS.glob("*.py"), *TRAINERS.with_name("rollouts").glob("*.py")]
         for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef)
         if any(re.fullmatch(rf"(?:{{}}|{GROUPS})/{{}}", text) for text in strings(node, "{}"))
@@ -158,7 +165,8 @@ def test_what_watches_a_run_uses_names_that_are_logged(room):
 
 
 @pytest.mark.parametrize(
-    ("heading", "source"), [("`run.json`", "run_writer.py"), ("`rollouts.jsonl`", "trainers/ppo_report.py")]
+    ("heading", "source"),
+    [("`run.json`", "run_folder/writer.py"), ("`rollouts.jsonl`", "trainers/rollout_metrics.py")],
 )
 def test_the_fields_of_a_run_s_files_are_defined(heading, source):
     section = (DOCS / "metrics.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]

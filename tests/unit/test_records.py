@@ -13,7 +13,7 @@ PAD = 0
 def rollouts(*rows: tuple[list[int], list[int]]) -> Rollouts:
     tokens, lengths = pad_rows([prompt + response for prompt, response in rows], PAD)
     prompt_lengths = torch.tensor([len(prompt) for prompt, _ in rows])
-    return Rollouts(tokens, lengths, prompt_lengths, ended=torch.ones(len(rows), dtype=torch.bool))
+    return Rollouts(tokens, lengths, prompt_lengths, finished=torch.ones(len(rows), dtype=torch.bool))
 
 
 def test_rows_are_padded_on_the_right():

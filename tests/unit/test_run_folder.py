@@ -234,14 +234,15 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
     assert (again.info["created"], again.info["resumed"]) == (created, 1)
 
 
-def test_a_damaged_line_hinders_no_resume(tmp_path, capsys):
+def test_a_damaged_line_hinders_no_resume(tmp_path, caplog):
+    caplog.set_level("INFO")
     begun(tmp_path)
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('nonsense\n{"step": 4, "time": 0}\n{"step": 5, "time": 0}\n')
     with writer(tmp_path) as run:
         run.start(4, tensorboard=False)
     assert [record["step"] for record in RunFolder(tmp_path).metrics()] == [1, 2, 3, 4]
-    assert "metrics.jsonl: lines that are no records are passed over (1)" in capsys.readouterr().err
+    assert "metrics.jsonl: lines that are no records are passed over (1)" in caplog.text
 
 
 def test_a_stop_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, monkeypatch):
@@ -365,20 +366,22 @@ def test_a_run_that_never_said_its_inputs_goes_on(tmp_path):
     assert RunFolder(tmp_path).info["resumed"] == 1
 
 
-def test_settings_that_changed_are_told_in_a_line(tmp_path, capsys):
+def test_settings_that_changed_are_told_in_a_line(tmp_path, caplog):
+    caplog.set_level("INFO")
     begun(tmp_path, config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"})
     with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}) as run:
         run.start(3, tensorboard=False)
     told = "goes on with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"
-    assert capsys.readouterr().err == f"{told}\n"
+    assert caplog.messages == [told]
     assert RunFolder(tmp_path).info["message"] == told
 
 
-def test_settings_that_stayed_are_not_told(tmp_path, capsys):
+def test_settings_that_stayed_are_not_told(tmp_path, caplog):
+    caplog.set_level("INFO")
     begun(tmp_path)
     with writer(tmp_path) as run:
         run.start(3, tensorboard=False)
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------
@@ -404,9 +407,9 @@ def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypat
 def checkpoint(
     run: RunWriter, step: int, keep: int = 1, check=lambda _: None, content: str = "whole"
 ) -> None:
-    aside = run.checkpoint_aside(step)
-    (aside / "weights").write_text(content)
-    run.accept_checkpoint(aside, step, keep, check)
+    tmp_dir = run.checkpoint_tmp_dir(step)
+    (tmp_dir / "weights").write_text(content)
+    run.accept_checkpoint(tmp_dir, step, keep, check)
 
 
 def test_checkpoints_beyond_the_kept_ones_go(tmp_path):
@@ -420,11 +423,11 @@ def test_checkpoints_beyond_the_kept_ones_go(tmp_path):
 def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path):
     run = writer(tmp_path)
     checkpoint(run, 2)
-    (run.checkpoint_aside(4) / "weights").write_text("ha")  # and here it is killed
+    (run.checkpoint_tmp_dir(4) / "weights").write_text("ha")  # and here it is killed
     assert [path.name for path in run.folder.checkpoints()] == ["step_000002"]
     again = writer(tmp_path)
     assert again.folder.latest_checkpoint().name == "step_000002"
-    assert list(again.checkpoint_aside(4).iterdir()) == []
+    assert list(again.checkpoint_tmp_dir(4).iterdir()) == []
     checkpoint(again, 4)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000004"]
 
@@ -452,8 +455,9 @@ def weights(checkpoint) -> str:
     return (checkpoint / "weights").read_text()
 
 
-def test_a_run_begun_anew_sets_the_old_checkpoints_aside(tmp_path, capsys):
+def test_a_run_begun_anew_sets_the_old_checkpoints_aside(tmp_path, caplog):
     """Else its first ones went at once, and the next stage got the old weights."""
+    caplog.set_level("INFO")
     for step in (12, 24):
         checkpoint(writer(tmp_path), step, keep=2, content="old")
     for attempt in (1, 2):
@@ -468,7 +472,7 @@ def test_a_run_begun_anew_sets_the_old_checkpoints_aside(tmp_path, capsys):
         "step_000024",
     ]
     assert weights(tmp_path / "checkpoints-old-2" / "step_000012") == "new 1"
-    assert f"(step_000012) are now in {tmp_path / 'checkpoints-old-2'}" in capsys.readouterr().err
+    assert f"(step_000012) are now in {tmp_path / 'checkpoints-old-2'}" in caplog.text
 
 
 def test_a_resumed_run_keeps_its_checkpoints(tmp_path):
@@ -503,7 +507,7 @@ def test_runs_are_found_newest_first(tmp_path):
 
 
 def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
-    from aligner_lib import inputs
+    from aligner_lib.jobs import inputs
 
     monkeypatch.setattr(inputs, "model_hash", lambda folder: "m")
     files = [tmp_path / folder / "data.jsonl" for folder in ("train", "validation")]

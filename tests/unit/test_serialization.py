@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aligner_lib.datasets.batches import TokenBatch, in_order
+from aligner_lib.datasets.batches import TokenBatch, concat_restore_order
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words, in_words
 from aligner_lib.rollouts.records import Experience, Scores
@@ -35,7 +35,7 @@ def experience_of(batch: TokenBatch, seed: int = 0) -> Experience:
         tokens=batch.tokens,
         lengths=batch.lengths,
         prompt_lengths=torch.ones(size, dtype=torch.int64),
-        ended=torch.arange(size) % 2 == 0,
+        finished=torch.arange(size) % 2 == 0,
         mask=torch.ones(size, width - 1),
         logprobs=numbers[0],
         values=numbers[1],
@@ -107,7 +107,7 @@ def test_rows_come_back_in_their_order(batch, random):
     random.shuffle(order)
     cuts = sorted(random.sample(range(batch.size + 1), k=min(2, batch.size + 1)))
     groups = [g for g in (order[: cuts[0]], order[cuts[0] : cuts[-1]], order[cuts[-1] :]) if g]
-    joined = in_order([batch.rows(group) for group in groups], groups)
+    joined = concat_restore_order([batch.rows(group) for group in groups], groups)
     assert torch.equal(joined.tokens, batch.tokens)
     assert torch.equal(joined.lengths, batch.lengths)
 
@@ -181,5 +181,7 @@ def test_experience_of_another_shape_is_refused():
         serialization.WireError, match=r"returns has the shape \[2, 2\], and tokens ask for \[2, 3\]"
     ):
         serialization.unpack_experience(arrays | {"returns": arrays["returns"][:, :2]}, VOCAB)
-    with pytest.raises(serialization.WireError, match=r"ended has the shape \[1\], and tokens ask for \[2\]"):
-        serialization.unpack_experience(arrays | {"ended": arrays["ended"][:1]}, VOCAB)
+    with pytest.raises(
+        serialization.WireError, match=r"finished has the shape \[1\], and tokens ask for \[2\]"
+    ):
+        serialization.unpack_experience(arrays | {"finished": arrays["finished"][:1]}, VOCAB)

@@ -112,7 +112,7 @@ def rollouts(step: int, metrics: dict, chance: random.Random) -> list[dict]:
                 "reward": metrics["train_rollouts/rewards"] + chance.gauss(0, 0.4),
                 "kl": kl,
                 "length": len(tokens),
-                "ended": chance.random() < metrics["train_rollouts/fraction_of_samples_properly_ended"],
+                "finished": chance.random() < metrics["train_rollouts/fraction_of_samples_properly_ended"],
                 "tokens": tokens,
                 "token_kl": [chance.gauss(kl, 0.3 + kl) for _ in tokens],
                 "token_advantage": [chance.gauss(0, 1) for _ in tokens],
@@ -134,23 +134,23 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
     with RunWriter(path, kind=kind, config=config, seed=seed, hashes={}, max_steps=steps) as run:
         run.announce_controls(CONTROLS)
         run.start(0, tensorboard=False)
-        knobs = {"kl_coef": kl_coef, "lr": 9e-7}
+        controls = {"kl_coef": kl_coef, "lr": 9e-7}
         for step in range(1, steps + 1):
             time.sleep(seconds)
             if step == fail_at:
                 raise FloatingPointError("the loss is NaN at step 7: lower the learning rate")
             metrics = metrics_of(kind, step, steps, kl_coef, chance)
             if kind == "ppo":
-                metrics |= {"train_rollouts/kl_coef": knobs["kl_coef"], "train_optim/lr": knobs["lr"]}
+                metrics |= {"train_rollouts/kl_coef": controls["kl_coef"], "train_optim/lr": controls["lr"]}
             run.log(step, metrics)
             if kind == "ppo":
                 run.log_rollouts(rollouts(step, metrics, chance))
             asked = run.requests(CONTROLS)
-            knobs |= asked.changes
+            controls |= asked.changes
             if asked.stop or asked.checkpoint:
-                aside = run.checkpoint_aside(step)
-                (aside / "weights").write_text("fake")
-                run.accept_checkpoint(aside, step, keep=2, check=lambda folder: None)
+                tmp_dir = run.checkpoint_tmp_dir(step)
+                (tmp_dir / "weights").write_text("fake")
+                run.accept_checkpoint(tmp_dir, step, keep=2, check=lambda folder: None)
             run.acknowledge()
             if asked.stop:
                 run.finish("stopped")

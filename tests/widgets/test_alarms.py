@@ -42,7 +42,7 @@ def records(count=3, start=0, **changes):
 def test_each_alarm(changes, name):
     (alarm,) = active(records(5), records(3, 20, **changes))
     assert alarm.name == name and alarm.step == (20 if name == "not_finite" else 22)
-    assert alarm.meaning.endswith(".") and alarm.knob.endswith(".")
+    assert alarm.meaning.endswith(".") and alarm.control.endswith(".")
 
 
 HACKING = {"rollouts__rewards": 1.0, "rollouts__init_policy_kl": 0.4, "rollouts__response_lengths": 30.0}

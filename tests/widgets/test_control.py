@@ -35,7 +35,7 @@ def test_what_a_run_does_not_obey_is_refused(run):
         ValueError, match=r"does not take 'lr' while it runs; it obeys stop, checkpoint, kl_coef"
     ):
         control.request_change(run, lr=1e-6)
-    with pytest.raises(ValueError, match="'temperature' is no knob of a run; there are kl_coef, lr"):
+    with pytest.raises(ValueError, match="'temperature' is no control of a run; there are kl_coef, lr"):
         control.request_change(run, temperature=2.0)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
 from widgets import feed as feed_module
+from widgets.downsample import fold
 from widgets.feed import Feed
-from widgets.thin import fold
 from widgets.wire import finite, pack, unpack
 
 

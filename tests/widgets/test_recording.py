@@ -7,15 +7,15 @@ import shutil
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from widgets.recorded import record, shipped
-from widgets.recording import Recording
+from widgets.recording_file import record, shipped
+from widgets.replay import Recording
 from widgets.series import Series
 
 
 @pytest.fixture
 def recording(healthy, tmp_path, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("widgets.recording.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("widgets.replay.time.monotonic", lambda: clock[0])
     path = tmp_path / "run"
     shutil.copytree(healthy, path)
     records = RunFolder(healthy).metrics()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from aligner_lib.run_folder.alarms import Watch
-from widgets.recorded import PACKED, SHIPPED, shipped
-from widgets.recording import Recording
+from widgets.recording_file import PACKED, SHIPPED, shipped
+from widgets.replay import Recording
 
 ROOT = Path(__file__).parents[2]
 

@@ -39,7 +39,7 @@ class CompletionsView extends PagedView {
   card(row, page) {
     const figures = [["reward", number(row.reward)]];
     if (row.kl !== undefined && row.kl !== null) figures.push(["KL", number(row.kl)]);
-    figures.push([row.ended === false ? "cut off at" : "tokens", number(row.length)]);
+    figures.push([row.finished === false ? "cut off at" : "tokens", number(row.length)]);
     const heading = `${row.split ?? ""} · step ${row.step}`;
     const mine = textBox(heading, row.response, figures, row.weights && colouredTokens(row.tokens, row.weights, this.asked("colour")));
     const other = row.beside && textBox(`${page.beside} · step ${row.beside.step}`, row.beside.response, [["reward", number(row.beside.reward)]]);

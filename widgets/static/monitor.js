@@ -112,7 +112,7 @@ class MonitorView {
     if (this.alarms.dataset.drawn === text) return;
     this.alarms.dataset.drawn = text;
     this.alarms.replaceChildren(...alarms.map((alarm) => make("p", { class: "lab-alarm" },
-      make("strong", {}, alarm.title), make("span", { class: "lab-since" }, ` · ${alarm.where} · `), `${alarm.meaning} `, make("em", {}, alarm.knob))));
+      make("strong", {}, alarm.title), make("span", { class: "lab-since" }, ` · ${alarm.where} · `), `${alarm.meaning} `, make("em", {}, alarm.control))));
   }
 
   drawTools() {

@@ -1,6 +1,6 @@
 // The job panel: facts, the end of the log, and controls. What a run does not obey is not offered.
 
-const KNOB_NAMES = { kl_coef: "KL coefficient", lr: "learning rate" };
+const CONTROL_NAMES = { kl_coef: "KL coefficient", lr: "learning rate" };
 
 class PanelView {
   constructor(model, element) {
@@ -13,10 +13,10 @@ class PanelView {
     this.stop = this.button("Stop after this step", "stop");
     this.checkpoint = this.button("Checkpoint now", "checkpoint");
     this.cancel = make("button", { type: "button", class: "lab-stop", onclick: () => this.reallyCancel(), onblur: () => this.calm() }, "Cancel");
-    this.knobs = Object.fromEntries(Object.keys(KNOB_NAMES).map((name) => [name, this.knob(name)]));
+    this.controls = Object.fromEntries(Object.keys(CONTROL_NAMES).map((name) => [name, this.control(name)]));
     this.element = make("section", { class: "lab-widget lab-panel", "aria-label": "job" },
       make("div", { class: "lab-run" }, this.title, this.state, this.facts),
-      make("div", { class: "lab-tools" }, this.stop, this.checkpoint, this.cancel, ...Object.values(this.knobs).map((knob) => knob.form)),
+      make("div", { class: "lab-tools" }, this.stop, this.checkpoint, this.cancel, ...Object.values(this.controls).map((control) => control.form)),
       this.said, this.log);
     element.append(this.element);
     this.follow = () => this.draw(model.get("view"));
@@ -32,13 +32,13 @@ class PanelView {
     return make("button", { type: "button", onclick: () => this.model.send({ kind }) }, text);
   }
 
-  knob(name) {
+  control(name) {
     const input = make("input", { type: "number", min: 0, step: "any" });
-    const form = make("form", { class: "lab-knob", onsubmit: (event) => {
+    const form = make("form", { class: "lab-control", onsubmit: (event) => {
       event.preventDefault();
       if (input.value !== "") this.model.send({ kind: "set", name, value: input.value });
       input.value = "";
-    } }, make("label", {}, `${KNOB_NAMES[name]} `, input), make("button", { type: "submit", "aria-label": `set ${KNOB_NAMES[name]}` }, "Set"));
+    } }, make("label", {}, `${CONTROL_NAMES[name]} `, input), make("button", { type: "submit", "aria-label": `set ${CONTROL_NAMES[name]}` }, "Set"));
     return { form, input };
   }
 
@@ -68,10 +68,10 @@ class PanelView {
     this.checkpoint.disabled = view.over || pending.checkpoint;
     set(this.cancel, { hidden: !job });
     this.cancel.disabled = Boolean(job) && ["finished", "failed", "cancelled"].includes(job.state.toLowerCase());
-    for (const [name, knob] of Object.entries(this.knobs)) {
-      set(knob.form, { hidden: !obeys.includes(name) || view.over });
+    for (const [name, control] of Object.entries(this.controls)) {
+      set(control.form, { hidden: !obeys.includes(name) || view.over });
       const waiting = pending.set[name];
-      knob.input.placeholder = waiting !== undefined ? `${number(waiting)}, asked` : number(view.knobs[name]);
+      control.input.placeholder = waiting !== undefined ? `${number(waiting)}, asked` : number(view.controls[name]);
     }
     set(this.log, { hidden: !job?.log });
     say(this.log, job?.log ?? "");

@@ -15,7 +15,7 @@ cpu.prepare()
 from megatron.core.packed_seq_params import PackedSeqParams
 
 
-class Packing(PackedSeqParams):
+class Unpadding(PackedSeqParams):
     """Where the real tokens of right-padded rows are. Megatron hands it through its layers to the attention."""
 
     def __init__(self, lengths: Tensor, width: int):
@@ -26,11 +26,11 @@ class Packing(PackedSeqParams):
         self.columns = self.places % width  # int64 [T]: each token's position in its row
         self.shape = real.shape
 
-    def pack(self, rows: Tensor) -> Tensor:
+    def remove(self, rows: Tensor) -> Tensor:
         """[B, S, ...] → [T, ...]"""
         return rows.flatten(0, 1).index_select(0, self.places)
 
-    def unpack(self, tokens: Tensor) -> Tensor:
+    def restore(self, tokens: Tensor) -> Tensor:
         """[T, ...] → [B, S, ...], zero at padding."""
         rows = tokens.new_zeros(self.shape.numel(), *tokens.shape[1:])
         return rows.index_copy(0, self.places, tokens).unflatten(0, self.shape)

@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from widgets import thin
+from widgets import downsample
 from widgets.charts import Chart, timers
 from widgets.feed import Feed, open_feed
 from widgets.palette import pen
@@ -126,11 +126,11 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
 
 
 def _draw_line(axes, x, y, spread, pen, faint: bool, label: str, smoothing: float) -> None:
-    size = thin.bucket_size(len(y), POINTS)
-    points = thin.thin(x, y, size)
+    size = downsample.bucket_size(len(y), POINTS)
+    points = downsample.downsample(x, y, size)
     calm = smooth(points, size, smoothing)
     if spread is not None and not faint:
-        band = smooth(thin.thin(x, spread, size), size, smoothing)
+        band = smooth(downsample.downsample(x, spread, size), size, smoothing)
         axes.fill_between(points[:, 0], calm - band, calm + band, color=pen.colour, alpha=0.13, linewidth=0)
     axes.plot(points[:, 0], points[:, 1], color=pen.colour, linewidth=0.8, alpha=0.35)
     axes.plot(

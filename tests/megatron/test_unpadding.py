@@ -11,26 +11,26 @@ pytestmark = pytest.mark.megatron
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
-def packing_of(lengths: list[int], width: int | None = None):
-    from aligner_lib.megatron.packing import Packing
+def unpadding_of(lengths: list[int], width: int | None = None):
+    from aligner_lib.megatron.unpadding import Unpadding
 
-    return Packing(torch.tensor(lengths), width or max(lengths))
+    return Unpadding(torch.tensor(lengths), width or max(lengths))
 
 
 def test_two_rows_by_hand():
-    packing = packing_of([3, 1])
+    unpadding = unpadding_of([3, 1])
     rows = torch.tensor([[5, 6, 7], [8, -1, -1]])
-    assert packing.pack(rows).tolist() == [5, 6, 7, 8]
-    assert packing.unpack(torch.tensor([5, 6, 7, 8])).tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert unpadding.remove(rows).tolist() == [5, 6, 7, 8]
+    assert unpadding.restore(torch.tensor([5, 6, 7, 8])).tolist() == [[5, 6, 7], [8, 0, 0]]
 
 
 @given(LENGTHS, st.integers(0, 3))
 def test_packing_keeps_real_tokens_and_nothing_else(lengths, more):
-    packing = packing_of(lengths, max(lengths) + more)
+    unpadding = unpadding_of(lengths, max(lengths) + more)
     tokens = torch.arange(1, sum(lengths) + 1)
-    rows = packing.unpack(tokens)
+    rows = unpadding.restore(tokens)
     assert rows.shape == (len(lengths), max(lengths) + more)
-    assert torch.equal(packing.pack(rows), tokens)
+    assert torch.equal(unpadding.remove(rows), tokens)
     assert [row[row != 0].tolist() for row in rows] == [part.tolist() for part in tokens.split(lengths)]
 
 

@@ -1,6 +1,6 @@
 """Recorded runs, played as if they ran now: for those without the hardware, or without the time.
 
-`widgets.recorded` says what a recording is as a file.
+`widgets.recording_file` says what a recording is as a file.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import math
 import time
 from collections.abc import Callable
 
-from widgets.recorded import find, read
+from widgets.recording_file import find, read
 
 
 class Recording:
     """A recorded run that plays from its beginning when it is first read. `Monitor(Recording("healthy", speed=60))`.
 
-    source: the name of a recording that comes with this package, a file that `widgets.recorded.record` wrote, or a run
+    source: the name of a recording that comes with this package, a file that `widgets.recording_file.record` wrote, or a run
     folder. speed: recorded seconds a second; infinite shows the end at once. Acts like a RunFolder; its Stop ends
     the playing.
     """

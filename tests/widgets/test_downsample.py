@@ -5,25 +5,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widgets.thin import bucket_size, closed_points, fold, thin
+from widgets.downsample import bucket_size, closed_points, downsample, fold
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)
 
 
 def test_below_the_limit_every_record_is_a_point():
-    points = thin([0, 1, 2], [5.0, 7.0, 6.0], bucket_size(3, limit=10))
+    points = downsample([0, 1, 2], [5.0, 7.0, 6.0], bucket_size(3, limit=10))
     assert points.tolist() == [[0, 5, 5], [1, 7, 7], [2, 6, 6]]
 
 
 def test_a_bucket_of_four_keeps_its_lowest_and_highest_in_order_of_time_and_the_last_record():
-    points = thin([0, 1, 2, 4, 5], [1.0, 9.0, 2.0, 0.0, 2.0], size=4)
+    points = downsample([0, 1, 2, 4, 5], [1.0, 9.0, 2.0, 0.0, 2.0], size=4)
     assert points.tolist() == [[1, 9, 3], [4, 0, 3], [5, 2, 2], [5, 2, 2], [5, 2, 2]]
 
 
 @given(values, st.integers(4, 64))
 def test_within_the_limit_and_no_spike_lost(y, limit):
     x = np.arange(len(y))
-    points = thin(x, y, bucket_size(len(y), limit))
+    points = downsample(x, y, bucket_size(len(y), limit))
     assert len(points) <= limit and points[-1, 0] == len(y) - 1
     assert points[:, 1].max() == max(y) and points[:, 1].min() == min(y)
     assert set(points[:, 1]) <= set(y), "no value was invented"
@@ -33,8 +33,8 @@ def test_within_the_limit_and_no_spike_lost(y, limit):
 @given(values, values)
 def test_appending_changes_no_closed_point(y, more):
     x = np.arange(len(y) + len(more))
-    before = thin(x[: len(y)], y, 4)[: closed_points(len(y), 4)]
-    after = thin(x, y + more, 4)
+    before = downsample(x[: len(y)], y, 4)[: closed_points(len(y), 4)]
+    after = downsample(x, y + more, 4)
     assert np.array_equal(after[: len(before)], before)
 
 
@@ -42,12 +42,12 @@ def test_appending_changes_no_closed_point(y, more):
 def test_folding_points_is_thinning_records(y):
     x = np.arange(len(y))
     for size in (2, 4, 8):
-        closed = thin(x, y, size)[: closed_points(len(y), size)]
+        closed = downsample(x, y, size)[: closed_points(len(y), size)]
         folded = fold(closed)
-        expected = thin(x, y, 2 * size)[: len(folded)]
+        expected = downsample(x, y, 2 * size)[: len(folded)]
         assert np.allclose(folded, expected, rtol=1e-9, atol=1e-6)
 
 
 def test_a_start_inside_a_bucket_is_a_mistake():
     with pytest.raises(AssertionError, match="record 3 begins no bucket of 4"):
-        thin(range(9), range(9), 4, start=3)
+        downsample(range(9), range(9), 4, start=3)

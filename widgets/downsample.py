@@ -32,7 +32,7 @@ def closed_points(records: int, size: int) -> int:
     return max(0, records - 1) // size * 2
 
 
-def thin(x: np.ndarray, y: np.ndarray, size: int, start: int = 0) -> np.ndarray:
+def downsample(x: np.ndarray, y: np.ndarray, size: int, start: int = 0) -> np.ndarray:
     """Points [n, 3] of the records from the bucket that begins at record `start` (a multiple of size) to the end."""
     assert start % size == 0, f"record {start} begins no bucket of {size}"
     x, y = np.asarray(x[start:], dtype=float), np.asarray(y[start:], dtype=float)
