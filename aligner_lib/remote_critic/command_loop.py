@@ -1,4 +1,4 @@
-"""The critic's service: the main threads of all ranks obey one order after the other.
+"""The critic's service: the main threads of all ranks execute one command after the other.
 
 The first rank takes them from its request_queue. What goes wrong in an command, on whichever rank, reaches the actor as a sentence.
 """

@@ -1,7 +1,7 @@
 """The first rank's request_queue: requests from the wire become orders, one after the other.
 
 PyTriton calls `RequestQueue.answer_…` in threads of its own; they put what is asked on the request_queue and wait. The main thread takes
-it from there (`server.serve`), has all ranks obey, and answers.
+it from there (`server.serve`), has all ranks execute it, and answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop around every trainer: resume, step, validate, save, obey, end cleanly.
+"""The loop around every trainer: resume, step, validate, save, follow requests, end cleanly.
 
 A trainer's state is its engines and the number of steps done. Data order, sampling and schedules are functions of that
 number, so a run that was killed goes on to the same figures, to the bit.

@@ -143,17 +143,17 @@ def actor_settings(jobs: SmokeJobs, run: str, critic: Critic, **more: object) ->
 
 
 def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
-    """When an order of this kind was obeyed, before it is answered, the fault happens.
+    """When a command of this kind was executed, before it is answered, the fault happens.
 
-    at: of orders to infer so many since the critic's start; of the others the one of this train step.
+    at: of commands to infer so many since the critic's start; of the others the one of this train step.
     """
     from aligner_lib.remote_critic import worker
 
-    order = {"infer": worker.Infer, "train": worker.Train, "save": worker.Save}[work]
-    obey, done = order.obey, iter(range(1, 1 << 30))
+    command = {"infer": worker.Infer, "train": worker.Train, "save": worker.Save}[work]
+    execute, done = command.execute, iter(range(1, 1 << 30))
 
-    def obey_and_fail(self, worker):
-        result = obey(self, worker)
+    def execute_and_fail(self, worker):
+        result = execute(self, worker)
         number = {
             "infer": lambda: next(done),
             "train": lambda: self.number,
@@ -161,7 +161,7 @@ def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
         }[work]()
         return fault(result) if number == at else result
 
-    order.obey = obey_and_fail
+    command.execute = execute_and_fail
 
 
 def _kill(_: object) -> None:
