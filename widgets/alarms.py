@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from aligner_lib.run_folder.alarms import BASELINE, METRICS, RECENT, Alarm, Thresholds, active, stale
+from aligner_lib.config.kinds import alarms_of
+from aligner_lib.run_folder.alarms import (
+    BASELINE,
+    RECENT,
+    Alarm,
+    Rule,
+    Thresholds,
+    active,
+    metrics_read,
+    stale,
+)
 from widgets.series import Series
 
 LOOK_BACK = 2000
@@ -18,6 +28,10 @@ class Alarms:
         self.run, self.series, self._own = run, series, limits
         self.limits = limits or Thresholds()
         self._since: dict[str, int] = {}
+
+    @property
+    def _rules(self) -> tuple[Rule, ...]:
+        return alarms_of(self.run.kind)
 
     def now(self) -> list[dict]:
         """[{name, title, where, meaning, control}] of the alarms that hold."""
@@ -38,11 +52,15 @@ class Alarms:
     def _began(self, alarm: Alarm) -> int:
         """The step since which an alarm has held: whoever comes late looks back, LOOK_BACK records at most."""
         count, step = len(self.series), alarm.step
-        rows = self.series.table(METRICS, max(0, count - LOOK_BACK), count)
-        first = self.series.table(METRICS, 0, BASELINE)
+        rows = self.series.table(metrics_read(self._rules), max(0, count - LOOK_BACK), count)
+        first = self.series.table(metrics_read(self._rules), 0, BASELINE)
         for end in range(len(rows) - 1, RECENT - 1, -1):
             held = next(
-                (a for a in active(first, rows[end - RECENT : end], self.limits) if a.name == alarm.name),
+                (
+                    a
+                    for a in active(self._rules, first, rows[end - RECENT : end], self.limits)
+                    if a.name == alarm.name
+                ),
                 None,
             )
             if held is None:
@@ -52,13 +70,13 @@ class Alarms:
 
     def _alarms(self) -> list[Alarm]:
         count = len(self.series)
-        first = self.series.table(METRICS, 0, BASELINE)
-        recent = self.series.table(METRICS, max(0, count - RECENT), count)
-        alarms = active(first, recent, self.limits)
+        first = self.series.table(metrics_read(self._rules), 0, BASELINE)
+        recent = self.series.table(metrics_read(self._rules), max(0, count - RECENT), count)
+        alarms = active(self._rules, first, recent, self.limits)
         if bad := self.series.not_finite:
             step = min(steps[0] for steps in bad.values())
             odd = {"step": step, **{metric: float("nan") for metric, steps in bad.items() if step in steps}}
-            alarms = active([], [odd], self.limits) + [
+            alarms = active(self._rules, [], [odd], self.limits) + [
                 alarm for alarm in alarms if alarm.name != "not_finite"
             ]
         if self.run.status == "running" and count:

@@ -107,9 +107,9 @@ class Feed:
             x = series.axis(self.axis)
             for c, chart in enumerate(self.charts):
                 for k, line in enumerate(chart.lines):
-                    rows, values = line.column(series)
+                    rows, values = charts.column(line, series)
                     yield f"{r}/{c}/{k}", x[rows], values
-                    if spread := line.spread(series):
+                    if spread := charts.spread(line, series):
                         rows, values = series.column(spread)
                         yield f"{r}/{c}/{k}/spread", x[rows], values
 
@@ -162,7 +162,7 @@ class Feed:
     def _resolve(self) -> list:
         """Which metric each line shows; when that changes, the browser starts anew."""
         return [
-            (chart.title, line.label, [line.metric(series) for series in self.series])
+            (chart.title, line.label, [charts.metric_of(line, series) for series in self.series])
             for chart in self.charts
             for line in chart.lines
         ]

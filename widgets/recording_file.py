@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.alarms import Watch, as_record
 from aligner_lib.run_folder.reader import RunFolder
 
@@ -44,7 +45,7 @@ def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path
     info = {key: content.info[key] for key in KEPT if key in content.info}
     info |= {"name": name or content.info["name"], "config": _without_paths(content.info.get("config", {}))}
     rollouts = _first_of_each_step(content.rollouts, rollouts_a_step)
-    packed = asdict(Content(info, content.metrics, rollouts, _alarms(content.metrics)))
+    packed = asdict(Content(info, content.metrics, rollouts, _alarms(content.info["kind"], content.metrics)))
     path = Path(path)
     path = path if path.name.endswith(PACKED) else path.with_name(path.name + PACKED)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +78,8 @@ def _read_folder(run: RunFolder) -> Content:
     return Content(run.info, run.metrics(), run.rollouts(), run.alarms())
 
 
-def _alarms(metrics: list[dict]) -> list[dict]:
-    watch = Watch()
+def _alarms(kind: str, metrics: list[dict]) -> list[dict]:
+    watch = Watch(alarms_of(kind))
     return [as_record(alarm, record["time"]) for record in metrics for alarm in watch.check(record)]
 
 

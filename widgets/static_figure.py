@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 
 from widgets import downsample
-from widgets.charts import Chart, timers
+from widgets.charts import Chart, column, spread, timers
 from widgets.feed import Feed, open_feed
 from widgets.palette import pen
 from widgets.series import Series
@@ -104,7 +104,7 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
     for r, one in enumerate(series):
         x = one.axis(axis)
         for k, line in enumerate(chart.lines):
-            rows, values = line.column(one)
+            rows, values = column(line, one)
             if len(values):
                 label = " ".join(_labels(runs[r], line.label, several, k > 0))
                 spread = _spread(line, one, rows)
@@ -149,7 +149,7 @@ def _draw_line(axes, x, y, spread, pen, faint: bool, label: str, smoothing: floa
 
 def _spread(line, series: Series, rows):
     """The standard deviation at the line's records, when the run logs it at every one of them."""
-    metric = line.spread(series)
+    metric = spread(line, series)
     if not metric:
         return None
     spread_rows, deviations = series.column(metric)
@@ -198,7 +198,7 @@ def describe(runs, series: list[Series], charts: list[Chart]) -> str:
         sentences.append(f"Run {run.name}: {run.status}, step {step}.")
         for chart in charts:
             for line in chart.lines:
-                _, values = line.column(one)
+                _, values = column(line, one)
                 if len(values):
                     sentences.append(_in_words(chart, line, values))
         if parts := timers(one):

@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 
 from aligner_lib.cli import model_data
+from aligner_lib.config.kind import JobKind, load
+from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout: notebooks/, tests/ and benchmarks/ are here
@@ -75,77 +77,44 @@ Overrides = Annotated[
 ]
 
 
-@app.command()
-def sft(overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False):
-    """Supervised fine-tuning."""
-    _job("sft", overrides, profile, run, settings)
+def _add_job(kind: JobKind) -> None:
+    """`aligner COMMAND` for a kind of job."""
+
+    def job(
+        overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
+    ) -> None:
+        _job(kind, overrides, profile, run, settings)
+
+    app.command(kind.command, help=kind.summary)(job)
 
 
-@app.command()
-def rm(overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False):
-    """Reward model training."""
-    _job("rm", overrides, profile, run, settings)
-
-
-@app.command()
-def ppo(overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False):
-    """PPO: actor, reference, critic and reward model."""
-    _job("ppo", overrides, profile, run, settings)
-
-
-@app.command("serve-critic")
-def serve_critic(
-    overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
-):
-    """PPO's critic and reward model as a job of their own, which `ppo` finds by remote_critic_rm.critic."""
-    _job("critic", overrides, profile, run, settings)
-
-
-@app.command("serve-rm")
-def serve_rm(
-    overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
-):
-    """A reward model alone as a job of its own, which `ppo` finds by remote_critic_rm.reward_model."""
-    _job("reward_server", overrides, profile, run, settings)
-
-
-@app.command()
-def evaluate(
-    overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
-):
-    """A policy on held-out prompts: rewards, lengths, KL to its reference."""
-    _job("evaluate", overrides, profile, run, settings)
+for _kind in kinds().values():
+    _add_job(_kind)
 
 
 def _job(
-    kind: str, overrides: list[str] | None, profile: str | None, run: Path | None, settings: bool
+    kind: JobKind, overrides: list[str] | None, profile: str | None, run: Path | None, settings: bool
 ) -> None:
     from omegaconf import OmegaConf
 
     from aligner_lib.config.compose import compose
     from aligner_lib.jobs.command_line import written
-    from aligner_lib.jobs.torchrun import COMMANDS, needs_launcher, relaunch, share_cores
+    from aligner_lib.jobs.torchrun import needs_launcher, relaunch, share_cores
 
     overrides = list(overrides or ())
     if run is not None:
         overrides.append(f"exp_manager.explicit_log_dir={written(run)}")
-    config = compose(kind, overrides, profile)
+    config = compose(kind.name, overrides, profile)
     if settings:
         typer.echo(OmegaConf.to_yaml(config))
         return
     if config.exp_manager.explicit_log_dir is None:
-        config.exp_manager.explicit_log_dir = str(RUNS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
-    share_cores(kind, config)
+        config.exp_manager.explicit_log_dir = str(RUNS / f"{kind.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if kind.shares_cores(config):
+        share_cores()
     if needs_launcher(config):
-        relaunch(kind, config, profile, overrides)
-    if kind in COMMANDS:
-        from aligner_lib.jobs.serve_critic import serve_job
-
-        serve_job(kind, config, profile)
-    else:
-        from aligner_lib.jobs.run import run_job
-
-        run_job(kind, config, profile)
+        relaunch(kind.command, config, profile, overrides)
+    load(kind.run)(kind.name, config, profile)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def list_runs(root: Path) -> None:
     """
     waiting, found = _waiting(root), find_runs(root)
     if not waiting + found:
-        raise UserError(f"no runs in {root}/; `aligner tutorial`, `sft`, `rm` and `ppo` make them")
+        raise UserError(f"no runs in {root}/; `aligner tutorial`, `sft`, `rm`, `ppo` and the like make them")
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("run", "kind", "status", "step", "heartbeat", "began"):
         justify = "right" if column in ("step", "heartbeat") else "left"

@@ -2,7 +2,7 @@
 
     config = compose("ppo", ["trainer.ppo.initial_policy_kl_penalty=0.02"], profile="laptop")
 
-The typed defaults are `aligner_lib.config.schema`; a profile is a YAML file of defaults in `profiles/` beside this;
+The typed defaults are the kind's schema (`aligner_lib.config.kinds`); a profile is a YAML file of defaults in `profiles/` beside this;
 overrides are written in Hydra's grammar. Nothing here imports torch.
 """
 
@@ -18,16 +18,15 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from aligner_lib.config.schema import SCHEMAS
-from aligner_lib.config.validation import check, notices
+from aligner_lib.config import validation
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import ConfigError
 
-__all__ = ["SCHEMAS", "compose", "keys", "load", "nearest", "notices", "profiles", "save", "validate"]
 PROFILES = Path(__file__).parent / "profiles"
 
 
 def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None) -> DictConfig:
-    """The settings of a job of this kind: `sft`, `rm`, `ppo`, `evaluate`, or of PPO's servers, `critic`, `reward_server`.
+    """The settings of a job of this kind (`aligner_lib.config.kinds`).
 
     Raises ConfigError for an unknown key (it names the nearest), a wrong type, and a value that makes no sense.
     """
@@ -38,13 +37,13 @@ def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None
         key, value = parse_override(text)
         for leaf, leaf_value in _leaves(key, value, config):
             _assign(config, leaf, leaf_value, written=text)
-    validate(kind, config)
+    validation.check(kind_of(kind), config)
     return config
 
 
-def validate(kind: str, config: DictConfig) -> None:
-    """Raise ConfigError, with the cure, for the first value that makes no sense."""
-    check(kind, config)
+def notices(kind: str, config: DictConfig) -> list[str]:
+    """One sentence for each setting that was asked for and has no effect in this job."""
+    return validation.notices(kind_of(kind), config)
 
 
 def save(config: DictConfig) -> dict:
@@ -87,10 +86,10 @@ def _read_profile(profile: str) -> dict[str, Any]:
 def _profile_settings(kind: str, profile: str | None) -> Iterator[tuple[str, Any]]:
     if profile is None:
         return
-    # The critic's defaults stand where an actor that hosts it finds them too.
-    # An evaluation samples and scores as PPO does.
-    section = profile_section(profile, "ppo" if kind in ("critic", "evaluate") else kind)
-    section = section.get("critic", {}) if kind == "critic" else section
+    group, *inner = (kind_of(kind).defaults or kind).split(".")
+    section = profile_section(profile, group)
+    for name in inner:
+        section = section.get(name, {})
     yield from _leaves("", section, _typed(kind))
 
 
@@ -156,9 +155,7 @@ def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
 
 @cache
 def _empty(kind: str) -> DictConfig:
-    if kind not in SCHEMAS:
-        raise ConfigError(f"there is no kind of job {kind!r}; there are {', '.join(SCHEMAS)}")
-    return OmegaConf.structured(SCHEMAS[kind])
+    return OmegaConf.structured(kind_of(kind).schema)
 
 
 def _typed(kind: str) -> DictConfig:
@@ -180,7 +177,7 @@ def _is_group(config: DictConfig, key: str) -> bool:
 def _is_known(config: DictConfig, key: str) -> bool:
     if _node(config, key) is not None:
         return True
-    # `data_prefix` and `reward_standardization` are dicts with keys of their own, which config_rules checks
+    # `data_prefix` and `reward_standardization` are dicts with keys of their own, which the schema names
     parent, _, _ = key.rpartition(".")
     return bool(parent) and isinstance(_node(config, parent), DictConfig) and not _is_group(config, parent)
 

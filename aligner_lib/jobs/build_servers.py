@@ -25,13 +25,8 @@ class Serving:
     about: dict  # what an actor has to know of it
 
 
-def serving(kind: str, config: DictConfig) -> Serving:
-    """`critic`: critic and reward model (or the critic alone); `reward_server`: a reward model alone."""
-    parts = {"critic": critic_server, "reward_server": reward_server}
-    return parts[kind](config)
-
-
 def critic_server(config: DictConfig) -> Serving:
+    """Critic and reward model, or the critic alone."""
     start = pretrained_folder(config)
     combined = config.trainer.ppo.combine_rm_and_critic_server
 
@@ -47,6 +42,7 @@ def critic_server(config: DictConfig) -> Serving:
 
 
 def reward_server(config: DictConfig) -> Serving:
+    """A reward model alone."""
     start = model_folder(config.rm_model_file, "rm_model_file")
 
     def make():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.config.validation import has_remote_critic
+from aligner_lib.config.kinds.ppo import has_remote_critic
 from aligner_lib.datasets.load import load_pairs, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.build_models import (
@@ -52,18 +52,12 @@ from aligner_lib.trainers.sft import SFTTrainer
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job, ready but for its models: `make` builds them, given the run's writer (None on all ranks but the first)."""
+    """A job, ready but for its models: `build` makes them, given the run's writer (None on all ranks but the first)."""
 
-    make: Callable[[RunWriter | None], Trainer]
+    build: Callable[[RunWriter | None], Trainer | Evaluation]
     max_steps: int
     loop: DictConfig  # a config_schema.Loop
     hashes: dict[str, str]
-
-
-def prepare_job(kind: str, config: DictConfig) -> PreparedJob:
-    """The parts of a job of this kind. Logs how much data there is and what was left out."""
-    parts = {"sft": sft, "rm": reward_model, "ppo": ppo, "evaluate": evaluation}
-    return parts[kind](config)
 
 
 def sft(config: DictConfig) -> PreparedJob:
@@ -81,7 +75,7 @@ def sft(config: DictConfig) -> PreparedJob:
     validation = for_validation(limited(validation, loop, data.validation_ds.global_batch_size), config)
     max_steps = steps_of(loop, len(train), data.train_ds.global_batch_size)
 
-    def make(run):
+    def build(run):
         return SFTTrainer(
             engine=build_trainable_engine(Architecture.load(start), config, loop.gradient_clip_val, start),
             tokenizer=tokenizer,
@@ -96,7 +90,7 @@ def sft(config: DictConfig) -> PreparedJob:
         )
 
     return PreparedJob(
-        make, max_steps, loop, hashes_of(start, data.train_ds.file_path, data.validation_ds.file_path)
+        build, max_steps, loop, hashes_of(start, data.train_ds.file_path, data.validation_ds.file_path)
     )
 
 
@@ -115,7 +109,7 @@ def reward_model(config: DictConfig) -> PreparedJob:
     scaling = model.reward_standardization
     fixed = scaling["enable"] and scaling["mean"] is not None
 
-    def make(run):
+    def build(run):
         return RewardModelTrainer(
             engine=build_trainable_engine(scalar_architecture(start), config, loop.gradient_clip_val, start),
             tokenizer=tokenizer,
@@ -129,7 +123,7 @@ def reward_model(config: DictConfig) -> PreparedJob:
             measure_scale=scaling["enable"] and not fixed,
         )
 
-    return PreparedJob(make, max_steps, loop, hashes_of(start, *model.data.data_prefix.values()))
+    return PreparedJob(build, max_steps, loop, hashes_of(start, *model.data.data_prefix.values()))
 
 
 def ppo(config: DictConfig) -> PreparedJob:
@@ -146,7 +140,7 @@ def ppo(config: DictConfig) -> PreparedJob:
     validation = for_validation(validation, config)
     warn_about_sampling(sampling_settings(config))
 
-    def make(run):
+    def build(run):
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
         critic, critic_optim = _critic_service(config, rewards, run)
@@ -164,7 +158,7 @@ def ppo(config: DictConfig) -> PreparedJob:
     hashes = hashes_of(start, *model.data.data_prefix.values())
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
-    return PreparedJob(make, max_steps, loop, hashes)
+    return PreparedJob(build, max_steps, loop, hashes)
 
 
 def ppo_settings(config: DictConfig) -> PPOSettings:
@@ -197,7 +191,7 @@ def evaluation(config: DictConfig) -> PreparedJob:
     prompts = prompts_of_split(config, "validation", tokenizer)[: rollout.num_val_samples]
     prompts = for_validation(prompts, config)
 
-    def make(run):
+    def build(run):
         policy = build_policy(
             build_engine(Architecture.load(reference), config, reference), config, tokenizer
         )
@@ -215,7 +209,7 @@ def evaluation(config: DictConfig) -> PreparedJob:
 
     files = files_of_split(config, "validation")
     return PreparedJob(
-        make, 0, config.trainer.ppo, hashes_of(start, files) | {"reward_model": model_hash(rewards)}
+        build, 0, config.trainer.ppo, hashes_of(start, files) | {"reward_model": model_hash(rewards)}
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aligner_lib.config.compose import compose
-from aligner_lib.jobs.torchrun import COMMANDS
+from aligner_lib.config.kind import Component
+from aligner_lib.config.kinds import kind_of
 from cluster.resources import Resources
 
 Settings = Mapping[str, object]
@@ -26,39 +27,41 @@ def job_commands(
     wanted: Mapping[str, Resources] | None = None,
     profile: str | None = None,
 ) -> dict[str, list[str]]:
-    """Each component's command. PPO on a `critic` and an `actor` is two jobs; anything else is one.
+    """Each component's command: a kind that can be split (PPO: `critic` and `actor`) is a job for each of several components.
 
     wanted: resources by component, which say how many processes there are; None: the settings say it.
     Raises ConfigError for settings that the job would refuse, ValueError for components that this kind does not have.
     """
-    run = Path(run).absolute()
+    run, parts = Path(run).absolute(), kind_of(kind).components
     if wanted is not None and len(wanted) > 1:
-        if kind != "ppo" or list(wanted) != ["critic", "actor"]:
-            raise ValueError(
-                f"{kind} on the components {', '.join(wanted)}: only ppo has several, `critic` and `actor`"
-            )
-        return _two_jobs(run, settings, wanted, profile)
+        if list(wanted) != list(parts):
+            known = " and ".join(parts) or "no components"
+            raise ValueError(f"{kind} on the components {', '.join(wanted)}: it has {known}")
+        return _component_commands(parts, run, settings, wanted, profile)
     name, share = next(iter(wanted.items())) if wanted else ("main", None)
-    parallelism = _parallelism(share) if share else {}
-    if kind in ("ppo", "evaluate"):  # the critic is in the same processes
-        parallelism |= {f"critic.{key}": value for key, value in parallelism.items()}
-    return {name: command(kind, run, {**parallelism, **settings}, profile, _python(share))}
+    own = _parallelism(share) if share else {}
+    hosted = {f"{prefix}{key}": value for prefix in kind_of(kind).hosts for key, value in own.items()}
+    return {name: command(kind, run, {**own, **hosted, **settings}, profile, _python(share))}
 
 
-def _two_jobs(run: Path, settings: Settings, wanted: Mapping[str, Resources], profile: str | None) -> dict:
-    """The critic with a run folder of its own inside the actor's, where the actor finds its address."""
-    critic = {
-        key.removeprefix("critic."): value for key, value in settings.items() if key.startswith("critic.")
-    }
-    actor = {key: value for key, value in settings.items() if not key.startswith("critic.")}
-    actor = {"remote_critic_rm.critic.run": run / "critic", **actor}
-    jobs = {"critic": ("critic", run / "critic", critic), "actor": ("ppo", run, actor)}
-    return {
-        name: command(
-            kind, folder, {**_parallelism(wanted[name]), **settings}, profile, _python(wanted[name])
-        )
-        for name, (kind, folder, settings) in jobs.items()
-    }
+def _component_commands(
+    parts: Mapping[str, Component],
+    run: Path,
+    settings: Settings,
+    wanted: Mapping[str, Resources],
+    profile: str | None,
+) -> dict[str, list[str]]:
+    """Each component with the settings of its prefix, and a run folder of its own inside the main one's."""
+    rest, commands = dict(settings), {}
+    for name, part in parts.items():
+        own = {key: rest.pop(key) for key in list(rest) if part.prefix and key.startswith(part.prefix)}
+        own = {key.removeprefix(part.prefix): value for key, value in own.items()}
+        if not part.prefix:  # the main one
+            found = {other.found_by: run / other.folder for other in parts.values() if other.found_by}
+            own = found | rest
+        own = _parallelism(wanted[name]) | own
+        commands[name] = command(part.kind, run / part.folder, own, profile, _python(wanted[name]))
+    return commands
 
 
 def _parallelism(share: Resources) -> dict[str, object]:
@@ -76,7 +79,7 @@ def command(
     """The words of `aligner KIND` for a run folder. Raises ConfigError, here and not hours later in the queue."""
     overrides = [f"{key}={written(value)}" for key, value in settings.items()]
     compose(kind, overrides, profile)
-    words = [python, "-m", "aligner_lib", COMMANDS.get(kind, kind)]
+    words = [python, "-m", "aligner_lib", kind_of(kind).command]
     words += ["--profile", profile] if profile else []
     return [*words, "--run", str(run), *overrides]
 

@@ -3,47 +3,83 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from aligner_lib.config.compose import notices
+from aligner_lib.config.kind import load
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, open_run
 from aligner_lib.run_folder.reader import RunFolder, step_of
+from aligner_lib.run_folder.writer import RunWriter
+
+if TYPE_CHECKING:
+    from aligner_lib.jobs.build_trainers import PreparedJob
 
 logger = logging.getLogger(__name__)
 
 
 def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
-    """Run a job (`sft`, `rm`, `ppo` or `evaluate`) to its end in this process, which is one rank of the layout.
+    """Run a job that trains to its end in this process, which is one of its ranks.
 
-    The run folder is exp_manager.explicit_log_dir. Raises UserError for what the user can put right.
+    kind: a name of `aligner_lib.config.kinds`. The run folder is exp_manager.explicit_log_dir. Raises UserError for what
+    the user can put right.
     """
+    job = _prepare(kind, config)
+    from aligner_lib.trainers.loop import run_loop
+
+    settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
+    with _opened(kind, config, profile, job, resume=settings.resume) as run:
+        status = run_loop(job.build(run), settings, run)
+    logger.info("%s: %s", status, config.exp_manager.explicit_log_dir)
+    return RunFolder(config.exp_manager.explicit_log_dir)
+
+
+def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
+    """Like `run_job`, for a job that trains nothing: its figures are logged once, as of step 0."""
+    job = _prepare(kind, config)
+    with _opened(kind, config, profile, job, resume=False) as run:
+        evaluation, started = job.build(run), time.perf_counter()
+        figures = evaluation.figures() | {"timers/validation_time": time.perf_counter() - started}
+        if run is not None:
+            run.log(0, figures)
+            run.finish("finished", "evaluated")
+    logger.info("finished: %s", config.exp_manager.explicit_log_dir)
+    return RunFolder(config.exp_manager.explicit_log_dir)
+
+
+def _prepare(kind: str, config: DictConfig) -> PreparedJob:
+    """The job, its data read, on a rank that has joined the others."""
     if not config.exp_manager.explicit_log_dir:
         raise UserError("there is no run folder: set exp_manager.explicit_log_dir=… (or --run DIR)")
     configure_logging()
     join_processes(config)
-    from aligner_lib.jobs.build_trainers import prepare_job
+    for notice in notices(kind, config):
+        logger.info("note: %s", notice)
+    return load(kind_of(kind).build)(config)
+
+
+@contextmanager
+def _opened(
+    kind: str, config: DictConfig, profile: str | None, job: PreparedJob, resume: bool
+) -> Iterator[RunWriter | None]:
+    """The run folder's writer, begun after its latest checkpoint; None on all ranks but the first."""
     from aligner_lib.megatron import parallel
-    from aligner_lib.trainers.loop import run_loop
 
     first = parallel.is_first_rank()
-    for notice in notices(config):
-        logger.info("note: %s", notice)
-    job = prepare_job(kind, config)
-    settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
-    folder = RunFolder(config.exp_manager.explicit_log_dir)
     with (
         open_run(kind, config, profile, job.hashes, job.max_steps) if first else nullcontext() as run,
         explain_errors(kind, config),
     ):
         if run is not None:
-            latest = folder.latest_checkpoint() if settings.resume else None
+            latest = run.folder.latest_checkpoint() if resume else None
             run.start(step_of(latest), tensorboard=config.exp_manager.create_tensorboard_logger)
-        status = run_loop(job.make(run), settings, run)
-    logger.info("%s: %s", status, folder.path)
-    return folder
+        yield run
 
 
 def _loop_settings(exp_manager: DictConfig, loop: DictConfig, max_steps: int):

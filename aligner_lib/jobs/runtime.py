@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.config.compose import save
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
@@ -43,6 +44,7 @@ def open_run(
         seed=config.model.seed,
         hashes=hashes,
         max_steps=max_steps,
+        alarms=kind_of(kind).alarms,
         limits=Thresholds(**config.exp_manager.alarms),
     )
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from aligner_lib.config.kind import load
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, open_run
 from aligner_lib.remote_critic import discovery, pytriton_cleanup, serialization
@@ -41,14 +43,13 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         pytriton_cleanup.clear(folder.path)
         check_port(host, settings.port)  # said before anything is loaded
     join_processes(config)
-    from aligner_lib.jobs.build_servers import serving
     from aligner_lib.megatron import parallel
     from aligner_lib.remote_critic.command_loop import clear_notes, serve
     from aligner_lib.remote_critic.request_queue import RequestQueue
     from aligner_lib.trainers.loop import stop_signals
 
     job_folder = folder.path / "job"
-    prepared, ended = serving(kind, config), None
+    prepared, ended = load(kind_of(kind).build)(config), None
     with ExitStack() as stack:
         stack.enter_context(explain_errors(kind, config))
         latest = parallel.from_first_rank(folder.latest_checkpoint() if kind == "critic" else None)

@@ -7,20 +7,16 @@ import sys
 
 from omegaconf import DictConfig
 
-from aligner_lib.config.validation import has_remote_critic
 from aligner_lib.errors import UserError
 
-COMMANDS = {"critic": "serve-critic", "reward_server": "serve-rm"}  # where it is not the kind's own name
 
-
-def share_cores(kind: str, config: DictConfig) -> None:
-    """Let OpenMP's idle threads in PPO's two jobs sleep soon: spinning, they would take the other job's cores.
+def share_cores() -> None:
+    """Let OpenMP's idle threads sleep soon where two jobs share a machine: spinning, they would take the other's cores.
 
     1000 turns are what libgomp takes by itself where one process has more threads than there are processors; of another
     process it knows nothing. It reads the variable when torch loads it, so this comes first.
     """
-    if kind in COMMANDS or (kind == "ppo" and has_remote_critic(config)):
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def needs_launcher(config: DictConfig) -> bool:
@@ -36,8 +32,8 @@ def needs_launcher(config: DictConfig) -> bool:
     return True
 
 
-def command(kind: str, config: DictConfig, profile: str | None, overrides: list[str]) -> list[str]:
-    """The same job as `trainer.devices` processes on this machine."""
+def command(name: str, config: DictConfig, profile: str | None, overrides: list[str]) -> list[str]:
+    """`aligner NAME` as `trainer.devices` processes on this machine."""
     return [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         # without the first `--` the launcher takes our options for abbreviations of its own
@@ -47,7 +43,7 @@ def command(kind: str, config: DictConfig, profile: str | None, overrides: list[
             "-m",
             "--",
             "aligner_lib",
-            COMMANDS.get(kind, kind),
+            name,
         ),
         *(() if profile is None else ("--profile", profile)),
         *("--run", config.exp_manager.explicit_log_dir),
@@ -55,9 +51,9 @@ def command(kind: str, config: DictConfig, profile: str | None, overrides: list[
     ]
 
 
-def relaunch(kind: str, config: DictConfig, profile: str | None, overrides: list[str]) -> None:
+def relaunch(name: str, config: DictConfig, profile: str | None, overrides: list[str]) -> None:
     """Replace this process by the launcher: whoever started the job keeps one process id to signal and wait for."""
-    arguments = command(kind, config, profile, overrides)
+    arguments = command(name, config, profile, overrides)
     # the launcher would give each rank one thread, whatever the machine has
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // config.trainer.devices)))
     sys.stdout.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
 from aligner_lib.run_folder.reader import STALE_SECONDS
@@ -17,17 +18,6 @@ from aligner_lib.run_folder.reader import STALE_SECONDS
 # More, and a run of ten steps has half left its start before that is known.
 BASELINE = 4
 RECENT = 3  # last records, which rules judge: most want all of them to agree, as one odd step is no alarm
-
-METRICS = (  # what the rules read, beside looking for NaN everywhere
-    "train_rollouts/init_policy_kl",
-    "train_rollouts/rewards",
-    "train_rollouts/rewards_std",
-    "train_rollouts/response_lengths",
-    "train_rollouts/entropy",
-    "train_rollouts/fraction_of_samples_properly_ended",
-    "train_optim/clip_fraction",
-    "train_optim/first_ppo_ratio",
-)
 
 
 @dataclass(frozen=True)
@@ -58,12 +48,34 @@ class Alarm:
     control: str
 
 
-def active(first: list[dict], recent: list[dict], limits: Thresholds = Thresholds()) -> list[Alarm]:
+@dataclass(frozen=True)
+class Rule:
+    """Something to watch for. A kind of job names those that fit it."""
+
+    reads: tuple[str, ...]  # metrics
+    judge: Callable[[Figures, Figures, Thresholds], Alarm | None]  # of the start and of now
+
+    def __call__(self, start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+        return self.judge(start, now, limits)
+
+
+def rule(*reads: str) -> Callable[[Callable], Rule]:
+    """A decorator: a function (start, now, limits) → Alarm or None, and the metrics that it reads."""
+    return lambda judge: Rule(reads, judge)
+
+
+def active(
+    rules: Iterable[Rule], first: list[dict], recent: list[dict], limits: Thresholds = Thresholds()
+) -> list[Alarm]:
     """The alarms that hold now. `first` holds the run's first records, `recent` its last; both in order."""
-    now = _Figures(recent[-RECENT:])
-    start = _Figures(first)
-    rules = (_not_finite, _kl, _reward_hacking, _entropy, _clipping, _first_ratio, _endless)
+    now = Figures(recent[-RECENT:])
+    start = Figures(first)
     return [alarm for rule in rules if (alarm := rule(start, now, limits)) is not None]
+
+
+def metrics_read(rules: Iterable[Rule]) -> tuple[str, ...]:
+    """The metrics that the rules read."""
+    return tuple(dict.fromkeys(name for rule in rules for name in rule.reads))
 
 
 def stale(heartbeat_age: float, step: int, limits: Thresholds = Thresholds()) -> Alarm | None:
@@ -83,8 +95,8 @@ def stale(heartbeat_age: float, step: int, limits: Thresholds = Thresholds()) ->
 class Watch:
     """Follow a run record by record: `check` gives the alarms that begin with this one."""
 
-    def __init__(self, limits: Thresholds = Thresholds()):
-        self.limits = limits
+    def __init__(self, rules: Iterable[Rule], limits: Thresholds = Thresholds()):
+        self.rules, self.limits = tuple(rules), limits
         self._first: list[dict] = []
         self._recent: deque[dict] = deque(maxlen=RECENT)
         self._sounding: set[str] = set()
@@ -94,13 +106,13 @@ class Watch:
         known = [_numbers(record) for record in (*records[:BASELINE], *records[-RECENT:])]
         self._first, recent = known[: len(records[:BASELINE])], known[len(records[:BASELINE]) :]
         self._recent = deque(recent, maxlen=RECENT)
-        self._sounding = {alarm.name for alarm in active(self._first, recent, self.limits)}
+        self._sounding = {alarm.name for alarm in active(self.rules, self._first, recent, self.limits)}
 
     def check(self, record: dict) -> list[Alarm]:
         if len(self._first) < BASELINE:
             self._first.append(record)
         self._recent.append(record)
-        alarms = active(self._first, list(self._recent), self.limits)
+        alarms = active(self.rules, self._first, list(self._recent), self.limits)
         new = [alarm for alarm in alarms if alarm.name not in self._sounding]
         self._sounding = {alarm.name for alarm in alarms}
         return new
@@ -121,7 +133,7 @@ def as_record(alarm: Alarm, time: float) -> dict:
     return {"time": time, **asdict(alarm)}
 
 
-class _Figures:
+class Figures:
     """Means of metrics over a few records."""
 
     def __init__(self, records: list[dict]):
@@ -140,7 +152,8 @@ class _Figures:
         return self.mean(metric) if len(values) >= RECENT and all(map(beyond, values)) else None
 
 
-def _not_finite(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+@rule()
+def not_finite(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     for record in now.records:
         bad = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
         if bad:
@@ -154,7 +167,8 @@ def _not_finite(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | N
     return None
 
 
-def _kl(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+@rule("train_rollouts/init_policy_kl")
+def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     kl = now.all_beyond("train_rollouts/init_policy_kl", lambda value: value > limits.kl)
     if kl is None:
         return None
@@ -168,7 +182,13 @@ def _kl(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
     )
 
 
-def _reward_hacking(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+@rule(
+    "train_rollouts/rewards",
+    "train_rollouts/rewards_std",
+    "train_rollouts/response_lengths",
+    "train_rollouts/init_policy_kl",
+)
+def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     def change(metric: str) -> float:
         before, after = start.mean(f"train_rollouts/{metric}"), now.mean(f"train_rollouts/{metric}")
         return after - before if before is not None and after is not None else 0.0
@@ -190,7 +210,8 @@ def _reward_hacking(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm
     )
 
 
-def _entropy(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+@rule("train_rollouts/entropy")
+def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     before = start.mean("train_rollouts/entropy")
     if not before:
         return None
@@ -207,7 +228,8 @@ def _entropy(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None
     )
 
 
-def _clipping(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+@rule("train_optim/clip_fraction")
+def clipping(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     share = now.all_beyond("train_optim/clip_fraction", lambda value: value > limits.clip_fraction)
     if share is None:
         return None
@@ -220,7 +242,8 @@ def _clipping(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | Non
     )
 
 
-def _first_ratio(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+@rule("train_optim/first_ppo_ratio")
+def first_ratio(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     ratio = now.mean("train_optim/first_ppo_ratio")
     if ratio is None or abs(ratio - 1) <= limits.first_ratio:
         return None
@@ -234,7 +257,8 @@ def _first_ratio(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | 
     )
 
 
-def _endless(start: _Figures, now: _Figures, limits: Thresholds) -> Alarm | None:
+@rule("train_rollouts/fraction_of_samples_properly_ended")
+def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     metric = "train_rollouts/fraction_of_samples_properly_ended"
     share = now.all_beyond(metric, lambda value: value < limits.finished)
     if share is None:

@@ -12,13 +12,13 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder import control
-from aligner_lib.run_folder.alarms import Thresholds, Watch, as_record
+from aligner_lib.run_folder.alarms import Rule, Thresholds, Watch, as_record, not_finite
 from aligner_lib.run_folder.jsonl import JsonlWriter, truncate_after
 from aligner_lib.run_folder.reader import RunFolder, step_name, step_of
 from cluster import processes
@@ -50,6 +50,7 @@ class RunWriter:
         hashes: dict[str, str],
         max_steps: int,
         profile: str | None = None,
+        alarms: Iterable[Rule] = (not_finite,),
         limits: Thresholds | None = None,
     ):
         self.folder = RunFolder(path)
@@ -90,7 +91,7 @@ class RunWriter:
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
         self._files: list[JsonlWriter] = []
         self._tensorboard = None
-        self._watch = Watch(limits or Thresholds())
+        self._watch = Watch(alarms, limits or Thresholds())
 
     def start(self, step: int, *, tensorboard: bool = True) -> None:
         """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from aligner_lib.algorithms import ppo
 from aligner_lib.datasets.load import PromptSample
@@ -17,7 +16,7 @@ from aligner_lib.trainers.rollout_metrics import mean_std, rollout_metrics, roll
 
 @dataclass
 class Evaluation:
-    """One validation pass; `run_loop` calls it with no steps to do."""
+    """One pass over the prompts."""
 
     policy: Policy
     critic: CriticService
@@ -25,34 +24,21 @@ class Evaluation:
     rollout_micro_batch_size: int
     seed: int
     run: RunWriter | None  # on the first rank
-    controls = ()
 
-    def change(self, name: str, value: float) -> None:
-        raise AssertionError("an evaluation has no controls")
-
-    def step(self, step: int) -> dict[str, float]:
-        raise AssertionError("an evaluation has no steps")
-
-    def validate(self, step: int) -> dict[str, float]:
-        """Figures under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
+    def figures(self) -> dict[str, float]:
+        """Means over all ranks' responses, under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
         mine = list(enumerate(self.prompts))[parallel.dp_rank() :: parallel.dp_size()]
         rollouts, scoring = roll_out(
-            self.policy, self.critic, mine, step, self.seed, self.rollout_micro_batch_size
+            self.policy, self.critic, mine, 0, self.seed, self.rollout_micro_batch_size
         )
         rewards = scoring().rewards
         mask = ppo.response_mask(rollouts.prompt_lengths, rollouts.lengths, rollouts.tokens.shape[1] - 1)
         kl = ppo.kl_penalty(
             self.policy.logprobs(rollouts)[0], self.policy.reference_logprobs(rollouts), absolute=False
         )
-        records = rollout_records("evaluation", step, self.policy.tokenizer, rollouts, rewards, kl)
+        records = rollout_records("evaluation", 0, self.policy.tokenizer, rollouts, rewards, kl)
         if self.run is not None:
             self.run.log_rollouts(records)
         figures = rollout_metrics("evaluation", rollouts, rewards)
         figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[mask.bool()])
         return figures
-
-    def save(self, folder: Path) -> None:
-        raise AssertionError("an evaluation has nothing to save")
-
-    def load(self, folder: Path) -> None:
-        raise AssertionError("an evaluation is never resumed")

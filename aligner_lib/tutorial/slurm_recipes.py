@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.jobs.command_line import Settings, job_commands
 
 PROJECT = "aligner-lab"
@@ -148,9 +149,10 @@ def _submit(
     **settings,
 ):
     from cluster import submit
+    from cluster.record import MAIN
     from cluster.resources import by_component
 
-    names = ["critic", "actor"] if kind == "ppo" else ["main"]
+    names = list(kind_of(kind).components) or [MAIN]
     shares = by_component(RESOURCES[kind] if resources is None else resources, names)
     wanted = {name: share.but(**(site or {})) for name, share in shares.items()}
     return submit(job_commands(kind, run, {**own, **settings}, wanted), run, where, wanted)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aligner_lib.config.compose import profile_section
+from aligner_lib.config.kind import JobKind
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.models import fetch
@@ -108,8 +110,8 @@ class Workspace:
 
     def commands(self, kind: str, name: str | None = None, wanted=None, **settings) -> dict[str, list[str]]:
         """Each component's command line, with what the profile does not know: models, data and the run folder."""
-        files = self._files_of(kind) | settings
-        return job_commands(kind, self.run(name or kind).path, files, wanted, self.profile)
+        inputs = self._inputs_of(kind_of(kind)) | settings
+        return job_commands(kind, self.run(name or kind).path, inputs, wanted, self.profile)
 
     def submit(self, kind: str, name: str | None = None, resources=None, **settings):
         """Start a job in a process of its own and return its handle (cluster.Job). settings: key=value overrides.
@@ -156,24 +158,18 @@ class Workspace:
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.json").write_text(json.dumps(figures, indent=1) + "\n")
 
-    def _files_of(self, kind: str) -> dict[str, object]:
-        if kind == "sft":
-            data = self.sft_data()
-            return {
-                "model.restore_from_path": self.model(),
-                "model.data.train_ds.file_path": data / "train.jsonl",
-                "model.data.validation_ds.file_path": data / "validation.jsonl",
-            }
-        data = self.preference_data()
-        lines = "comparisons" if kind == "rm" else "prompts"
-        prefix = {
-            split: [data / f"{name}_{lines}.jsonl"]
-            for split, name in (("train", "train"), ("validation", "test"))
-        }
-        files = {"model.data.data_prefix": prefix, "pretrained_checkpoint.restore_from_path": self.policy()}
-        if kind in ("ppo", "evaluate"):
-            files["critic.pretrained_checkpoint.restore_from_path"] = self.reward_model()
-        return files
+    def _inputs_of(self, kind: JobKind) -> dict[str, object]:
+        """What the profile does not know: the files and the models that a job of this kind starts from."""
+        models = {"model": self.model, "policy": self.policy, "reward_model": self.reward_model}
+        data = {key: self._formatted(file) for key, file in kind.data.items()}
+        return data | {key: models[stage]() for key, stage in kind.models.items()}
+
+    def _formatted(self, file: str | list[str]) -> Path | list[Path]:
+        """A formatted data file, such as `sft/train.jsonl`; made where it isn't there yet."""
+        if isinstance(file, list):
+            return [self._formatted(one) for one in file]
+        folder, _, name = file.partition("/")
+        return {"sft": self.sft_data, "hh": self.preference_data}[folder]() / name
 
     def _is_formatted(self, folder: Path, last: str) -> bool:
         """Whether this data set lies there whole: the folder may have been filled from another one."""

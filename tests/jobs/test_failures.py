@@ -71,7 +71,8 @@ def test_data_with_nothing_usable_is_told(jobs, tmp_path):
 )
 def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(jobs, tmp_path, kind, limit):
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs.build_trainers import prepare_job
+    from aligner_lib.config.kind import load
+    from aligner_lib.config.kinds import kind_of
 
     file, lines = {"rm": ("test_comparisons", 2)}.get(kind, ("validation", 1))
     one = tmp_path / "one.jsonl"
@@ -81,12 +82,12 @@ def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(job
         limit["policy.restore_from_path"] = f"'{jobs.model}'"
     settings = jobs.settings("ppo" if kind == "evaluate" else kind, "few", **limit, trainer__devices=1)
     config = compose(kind, settings, profile="smoke")
-    prepare_job(kind, config, print)
+    load(kind_of(kind).build)(config)
     config.trainer.devices = 2
     with pytest.raises(
         UserError, match=r"1 validation samples leave some of the 2 copies of the model without one"
     ):
-        prepare_job(kind, config, print)
+        load(kind_of(kind).build)(config)
 
 
 def test_data_that_is_not_there_is_told(jobs):

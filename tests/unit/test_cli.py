@@ -45,9 +45,10 @@ def inside(monkeypatch, tmp_path):
 def recorded_job(monkeypatch):
     """Put a recorder in the place of training; gives the calls."""
     calls = []
-    jobs = type(sys)("aligner_lib.jobs.run")
-    jobs.run_job = lambda kind, config, profile: calls.append((kind, config, profile))
-    monkeypatch.setitem(sys.modules, "aligner_lib.jobs.run", jobs)
+    for name, job in {"run": "run_job", "serve_critic": "serve_job"}.items():
+        module = type(sys)(f"aligner_lib.jobs.{name}")
+        setattr(module, job, lambda kind, config, profile: calls.append((kind, config, profile)))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.delenv("RANK", raising=False)
     return calls
 
@@ -139,7 +140,7 @@ def test_threads_that_wait_for_the_critic_s_job_leave_it_the_cores(
     assert os.environ.get("GOMP_SPINCOUNT") == turns
 
 
-@pytest.mark.parametrize("kind", ["sft", "rm", "ppo"])
+@pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "serve-critic", "serve-rm"])
 def test_several_processes_start_through_the_launcher(inside, recorded_job, monkeypatch, kind):
     started = []
 
@@ -171,13 +172,6 @@ def test_the_launcher_hands_our_options_to_us(tmp_path):
     answer = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "there is no setting 'model.nonsense'" in answer.stderr
     assert answer.returncode != 0
-
-
-@pytest.mark.parametrize(("kind", "name"), [("critic", "serve-critic"), ("reward_server", "serve-rm")])
-def test_the_ranks_of_a_server_are_started_by_its_own_command(kind, name):
-    config = compose(kind, ["trainer.devices=2", "exp_manager.explicit_log_dir=there"])
-    arguments = torchrun.command(kind, config, "smoke", ["trainer.devices=2"])
-    assert arguments[arguments.index("aligner_lib") + 1] == name
 
 
 def test_several_nodes_need_somebody_who_starts_them(monkeypatch):

@@ -68,7 +68,7 @@ def test_ppo_on_two_components_is_two_jobs():
 
 
 def test_only_ppo_has_components():
-    with pytest.raises(ValueError, match="only ppo has several"):
+    with pytest.raises(ValueError, match="it has no components"):
         job_commands("sft", "/runs/sft", {}, {"critic": Resources(), "actor": Resources()})
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from aligner_lib.config import compose as composition
-from aligner_lib.config.compose import SCHEMAS, compose, load, nearest, notices, profiles, save
+from aligner_lib.config.compose import compose, load, nearest, notices, profiles, save
+from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.alarms import Thresholds
 
@@ -170,7 +171,7 @@ def test_a_later_override_wins_and_a_profile_comes_before_all(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("profile", profiles())
-@pytest.mark.parametrize("kind", SCHEMAS)
+@pytest.mark.parametrize("kind", kinds())
 def test_every_profile_makes_sense_for_every_job(kind, profile):
     compose(kind, profile=profile)
 
@@ -326,13 +327,13 @@ def test_composing_twice_shares_nothing():
 
 
 def test_notices_tell_what_was_asked_for_without_an_effect():
-    told = notices(compose("sft", SFT))
+    told = notices("sft", compose("sft", SFT))
     assert [line.split("=")[0].rpartition(".")[2] for line in told] == [
         "create_wandb_logger",
         "monitor",
         "save_nemo_on_train_end",
     ]
-    assert notices(compose("sft")) == []
+    assert notices("sft", compose("sft")) == []
 
 
 # ---- alarms ---------------------------------------------------------------------------------------------------------

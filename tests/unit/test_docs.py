@@ -3,13 +3,15 @@
 import ast
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
-from itertools import product
 from pathlib import Path
 
 import pytest
+
+from aligner_lib.config import glossary
+from aligner_lib.config.kinds import kinds
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -42,117 +44,33 @@ def strings(node: ast.AST, placeholder: str) -> Iterator[str]:
 
 # ---- metrics --------------------------------------------------------------------------------------------------------
 
-TRAINERS = ROOT / "aligner_lib" / "trainers"
-
-
-def function(name: str) -> ast.FunctionDef:
-    """The trainers' function of this name."""
-    nodes = (
-        node
-        for path in [*TRAINERS.glob("*.py"), *TRAINERS.with_name("rollouts").glob("*.py")]
-        for node in ast.walk(tree(path))
-    )
-    return next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name)
-
-
-def keys(name: str) -> set[str]:
-    """The dictionary keys that a function writes, as far as its text tells them."""
-    nodes = list(ast.walk(function(name)))
-    loops = loop_values(part for part in nodes if isinstance(part, ast.For))
-    found = []
-    for part in nodes:
-        if isinstance(part, ast.Dict):
-            found += [key for written in part.keys if written for key in possible(written, loops)]
-        elif isinstance(part, ast.DictComp):
-            found += possible(part.key, loop_values(part.generators))
-        elif isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store):
-            found += possible(part.slice, loops)
-    return set(found)
-
-
-def loop_values(loops: Iterable[ast.For | ast.comprehension]) -> dict[str, list[str]]:
-    """What the variables of loops over constants become."""
-    return {
-        loop.target.id: [item.value for item in loop.iter.elts]
-        for loop in loops
-        if isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Tuple)
-    }
-
-
-def possible(expression: ast.expr, values: dict[str, list[str]]) -> list[str]:
-    """The strings that an expression of constants and loop variables can be; none if it holds anything else."""
-    if isinstance(expression, ast.Constant):
-        return [expression.value]
-    if isinstance(expression, ast.Name):
-        return values.get(expression.id, [])
-    if isinstance(expression, ast.FormattedValue):
-        return possible(expression.value, values)
-    if isinstance(expression, ast.JoinedStr):
-        return ["".join(parts) for parts in product(*(possible(part, values) for part in expression.values))]
-    return []
-
-
-def first_arguments(name: str) -> set[str]:
-    """The constant first arguments of the trainers' calls of a function."""
-    return {
-        node.args[0].value
-        for path in [*TRAINERS.glob("*.py"), *TRAINERS.with_name("rollouts").glob("*.py")]
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
-        if node.args and isinstance(node.args[0], ast.Constant)
-    }
-
-
-# The functions that put a group before names, and how to tell what comes of it.
-NAMING = {"__call__", "rollout_metrics", "experience_metrics", "_named", "_train_actor"}
-
 
 @cache
-def logged() -> frozenset[str]:
-    """Every metric that a trainer logs, read from its text: importing it would import torch."""
-    written = {
-        text
-        for path in [*TRAINERS.glob("*.py"), *TRAINERS.with_name("rollouts").glob("*.py")]
-        for text in strings(tree(path), "{}")
-        if METRIC.fullmatch(text)
-    }
-    timers = {f"timers/{name}" for name in first_arguments("timers")}
-    in_groups = {
-        f"{group}/{name}"
-        for naming in ("rollout_metrics", "_named")
-        for group, name in product(first_arguments(naming), keys(naming))
-    }
-    experience = {f"train_rollouts/{name}" for name in keys("experience_metrics")}
-    of_the_loss = {f"train_optim/{name}" for name in keys("_actor_loss") | {"loss", "grad_norm"}}
-    return frozenset(written | timers | in_groups | experience | of_the_loss)
+def declared() -> frozenset[str]:
+    """Every metric that a kind of job declares. tests/jobs compares them with what its runs log."""
+    return frozenset(name for kind in kinds().values() for name in kind.metric_names())
 
 
-@cache
-def defined() -> list[str]:
-    """The metrics in the first column of the glossary's tables."""
-    lines = (DOCS / "metrics.md").read_text().splitlines()
-    cells = [line.split(" | ")[0] for line in lines if line.startswith("| `")]
-    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell) if METRIC.fullmatch(name)]
+def test_the_page_has_the_kinds_own_definitions():
+    page = (DOCS / "metrics.md").read_text()
+    assert page == glossary.page_with(glossary.glossary(), page), "run python -m aligner_lib.config.glossary"
 
 
-def test_every_logged_metric_is_defined_and_every_defined_one_is_logged():
-    assert set(defined()) == logged()
+@pytest.mark.parametrize("kind", kinds())
+def test_a_kind_defines_a_metric_once(kind):
+    names = [name for group in kinds()[kind].metrics for metric in group.metrics for name in metric.names]
+    assert len(names) == len(set(names)) and all(METRIC.fullmatch(name) for name in names)
 
 
-def test_a_metric_is_defined_once():
-    assert sorted(defined()) == sorted(set(defined()))
-
-
-def test_no_other_function_makes_up_names_of_metrics():
-    """`logged` reads the names of these functions; a new one has to be taught to it."""
-    found = {
-        node.name
-        for path in [*TRAINERS.glob("*.py"), *TRAINERS.with_name("rollouts").glob("*.py")]
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.FunctionDef)
-        if any(re.fullmatch(rf"(?:{{}}|{GROUPS})/{{}}", text) for text in strings(node, "{}"))
-    }
-    assert found == NAMING
+@pytest.mark.parametrize("kind", kinds())
+def test_charts_and_alarms_of_a_kind_read_its_own_metrics(kind):
+    """A line may name another kind's metric as an alternative, which charts that are shared have."""
+    own, job = kinds()[kind].metric_names(), kinds()[kind]
+    for chart in job.charts:
+        for line in chart.lines:
+            assert own & set(line.metrics), f"{chart.title}: {line.label}"
+            assert not line.minus or line.minus in own
+    assert {name for rule in job.alarms for name in rule.reads} <= own
 
 
 @pytest.mark.parametrize("room", ["aligner_lib", "widgets", "notebooks/src"])
@@ -161,7 +79,7 @@ def test_what_watches_a_run_uses_names_that_are_logged(room):
         text for path in python_files(room) for text in strings(tree(path), "{}") if METRIC.fullmatch(text)
     }
     assert used, f"{room} uses no metric: is the pattern right?"
-    assert used <= logged()
+    assert used <= declared()
 
 
 @pytest.mark.parametrize(

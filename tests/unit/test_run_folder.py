@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from aligner_lib.config.kinds import alarms_of
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder, find_runs
@@ -19,7 +20,8 @@ from cluster import processes
 
 
 def writer(path, **changes) -> RunWriter:
-    what = {"kind": "sft", "config": {"a": 1}, "seed": 7, "hashes": {"model": "abc"}, "max_steps": 9}
+    what = {"kind": "ppo", "config": {"a": 1}, "seed": 7, "hashes": {"model": "abc"}, "max_steps": 9}
+    what["alarms"] = alarms_of("ppo")
     return RunWriter(path, **(what | changes))
 
 
@@ -59,7 +61,7 @@ def test_a_run_tells_what_it_is(tmp_path):
         run.log(1, {"train/loss": 2.5})
         run.log(2, {"train/loss": 1.5, "validation/loss": 2.0})
         seen = RunFolder(tmp_path / "run")
-        assert (seen.status, seen.kind, seen.name) == ("running", "sft", "run")
+        assert (seen.status, seen.kind, seen.name) == ("running", "ppo", "run")
         assert seen.info["heartbeat"]["step"] == 2
         assert 0 <= seen.heartbeat_age < 60
         run.finish("finished", "2 steps")

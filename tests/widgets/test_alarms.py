@@ -4,11 +4,13 @@ import math
 
 import pytest
 
-from aligner_lib.run_folder.alarms import METRICS, Thresholds, Watch, active, as_record, stale
+from aligner_lib.config.kinds import alarms_of
+from aligner_lib.run_folder.alarms import Thresholds, Watch, active, as_record, metrics_read, stale
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.alarms import Alarms
 from widgets.series import Series
 
+PPO = alarms_of("ppo")
 HEALTHY = {
     "train_rollouts/rewards": 0.0,
     "train_rollouts/rewards_std": 1.0,
@@ -40,7 +42,7 @@ def records(count=3, start=0, **changes):
     ],
 )
 def test_each_alarm(changes, name):
-    (alarm,) = active(records(5), records(3, 20, **changes))
+    (alarm,) = active(PPO, records(5), records(3, 20, **changes))
     assert alarm.name == name and alarm.step == (20 if name == "not_finite" else 22)
     assert alarm.meaning.endswith(".") and alarm.control.endswith(".")
 
@@ -49,7 +51,7 @@ HACKING = {"rollouts__rewards": 1.0, "rollouts__init_policy_kl": 0.4, "rollouts_
 
 
 def test_reward_hacking_is_more_than_a_large_kl():
-    (kl, hacking) = active(records(4), records(3, 20, **HACKING))
+    (kl, hacking) = active(PPO, records(4), records(3, 20, **HACKING))
     assert (kl.name, hacking.name) == ("kl", "reward_hacking")
     assert "25% shorter and the KL grew to 0.40" in hacking.meaning
 
@@ -59,7 +61,7 @@ def test_reward_hacking_is_more_than_a_large_kl():
     [{"rollouts__rewards": 0.2}, {"rollouts__init_policy_kl": 0.2}, {"rollouts__response_lengths": 35.0}],
 )
 def test_reward_hacking_needs_all_three(healthy):
-    alarms = active(records(4), records(3, 20, **HACKING | healthy))
+    alarms = active(PPO, records(4), records(3, 20, **HACKING | healthy))
     assert "reward_hacking" not in [alarm.name for alarm in alarms]
 
 
@@ -71,20 +73,20 @@ def test_metrics_are_all_that_the_rules_read():
             asked.add(metric)
             return super().__contains__(metric)
 
-    active([Record(r) for r in records(4)], [Record(r) for r in records(3, 20, **HACKING)])
-    assert sorted(asked) == sorted(METRICS)
+    active(PPO, [Record(r) for r in records(4)], [Record(r) for r in records(3, 20, **HACKING)])
+    assert sorted(asked) == sorted(metrics_read(PPO))
 
 
 def test_one_odd_step_is_no_alarm():
-    assert active(records(5), records(2, 20) + records(1, 22, rollouts__init_policy_kl=9.0)) == []
+    assert active(PPO, records(5), records(2, 20) + records(1, 22, rollouts__init_policy_kl=9.0)) == []
 
 
 def test_a_reward_that_rises_alone_is_success():
-    assert active(records(5), records(3, 20, rollouts__rewards=3.0)) == []
+    assert active(PPO, records(5), records(3, 20, rollouts__rewards=3.0)) == []
 
 
 def test_thresholds_are_the_callers():
-    assert active(records(5), records(3, 20, rollouts__init_policy_kl=0.4), Thresholds(kl=0.5)) == []
+    assert active(PPO, records(5), records(3, 20, rollouts__init_policy_kl=0.4), Thresholds(kl=0.5)) == []
 
 
 def test_stale_heartbeat():
@@ -94,7 +96,7 @@ def test_stale_heartbeat():
 
 
 def test_a_watch_says_it_once_until_it_has_passed():
-    watch = Watch()
+    watch = Watch(PPO)
     heard = []
     for record in (
         records(5)
@@ -108,7 +110,7 @@ def test_a_watch_says_it_once_until_it_has_passed():
 
 
 def alarms_of(path):
-    watch = Watch()
+    watch = Watch(PPO)
     return {alarm.name for record in RunFolder(path).metrics() for alarm in watch.check(record)}
 
 
@@ -122,7 +124,7 @@ def test_a_run_without_kl_penalty_is_not(gaming):
 
 def test_a_monitor_that_comes_late_says_since_when(gaming):
     run = RunFolder(gaming)
-    series, watch = Series(run), Watch()
+    series, watch = Series(run), Watch(PPO)
     series.poll()
     began = {}
     for record in run.metrics():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.alarms import Watch
 from widgets.recording_file import PACKED, SHIPPED, shipped
 from widgets.replay import Recording
@@ -21,9 +22,9 @@ def whole(name: str) -> Recording:
     return Recording(name, speed=float("inf"))
 
 
-def alarms_of(recording: Recording) -> dict[str, int]:
+def alarms_in(recording: Recording) -> dict[str, int]:
     """What sounds with today's thresholds, and at which step first."""
-    watch, began = Watch(), {}
+    watch, began = Watch(alarms_of("ppo")), {}
     for record in recording.metrics():
         for alarm in watch.check(record):
             began.setdefault(alarm.name, alarm.step)
@@ -39,7 +40,7 @@ def test_there_are_two_and_they_are_small():
 
 def test_the_healthy_run_is_quiet_and_gets_better():
     run = whole("healthy")
-    assert alarms_of(run) == {} and run.alarms() == [] and run.status == "finished"
+    assert alarms_in(run) == {} and run.alarms() == [] and run.status == "finished"
     validation = [r["val_rollouts/rewards"] for r in run.metrics() if "val_rollouts/rewards" in r]
     assert validation[-1] > validation[0] + 0.5
     first = next(record for record in run.metrics() if record["step"] == 1)
@@ -50,7 +51,7 @@ def test_the_healthy_run_is_quiet_and_gets_better():
 def test_the_run_without_a_penalty_sets_off_the_alarms():
     run = whole("no-kl-penalty")
     assert {record["train_rollouts/kl_coef"] for record in run.metrics() if record["step"]} == {0.0}
-    assert alarms_of(run) == {"kl": 4, "reward_hacking": 9}
+    assert alarms_in(run) == {"kl": 4, "reward_hacking": 9}
     assert {alarm["name"]: alarm["step"] for alarm in run.alarms()} == {"kl": 4, "reward_hacking": 9}
 
 

@@ -1,0 +1,50 @@
+"""The tables of docs/metrics.md, made from what the kinds of job declare.
+
+python -m aligner_lib.config.glossary writes them into the page, between its two marks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aligner_lib.config.kind import Metric, MetricGroup
+from aligner_lib.config.kinds import kinds
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+BEGIN, END = "<!-- made by aligner_lib/config/glossary.py: -->", "<!-- until here -->"
+HEAD = "| metric | unit | definition | healthy | setting |\n| --- | --- | --- | --- | --- |"
+
+
+def glossary() -> str:
+    """A section for each group of metrics, with the kinds of job that log it."""
+    seen: set[tuple[str, str]] = set()
+    sections = []
+    for group in dict.fromkeys(group for kind in kinds().values() for group in kind.metrics):
+        rows = [metric for metric in group.metrics if (group.title, metric.names[0]) not in seen]
+        seen |= {(group.title, metric.names[0]) for metric in rows}
+        if rows:
+            sections.append(_section(group, rows))
+    return "\n\n".join(sections)
+
+
+def _section(group: MetricGroup, metrics: list[Metric]) -> str:
+    titles = {kind.command: {one.title for one in kind.metrics} for kind in kinds().values()}
+    users = ", ".join(f"`{command}`" for command, known in titles.items() if group.title in known)
+    return "\n".join([f"## {group.title}", f"Of {users}. {group.text}", "", HEAD, *map(_row, metrics)])
+
+
+def _row(metric: Metric) -> str:
+    names = ", ".join(f"`{name}`" for name in metric.names)
+    cells = [names, metric.unit, metric.definition, metric.healthy, metric.setting]
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |".replace("|  |", "| |")
+
+
+def page_with(tables: str, page: str) -> str:
+    """The page's text with these tables between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with(glossary(), PAGE.read_text()))

@@ -1,0 +1,64 @@
+"""The kinds of job there are: a module each, with its settings and all that is said of it, as KIND.
+
+$ALIGNER_KINDS names further modules, separated by commas; so a kind of your own needs no change here.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+
+from aligner_lib.config.kind import Chart, JobKind
+from aligner_lib.errors import ConfigError
+from aligner_lib.run_folder.alarms import Rule, not_finite
+
+
+def kinds() -> dict[str, JobKind]:
+    """Every kind by its name, in the order of the way from a model to an aligned one."""
+    return _kinds(os.environ.get("ALIGNER_KINDS", ""))
+
+
+def kind_of(name: str) -> JobKind:
+    """Raises ConfigError for a kind that there is not."""
+    if name not in kinds():
+        raise ConfigError(f"there is no kind of job {name!r}; there are {', '.join(kinds())}")
+    return kinds()[name]
+
+
+def charts_of(name: str) -> tuple[Chart, ...]:
+    """The default charts of a run of this kind, with their metrics' units; none for one that is not known here."""
+    if name not in kinds():
+        return ()
+    units = {
+        name: metric.unit
+        for group in kinds()[name].metrics
+        for metric in group.metrics
+        for name in metric.names
+    }
+    return tuple(
+        replace(
+            chart, unit=chart.unit or next(filter(None, (units.get(m) for m in chart.lines[0].metrics)), "")
+        )
+        for chart in kinds()[name].charts
+    )
+
+
+def alarms_of(name: str) -> tuple[Rule, ...]:
+    """What is watched for in a run of this kind; of one that is not known here only that its figures are finite."""
+    return kinds()[name].alarms if name in kinds() else (not_finite,)
+
+
+@cache
+def _kinds(further: str) -> dict[str, JobKind]:
+    own = [f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)]
+    found: list[JobKind] = [
+        import_module(module).KIND for module in [*own, *filter(None, map(str.strip, further.split(",")))]
+    ]
+    by_name = {kind.name: kind for kind in sorted(found, key=lambda kind: kind.stage)}
+    assert len(by_name) == len(found), (
+        f"two kinds of job have one name: {sorted(kind.name for kind in found)}"
+    )
+    return by_name

@@ -1,0 +1,80 @@
+"""PPO's critic, with the reward model that it begins as, as a job of its own behind a PyTriton server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aligner_lib.config.kind import JobKind, MetricGroup, metric
+from aligner_lib.config.schema import (
+    ExpManager,
+    Model,
+    Optim,
+    PretrainedCheckpoint,
+    Sched,
+    Trainer,
+    above,
+    at_least,
+    setting,
+    within,
+)
+
+
+@dataclass
+class CriticPPO:
+    inference_micro_batch_size: int = setting(
+        4, at_least(1)
+    )  # sequences in one forward of critic or reward model
+    port: int = setting(5556, within(1, 65535))
+    address: str | None = None  # to listen on; None: loopback, in a Slurm job the node's own
+    # seconds without a word from the actor, after which the server saves and ends
+    actor_timeout: float = setting(600.0, above(0))
+    combine_rm_and_critic_server: bool = True  # False: the reward model has a server of its own (serve-rm)
+    gradient_clip_val: float = setting(1.0, at_least(0))
+
+
+@dataclass
+class CriticTrainerGroup(Trainer):
+    ppo: CriticPPO = field(default_factory=CriticPPO)
+
+
+@dataclass
+class CriticModel(Model):
+    # values may move this far from the rollout's in one update's loss; <= 0: not clipped
+    loss_clip_val: float = 0.2
+    optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
+    offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained
+
+
+@dataclass
+class CriticConfig:
+    trainer: CriticTrainerGroup = field(default_factory=CriticTrainerGroup)
+    # the reward model
+    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+    model: CriticModel = field(default_factory=CriticModel)
+    exp_manager: ExpManager = field(default_factory=ExpManager)
+
+
+KIND = JobKind(
+    name="critic",
+    command="serve-critic",
+    summary="PPO's critic and reward model as a job of their own, which `ppo` finds by remote_critic_rm.critic.",
+    schema=CriticConfig,
+    build="aligner_lib.jobs.build_servers:critic_server",
+    run="aligner_lib.jobs.serve_critic:serve_job",
+    defaults="ppo.critic",
+    shares_cores=lambda config: True,
+    metrics=(
+        MetricGroup(
+            "Critic in a job of its own",
+            "A record for each train step, that is for each global batch; the first two are what the actor has as "
+            "`critic/loss` and `critic/grad_norm`.",
+            (
+                metric("train/loss", "", "`critic/loss` of this train step"),
+                metric("train/grad_norm", "", "norm of the critic's whole gradient, before it is clipped"),
+                metric("train/lr", "", "learning rate of this train step"),
+                metric("train/step_time", "s", "the train step"),
+            ),
+        ),
+    ),
+    stage=4,
+)

@@ -1,0 +1,37 @@
+"""A reward model alone, as a job of its own behind a PyTriton server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aligner_lib.config.kind import JobKind
+from aligner_lib.config.schema import ExpManager, Model, Trainer, above, at_least, setting, within
+
+
+@dataclass
+class Inference:
+    micro_batch_size: int = setting(4, at_least(1))  # sequences in one forward
+    port: int = setting(5555, within(1, 65535))
+    address: str | None = None  # as trainer.ppo.address of the critic
+    actor_timeout: float = setting(600.0, above(0))
+
+
+@dataclass
+class RewardServerConfig:
+    rm_model_file: str | None = None  # the reward model: model folder, checkpoint or run folder
+    inference: Inference = field(default_factory=Inference)
+    trainer: Trainer = field(default_factory=Trainer)
+    model: Model = field(default_factory=Model)
+    exp_manager: ExpManager = field(default_factory=ExpManager)
+
+
+KIND = JobKind(
+    name="reward_server",
+    command="serve-rm",
+    summary="A reward model alone as a job of its own, which `ppo` finds by remote_critic_rm.reward_model.",
+    schema=RewardServerConfig,
+    build="aligner_lib.jobs.build_servers:reward_server",
+    run="aligner_lib.jobs.serve_critic:serve_job",
+    shares_cores=lambda config: True,
+    stage=5,
+)

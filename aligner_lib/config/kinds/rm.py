@@ -1,0 +1,136 @@
+"""Reward model training: its settings, metrics, charts and alarms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
+from aligner_lib.config.schema import (
+    Data,
+    ExpManager,
+    Loop,
+    Model,
+    Optim,
+    PretrainedCheckpoint,
+    Trainer,
+    setting,
+)
+from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING
+
+
+@dataclass
+class RewardModelModel(Model):
+    data: Data = field(default_factory=Data)
+    # rewards leave the model as (r - mean) / std; None: measured on the validation pairs when training ends
+    reward_standardization: dict[str, Any] = setting(
+        {"enable": True, "mean": None, "std": None}, names=("enable", "mean", "std")
+    )
+    optim: Optim = field(default_factory=Optim)
+
+
+@dataclass
+class RewardModelTrainerGroup(Trainer):
+    rm: Loop = field(default_factory=Loop)
+
+
+@dataclass
+class RewardModelConfig:
+    trainer: RewardModelTrainerGroup = field(default_factory=RewardModelTrainerGroup)
+    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+    model: RewardModelModel = field(default_factory=RewardModelModel)
+    exp_manager: ExpManager = field(default_factory=ExpManager)
+
+
+PAIRS = MetricGroup(
+    "Reward model",
+    "`train/` is over the step's global batch of pairs, before its update; `validation/` is over the validation pairs, "
+    "with the weights after the step. Rewards here are raw, as the head gives them.",
+    (
+        metric(
+            "train/loss",
+            "nats",
+            "mean of −log σ(r_chosen − r_rejected) over pairs",
+            "exactly 0.693 (ln 2) at first, since the new head is 0, then falls",
+            "flat: `model.optim.lr` up; jumps: down",
+        ),
+        metric(
+            "validation/loss",
+            "nats",
+            "the same on the validation pairs",
+            "follows `train/loss`. If it rises while that falls, the model learns by heart",
+            "fewer steps, more data",
+        ),
+        metric(
+            "train/acc validation/acc",
+            "",
+            "share of pairs whose chosen response scores strictly higher",
+            "0 at step 0 (all scores tie), then above 0.5. On the bundled samples above 0.9; on real human preferences 0.6 "
+            "to 0.75",
+            "`model.optim.lr`, data",
+        ),
+        metric(
+            "train/rewards_chosen_mean validation/rewards_chosen_mean",
+            "",
+            "mean reward of the chosen responses",
+            "above the next one, with a growing gap",
+        ),
+        metric(
+            "train/rewards_rejected_mean validation/rewards_rejected_mean",
+            "",
+            "mean reward of the rejected responses",
+        ),
+        metric(
+            "train/rewards_all_mean validation/rewards_all_mean",
+            "",
+            "mean reward of both kinds",
+            "anywhere: the loss sees differences only",
+        ),
+        metric(
+            "train/rewards_all_std validation/rewards_all_std",
+            "",
+            "standard deviation of the rewards of both kinds",
+            "grows from 0. The last validation's mean and standard deviation are saved in `reward.json`, and PPO's rewards "
+            "are (r − mean) / std",
+            "`model.reward_standardization`",
+        ),
+    ),
+)
+
+KIND = JobKind(
+    name="rm",
+    command="rm",
+    summary="Reward model training.",
+    schema=RewardModelConfig,
+    build="aligner_lib.jobs.build_trainers:reward_model",
+    models={"pretrained_checkpoint.restore_from_path": "policy"},
+    data={
+        "model.data.data_prefix.train": ["hh/train_comparisons.jsonl"],
+        "model.data.data_prefix.validation": ["hh/test_comparisons.jsonl"],
+    },
+    metrics=(PAIRS, TRAINING, TIMERS),
+    charts=(
+        LOSS,
+        chart(
+            "Accuracy",
+            ("train", "train/acc"),
+            ("validation", "validation/acc"),
+            hint="How often the chosen answer has the higher reward: 0.5 is guessing, people agree at about 0.7.",
+        ),
+        chart(
+            "Reward margin",
+            Line("train", ("train/rewards_chosen_mean",), minus="train/rewards_rejected_mean"),
+            Line("validation", ("validation/rewards_chosen_mean",), minus="validation/rewards_rejected_mean"),
+            hint="Chosen minus rejected: grows from 0.",
+        ),
+        chart(
+            "Reward",
+            ("chosen", "train/rewards_chosen_mean"),
+            ("rejected", "train/rewards_rejected_mean"),
+            hint="The two part; their common level means nothing.",
+        ),
+        GRAD_NORM,
+        LEARNING_RATE,
+    ),
+    stage=2,
+)

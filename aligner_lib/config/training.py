@@ -1,0 +1,69 @@
+"""Metrics and charts that every kind of job with an optimiser has."""
+
+from __future__ import annotations
+
+from aligner_lib.config.kind import MetricGroup, chart, metric
+
+TRAINING = MetricGroup(
+    "Training",
+    "Of every optimiser step, or over the samples so far.",
+    (
+        metric(
+            "train/grad_norm",
+            "",
+            "norm of the whole gradient, before it is clipped",
+            "steady, within a factor of ten",
+            "above `gradient_clip_val` the update is scaled down to it",
+        ),
+        metric(
+            "train/lr",
+            "",
+            "learning rate of this step",
+            "warm-up, then decay",
+            "`model.optim.lr`, `model.optim.sched`",
+        ),
+        metric(
+            "train/step_time",
+            "s",
+            "the optimiser step. NeMo-Aligner's name for what is `timers/step_time` here; they differ by microseconds",
+            "constant after the first step",
+            "`micro_batch_size`",
+        ),
+        metric(
+            "train/tokens",
+            "tokens",
+            "of the global batch, prompts included, padding not",
+            "",
+            "`global_batch_size`, `encoder_seq_length`",
+        ),
+        metric("train/consumed_samples", "samples", "trained on so far, repeats included"),
+        metric(
+            "train/epoch",
+            "epochs",
+            "`consumed_samples` over the size of the training set",
+            "above 1: samples repeat",
+            "`max_steps`, `max_epochs`",
+        ),
+    ),
+)
+
+TIMERS = MetricGroup(
+    "Seconds",
+    "Wall-clock time on the first rank. The first step is much slower than the rest: libraries set themselves up in it.",
+    (
+        metric("timers/step_time", "s", "the whole step, without validation and checkpoint"),
+        metric("timers/validation_time", "s", "one validation"),
+    ),
+)
+
+LOSS = chart(
+    "Loss",
+    ("train", "train/loss"),
+    ("validation", "validation/loss"),
+    hint="Falls, steeply at first. Validation that rises while training falls is overfitting.",
+)
+GRAD_NORM = chart(
+    "Gradient norm", ("train", "train/grad_norm", "train_optim/grad_norm"), hint="Steady; spikes are clipped."
+)
+LEARNING_RATE = chart("Learning rate", ("train", "train/lr", "train_optim/lr"), exact=True)
+STEP_TIME = chart("Step time", ("train", "train/step_time"))
