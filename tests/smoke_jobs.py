@@ -23,7 +23,7 @@ class SmokeJobs:
 
     def settings(self, kind: str, run: str, **more: object) -> list[str]:
         """Overrides of a short job with a checkpoint every second step; `more` by key, __ for dots."""
-        own = {"sft": self._sft, "rm": self._rm, "ppo": self._ppo}[kind]()
+        own = {"sft": self._sft, "rm": self._rm, "ppo": self._ppo, "evaluate": self._evaluate}[kind]()
         changed = {key.replace("__", "."): value for key, value in more.items()}
         values = own | {"exp_manager.explicit_log_dir": f"'{self.out / run}'"} | changed
         return [f"{key}={value}" for key, value in values.items()]
@@ -85,6 +85,9 @@ class SmokeJobs:
             "model.ppo.entropy_bonus": 0.01,
         }
 
+    def _evaluate(self) -> dict[str, object]:
+        return self._ppo() | {"policy.restore_from_path": f"'{self.model}'"}
+
 
 SPLITS = (("train", "train"), ("validation", "test"))
 
@@ -101,9 +104,10 @@ def _loop(kind: str, max_steps: int) -> dict[str, object]:
 
 def run_smoke_job(kind: str, settings: list[str]) -> None:
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs.run import run_job
+    from aligner_lib.config.kind import load
+    from aligner_lib.config.kinds import kind_of
 
-    run_job(kind, compose(kind, settings, profile="smoke"), "smoke")
+    load(kind_of(kind).run)(kind, compose(kind, settings, profile="smoke"), "smoke")
 
 
 def figures(run: RunFolder) -> list[dict]:

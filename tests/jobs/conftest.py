@@ -17,3 +17,9 @@ def sft(jobs):
 def ppo(jobs):
     """A PPO run from beginning to end."""
     return jobs.run("ppo", "ppo")
+
+
+@pytest.fixture(scope="session")
+def evaluate(jobs):
+    """The smoke model, evaluated against itself."""
+    return jobs.run("evaluate", "evaluate")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from aligner_lib.config.compose import load
+from aligner_lib.config.kinds import kinds
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.load import load_pairs, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -15,6 +16,14 @@ from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.records import Rollouts
 
 pytestmark = pytest.mark.megatron
+
+
+@pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "evaluate"])
+def test_a_run_logs_the_metrics_that_its_kind_declares(kind, request):
+    """So the glossary, which is made from the declarations, tells of every metric and of no other."""
+    run = request.getfixturevalue(kind)
+    logged = {name for record in run.metrics() for name in record} - {"step", "time"}
+    assert run.status == "finished" and logged == kinds()[kind].metric_names()
 
 
 def test_sft_learns_from_its_samples(sft):

@@ -54,11 +54,21 @@ def alarms_of(name: str) -> tuple[Rule, ...]:
 @cache
 def _kinds(further: str) -> dict[str, JobKind]:
     own = [f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)]
-    found: list[JobKind] = [
-        import_module(module).KIND for module in [*own, *filter(None, map(str.strip, further.split(",")))]
-    ]
-    by_name = {kind.name: kind for kind in sorted(found, key=lambda kind: kind.stage)}
-    assert len(by_name) == len(found), (
-        f"two kinds of job have one name: {sorted(kind.name for kind in found)}"
-    )
+    modules = [*own, *filter(None, map(str.strip, further.split(",")))]
+    by_name: dict[str, JobKind] = {}
+    for kind in sorted(map(_kind_in, modules), key=lambda kind: kind.stage):
+        if kind.name in by_name:
+            raise ConfigError(
+                f"ALIGNER_KINDS={further}: there are two kinds of job {kind.name!r}; rename one"
+            )
+        by_name[kind.name] = kind
     return by_name
+
+
+def _kind_in(module: str) -> JobKind:
+    try:
+        return import_module(module).KIND
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ConfigError(
+            f"ALIGNER_KINDS names {module}, which gives no kind of job ({error}): it has to be on PYTHONPATH and hold KIND"
+        ) from error
