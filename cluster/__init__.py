@@ -1,4 +1,4 @@
-"""Where a command runs: beside this process, on Slurm, or only on paper.
+"""Runs a command on this machine or on Slurm, or prints the batch script without submitting it.
 
 `submit` starts a command for a run folder and returns a `Job`; `Job.attach` finds it again later.
 """

@@ -1,4 +1,4 @@
-"""Is this cluster ready for a job? Asked before anything is submitted, and answered in words."""
+"""Checks that a cluster is ready for a job, before anything is submitted."""
 
 import shlex
 import shutil
@@ -20,7 +20,7 @@ _PROBE_S = 90
 
 @dataclass(frozen=True)
 class Finding:
-    """One answer: ok, or what is wrong and how to cure it."""
+    """One result of `check`: ok, or what is wrong and how to fix it."""
 
     what: str
     ok: bool
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Partition:
-    """A line of sinfo."""
+    """One line of sinfo's output."""
 
     name: str
     nodes: int
@@ -47,7 +47,7 @@ class Partition:
 
 
 def partitions() -> list[Partition]:
-    """What sinfo lists. Raises Unreachable."""
+    """The partitions that sinfo lists. Raises Unreachable."""
     answer = queue.run_tool("sinfo", "-h", "-o", "%R|%D|%l|%G|%a")
     if answer.returncode:
         raise Unreachable(
@@ -61,7 +61,7 @@ def partitions() -> list[Partition]:
 
 
 def reachable() -> bool:
-    """Whether jobs can be sent from here: Slurm's commands are there, and its controller answers."""
+    """Whether jobs can be submitted here: Slurm's commands exist, and its controller answers."""
     try:
         return shutil.which("sbatch") is not None and bool(partitions())
     except Unreachable:
@@ -69,9 +69,9 @@ def reachable() -> bool:
 
 
 def check(resources=None, shared: Path | str = ".", probe: bool = True) -> list[Finding]:
-    """Look at Slurm, at what `resources` ask of it, and, with a small job, at a compute node.
+    r"""Check Slurm, what `resources` ask of it and, with a small probe job, a compute node.
 
-    shared: the folder that run folders will lie in. Prints nothing; `print(*check(), sep="\\n")`.
+    shared: the folder that run folders will be in. Prints nothing; use `print(*check(), sep="\n")`.
     """
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
@@ -100,7 +100,7 @@ def check(resources=None, shared: Path | str = ".", probe: bool = True) -> list[
 
 
 def complaints(share: Resources, there: list[Partition]) -> Iterator[str]:
-    """What these partitions cannot give. An estimate: Slurm itself has the last word."""
+    """What these partitions cannot provide. This is an estimate: Slurm itself decides."""
     names = sorted({part.name for part in there})
     fitting = [part for part in there if not share.partition or part.name in share.partition.split(",")]
     if not fitting:
@@ -115,7 +115,7 @@ def complaints(share: Resources, there: list[Partition]) -> Iterator[str]:
 
 
 def _most_nodes(parts: list[Partition]) -> int:
-    """A partition with several kinds of nodes has several lines."""
+    """The nodes of the largest partition. A partition with several kinds of nodes has several lines."""
     names = {part.name for part in parts}
     return max(sum(part.nodes for part in parts if part.name == name) for name in names)
 
@@ -135,7 +135,10 @@ def _accounting() -> Finding:
 
 
 def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
-    """A job of one task, set up as the share's jobs are: can its node write here, and run Python with this project?"""
+    """Run a job of one task, set up like the component's jobs.
+
+    It shows whether its node can write to the folder and run Python with this project.
+    """
     token = shared / f".aligner-check-{uuid.uuid4().hex[:8]}"
     try:
         shared.mkdir(parents=True, exist_ok=True)
@@ -168,7 +171,10 @@ def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
 
 
 def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
-    """Run a line of bash on one of the share's nodes, in its container. Raises TimeoutExpired when none is free."""
+    """Run a line of bash on one of the component's nodes, in its container.
+
+    Raises TimeoutExpired when no node is free.
+    """
     from cluster.sbatch import container_words
 
     keys = ("partition", "account", "qos", "constraint")
@@ -186,7 +192,10 @@ def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
 
 
 def refuse_impossible(wanted: Mapping[str, Resources]) -> None:
-    """Raises SubmissionRefused for what no node can give: Slurm would take some of it, and let it wait for ever."""
+    """Raises SubmissionRefused for what no node can provide.
+
+    Slurm itself would accept some of it and leave the job pending forever.
+    """
     try:
         there = partitions()
     except Unreachable as problem:
@@ -196,7 +205,7 @@ def refuse_impossible(wanted: Mapping[str, Resources]) -> None:
 
 
 def explain_refusal(said: str, wanted: Mapping[str, Resources]) -> str:
-    """Slurm's refusal, with what this cluster has in place of what was asked for."""
+    """Slurm's reason for a refusal, and what this cluster has instead of what was requested."""
     said = said.replace("sbatch: error: ", "").replace("Batch job submission failed: ", "").strip()
     try:
         there = partitions()

@@ -1,4 +1,4 @@
-"""Which variables a job inherits from the process that submits it."""
+"""Which environment variables a job inherits from the process that submits it."""
 
 import os
 import site
@@ -34,13 +34,13 @@ def foreign_names(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def job_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a job: this process's, without what belongs to its kernel or to an outer job."""
+    """The environment of a job: this process's, without the variables of its kernel or of an outer job."""
     kept = {name: value for name, value in environ.items() if not _foreign(name, value)}
     return kept | own_variables(environ)
 
 
 def own_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What every job gets: live logs, and this project on the module path unless it is installed there."""
+    """The variables that every job gets: unbuffered logs, and PYTHONPATH unless this project is installed."""
     variables = {"PYTHONUNBUFFERED": "1"}
     installed = {Path(folder).resolve() for folder in [*site.getsitepackages(), site.getusersitepackages()]}
     if PROJECT_ROOT not in installed:

@@ -1,4 +1,4 @@
-"""submitit's Slurm executor, for commands in place of pickled functions, and for hetjobs and arrays of them."""
+"""submitit's Slurm executor for commands instead of pickled functions, and for hetjobs and arrays."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ BATCH_FUNCTIONS = Path(__file__).with_name("batch.sh")
 
 
 class SubmissionRefused(ValueError):
-    """Slurm did not take the job."""
+    """Slurm rejected the job; the message says why."""
 
 
 class HetjobExecutor(SlurmExecutor):
@@ -38,7 +38,7 @@ class HetjobExecutor(SlurmExecutor):
         self.text = sbatch.script(members, wanted, variables, name, folder, parallel)
 
     def start(self) -> SlurmJob:
-        """Send it. Raises SubmissionRefused with Slurm's reason."""
+        """Submit the job. Raises SubmissionRefused with Slurm's reason."""
         shutil.copy(BATCH_FUNCTIONS, self.folder / "batch.sh")
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the exception says, too

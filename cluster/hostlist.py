@@ -1,6 +1,6 @@
-"""Slurm's short form of host names.
+"""Expands Slurm's short form of host names.
 
-Not through `scontrol show hostnames`, because a container image seldom has Slurm's tools.
+`scontrol show hostnames` would do it too, but container images seldom contain Slurm's tools.
 """
 
 import itertools

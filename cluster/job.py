@@ -15,7 +15,7 @@ _LINES_IN_ERROR = 20
 
 
 class JobFailed(RuntimeError):
-    """The command failed: says how, the exception that it printed, and its last lines."""
+    """The command failed: the message has the reason, the exception that it printed, and its last lines."""
 
     def __init__(self, job: "Job", status: Status):
         self.run, self.state, self.returncode = job.run, status.state, status.returncode
@@ -27,7 +27,7 @@ class JobFailed(RuntimeError):
 
 
 def backend(where: str):
-    """The module that knows how to look at jobs there, imported when first needed."""
+    """The backend for `where`, 'local' or 'slurm', imported when first needed. Raises ValueError."""
     if where == "local":
         from cluster.local import LocalBackend
 
@@ -40,9 +40,10 @@ def backend(where: str):
 
 
 class Job:
-    """A submitted command: its state, its log, and the ways to wait for it or end it.
+    """A submitted command: its state, its log, and methods to wait for it or end it.
 
-    All that it knows is in the run folder, so any process that sees the folder can make one: `Job.attach(run)`.
+    All of its data is in the run folder, so any process that sees the folder can create one:
+    `Job.attach(run)`.
     """
 
     def __init__(self, run: Path | str, handle: Record):
@@ -52,61 +53,67 @@ class Job:
 
     @classmethod
     def attach(cls, run: Path | str) -> "Job":
-        """The job that was last submitted for this run folder. Raises JobNotFound when there is none."""
+        """The last job that was submitted for this run folder. Raises JobNotFound when there is none."""
         return cls(run, record.read(Path(run)))
 
     @property
     def id(self) -> str:
+        """The pid of the local controller, or Slurm's job id."""
         return self.record.id
 
     @property
     def name(self) -> str:
+        """The job's name, the run folder's unless another was given."""
         return self.record.name
 
     @property
     def folder(self) -> Path:
-        """What the dispatch wrote for this submission."""
+        """The folder of this submission: logs, batch script, exit record."""
         return self.run / self.record.folder
 
     @property
     def status(self) -> Status:
-        """State, reason, nodes and estimated start, asked for now."""
+        """State, reason, nodes and estimated start, as the backend reports them now."""
         return self._backend.status(self.run, self.record)
 
     @property
     def state(self) -> State:
+        """The current state."""
         return self.status.state
 
     @property
     def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes that the job runs on."""
         return self.status.nodes
 
     @property
     def gpus(self) -> int:
+        """The number of GPUs that were requested."""
         return self.record.gpus
 
     @property
     def reason(self) -> str:
-        """Why it is pending, or what ended it."""
+        """Why it is pending, or why it ended."""
         return self.status.reason
 
     @property
     def start_estimate(self) -> str:
-        """When the scheduler thinks that a pending job will start, as it writes times; "" where it does not say."""
+        """The scheduler's estimate of a pending job's start, in its own time format; "" without one."""
         return self.status.start
 
     @property
     def heartbeat_age(self) -> float | None:
-        """Seconds since the trainer last said in run.json that it lives; None before its first word."""
+        """Seconds since the trainer's last heartbeat in run.json; None before the first."""
         beat = (record.read_json(self.run / "run.json") or {}).get("heartbeat") or {}
         return time.time() - beat["time"] if "time" in beat else None
 
     @property
     def log_path(self) -> Path:
-        """stdout and stderr of the main component's rank 0; the others' logs lie beside it."""
+        """stdout and stderr of the main component's rank 0; the other logs are beside it."""
         return self.log_of(self.record.main)
 
     def log_of(self, component: str, rank: int = 0) -> Path:
+        """The log of one rank of a component."""
         assert component in self.record.components, f"{component!r} is none of {list(self.record.components)}"
         return record.log_path(self.folder, component, rank)
 
@@ -115,22 +122,25 @@ class Job:
         return logs.tail(self.log_path, n)
 
     def logs(self, follow: bool = False) -> Iterator[str]:
-        """The log's lines; with follow=True also those to come, until the job has ended."""
+        """The log's lines; with follow=True also new ones, until the job has ended."""
         if follow:
             return logs.follow(self.log_path, self._ended, partial(time.sleep, 0.2))
         return iter(logs.tail(self.log_path, 10**9).splitlines())
 
     def failure_lines(self, status: Status, n: int) -> str:
-        """The last lines of the log that tells why: the failed rank's, else srun's or the batch script's."""
+        """The last n lines of the log that explains a failure.
+
+        This is the failed rank's log, else srun's or the batch script's.
+        """
         component = status.component or self.record.main
         paths = [self.log_of(component, status.rank), self.folder / f"{component}.srun.log"]
         texts = [logs.tail(path, n) for path in [*paths, self.log_path, self.folder / "batch.log"]]
         return next((text for text in texts if text.strip()), "(nothing was logged)")
 
     def wait(self, timeout: float | None = None) -> State:
-        """Block until the job has ended.
+        """Block until the job has ended, and return its state. timeout: seconds.
 
-        Raises JobFailed when its command failed, TimeoutError after `timeout` seconds (the job goes on).
+        Raises JobFailed when its command failed, TimeoutError after the timeout (the job continues).
         """
         for pause in self._pauses(timeout):
             time.sleep(pause)
@@ -140,7 +150,7 @@ class Job:
         return self.wait_async().__await__()
 
     async def wait_async(self, timeout: float | None = None) -> State:
-        """Like wait, but leaves the event loop free: widgets and other cells go on."""
+        """As `wait`, without blocking the event loop: widgets and other cells continue."""
         pauses = self._pauses(timeout)
         # In a thread: a scheduler that does not answer takes seconds to say so.
         while (pause := await asyncio.to_thread(next, pauses, None)) is not None:
@@ -148,17 +158,17 @@ class Job:
         return await asyncio.to_thread(self._final)
 
     def cancel(self) -> State:
-        """End the job at once, with all its processes; `stop` ends it with a checkpoint."""
+        """Kill the job with all its processes; `stop` ends it with a checkpoint."""
         if not self.state.final:
             self._backend.cancel(self.run, self.record)
         return self.state
 
     def stop(self) -> None:
-        """Ask the run to checkpoint and end within one step."""
+        """Ask the run to save a checkpoint and end within one step."""
         record.request_stop(self.run)
 
     def requeue(self) -> None:
-        """Checkpoint, end, and wait in the queue again (Slurm only)."""
+        """Save a checkpoint, end, and wait in the queue again (Slurm only; else ValueError)."""
         if not hasattr(self._backend, "requeue"):
             raise ValueError(
                 f"{self.name} runs {self.record.where}, which has no queue; submit it again to resume"
@@ -169,7 +179,7 @@ class Job:
         return self.state.final
 
     def _pauses(self, timeout: float | None) -> Iterator[float]:
-        """Pauses between two looks at the state, until it is final. Raises TimeoutError."""
+        """Seconds to sleep between two polls, until the state is final. Raises TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._ended():
             left = self._backend.poll_s if deadline is None else deadline - time.monotonic()

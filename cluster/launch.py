@@ -1,8 +1,9 @@
-"""On a compute node: turn Slurm's variables into torch.distributed's, then become the command.
+"""On a compute node: turn Slurm's variables into torch.distributed's, then exec the command.
 
     srun … python -m cluster.launch --component K -- COMMAND …
 
-It replaces itself by the command (exec), so the command is Slurm's task: signals and exit status are its own.
+The command replaces this process (exec) and is therefore Slurm's task: it gets the signals, and its exit
+status counts.
 """
 
 import os
@@ -19,7 +20,7 @@ _FIRST_PORT, _PORTS = 20_000, 10_000
 def rank_variables(
     rank: int, world_size: int, local_rank: int, local_size: int, host: str, port: int
 ) -> dict:
-    """What torch.distributed's env:// initialisation reads."""
+    """The variables that torch.distributed's env:// initialization reads."""
     values = {
         "RANK": rank,
         "WORLD_SIZE": world_size,
@@ -32,10 +33,10 @@ def rank_variables(
 
 
 def master_port(job_id: int, component: int) -> int:
-    """A port that jobs which share a node do not share; a requeued job keeps its own.
+    """A port that jobs on the same node do not share; a requeued job keeps its port.
 
-    Slurm gives every member of an array and every component of a hetjob a job id of its own, the components'
-    ids following the first one's. Inside a hetjob SLURM_JOB_ID is the first one's, hence `component`.
+    Slurm gives every member of an array and every component of a hetjob a job id of its own. The components'
+    ids follow the first one's, but inside a hetjob SLURM_JOB_ID is always the first, hence `component`.
     """
     return _FIRST_PORT + (job_id + component) % _PORTS
 
@@ -55,9 +56,10 @@ def from_slurm(environ: Mapping[str, str], component: int = 0) -> dict[str, str]
 
 
 def threads_per_rank(environ: Mapping[str, str], local_size: int) -> int:
-    """Threads for each rank's CPU work: what the user set, else its share of the CPUs that the job has on this node.
+    """CPU threads for each rank: OMP_NUM_THREADS if set, else its share of the job's CPUs on this node.
 
-    Without this every rank would start as many as the machine has cores, and they would wait for each other.
+    local_size: ranks on this node. Without this every rank would start as many threads as the machine has
+    cores, and they would wait for each other.
     """
     if wanted := environ.get("OMP_NUM_THREADS"):
         return int(wanted)
@@ -66,6 +68,7 @@ def threads_per_rank(environ: Mapping[str, str], local_size: int) -> int:
 
 
 def main(argv: list[str]) -> None:
+    """Set the variables and exec the command in argv: --component K -- COMMAND."""
     flag, component, dashes, *command = argv
     assert (flag, dashes) == ("--component", "--") and command, f"usage: --component K -- COMMAND, got {argv}"
     variables = from_slurm(os.environ, int(component))

@@ -1,4 +1,4 @@
-"""Jobs beside the notebook kernel: submitit's local executor in a session of its own."""
+"""Jobs on this machine: submitit's local executor in a session of its own."""
 
 import shlex
 import signal
@@ -18,7 +18,7 @@ _FOREVER_MIN = 60.0 * 24 * 365  # submitit's local controller wants a time limit
 
 
 class DetachedExecutor(LocalExecutor):
-    """Starts submitit's controller so that neither the kernel's interrupt nor its death reaches the job."""
+    """Starts submitit's controller so that neither an interrupt nor the kernel's death reaches the job."""
 
     def __init__(self, folder: Path, environment: dict[str, str]):
         super().__init__(folder)
@@ -30,6 +30,7 @@ class DetachedExecutor(LocalExecutor):
         return shlex.join([sys.executable, "-u", "-m", "cluster.supervise", str(self.folder)])
 
     def start(self) -> LocalJob:
+        """Start the controller, and with it the job."""
         return self._submit_command(self._submitit_command_str)
 
     def _submit_command(self, command: str) -> LocalJob:
@@ -57,11 +58,12 @@ class DetachedExecutor(LocalExecutor):
 
 
 class LocalBackend:
-    """Looks at, and ends, a job that runs on this machine; knows nothing but its record."""
+    """Polls and cancels a job on this machine, given its record."""
 
     poll_s = 0.1
 
     def status(self, run: Path, job: Record) -> Status:
+        """The job's status, from its exit record and its process."""
         folder = run / job.folder
         alive = processes.identity(int(job.id)) == job.identity  # looked at before the exit record is read
         outcome = record.read_json(folder / "exit.json")
@@ -77,6 +79,7 @@ class LocalBackend:
         return ended(outcome, (job.host,))
 
     def cancel(self, run: Path, job: Record) -> None:
+        """End all processes of the job. Raises ValueError for a job on another machine."""
         if job.host != socket.gethostname():
             raise ValueError(
                 f"{job.name} runs on {job.host}, and this is {socket.gethostname()}: cancel it there"
@@ -87,7 +90,7 @@ class LocalBackend:
 
 
 def ended(outcome: dict, nodes: tuple[str, ...] = ()) -> Status:
-    """The final status that an exit record tells of: {returncode, component, rank, note}."""
+    """The final status for an exit record {returncode, component, rank, note}."""
     code, note = outcome["returncode"], outcome.get("note", "")
     if code == 0:
         return Status(State.FINISHED, note, nodes, returncode=0)
@@ -104,6 +107,6 @@ def ended(outcome: dict, nodes: tuple[str, ...] = ()) -> Status:
 
 
 def signal_name(code: int) -> str:
-    """-9 -> 'SIGKILL (out of memory?)'."""
+    """The name of the signal in a negative exit code: −9 → 'SIGKILL (out of memory?)'."""
     name = signal.Signals(-code).name
     return name + " (out of memory?)" if -code == signal.SIGKILL else name

@@ -1,4 +1,4 @@
-"""Reading logs that another process is writing."""
+"""Read log files that another process is writing."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _BLOCK = 64 * 1024
 
 
 def tail(path: Path, lines: int = 20) -> str:
-    """The last lines of a text file, read from its end; empty when there is no file yet."""
+    """The last lines of a text file, read from its end; "" when there is no file yet."""
     if lines <= 0 or not path.exists():
         return ""
     with path.open("rb") as file:
@@ -29,15 +29,15 @@ def tail(path: Path, lines: int = 20) -> str:
 
 
 def exception_line(text: str) -> str:
-    """The last line of `text` that names an exception, or explains an error; empty when there is none."""
+    """The last line of `text` that names an exception or explains an error; "" when there is none."""
     found = [match[1] for line in text.splitlines() if (match := _EXCEPTION.match(line.rstrip()))]
     return found[-1] if found else ""
 
 
 class Follower:
-    """Yields whole lines of a growing file.
+    """Reads whole lines of a growing file.
 
-    Reopens it on each poll: a network file system shows another machine's writes at open.
+    It reopens the file on each poll, because a network file system shows another machine's writes at open.
     """
 
     def __init__(self, path: Path):
@@ -46,7 +46,7 @@ class Follower:
         self._rest = b""
 
     def read(self) -> list[str]:
-        """Lines that were completed since the last call."""
+        """The lines that were completed since the last call."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -60,16 +60,16 @@ class Follower:
         return [line.decode(errors="replace") for line in whole]
 
     def offload_optimizer(self) -> list[str]:
-        """A last line without its end, once nobody writes any more."""
+        """A last line without a newline, once nobody writes any more."""
         rest, self._rest = self._rest, b""
         return [rest.decode(errors="replace")] if rest else []
 
 
 def follow(path: Path, done: Callable[[], bool], pause: Callable[[], None]) -> Iterator[str]:
-    """Lines of `path` as they come, until `done()` and nothing is left; `pause()` between two looks."""
+    """Lines of `path` as they are written, until `done()`; `pause()` is called between two polls."""
     follower = Follower(path)
     while True:
-        ended = done()  # asked before reading: what was written before the end is then read too
+        ended = done()  # checked before reading, so that the last lines are still read
         lines = follower.read()
         yield from lines
         if ended:

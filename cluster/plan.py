@@ -1,4 +1,4 @@
-"""What would be submitted, on paper."""
+"""The batch script of a job that is printed and not submitted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from cluster.resources import Resources
 
 @dataclass(frozen=True)
 class Plan:
-    """A batch script that was not sent."""
+    """A batch script that was not submitted."""
 
     name: str
     run: Path
@@ -32,14 +32,14 @@ def plan(
     variables: Mapping[str, str],
     name: str,
 ) -> Plan:
-    """Print the batch script that `submit(…, where='slurm')` would send, and return it. Writes nothing."""
+    """Print and return the batch script that `submit(…, where='slurm')` would submit. Writes no file."""
     folder = record.next_submission_folder(run)
     text = sbatch.script([sbatch.Member(run, folder, components)], wanted, variables, name, folder)
     return print_plan(name, run, wanted, text)
 
 
 def print_plan(name: str, run: Path, wanted: Mapping[str, Resources], text: str, copies: int = 1) -> Plan:
-    """Print a batch script and return it with its totals; an array has as many copies as members."""
+    """Print a batch script and return it with its totals. copies: members of an array."""
     print(text)
     nodes = copies * sum(share.nodes for share in wanted.values())
     gpus = copies * sum(share.gpus for share in wanted.values())

@@ -1,4 +1,4 @@
-"""Processes of this machine: is it still the same one, and how to end all that belong to a job."""
+"""Processes of this machine: recognize one by more than its pid, and end all that belong to a job."""
 
 import contextlib
 import signal
@@ -12,10 +12,10 @@ GRACE_S = 5.0  # between SIGTERM and SIGKILL
 
 
 def identity(pid: int) -> str | None:
-    """A mark that a later process with the same pid does not share; None when the process is gone.
+    """A text that tells a process from a later one with the same pid; None when the process is gone.
 
-    Linux: the start in clock ticks since boot, which no change of the wall clock moves (psutil's
-    create_time moves with it). Elsewhere: the time of creation.
+    Linux: its start time in clock ticks since boot, which does not change with the wall clock (psutil's
+    create_time does). Elsewhere: its creation time.
     """
     try:
         process = psutil.Process(pid)
@@ -31,7 +31,10 @@ def identity(pid: int) -> str | None:
 
 
 def of_job(folder: str, spare: tuple[int, ...] = ()) -> list[psutil.Process]:
-    """Processes whose environment names `folder` as their job's, however deep and whoever adopted them."""
+    """Processes whose environment names `folder` as their job's folder, including orphans.
+
+    spare: pids to leave out.
+    """
     return [
         process for process in psutil.process_iter() if process.pid not in spare and _belongs(process, folder)
     ]
@@ -46,7 +49,10 @@ def _belongs(process: psutil.Process, folder: str) -> bool:
 
 
 def end_job(folder: str, spare: tuple[int, ...] = ()) -> None:
-    """End every process of the job: SIGTERM, GRACE_S seconds to clean up, then SIGKILL until none is left."""
+    """End every process of the job: SIGTERM, GRACE_S seconds to clean up, then SIGKILL until none is left.
+
+    spare: pids to leave alone. Raises RuntimeError when a process survives SIGKILL.
+    """
     _signal_all(of_job(folder, spare), signal.SIGTERM, GRACE_S)
     for _ in range(100):  # one that forks while it is being killed needs another round
         stubborn = of_job(folder, spare)

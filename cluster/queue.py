@@ -1,6 +1,6 @@
-"""What Slurm says about jobs: `squeue` first, since it is the truth of now; `sacct` for what squeue has forgotten.
+"""Slurm's answers about jobs: from `squeue`, or from `sacct` for jobs that squeue no longer lists.
 
-Neither is called more often than needed: one call serves all the jobs that this process follows.
+squeue comes first because it is up to date. One call serves all the jobs that this process follows.
 """
 
 import os
@@ -9,17 +9,17 @@ import time
 from dataclasses import dataclass, field
 
 _TIMEOUT_S = 10
-_FRESH_S = (1.0, 15.0)  # an answer serves for a second at first, for longer while nothing changes
+_FRESH_S = (1.0, 15.0)  # how long an answer is reused: a second at first, longer while nothing changes
 _FORMAT = "%i|%T|%N|%S|%e|%r|%k"
 _ACCOUNTING_FORMAT = "JobID,State,NodeList,JobName,Submit,ExitCode"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One component of one job, as the scheduler sees it."""
+    """One component of a job, as squeue lists it."""
 
     id: str  # 12, 12+0 (a hetjob's component), 12_3 (an array's member)
-    state: str  # Slurm's word: PENDING, RUNNING, COMPLETING, TIMEOUT, …
+    state: str  # Slurm's state: PENDING, RUNNING, COMPLETING, TIMEOUT, …
     nodes: str = ""
     start: str = ""
     end: str = ""
@@ -28,15 +28,16 @@ class Entry:
 
     @property
     def job(self) -> str:
+        """The job id without the component: 12+0 → 12."""
         return self.id.partition("+")[0]
 
 
 class Unreachable(RuntimeError):
-    """The controller does not answer: it may be restarting, and says nothing about the job."""
+    """The Slurm controller does not answer, so the state of the job is unknown."""
 
 
 def run_tool(*words: str) -> subprocess.CompletedProcess:
-    """One of Slurm's client commands. Raises Unreachable when it is not there or does not answer."""
+    """Run one of Slurm's client commands. Raises Unreachable when it is missing or does not answer."""
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except FileNotFoundError:
@@ -46,12 +47,12 @@ def run_tool(*words: str) -> subprocess.CompletedProcess:
 
 
 def parse_squeue(text: str) -> list[Entry]:
-    """Entries from squeue's lines in _FORMAT; the comment comes last, since it may hold the separator."""
+    """Entries from squeue's lines in _FORMAT. The comment is last, since it may contain the separator."""
     return [Entry(*_blank_nothing(line.split("|", 6))) for line in text.splitlines() if line.count("|") >= 6]
 
 
 def parse_sacct(text: str) -> list[dict[str, str]]:
-    """Rows of `sacct -n -P`, without steps; 'CANCELLED by 1000' becomes CANCELLED."""
+    """Rows of `sacct -n -P` without steps; 'CANCELLED by 1000' becomes CANCELLED."""
     names = _ACCOUNTING_FORMAT.split(",")
     rows = [
         dict(zip(names, line.split("|"), strict=True)) for line in text.splitlines() if line.count("|") == 5
@@ -65,7 +66,7 @@ def _blank_nothing(values: list[str]) -> list[str]:
 
 @dataclass
 class Queue:
-    """squeue's answers about the jobs that were asked for, shared by all handles of this process."""
+    """squeue's answers, cached for all jobs that this process follows."""
 
     _ids: set[str] = field(default_factory=set)
     _entries: dict[str, list[Entry]] = field(default_factory=dict)
@@ -74,7 +75,10 @@ class Queue:
     _configuration: str = ""
 
     def entries(self, job_id: str, fresh: bool = False) -> list[Entry]:
-        """The job's components; empty when squeue knows it no more. Raises Unreachable."""
+        """The job's components; empty when squeue no longer lists it. Raises Unreachable.
+
+        fresh: ask squeue now instead of using a recent answer.
+        """
         if self._configuration != os.environ.get("SLURM_CONF", ""):  # another cluster: other jobs, same ids
             self.__init__(_configuration=os.environ.get("SLURM_CONF", ""))
         new = job_id not in self._ids
@@ -86,7 +90,7 @@ class Queue:
         return self._entries.get(job_id, [])
 
     def forget(self, job_id: str) -> None:
-        """Stop asking about a job that has ended."""
+        """Stop asking squeue about a job that has ended."""
         self._ids.discard(job_id)
         self._entries.pop(job_id, None)
 
@@ -108,9 +112,10 @@ QUEUE = Queue()
 
 
 def accounted_state(job_id: str, name: str, submitted: float) -> str:
-    """The state that accounting remembers, worst component first; "" without accounting or without the job.
+    """The job's state in accounting, worst component first; "" without accounting or without the job.
 
-    Name and time of submission have to agree: a cluster that was set up anew gives the same ids again.
+    Name and submission time (unix seconds) must match, since a reinstalled cluster assigns the same ids
+    again.
     """
     answer = run_tool("sacct", "-n", "-P", "-X", "-o", _ACCOUNTING_FORMAT, "-j", job_id)
     if answer.returncode:

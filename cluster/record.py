@@ -1,4 +1,4 @@
-"""What the dispatch writes into a run folder: `job/job.json`, and one numbered folder for each submission."""
+"""The dispatch's files in a run folder: `job/job.json`, and one numbered folder for each submission."""
 
 import json
 import os
@@ -16,7 +16,7 @@ class JobNotFound(LookupError):
 
 @dataclass
 class Record:
-    """The handle of a submission: all that another process needs to find the job again."""
+    """The record of a submission: everything that another process needs to find the job again."""
 
     where: str  # local | slurm
     id: str  # pid of the local controller, or Slurm's job id (1234, 1234_5 in an array)
@@ -24,8 +24,8 @@ class Record:
     folder: str  # job/NNN in the run folder
     components: dict[str, list[str]]  # name -> command; the last one is the main component
     identity: str = ""  # tells the process from a later one with its pid (see processes.identity)
-    cluster: str = ""  # Slurm's ClusterName: ids of another cluster mean nothing here
-    mark: str = ""  # Slurm's comment on the job: an id alone may be an older or a newer job's
+    cluster: str = ""  # Slurm's ClusterName: job ids are valid on one cluster only
+    mark: str = ""  # Slurm's comment on the job, since an id may be reused
     host: str = field(default_factory=socket.gethostname)
     submitted: float = field(default_factory=time.time)  # unix seconds
     nodes: int = 1
@@ -33,10 +33,12 @@ class Record:
 
     @property
     def main(self) -> str:
+        """The name of the main component, with which the job ends."""
         return list(self.components)[-1]
 
 
 def job_folder(run: Path) -> Path:
+    """The folder for the dispatch's files in a run folder."""
     return run / "job"
 
 
@@ -46,13 +48,16 @@ def submission_folders(run: Path) -> list[Path]:
 
 
 def next_submission_folder(run: Path) -> Path:
-    """Path of the next submission's folder; not created."""
+    """The path of the next submission's folder; not created."""
     last = max((int(folder.name) for folder in submission_folders(run)), default=0)
     return job_folder(run) / f"{last + 1:03d}"
 
 
 def new_submission_folder(run: Path) -> Path:
-    """Create the next numbered folder; two submissions at once never get the same one."""
+    """Create the next numbered folder; two concurrent submissions never get the same one.
+
+    Raises OSError, which names the run folder, when it is not writable.
+    """
     try:
         job_folder(run).mkdir(parents=True, exist_ok=True)
         while True:
@@ -71,11 +76,12 @@ def new_submission_folder(run: Path) -> Path:
 
 
 def write(run: Path, record: Record) -> None:
+    """Write job.json, the record of the latest submission."""
     write_json(job_folder(run) / "job.json", asdict(record))
 
 
 def read(run: Path) -> Record:
-    """The latest submission's handle. Raises JobNotFound when there is none."""
+    """The record of the latest submission. Raises JobNotFound when there is none."""
     path = job_folder(run) / "job.json"
     if not path.exists():
         raise JobNotFound(f"{path} does not exist: no job was submitted for the run folder {run}")
@@ -83,7 +89,7 @@ def read(run: Path) -> Record:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write aside, then rename: a reader sees the old text or the new one, never half of it."""
+    """Write JSON to a temporary file, then rename it: readers see the old content or the new one."""
     tmp = path.with_name(f".{path.name}.{os.getpid()}")
     tmp.write_text(json.dumps(value, indent=1) + "\n")
     tmp.replace(path)
@@ -98,15 +104,16 @@ def read_json(path: Path) -> dict | None:
 
 
 def log_path(folder: Path, component: str, rank: int | str = 0) -> Path:
+    """The log of one rank of a component in a submission's folder."""
     return folder / f"{component}_{rank}.log"
 
 
 def request_stop(run: Path) -> None:
-    """Ask the run to checkpoint and end: the `stop` file that trainers look for at each step."""
+    """Ask the run to save a checkpoint and end: the `stop` file that trainers check at each step."""
     (run / "control").mkdir(parents=True, exist_ok=True)
     (run / "control" / "stop").touch()
 
 
 def clear_stop(run: Path) -> None:
-    """Take back an old request: a run that is submitted again is meant to go on."""
+    """Remove an old stop request, because a run that is submitted again is meant to continue."""
     (run / "control" / "stop").unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""How the parts of one job find each other: through the run folder, not through guessed host names.
+"""How the components of a job find each other: through the run folder, not through guessed host names.
 
-critic    announce(run, "critic", port=5567)    once it is ready to answer
-actor     said = announced(run, "critic")       None until then; said["host"], said["port"]
+critic    announce(run, "critic", port=5567)    once it is ready to answer actor     said = announced(run,
+"critic")       None until then; said["host"], said["port"]
 
-An announcement outlives who made it: whoever reads one has to see whether it still answers.
+An announcement may be older than the current attempt: the reader must check that the service still answers.
 """
 
 import contextlib
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from cluster import record
 
-_PORTS = range(10_000, 20_000)  # Slurm jobs' ranks meet at the next ones (cluster.launch)
+_PORTS = range(10_000, 20_000)  # the next 10,000 are for MASTER_PORT on Slurm (cluster.launch)
 
 
 def own_host() -> str:
-    """The name under which this job's other nodes reach this one: Slurm's node name, else loopback."""
+    """The name by which the job's other nodes reach this one: Slurm's node name, else loopback."""
     return os.environ.get("SLURMD_NODENAME", "127.0.0.1")
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on.
+    """A port of this machine that nobody listens on. Raises OSError when all are taken.
 
-    It is none of those that the system hands out by itself (from 32768 on): any connection could have taken such a one
-    before whoever asked for it listens.
+    It lies below the ports that the system assigns by itself (from 32768 on). Any outgoing connection could
+    take one of those before the caller listens on it.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 def announce(run: Path | str, service: str, **details) -> None:
-    """Say where `service` answers, as soon as it does: host, and details such as port=5567."""
+    """Publish where `service` answers, once it does: this host, and details such as port=5567."""
     path = _path(run, service)
     path.parent.mkdir(parents=True, exist_ok=True)
     record.write_json(path, {"host": own_host(), **details})

@@ -1,4 +1,4 @@
-"""What a job asks for: nodes, GPUs, time, a container. Read from YAML files, checked before anything is sent."""
+"""What a job requests: nodes, GPUs, time, a container. Read from YAML files and checked before submission."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,10 @@ _TIME = re.compile(r"^(\d+-)?\d+(:\d{1,2}){0,2}$")  # minutes, h:mm:ss, days-h:m
 
 @dataclass(frozen=True)
 class Resources:
-    """One component's share of a cluster. A hetjob has several of these, by name."""
+    """The resources of one component. A hetjob has several of these, by name.
+
+    Raises ValueError for values that contradict each other or are out of range.
+    """
 
     nodes: int = 1
     tasks_per_node: int = 0  # processes a node; 0: one a GPU, or one where there are no GPUs
@@ -31,9 +34,9 @@ class Resources:
     python: str = ""  # the interpreter on the nodes, for the dispatch's own wrapper; "": this one
     setup: tuple[str, ...] = ()  # shell lines before the run (module load …)
     sbatch: Mapping[str, object] = field(default_factory=dict)  # further flags: {reservation: course}
-    signal_delay_s: int = 180  # the notice before the time limit: a step and a checkpoint have to fit in
-    max_requeues: int = 100  # then the job ends: nothing may circle for ever
-    linger_s: int = 120  # components that serve the last one: time to save and leave after it has ended
+    signal_delay_s: int = 180  # the notice before the time limit; must exceed a step and a checkpoint
+    max_requeues: int = 100  # then the job ends, so that it cannot be requeued forever
+    linger_s: int = 120  # time for the other components to save and exit after the main one has ended
 
     def __post_init__(self):
         for name in (
@@ -64,19 +67,22 @@ class Resources:
 
     @property
     def tasks(self) -> int:
-        """Processes a node."""
+        """Processes on each node."""
         return self.tasks_per_node or self.gpus_per_node or 1
 
     @property
     def ranks(self) -> int:
+        """Processes on all nodes."""
         return self.nodes * self.tasks
 
     @property
     def gpus(self) -> int:
+        """GPUs on all nodes."""
         return self.nodes * self.gpus_per_node
 
     @property
     def gres(self) -> str:
+        """Slurm's GRES of one node, such as gpu:h100:8; "" without GPUs."""
         return (
             ":".join(filter(None, ["gpu", self.gpu_type, str(self.gpus_per_node)]))
             if self.gpus_per_node
@@ -84,12 +90,15 @@ class Resources:
         )
 
     def but(self, **changes) -> "Resources":
-        """A copy with some values changed: `resources.but(account="me", nodes=4)`."""
+        """A copy with some values changed: `resources.but(account="me", nodes=4)`. Raises ValueError."""
         return from_mapping({**{f.name: getattr(self, f.name) for f in fields(self)}, **changes})
 
 
 def from_mapping(values: Mapping, where: str = "resources") -> Resources:
-    """Resources from plain values. Raises ValueError that names an unknown key and its nearest neighbour."""
+    """Resources from plain values. Raises ValueError, which names an unknown key and the nearest known one.
+
+    where: the origin of the values, for messages.
+    """
     known = {f.name for f in fields(Resources)}
     for key in values:
         if key not in known:
@@ -109,8 +118,8 @@ def from_mapping(values: Mapping, where: str = "resources") -> Resources:
 def load_resources(name: str | Path) -> Resources | dict[str, Resources]:
     """Resources from a YAML file: one under cluster/configs by name, or any by path.
 
-    A file with `components:` describes a hetjob: its other keys hold for every component. Raises ValueError
-    for a file that does not exist, and for what Resources refuses.
+    A file with `components:` describes a hetjob; its other keys apply to every component. Raises ValueError
+    for a file that does not exist, and for values that Resources rejects.
     """
     import yaml
 
@@ -131,7 +140,10 @@ def load_resources(name: str | Path) -> Resources | dict[str, Resources]:
 
 
 def by_component(given, names: list[str]) -> dict[str, Resources]:
-    """Resources for each component, from whatever `submit` was given (None, Resources, a mapping, a file)."""
+    """Resources for each component, from whatever `submit` was given (None, Resources, a mapping, a file).
+
+    Raises ValueError when the components differ from `names`.
+    """
     if isinstance(given, str | Path):
         given = load_resources(given)
     if given is None or isinstance(given, Resources):
@@ -150,7 +162,7 @@ def by_component(given, names: list[str]) -> dict[str, Resources]:
 
 
 def own_components(given) -> dict[str, Resources]:
-    """As by_component, under the names that `given` has itself; `main` where it has none."""
+    """As `by_component`, with the component names that `given` itself has; `main` if it has none."""
     if isinstance(given, str | Path):
         given = load_resources(given)
     several = isinstance(given, Mapping) and all(isinstance(value, Resources) for value in given.values())

@@ -1,6 +1,6 @@
-"""How many GPUs a model needs: memory a GPU, worked from bytes a parameter and the parallelism.
+"""How many GPUs a model needs: memory on each GPU, from bytes per parameter and the parallelism.
 
-An estimate to plan with, not a promise: fragmentation and NCCL's buffers take some gigabytes more (`OVERHEAD_GIB`).
+This is an estimate for planning: fragmentation and NCCL's buffers take some gigabytes more (`OVERHEAD_GIB`).
 """
 
 from dataclasses import dataclass
@@ -26,19 +26,19 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """Weights of all matrices (the norms' vectors are left out: under 0.1 %)."""
+        """The number of weights in all matrices (the norms' vectors are left out: under 0.1 %)."""
         return self.layers * self.layer + self.embedding * (1 if self.tied else 2)
 
     @property
     def layer(self) -> int:
-        """Weights of one layer."""
+        """The number of weights in one layer."""
         kv = self.hidden * self.kv_heads // self.heads
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * kv
         return attention + 3 * self.hidden * self.feed_forward
 
     @property
     def embedding(self) -> int:
-        """Weights of the input embedding; the output layer has as many, or shares them (`tied`)."""
+        """The number of weights in the input embedding; the output layer has as many, unless `tied`."""
         return self.vocabulary * self.hidden
 
 
@@ -63,12 +63,13 @@ class Parallelism:
 
     @property
     def gpus(self) -> int:
+        """The number of GPUs, TP × PP × DP."""
         return self.tp * self.pp * self.dp
 
 
 @dataclass(frozen=True)
 class Memory:
-    """GiB on the fullest GPU."""
+    """GiB on the GPU that needs most."""
 
     weights: float  # bf16
     gradients: float  # fp32
@@ -79,25 +80,28 @@ class Memory:
 
     @property
     def total(self) -> float:
+        """The sum in GiB, overhead included."""
         parts = (self.weights, self.gradients, self.optimizer, self.activations, self.kv_cache)
         return sum(parts) + self.inference_copy + OVERHEAD_GIB
 
 
 def fullest_shard(model: Model, parallelism: Parallelism, role: str) -> float:
-    """Weights on the fullest GPU: a stage's layers and, on the first and last stage, an embedding, over TP ranks.
+    """The number of weights on the fullest GPU.
 
-    A reward model and a critic end in one number a token: they have no output layer.
+    It holds a pipeline stage's layers and, on the first and last stage, an embedding, divided by TP. A reward
+    model and a critic have one output per token instead of an output layer.
     """
     ends = 1 if parallelism.pp > 1 or model.tied or role in SCALAR_ROLES else 2
     return (model.layers / parallelism.pp * model.layer + ends * model.embedding) / parallelism.tp
 
 
 def activation_bytes(model: Model, parallelism: Parallelism, tokens: int, role: str) -> float:
-    """Bytes of kept activations for one micro batch of `tokens`, attention's core recomputed (selective).
+    """Bytes of stored activations for one micro batch of `tokens`, with selective recomputation.
 
-    34 bytes a token, layer and hidden unit, as in Korthikanti et al. 2022, table 2 (sequence parallel, so all of it
-    is divided by TP). The first pipeline stage holds PP micro batches of layers/PP layers: PP cancels out. Then the
-    logits and their gradient in fp32, which the last stage holds for one micro batch.
+    34 bytes for each token, layer and hidden unit, as in table 2 of Korthikanti et al. 2022
+    (arXiv:2205.05198), with sequence parallelism, so all of it is divided by TP. The first pipeline stage
+    stores PP micro batches of layers/PP layers, so PP cancels out. To this come the logits and their gradient
+    in fp32, which the last stage stores for one micro batch.
     """
     logits = 0 if role in SCALAR_ROLES else 8 * tokens * model.vocabulary
     return (34 * tokens * model.hidden * model.layers + logits) / parallelism.tp
@@ -112,11 +116,13 @@ def memory(
     rollout_batch: int = 8,
     offload: bool = True,
 ) -> Memory:
-    """What one role needs a GPU.
+    """GiB that one role needs on each GPU.
 
-    role: 'sft', 'reward model' (a micro batch of pairs), 'actor' (also generates, and has a reference policy) or
-    'critic' (also has a reward model). offload: the second set of weights waits on the CPU and is swapped in, so that
-    only one is resident.
+    role: 'sft', 'reward model' (a micro batch of pairs), 'actor' (also generates and has a reference policy)
+    or 'critic' (also has a reward model). sequence: tokens; micro_batch: samples; rollout_batch: responses
+    generated at a time. offload: the second set of weights stays on the CPU and is swapped in, so that only
+    one is on the GPU.
+
     Raises ValueError for an unknown role, and for a parallelism that does not divide the model.
     """
     if role not in ROLES:
@@ -143,9 +149,10 @@ def memory(
 def smallest_parallelism(
     model: Model, role: str, gpu_gib: float = 80.0, gpus_per_node: int = 8, **options
 ) -> Parallelism:
-    """The parallelism with the fewest GPUs that fits, in whole nodes beyond one; TP inside a node, then PP, then DP.
+    """The parallelism with the fewest GPUs that fits: TP inside a node, then PP, then DP.
 
-    Among equals the one with the least TP x PP (less communication). Raises ValueError when 4096 GPUs are too few.
+    gpu_gib: memory of one GPU in GiB. Beyond one node only whole nodes count. Among equals it is the one with
+    the least TP × PP (less communication). Raises ValueError when 4096 GPUs are too few.
     """
     tps = [tp for tp in (1, 2, 4, 8) if tp <= gpus_per_node and model.heads % tp == 0]
     pps = [pp for pp in (1, 2, 4, 8, 16) if model.layers % pp == 0]
@@ -160,7 +167,7 @@ def smallest_parallelism(
 
 
 def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> list[dict]:
-    """A row a model and role: the smallest parallelism that fits, and the memory on its fullest GPU."""
+    """One row for each model and role: the smallest parallelism that fits, and GiB on its fullest GPU."""
     rows = []
     for name in models or list(MODELS):
         for role in ROLES:
@@ -185,7 +192,7 @@ def table(models: list[str] | None = None, gpu_gib: float = 80.0, **options) -> 
 
 
 def as_markdown(rows: list[dict]) -> str:
-    """The table's rows as a Markdown table."""
+    """The rows of `table` as a Markdown table."""
     lines = ["| model | role | GPUs | TP × PP × DP | GiB on the fullest |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         parallelism = f"{row['tp']} × {row['pp']} × {row['dp']}"

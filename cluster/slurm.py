@@ -1,4 +1,4 @@
-"""Jobs on Slurm: sending them, and what state they are in."""
+"""Jobs on Slurm: submission, and their state."""
 
 import re
 import time
@@ -15,7 +15,7 @@ from cluster.resources import Resources
 from cluster.sbatch import Member
 from cluster.states import State, Status
 
-# Slurm's words, by what they mean for a run that is queued again after a lost node or a preemption.
+# Slurm's states, by their meaning for a run that is queued again after a lost node or a preemption.
 _WAITING = {
     "PENDING",
     "CONFIGURING",
@@ -42,15 +42,16 @@ _SETTLE_S = 60.0  # exit records come late over a network file system; requeues 
 
 
 class SlurmBackend:
-    """Looks at, ends, and requeues a job on Slurm; knows nothing but its record."""
+    """Polls, cancels and requeues a job on Slurm, given its record."""
 
     poll_s = 0.5
 
     def status(self, run: Path, job: Record) -> Status:
+        """The job's status: from its exit record, else squeue, else sacct, else the batch script's note."""
         folder = run / job.folder
         cancelled = (folder / "cancelled").exists()
         outcome = record.read_json(folder / "exit.json")
-        if outcome is not None:  # the batch script's own word, which no scheduler has to confirm
+        if outcome is not None:  # written by the batch script; the scheduler need not confirm it
             queue.QUEUE.forget(job.id)
             return Status(State.CANCELLED, "cancelled") if cancelled else _from_record(folder, outcome)
         try:
@@ -63,12 +64,16 @@ class SlurmBackend:
         return status
 
     def cancel(self, run: Path, job: Record) -> None:
+        """Cancel the job with scancel. Raises RuntimeError when scancel fails, Unreachable without Slurm."""
         self._tool("scancel", job.id)
-        (run / job.folder / "cancelled").touch()  # only now: Slurm may not have answered
+        (run / job.folder / "cancelled").touch()  # only after scancel succeeded
         queue.QUEUE.forget(job.id)
 
     def requeue(self, run: Path, job: Record) -> None:
-        """The same notice that Slurm gives before the time limit: checkpoint, end, queue again."""
+        """Send the notice that Slurm gives before the time limit: save a checkpoint, end, queue again.
+
+        Raises RuntimeError when scancel fails, Unreachable without Slurm.
+        """
         self._tool("scancel", "--batch", "--signal=USR2", job.id)
 
     def _tool(self, *words: str) -> None:
@@ -78,12 +83,12 @@ class SlurmBackend:
 
 
 def _from_record(folder: Path, outcome: dict) -> Status:
-    """The status that exit.json tells of. srun's code is the highest of all ranks': name the first that failed."""
+    """The status in exit.json. srun's exit code is the highest of all ranks': name the first that failed."""
     return ended(outcome | first_failure(folder, outcome["component"]))
 
 
 def first_failure(folder: Path, component: str) -> dict:
-    """{rank, returncode} of the task that failed first, from srun's messages; {} when it named none."""
+    """The {rank, returncode} of the task that failed first, from srun's messages; {} if none is named."""
     path = folder / f"{component}.srun.log"
     text = path.read_text(errors="replace") if path.exists() else ""
     if found := re.search(r"tasks? (\d+)[\d,-]*: Exited with exit code (\d+)", text):
@@ -92,13 +97,13 @@ def first_failure(folder: Path, component: str) -> dict:
 
 
 def _taken(folder: Path) -> str:
-    """What the batch script noted when the scheduler ended it: REQUEUED, TIMEOUT or CANCELLED; "" without a note."""
+    """The batch script's note on why the scheduler ended it: REQUEUED, TIMEOUT, CANCELLED or ""."""
     path = folder / "taken"
     return path.read_text().strip() if path.exists() else ""
 
 
 def _from_queue(entries: list[Entry], folder: Path) -> Status:
-    """All components together: a hetjob runs when every component runs."""
+    """The status of all components together: a hetjob runs when every component runs."""
     states = {entry.state for entry in entries}
     nodes = tuple(host for entry in entries for host in hostlist.expand(entry.nodes))
     reason = next((entry.reason for entry in entries if entry.reason), "")
@@ -117,12 +122,12 @@ def _from_queue(entries: list[Entry], folder: Path) -> Status:
     if ago < _SETTLE_S and states & _TAKEN:
         return Status(State.PENDING, "its nodes were taken; Slurm is about to queue it again")
     if ago < _SETTLE_S and states == {"COMPLETED"}:
-        return Status(State.RUNNING, nodes=nodes)  # its exit record is still on its way to this machine
+        return Status(State.RUNNING, nodes=nodes)  # its exit record is not visible on this machine yet
     return _failed(next((state for state in states if state != "COMPLETED"), "COMPLETED"), nodes)
 
 
 def _from_accounting(job: Record, folder: Path) -> Status:
-    """A job that squeue has forgotten, or that another cluster's squeue never knew."""
+    """The status of a job that squeue no longer lists, or that belongs to another cluster."""
     if job.cluster and (here := queue.cluster_name()) and here != job.cluster:
         return Status(State.UNKNOWN, f"it was sent to cluster {job.cluster}, and SLURM_CONF leads to {here}")
     if time.time() - job.submitted < _SETTLE_S / 6:
@@ -157,7 +162,10 @@ def start(
     name: str,
     parallel: int = 0,
 ) -> list[Record]:
-    """Send one job (or an array of members), and write each member's record; returns them in the members' order."""
+    """Submit one job (or an array of members) and write each member's record; returns the records.
+
+    parallel: members that run at a time; 0 for no limit. Raises SubmissionRefused.
+    """
     checks.refuse_impossible(wanted)
     executor = HetjobExecutor(folder, list(members.values()), wanted, variables, name, parallel)
     submitted, cluster = time.time(), queue.cluster_name()

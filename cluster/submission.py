@@ -1,4 +1,4 @@
-"""Start a command for a run folder: beside this process, on Slurm, or only on paper."""
+"""Start a command for a run folder: on this machine or on Slurm, or print the batch script."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ PLACES = ("local", "slurm", "print")
 
 
 class RunBusy(RuntimeError):
-    """The run folder's last job has not ended: two writers would spoil its metrics."""
+    """The run folder's last job has not ended; a second writer would corrupt its metrics."""
 
 
 def submit(
@@ -26,13 +26,15 @@ def submit(
     env: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> "Job | Plan":  # noqa: F821
-    """Run `command` (its words) for the run folder `run`, and return at once.
+    """Run a command for a run folder, and return at once.
 
-    command: one command, or several by component name (a hetjob on Slurm); the last one is the main one: the job
-    ends with it, and fails when any of them fails. resources: for all, or by component; a YAML file's name. env:
-    further variables. where='print' starts nothing: it prints what would be run and returns it as a Plan.
+    command: its words, or several commands by component name (a hetjob on Slurm). The last component is the
+    main one: the job ends with it, and fails when any component fails. resources: for all components, or by
+    component, or a YAML file's name. env: additional variables. where='print' starts nothing: it prints the
+    batch script and returns it as a Plan.
 
-    Raises ValueError for what is wrong before anything starts, RunBusy when the run's last job still goes on.
+    Raises ValueError for a mistake found before anything starts, and RunBusy when the run's last job has not
+    ended.
     """
     if where not in PLACES:
         raise ValueError(f"where={where!r}; known are {', '.join(PLACES)}")
@@ -67,7 +69,10 @@ def refuse_if_busy(run: Path) -> None:
 
 
 def words_of(command: Command | Mapping[str, Command]) -> dict[str, list[str]]:
-    """The words of each component's command. Raises ValueError for a string, for nothing, for an odd name."""
+    """The words of each component's command.
+
+    Raises ValueError for a plain string, for an empty command, and for an invalid component name.
+    """
     commands = command if isinstance(command, Mapping) else {MAIN: command}
     if not commands:
         raise ValueError("no command to run")

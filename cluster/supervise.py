@@ -22,17 +22,22 @@ _POLL_S = 0.05
 
 @dataclass
 class Rank:
+    """One process of a component."""
+
     component: str
     rank: int
     process: subprocess.Popen
 
 
 class Terminated(Exception):
-    """Somebody sent us SIGTERM: the job is being cancelled, or the machine is going down."""
+    """This process got SIGTERM: the job is being cancelled, or the machine is shutting down."""
 
 
 def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
-    """A Linux process can ask for a signal at its parent's death, so that a SIGKILL up here leaves no orphan."""
+    """A function for the child that asks Linux for a signal when its parent dies; None elsewhere.
+
+    So a SIGKILL of this process leaves no orphans.
+    """
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
@@ -46,7 +51,7 @@ def start(folder: Path, components: list[dict]) -> list[Rank]:
     for component in components:
         size, port = component["ranks"], free_port()
         for index in range(size):
-            variables = {}  # one that is alone may start ranks of its own
+            variables = {}  # a single rank may start ranks of its own
             if size > 1:
                 variables = rank_variables(index, size, index, size, "127.0.0.1", port)
                 variables |= {"OMP_NUM_THREADS": str(threads_per_rank(os.environ, size))}
@@ -72,7 +77,10 @@ def _start_rank(command: list[str], variables: dict[str, str], log) -> subproces
 
 
 def watch(ranks: list[Rank], main: str, linger_s: float) -> dict:
-    """Wait until the main component has ended or any rank has failed; returns what exit.json will say."""
+    """Wait until the main component has ended or any rank has failed; returns the content of exit.json.
+
+    linger_s: seconds that the other components get to end after the main one.
+    """
     main_end = None
     while True:
         for rank in ranks:
@@ -87,6 +95,7 @@ def watch(ranks: list[Rank], main: str, linger_s: float) -> dict:
 
 
 def supervise(folder: Path) -> dict:
+    """Run the components of FOLDER/spec.json to their end; returns the content of exit.json."""
     spec = record.read_json(folder / "spec.json")
     assert spec, f"{folder}/spec.json is missing"
 
@@ -107,8 +116,9 @@ def supervise(folder: Path) -> dict:
 
 
 def main(argv: list[str]) -> None:
+    """Supervise the job in the folder argv[0] and write its exit.json."""
     folder = Path(argv[0])
-    # Without its controller nobody could cancel the job any more.
+    # Nobody could cancel the job without its controller.
     if bind := _die_with_parent(signal.SIGTERM):
         bind()
     outcome = supervise(folder)

@@ -1,4 +1,4 @@
-"""The same run over a few values: one array job, one run folder a member, one table at the end."""
+"""One run for each of several values: an array job, a run folder for each member, and a table of results."""
 
 import html
 import json
@@ -20,14 +20,14 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class Sweep:
-    """The members' Jobs, by name."""
+    """The jobs of a sweep's members, by name."""
 
     run: Path
     jobs: Mapping[str, Job]
 
     @classmethod
     def attach(cls, run: Path | str) -> "Sweep":
-        """The sweep whose members lie in this folder. Raises JobNotFound when a member was never submitted."""
+        """The sweep whose members are in this folder. Raises JobNotFound when there is none."""
         names = record.read_json(record.job_folder(Path(run)) / "sweep.json")
         if names is None:
             raise record.JobNotFound(f"{run} holds no sweep")
@@ -35,12 +35,13 @@ class Sweep:
 
     @property
     def states(self) -> dict[str, State]:
+        """Each member's current state."""
         return {name: job.state for name, job in self.jobs.items()}
 
     def wait(self, timeout: float | None = None) -> dict[str, State]:
-        """Block until every member has ended. A failed member raises nothing: it is in the states.
+        """Block until every member has ended. timeout: seconds.
 
-        Raises TimeoutError.
+        A failed member raises nothing; its state says so. Raises TimeoutError.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         states = self.states
@@ -52,11 +53,12 @@ class Sweep:
         return states
 
     def cancel(self) -> None:
+        """Cancel every member."""
         for job in self.jobs.values():
             job.cancel()
 
     def table(self, metrics: Sequence[str] = ()) -> list[dict]:
-        """A row a member: its name, state, and the last value of each metric (None where it has none)."""
+        """One row for each member: name, state, and the last value of each metric (None without one)."""
         rows = []
         for name, job in self.jobs.items():
             last = last_values(job.run / "metrics.jsonl")
@@ -79,7 +81,7 @@ def _cell(value: object) -> str:
 
 
 def last_values(metrics: Path, lines: int = 200) -> dict:
-    """The last value of every metric in a metrics file's last lines; a torn line counts for nothing."""
+    """The last value of every metric in the last lines of a metrics file; incomplete lines are skipped."""
     values: dict = {}
     for line in logs.tail(metrics, lines).splitlines():
         try:
@@ -98,10 +100,11 @@ def submit_sweep(
     name: str | None = None,
     parallel: int = 0,
 ) -> Sweep | Plan:
-    """Submit one array job of several runs, `run/MEMBER` for each name in `commands`.
+    """Submit one array job of several runs, in `run/MEMBER` for each name in `commands`.
 
-    parallel: members at a time; 0: as many as the cluster has room for. where='print' prints the batch script.
-    Raises ValueError for what is wrong before anything starts (hetjobs cannot be arrays), RunBusy.
+    parallel: members that run at a time; 0: as many as the cluster has room for. where='print' prints the
+    batch script. Raises ValueError for a mistake found before anything starts (hetjobs cannot be arrays), and
+    RunBusy.
     """
     from cluster import sbatch, slurm
 
@@ -140,7 +143,7 @@ def _words_of_members(commands: Mapping) -> dict[str, dict[str, list[str]]]:
 
 
 def _members(run: Path, words: Mapping, submission_folder: Callable[[Path], Path]):
-    """The array's members by name, each with a submission folder of its own, and the folder of the whole."""
+    """The array's members by name, each with a submission folder of its own, and the folder of the array."""
     from cluster.sbatch import Member
 
     members = {

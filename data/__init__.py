@@ -1,4 +1,4 @@
-"""Raw data sets in, the files that the trainers read out: Dolly for SFT, HH for the reward model and PPO."""
+"""Formats raw data sets for the trainers: Dolly for SFT, HH for the reward model and PPO."""
 
 from data.dolly import format_dolly
 from data.hh import format_hh

@@ -1,4 +1,4 @@
-"""Files that appear under their names only when they are complete."""
+"""Files that get their names only when they are complete."""
 
 import errno
 import os
@@ -10,10 +10,10 @@ from typing import TextIO
 
 @contextmanager
 def written_aside(*paths: Path) -> Iterator[tuple[TextIO, ...]]:
-    """Opens ASCII text files beside `paths`; renames them into place when the block ends without an error.
+    """Open ASCII text files under temporary names; rename them when the block ends without an error.
 
-    An error removes them and leaves what stood there before; a kill leaves at most a hidden `.partial` file.
-    Raises OSError that names the files when the disk is full.
+    An error removes them and keeps the earlier files; a kill leaves at most a hidden `.partial` file. Raises
+    OSError, which names the files, when the disk is full.
     """
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)

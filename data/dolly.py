@@ -1,4 +1,4 @@
-"""Dolly records to the input/output files of supervised fine-tuning."""
+"""Dolly records as the input/output files of supervised fine-tuning."""
 
 import hashlib
 import json
@@ -34,12 +34,15 @@ def format_dolly(
     strict: bool = False,
     revision: str | None = None,
 ) -> Report:
-    """Writes out/train.jsonl and out/validation.jsonl with the keys input, output, category.
+    """Write out/train.jsonl and out/validation.jsonl with the keys input, output, category.
 
-    raw: file(s), a hub data set name, or one of the names that `resolve` knows. max_chars: longest input
-    plus output, in characters. The order of context and instruction comes from `seed` as in the NeMo
-    tutorial's script; the split comes from `seed` too, but from no shared generator, and keeps equal
-    prompts on one side. Raises DataError when nothing is usable, or at the first bad record when strict.
+    raw: file(s), a hub data set name, or one of the names that `resolve` knows. validation_fraction: share of
+    the distinct prompts, from 0 to below 1. max_chars: longest input plus output, in characters.
+
+    Whether a context precedes its instruction is drawn from `seed` as in the NeMo tutorial's script. The
+    split depends on `seed` and on the prompts alone, and puts equal prompts on one side.
+
+    Raises DataError when nothing is usable, or at the first bad record when strict.
     """
     if not 0 <= validation_fraction < 1:
         raise DataError(f"validation_fraction is {validation_fraction}; it must be at least 0 and below 1")
@@ -84,7 +87,7 @@ def _format_records(
 
 
 def _draw_order(context: object, generator: "RandomState") -> bool:
-    """Whether the context comes first; a record that is left out later draws too, as in the reference."""
+    """Whether the context comes first. Records that are left out later draw too, as in the reference."""
     if not isinstance(context, str) or not context.strip():
         return False
     return generator.randint(0, 2) == 0

@@ -1,4 +1,4 @@
-"""Text fields of a raw record, checked."""
+"""Checked text fields of a raw record."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from data.report import Reason, Unusable
 
 
 def text_field(record: dict[str, Any], key: str, *, may_be_blank: bool = False) -> str:
-    """The text under `key`. Raises Unusable when it is missing, no text, blank, or no valid Unicode."""
+    """The text under `key`. Raises Unusable when it is missing, no text, blank, or invalid Unicode."""
     if key not in record:
         present = ", ".join(sorted(record)) or "none"
         raise Unusable(Reason.MISSING_KEY, f"{key!r}; present: {present}")

@@ -1,4 +1,4 @@
-"""Anthropic HH pairs to the comparisons of reward modelling and the prompts of PPO."""
+"""Anthropic HH pairs as the comparisons of reward modelling and the prompts of PPO."""
 
 import itertools
 import os
@@ -18,18 +18,19 @@ ASSISTANT = "\n\nAssistant: "
 
 
 class Conversation(NamedTuple):
-    """A conversation up to its last answer, in the form `User: …\\n\\nAssistant: …`."""
+    """A conversation up to its last answer: `User: …` and `Assistant: …` with empty lines between."""
 
     prompt: str  # ends in "Assistant:", without a space
     response: str
 
     @property
     def text(self) -> str:
+        """Prompt, a space, and response: one line of the comparisons."""
         return f"{self.prompt} {self.response}"
 
 
 class Pair(NamedTuple):
-    """Two conversations that differ in the last answer only."""
+    """Two conversations that differ only in the last answer."""
 
     chosen: Conversation
     rejected: Conversation
@@ -45,11 +46,12 @@ def format_hh(
     subset: str | None = None,
     revision: str | None = None,
 ) -> Report:
-    """Writes out/{split}_comparisons.jsonl (chosen, then rejected) and out/{split}_prompts.jsonl, streaming.
+    """Write out/{split}_comparisons.jsonl (chosen, then rejected) and out/{split}_prompts.jsonl.
 
-    raw: file(s), a hub data set name (with `subset` such as "harmless-base"), or one of the names that
-    `resolve` knows. max_chars: longest prompt plus answer of either side, in characters. Lines are joined by
-    newlines, without one at the end, as in the NeMo tutorial's script.
+    Records are streamed. raw: file(s), a hub data set name (with `subset` such as "harmless-base"), or one of
+    the names that `resolve` knows. max_chars: longest prompt plus answer of either side, in characters. Lines
+    are separated by newlines, without one at the end, as in the NeMo tutorial's script.
+
     Raises DataError when nothing is usable, or at the first bad record when strict.
     """
     source = resolve(raw, "hh", split=split, subset=subset, revision=revision)
@@ -77,7 +79,10 @@ def format_hh(
 
 
 def parse_conversation(text: str) -> Conversation:
-    """Reads a raw HH conversation; nothing is stripped. Raises Unusable when a turn does not split in two."""
+    """Parse a raw HH conversation; nothing is stripped.
+
+    Raises Unusable when a turn does not split in two.
+    """
     prompt = response = history = ""
     for number, turn in enumerate(filter(None, text.split(HUMAN)), start=1):
         parts = turn.split(ASSISTANT)
@@ -92,7 +97,10 @@ def parse_conversation(text: str) -> Conversation:
 
 
 def parse_pair(record: dict[str, object], max_chars: int | None = None) -> Pair:
-    """Reads a raw HH record. Raises Unusable for whatever keeps it out of the comparisons."""
+    """Parse a raw HH record. max_chars: as in `format_hh`.
+
+    Raises Unusable, with the reason why it is left out of the comparisons.
+    """
     pair = Pair(*(parse_conversation(text_field(record, side)) for side in ("chosen", "rejected")))
     if pair.chosen.prompt != pair.rejected.prompt:
         position = _first_difference(pair.chosen.prompt, pair.rejected.prompt)

@@ -12,12 +12,12 @@ PROBE_SECONDS = 10.0
 
 
 class HubError(DataError):
-    """A data set cannot be had from the hub; the message names it and the cure."""
+    """A data set cannot be downloaded from the hub; the message names it and what to do."""
 
 
 @dataclass(frozen=True)
 class HubDataset:
-    """What this project knows of a data set without asking the hub."""
+    """What this project knows about a data set without asking the hub."""
 
     revision: str  # the commit that the project was tried with
     files: tuple[str, ...]
@@ -36,16 +36,17 @@ KNOWN = {
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether `text` has the form owner/name, and not that of a data file's path."""
+    """Whether `text` has the form owner/name and is not the path of a data file."""
     return bool(re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text)) and not text.endswith(SUFFIXES)
 
 
 def fetch(
     name: str, *, split: str | None = None, subset: str | None = None, revision: str | None = None
 ) -> tuple[Path, ...]:
-    """Downloads (or finds in the cache) a data set's files; those of `split` and `subset`, where given.
+    """Download a data set's files, or find them in the cache; only those of `split` and `subset`, if given.
 
-    Raises HubError, in one sentence, when the hub cannot be reached or has no such files.
+    revision: a commit or branch; by default the pinned one, else main. Raises HubError when the hub cannot be
+    reached or has no such files.
     """
     known = KNOWN.get(name)
     revision = revision or (known.revision if known else "main")

@@ -15,7 +15,7 @@ SEED = 20240607
 
 
 def write_samples(folder: Path) -> list[Path]:
-    """Writes the three sample files into `folder` and returns their paths."""
+    """Write the three sample files into `folder` and return their paths."""
     topics = load_topics()
     splits = preference_splits(topics, random.Random(f"{SEED} preferences"))
     contents = {

@@ -1,4 +1,4 @@
-"""Raw records from .jsonl, .jsonl.gz and .parquet files, one at a time, whatever their size."""
+"""Reads raw records from .jsonl, .jsonl.gz and .parquet files one at a time, whatever the file's size."""
 
 import codecs
 import gzip
@@ -16,7 +16,7 @@ PARQUET_BATCH_ROWS = 1024
 
 
 class Record(NamedTuple):
-    """One raw JSON object and where it stands."""
+    """One raw JSON object and its place."""
 
     file: str
     line: int  # from 1; the row in a parquet file
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 def read_records(paths: Iterable[Path]) -> Iterator[Record | Skip]:
-    """Yields every record of the files in order; a bad one comes as a Skip, not as an exception.
+    """Yield every record of the files in order; a bad record is yielded as a Skip.
 
     Raises DataError for a file that is damaged as a whole or of an unknown kind.
     """

@@ -1,4 +1,4 @@
-"""What was read, kept and left out, and why: nothing is dropped in silence."""
+"""What was read, kept and left out, and why: no record is dropped without a note."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ class Reason(StrEnum):
 
 
 class DataError(ValueError):
-    """The raw data cannot be used as it is; the message names the place and the cure."""
+    """The raw data cannot be used as it is; the message says where and what to do."""
 
 
 class Unusable(Exception):
-    """One record cannot be used: raised by the parsers, turned into a `Skip` by the loop that reads."""
+    """One record cannot be used. Parsers raise it; the reading loop turns it into a `Skip`."""
 
     def __init__(self, reason: Reason, detail: str):
         super().__init__(f"{reason}: {detail}")
@@ -47,7 +47,7 @@ class Skip:
 
 @dataclass
 class Report:
-    """The account of one formatting run. `str(report)` is the text to show."""
+    """The counts of one formatting run. `str(report)` is the text to show."""
 
     strict: bool = False
     examples_per_reason: int = 3
@@ -59,10 +59,11 @@ class Report:
 
     @property
     def read(self) -> int:
+        """The number of records read."""
         return self.kept + self.skipped.total()
 
     def skip(self, skip: Skip) -> None:
-        """Counts a record that was left out. Raises DataError at once when strict."""
+        """Count a record that was left out. Raises DataError at once when strict."""
         if self.strict:
             raise DataError(f"{skip}; correct that line, or run without strict to leave it out")
         self.skipped[skip.reason] += 1

@@ -34,12 +34,13 @@ def resolve(
     subset: str | None = None,
     revision: str | None = None,
 ) -> Source:
-    """Finds the raw files of `kind` that `dataset` names, and downloads them where needed.
+    """Find the raw files of `kind` that `dataset` names; download them where necessary.
 
-    dataset: "sample" (bundled), "dolly" or "hh" (the real one, from the hub; for the other kind the sample
-    is taken), "auto" (the hub, else the sample), a hub name such as "owner/name", or path(s).
-    `split` and `subset` choose among hub and sample files of preference pairs.
-    Raises DataError for a path that is not there, hub.HubError when the hub cannot give the files.
+    dataset: "sample" (bundled), "dolly" or "hh" (the real one, from the hub; for the other kind the sample is
+    taken), "auto" (the hub, else the sample), a hub name such as "owner/name", or path(s). `split` and
+    `subset` select among the files of preference pairs.
+
+    Raises DataError for a path that does not exist, hub.HubError when the hub cannot provide the files.
     """
     if not isinstance(dataset, str):
         paths = [dataset] if isinstance(dataset, os.PathLike) else list(dataset)

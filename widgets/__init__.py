@@ -1,16 +1,16 @@
-"""What a notebook shows while training runs. Reads run folders, and nothing else of the project; imports no torch.
+"""Widgets for notebooks that show training. They read run folders and import no torch.
 
-    Monitor                                 charts that follow one run, or compare several, live or recorded
-    Completions, Pairs, Chat                read what the model wrote, what people preferred, what it says now
+    Monitor                                 live charts of one run or several, running or recorded
+    Completions, Pairs, Chat                responses of a run, preference pairs, and a chat with checkpoints
     JobPanel                                state, log and controls of a job
     curves                                  a static figure of finished runs
-    explore                                 the same to hover over and zoom into
+    explore                                 the same charts with hover and zoom
     chart                                   a chart of your own, for the metrics= of these three
     show_completions, compare_completions   static tables
-    show_server                             what PPO's critic does in its own job, live
+    show_server                             live status of PPO's critic in its own job
     Recording                               a recorded run, played at any speed
 
-Everything is imported at its first use, so `import widgets` costs nothing.
+Each name is imported at its first use, so `import widgets` costs nothing.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Talk to several checkpoints at once, with the reward model's opinion of each answer."""
+"""A chat with several checkpoints at once, with the reward model's score of each answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Score = Callable[[str, str], float]
 
 
 class Chat(Tabled, anywidget.AnyWidget):
-    """Ask several models the same thing and read their answers side by side.
+    """Send one prompt to several models and read their answers side by side.
 
-    models: name → function of a prompt that gives the response.
-    score: function of (prompt, response) that gives the reward model's number; without it no number is shown.
-    An error of a model is shown in its place; the others still answer.
+    models: name → function from a prompt to a response. score: function of (prompt, response) that returns
+    the reward; without it no reward is shown. If a model raises an error, its text is shown instead of an
+    answer, and the other models still answer. Raises ValueError without models.
     """
 
     _esm = frontend.script("dom", "format", "textbox", "chat")
@@ -40,7 +40,7 @@ class Chat(Tabled, anywidget.AnyWidget):
         self.on_msg(self._on_message)
 
     def ask(self, prompt: str) -> list[dict]:
-        """The answers of all models, in their order; also shown."""
+        """The answers of all models in their order, as {text, reward, error}; also shown."""
         turn = {"prompt": prompt, "answers": [None] * len(self._models)}
         self.busy = True
         try:
@@ -62,19 +62,20 @@ class Chat(Tabled, anywidget.AnyWidget):
             return {"text": "", "reward": None, "error": f"{type(error).__name__}: {error}"}
 
     def _show(self, turn: dict) -> None:
-        """Put the turn, as far as it is, at the end of the conversation."""
+        """Show the current turn, with the answers so far, at the end of the conversation."""
         before = [one for one in self.turns if one.get("done")]
         self.turns = [*before, {"prompt": turn["prompt"], "answers": list(turn["answers"])}]
 
     def _on_message(self, _, content: dict, buffers) -> None:
         prompt = str(content.get("prompt", "")).strip()
         if content.get("kind") == "ask" and prompt and not self.busy:
-            # A model takes seconds: answering here would keep the kernel from everything else.
+            # A model takes seconds: answering here would block the kernel.
             threading.Thread(target=self.ask, args=(prompt,), daemon=True).start()
         elif content.get("kind") == "clear" and not self.busy:
             self.turns = []
 
     def table(self) -> Table:
+        """The conversation as a static table."""
         columns = ["prompt"] + [column for name in self.names for column in (name, "reward")]
         rows = [
             [turn["prompt"]] + [cell for answer in turn["answers"] for cell in _cells(answer)]
@@ -88,5 +89,5 @@ class Chat(Tabled, anywidget.AnyWidget):
 
 
 def _cells(answer: dict | None) -> list:
-    """Text and reward of an answer; of one that is still being thought of, nothing."""
+    """Text and reward of an answer; both empty while the model still computes."""
     return [answer["error"] or answer["text"], answer["reward"]] if answer else ["", None]

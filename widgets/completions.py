@@ -1,4 +1,4 @@
-"""What the model wrote, at every step of a run: filter, sort, go back in time, compare, look at single tokens."""
+"""A run's responses at every step: filter, sort, choose a step, compare, look at single tokens."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ COLOURS = {"none": "", "KL": "token_kl", "advantage": "token_advantage"}
 
 
 class Completions(Paged):
-    """Prompt, response, reward, KL and length of every rollout of a run, live or after.
+    """Prompt, response, reward, KL and length of every rollout of a run, during training or after.
 
-    run: a run folder (path or RunFolder) or a Recording.
-    reference: another run to show beside it, prompt by prompt, such as the evaluation of the model before training.
-    By default that is the same run's first answer to the prompt, which the policy gave while it was its own reference.
+    run: a run folder (path or RunFolder) or a Recording. reference: another run to show beside it, prompt by
+    prompt, such as the evaluation of the model before training. By default this is the same run's first
+    response to the prompt, from when the policy was still equal to its reference.
     """
 
     _esm = frontend.script("dom", "format", "textbox", "paged", "completions")
@@ -48,6 +48,7 @@ class Completions(Paged):
         threading.Thread(target=self._follow, name="Completions", daemon=True).start()
 
     def find(self, query: dict) -> dict:
+        """The page of rollouts for a query from the browser."""
         every = self._rollouts.records
         splits = sorted({record.get("split", "") for record in every})
         split = of_query(query, "split", "", splits)
@@ -94,7 +95,7 @@ class Completions(Paged):
         return row
 
     def _other(self, record: dict) -> dict | None:
-        """The reference's answer to the same prompt; None where there is none, or this is the first answer itself."""
+        """The reference's response to the same prompt; None without one, or for the first response itself."""
         source = self._reference or self._rollouts
         index = source.first.get(record["prompt"])
         if index is None or source.records[index] is record:
@@ -102,20 +103,21 @@ class Completions(Paged):
         return {key: source.records[index].get(key) for key in ("step", "response", "reward")}
 
     def table(self) -> Table:
+        """The current page as a static table."""
         return table_of(self.page["rows"], f"{self.run.name}, step {self.page['step']}: {self.caption}")
 
     def _follow(self) -> None:
         waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
 
     def refresh(self) -> None:
-        """Read what is new; it happens by itself every second."""
+        """Read new rollouts now; this also happens every second."""
         with self._lock:
             news = self._rollouts.poll()
         if news:
             self.answer()
 
     def close(self) -> None:
-        """Stop following."""
+        """Stop following the run."""
         self._closed.set()
         super().close()
 

@@ -1,11 +1,13 @@
-"""Steering a run through files in its folder, so that a notebook, a terminal and a batch script can all do it.
+"""Controls a run through files in its folder, so that notebooks, terminals and batch scripts can all do it.
 
     control/stop         end after this step, with a checkpoint
     control/checkpoint   save one after this step; the run removes the file when it is saved
-    control/set.json     {"kl_coef": …, "lr": …}; the run takes them over at its next step and removes the file,
+    control/set.json     {"kl_coef": …, "lr": …}; the run applies them at its next step and removes the file,
                          and its metrics show the new values from there on
 
-While it does what was asked, the run calls a file set.json.taken or checkpoint.taken (aligner_lib/run_folder/control.py). run.json says under `controls` which of them a run obeys: stop, checkpoint, kl_coef, lr. All obey stop.
+While the run carries out a request, the file is called set.json.taken or checkpoint.taken
+(aligner_lib/run_folder/control.py). run.json lists under `controls` which requests a run accepts: stop,
+checkpoint, kl_coef, lr. Every run accepts stop.
 """
 
 from __future__ import annotations
@@ -17,18 +19,21 @@ CONTROLS = {"kl_coef": "train_rollouts/kl_coef", "lr": "train_optim/lr"}  # cont
 
 
 def obeys(run) -> list[str]:
-    """What the run can be asked."""
+    """The names of the requests that the run accepts."""
     return ["stop", *(name for name in run.info.get("controls", ()) if name != "stop")]
 
 
 def request_checkpoint(run) -> None:
-    """Ask the run for a checkpoint after the step that it is in."""
+    """Ask the run for a checkpoint after the current step. Raises ValueError if it cannot."""
     _must_obey(run, "checkpoint")
     _folder(run).joinpath("checkpoint").touch()
 
 
 def request_change(run, **changes: float) -> None:
-    """Ask the run to go on with another KL coefficient or learning rate. Raises ValueError for what it can't take."""
+    """Ask the run to continue with another KL coefficient (kl_coef) or learning rate (lr).
+
+    Raises ValueError for a value or a name that the run does not accept.
+    """
     for name, value in changes.items():
         if name not in CONTROLS:
             raise ValueError(f"{name!r} is no control of a run; there are {', '.join(CONTROLS)}")
@@ -41,7 +46,7 @@ def request_change(run, **changes: float) -> None:
 
 
 def pending(run) -> dict:
-    """What was asked and not yet done: {stop, checkpoint, set}."""
+    """Requests that are not carried out yet: {stop, checkpoint, set}."""
     control = run.path / "control"
     return {
         "stop": (control / "stop").exists(),
@@ -51,7 +56,7 @@ def pending(run) -> dict:
 
 
 def _asked(run, name: str) -> dict:
-    """The changes in a file of control/; empty without one, and for what only the run can refuse."""
+    """The changes in a file of control/; empty without a readable file."""
     try:
         changes = json.loads((run.path / "control" / name).read_text())
     except (FileNotFoundError, ValueError):

@@ -1,11 +1,11 @@
-"""Thin a long series to a few points without losing a spike: the lowest and the highest of every bucket of records.
+"""Reduce a long series to few points without losing a spike: the lowest and highest record of every bucket.
 
-Buckets hold a power of two of records and are counted from the first one. So appending changes only the last bucket,
-and when a series outgrows its limit, two neighbouring buckets become one: both ends of a wire can do that alone
-(`fold`), and only the new end of a series has to travel.
+Buckets hold a power of two of records and are counted from the first record. So appending changes only the
+last bucket. When a series outgrows its limit, two neighbouring buckets become one; kernel and browser can
+each do that alone (`fold`), and only the new end of a series has to be sent.
 
-A point is (x, y, mean): mean is that of the point's bucket, for smoothing. Below the limit a point is a record. The
-last point is always the last record.
+A point is (x, y, mean), where mean is the bucket's, for smoothing. Below the limit each record is a point.
+The last point is always the last record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RAW = 2  # in a bucket of two records, the lowest and the highest are the two re
 
 
 def bucket_size(records: int, limit: int) -> int:
-    """The smallest bucket (a power of two) with which `records` make at most `limit` points."""
+    """The smallest bucket (a power of two) with which `records` give at most `limit` points."""
     size = RAW
     while _points(records, size) > limit:
         size *= 2
@@ -28,12 +28,15 @@ def _points(records: int, size: int) -> int:
 
 
 def closed_points(records: int, size: int) -> int:
-    """How many points belong to buckets before the last: later records never change these."""
+    """How many points belong to buckets before the last; later records never change these."""
     return max(0, records - 1) // size * 2
 
 
 def downsample(x: np.ndarray, y: np.ndarray, size: int, start: int = 0) -> np.ndarray:
-    """Points [n, 3] of the records from the bucket that begins at record `start` (a multiple of size) to the end."""
+    """Points float64 [n, 3] of the records from record `start` (a multiple of size) to the end.
+
+    x, y: [records]; size: records in a bucket.
+    """
     assert start % size == 0, f"record {start} begins no bucket of {size}"
     x, y = np.asarray(x[start:], dtype=float), np.asarray(y[start:], dtype=float)
     if size == RAW:
@@ -48,7 +51,7 @@ def downsample(x: np.ndarray, y: np.ndarray, size: int, start: int = 0) -> np.nd
 
 
 def fold(points: np.ndarray) -> np.ndarray:
-    """Points [n, 3] of full buckets → those of buckets twice as large; an odd last bucket is left out."""
+    """Points [n, 3] of full buckets → points of buckets twice as large; an odd last bucket is left out."""
     groups = points[: len(points) // 4 * 4].reshape(-1, 4, 3)
     chosen = _pick(groups[:, :, 1])
     folded = np.take_along_axis(groups, chosen[:, :, None], axis=1)
@@ -57,7 +60,7 @@ def fold(points: np.ndarray) -> np.ndarray:
 
 
 def _extremes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Buckets [n, size] → points [2n, 3], the lowest and the highest in the order of time."""
+    """Buckets [n, size] → points [2n, 3]: the lowest and highest record, in order of time."""
     chosen = _pick(y)
     mean = np.broadcast_to(y.mean(axis=1, keepdims=True), chosen.shape)
     return np.stack(
@@ -66,5 +69,5 @@ def _extremes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _pick(y: np.ndarray) -> np.ndarray:
-    """Where the lowest and the highest of each row are, the earlier first: [n, 2]."""
+    """The positions of the lowest and highest value of each row, the earlier first: int64 [n, 2]."""
     return np.sort(np.stack([y.argmin(axis=1), y.argmax(axis=1)], axis=1), axis=1)

@@ -1,4 +1,4 @@
-"""Finished runs to look into: hover, zoom and a legend that hides runs, drawn by plotly from the installed package."""
+"""Interactive charts of finished runs: hover, zoom, and a legend that hides runs, drawn by plotly."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ ROW_PIXELS = 270
 
 
 class Explorer:
-    """A plotly figure (`.figure`), and its charts in words for where plotly is not.
+    """A plotly figure (`.figure`), with a text description for pages without plotly.
 
-    No picture is beside it: JupyterLab would show that one. `curves` draws what is to stay.
+    There is no PNG beside it, because JupyterLab would show that instead. `curves` makes a picture that
+    stays.
     """
 
     def __init__(self, figure, words: str):
@@ -42,9 +43,10 @@ class Explorer:
 
 
 def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=DEFAULT, columns: int = 3):
-    """An Explorer of one run or several: every chart zooms with the others, and the legend hides and shows runs.
+    """An Explorer of one run or several: all charts zoom together, and the legend hides and shows runs.
 
-    metrics, axis, smoothing: as for `curves`. A long line keeps its lowest and highest records, 2,000 points at most.
+    metrics, axis, smoothing: as for `curves`. A long line is reduced to at most 2,000 points, which include
+    its lowest and highest records.
     """
     from plotly.subplots import make_subplots
 
@@ -65,7 +67,7 @@ def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=
 
 
 def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
-    """For each line what was logged, faint, and its mean."""
+    """For each line two traces: the logged values, faint, and their running mean."""
     from plotly.graph_objects import Scatter
 
     several = len(runs) > 1
@@ -93,7 +95,7 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
 
 
 def _flat_range(chart, series: list[Series]) -> tuple[float, float] | None:
-    """The y range of lines that are constant but for rounding: plotly would make mountains of it."""
+    """The y range of lines that are constant up to rounding, which plotly would magnify; else None."""
     values = [value for one in series for line in chart.lines for value in column(line, one)[1]]
     return flat_range(min(values), max(values)) if values else None
 

@@ -1,4 +1,4 @@
-"""What the browser knows of the runs, and the little that must be sent to bring it up to date."""
+"""Sends runs to the browser: a snapshot first, then only what changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ MAX_UPDATE_BYTES = 45_000
 def open_feed(
     runs, wanted: list | None = None, axis: str = "step", limits=None, budget_seconds: float = float("inf")
 ) -> Feed:
-    """A Feed of one run or a list of them that has read what they wrote, as far as the time went."""
+    """A Feed of one run or a list of runs, which has read their metrics for at most budget_seconds.
+
+    Raises ValueError for an unknown axis or an empty list.
+    """
     if axis not in AXES:
         raise ValueError(f"axis={axis!r}; the axes are {', '.join(AXES)}")
     feed = Feed(as_runs(runs), wanted, axis, limits)
@@ -30,10 +33,10 @@ def open_feed(
 
 
 class Feed:
-    """Packs runs for the browser: `snapshot()` is everything, `update()` is what came since the last call of either.
+    """Packs runs for the browser: `snapshot()` is everything, `update()` what changed since the last call.
 
-    Both carry a version. The browser takes an update only if it has the version before (`base`), else it asks for
-    a snapshot: a page that is just being reloaded may miss one.
+    Both carry a version. The browser applies an update only to the version before it (`base`), and else asks
+    for a snapshot: a page that is being reloaded may miss an update.
     """
 
     def __init__(
@@ -53,16 +56,17 @@ class Feed:
         self._layout: list = []
 
     def poll(self, budget_seconds: float = float("inf")) -> bool:
-        """Read what the runs wrote; True when there was something."""
+        """Read new metrics, for at most budget_seconds; True when there were any."""
         return any([series.poll(budget_seconds) for series in self.series])
 
     @property
     def charts(self) -> list[Chart]:
+        """The charts to show: those of the run's kind or the wanted ones, and those that the user added."""
         kind = next((run.kind for run in self.runs if run.kind), "")
         return charts_for(self.series, kind, self.wanted) + charts_for(self.series, kind, self.added)
 
     def snapshot(self) -> bytes:
-        """Everything: for a page that has nothing yet."""
+        """A message with all points, for a page that has none yet."""
         self._generations = [one.generation for one in self.series]
         self._sent.clear()
         self.version += 1
@@ -71,7 +75,7 @@ class Feed:
         return self._pack("snapshot", self._head, [self._points(*line) for line in self._lines()])
 
     def update(self) -> bytes | None:
-        """What changed; None when nothing did."""
+        """A message with what changed; None when nothing did."""
         if self._layout != self._resolve() or self._generations != [one.generation for one in self.series]:
             return self.snapshot()
         head = self._describe()
@@ -88,7 +92,7 @@ class Feed:
         return self._pack("update", news | {"base": self.version - 1}, points)
 
     def detail(self, low: float, high: float) -> bytes:
-        """The lines between two places of the axis, in more detail."""
+        """A message with the lines between two values of the axis, in more detail."""
         lines, points = [], []
         for key, x, y in self._lines():
             # One record more on each side, so that the line runs to the edges.
@@ -114,7 +118,7 @@ class Feed:
                         yield f"{r}/{c}/{k}/spread", x[rows], values
 
     def _points(self, key: str, x: np.ndarray, y: np.ndarray) -> tuple[dict, np.ndarray] | None:
-        """The points that the browser lacks, and what it must do with those it has; None when it has all."""
+        """The points that the browser lacks, and how to merge them; None when it has all."""
         sent, sent_size = self._sent.get(key, (0, downsample.RAW))
         if sent == len(y) and key in self._sent:
             return None
@@ -126,7 +130,7 @@ class Feed:
         return {"key": key, "fold": fold, "keep": keep, "size": size, "count": len(points)}, points
 
     def _describe(self) -> dict:
-        """The head without its points: what the runs are and how the charts are called."""
+        """The message head without points: what the runs are and the titles of the charts."""
         return {
             "axis": self.axis,
             "runs": [progress(run, series) for run, series in zip(self.runs, self.series)],
@@ -160,7 +164,7 @@ class Feed:
         ]
 
     def _resolve(self) -> list:
-        """Which metric each line shows; when that changes, the browser starts anew."""
+        """Which metric each line shows; when this changes, the browser gets a new snapshot."""
         return [
             (chart.title, line.label, [charts.metric_of(line, series) for series in self.series])
             for chart in self.charts
@@ -180,5 +184,5 @@ class Feed:
 
 
 def _player(run) -> dict | None:
-    """How a recording is played, at None for all at once; None for a run."""
+    """A recording's speed, None for all at once; None for a run."""
     return {"speed": run.speed if run.speed < float("inf") else None} if hasattr(run, "restart") else None

@@ -1,7 +1,7 @@
-"""The JavaScript and the styles of the widgets, put together from the small files in static/.
+"""The widgets' JavaScript and styles, joined from the small files in static/.
 
-A widget's script is one ES module. The files share its scope, so they import nothing from each other: the order in
-which they are named is the order in which they are read, and the last one exports the widget.
+A widget's script is one ES module. Its files share a scope, so they import nothing from each other: they run
+in the order in which they are named, and the last one exports the widget.
 """
 
 from __future__ import annotations

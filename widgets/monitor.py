@@ -1,4 +1,4 @@
-"""The live monitor: charts of one run, or of several in comparison, while they train or after."""
+"""The live monitor: charts of one run, or of several for comparison, during training or after."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from widgets.series import AXES
 from widgets.wire import finite
 
 UPDATE_SECONDS = 0.5
-ATTACH_SECONDS = 0.8  # a longer history is read in the background
+ATTACH_SECONDS = 0.8  # time to read at the start; the rest is read in the background
 PICTURE_SECONDS = 60.0
 
 
 class Monitor(anywidget.AnyWidget):
-    """Watch runs live: reward, KL, length, loss and so on, with progress and time; `await monitor` until they end.
+    """Live charts of runs: reward, KL, length, loss and so on, with progress and time.
 
-    runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts.
-    metrics: metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
-    limits: aligner_lib.run_folder.alarms.Thresholds, when the alarms' own don't suit.
-    job: the job's handle (cluster.Job), so that a job that dies before its run begins is noticed.
+    `await monitor` waits until the runs end. The monitor only reads folders: closing it, restarting the
+    kernel or opening another one does not affect the runs.
 
-    It reads the folders only: close it, restart the kernel, make another; the runs do not notice.
+    runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts. metrics:
+    metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
+    limits: aligner_lib.run_folder.alarms.Thresholds, to replace the alarms' defaults. job: the job's handle
+    (cluster.Job), so that a job that dies before its run begins is noticed.
     """
 
     _esm = frontend.script(
@@ -53,7 +54,7 @@ class Monitor(anywidget.AnyWidget):
     # -- to the browser -------------------------------------------------------------------------------------------
 
     def get_state(self, key=None, drop_defaults=False):
-        """The state that a page starts from, made when it asks: what goes out while it lives are only updates."""
+        """The state for a new page, made when it asks; pages that are open get updates only."""
         if key is None or "data" in ([key] if isinstance(key, str) else key):
             with self._lock:
                 # set without notifying: the caller sends it
@@ -61,7 +62,7 @@ class Monitor(anywidget.AnyWidget):
         return super().get_state(key=key, drop_defaults=drop_defaults)
 
     def refresh(self) -> None:
-        """Read what is new and send it now; it happens by itself twice a second."""
+        """Read new metrics and send them now; this also happens twice a second."""
         with self._lock:
             self._feed.poll(budget_seconds=UPDATE_SECONDS)
             update = self._feed.update()
@@ -81,7 +82,7 @@ class Monitor(anywidget.AnyWidget):
         waiting.keep_looking(self._closed, UPDATE_SECONDS, look)
 
     def close(self) -> None:
-        """Stop following; the runs go on."""
+        """Stop following the runs; they continue."""
         self._closed.set()
         super().close()
 
@@ -121,7 +122,7 @@ class Monitor(anywidget.AnyWidget):
         self.send_state("data")
 
     def request_stop(self) -> None:
-        """Ask every run that is still going to save a checkpoint and end after its step."""
+        """Ask every unfinished run to save a checkpoint and end after its current step."""
         for run in self.runs:
             if not run.is_over and hasattr(run, "request_stop"):
                 run.request_stop()
@@ -137,9 +138,10 @@ class Monitor(anywidget.AnyWidget):
     # -- waiting --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the runs are over, then leave a picture of the final curves. Prefer `await monitor`.
+        """Block until the runs are over, then show their final curves. Prefer `await monitor`.
 
-        Raises RunFailed with the run's message, RunLost when its process is gone, TimeoutError after `timeout` seconds.
+        timeout: seconds. Raises RunFailed with the run's message, RunLost when its process is gone,
+        TimeoutError after the timeout.
         """
         for pause in waiting.until_over(self.runs, self.job, timeout):
             time.sleep(pause)
@@ -148,7 +150,7 @@ class Monitor(anywidget.AnyWidget):
             print(waiting.verdict(run, self.job))
 
     async def wait_async(self, timeout: float | None = None) -> None:
-        """Like wait, but leaves the kernel free, so that buttons work meanwhile. `await monitor` is short for it."""
+        """As `wait`, without blocking the kernel, so that buttons work. `await monitor` calls it."""
         async for pause in waiting.until_over_async(self.runs, self.job, timeout):
             await asyncio.sleep(pause)
         self._conclude()
@@ -176,9 +178,10 @@ class Monitor(anywidget.AnyWidget):
         return super()._repr_mimebundle_(**kwargs)
 
     def _show_picture(self) -> None:
-        """The static picture is an output of its own, just before the widget, which hides it while it lives.
+        """Show the static picture as an output of its own, before the widget.
 
-        So it outlives the kernel, and shows where no widget does.
+        The widget hides it while it is alive. So the picture outlives the kernel, and shows where no widget
+        does.
         """
         from widgets.static_figure import LivePicture
 

@@ -1,4 +1,4 @@
-"""Widgets that show a page of many records: the reader asks, the kernel answers with what fits on a screen."""
+"""Widgets that show one page of many records: the browser sends a query, the kernel sends the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from widgets.wire import finite
 
 
 class Paged(Tabled, anywidget.AnyWidget):
-    """`query` says what the reader wants to see, `page` is the answer. Both are state: a reloaded page has them."""
+    """`query` is what the user wants to see, `page` the answer. Both are widget state, kept on a reload."""
 
     query = traitlets.Dict().tag(sync=True)
     page = traitlets.Dict().tag(sync=True)
@@ -24,11 +24,11 @@ class Paged(Tabled, anywidget.AnyWidget):
         self.observe(lambda _: self.answer(), "query")
 
     def find(self, query: dict) -> dict:
-        """The page for a query."""
+        """The page for a query from the browser; subclasses define it."""
         raise NotImplementedError
 
     def answer(self) -> None:
-        """Bring the page up to date."""
+        """Compute the page for the current query again."""
         with self._lock:
             self.page = finite(self.find(self.query))
 
@@ -37,7 +37,7 @@ class Paged(Tabled, anywidget.AnyWidget):
 
     @property
     def caption(self) -> str:
-        """What of all the table holds."""
+        """Which of the found records the page shows: `1 to 8 of 24`."""
         start, rows = self.page["start"], self.page["rows"]
         return f"{start + 1} to {start + len(rows)} of {self.page['total']}" if rows else "none"
 
@@ -49,7 +49,7 @@ def of_query(query: dict, name: str, default, allowed=None):
 
 
 def window(found: list, query: dict, size: int) -> tuple[int, list]:
-    """(start, records) of the page that the query asks for, moved to where there are records."""
+    """The (start, records) of the page that the query asks for, clipped to where there are records."""
     start = int(of_query(query, "start", 0) or 0)
     start = max(0, min(start, (len(found) - 1) // size * size if found else 0))
     return start, found[start : start + size]

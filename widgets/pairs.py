@@ -1,4 +1,4 @@
-"""Preference pairs: read what people preferred, and where a reward model disagrees."""
+"""Preference pairs: read them, and see where a reward model disagrees."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ASSISTANT = "\n\nAssistant:"
 
 
 class Pairs(Paged):
-    """Explore preference pairs: chosen and rejected side by side, filtered and sorted.
+    """Preference pairs with chosen and rejected side by side, filtered and sorted.
 
-    pairs: a `*_comparisons.jsonl` file (a chosen line, then its rejected one), or dicts {prompt, chosen, rejected}.
-    scores: (chosen, rejected) rewards of each pair, when a reward model has judged them; adds the margin.
-    Raises ValueError when lines, prompts or scores don't match up.
+    pairs: a `*_comparisons.jsonl` file (a chosen line, then its rejected one), or dicts {prompt, chosen,
+    rejected}. scores: (chosen, rejected) rewards of each pair from a reward model; adds the margin. Raises
+    ValueError when lines, prompts or scores do not match.
     """
 
     _esm = frontend.script("dom", "format", "textbox", "paged", "pairs")
@@ -48,6 +48,7 @@ class Pairs(Paged):
         super().__init__()
 
     def find(self, query: dict) -> dict:
+        """The page of pairs for a query from the browser."""
         text = str(of_query(query, "text", "")).lower()
         found = [
             pair
@@ -68,13 +69,17 @@ class Pairs(Paged):
         }
 
     def table(self) -> Table:
+        """The current page as a static table."""
         columns = ["prompt", "chosen", "rejected"] + ["margin"] * self.page["scored"]
         rows = [[pair.get(column) for column in columns] for pair in self.page["rows"]]
         return Table(f"Pairs {self.caption}", columns, rows)
 
 
 def read_pairs(path) -> list[dict]:
-    """Pairs of a comparisons file: lines of {"text"}, a chosen one and then its rejected one."""
+    """Pairs from a comparisons file: lines of {"text"}, a chosen one and then its rejected one.
+
+    Raises FileNotFoundError for a missing file, ValueError when lines or prompts do not match.
+    """
     texts = [record["text"] for record in _records(path)]
     if len(texts) % 2:
         raise ValueError(
@@ -91,7 +96,7 @@ def _records(path) -> list[dict]:
 
 
 def _pair(chosen: str, rejected: str) -> dict:
-    """The two share all up to the last answer."""
+    """A pair as {prompt, chosen, rejected}; both texts share everything up to the last answer."""
     end = chosen.rfind(ASSISTANT) + len(ASSISTANT)
     if chosen[:end] != rejected[:end]:
         raise ValueError(

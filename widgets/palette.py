@@ -1,4 +1,4 @@
-"""Colours that colour-blind readers tell apart (Okabe and Ito), each with a dash and a marker for greyscale."""
+"""Colours that colour-blind readers can tell apart (Okabe and Ito), with dashes and markers for greyscale."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pen:
+    """How a line is drawn."""
+
     colour: str
     dash: tuple  # matplotlib's (offset, on-off lengths)
     marker: str
@@ -23,5 +25,5 @@ PENS = (
 
 
 def pen(line: int) -> Pen:
-    """The pen of the n-th line; after six they come again."""
+    """The pen of line number `line` (from 0); after six they repeat."""
     return PENS[line % len(PENS)]

@@ -1,4 +1,4 @@
-"""The job panel: what a job is doing, the end of its log, and the ways to steer it."""
+"""The job panel: a job's state, the end of its log, and its controls."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from widgets.series import Series, as_run
 from widgets.wire import finite
 
 POLL_SECONDS = 1.0
-JOB_SECONDS = 3.0  # asking a scheduler is dear
+JOB_SECONDS = 3.0  # polling a scheduler is expensive
 LOG_LINES = 15
 
 
 class JobPanel(anywidget.AnyWidget):
-    """State, queue reason, nodes and log of a job; stop, checkpoint, cancel, and the controls that its run obeys.
+    """State, queue reason, nodes and log of a job; stop, checkpoint, cancel, and the values it can change.
 
-    run: a run folder. job: its handle (cluster.Job, or anything with state, reason, nodes, tail() and cancel()); without
-    it the panel knows only what the run folder says, and can't cancel.
+    run: a run folder. job: its handle (cluster.Job, or anything with state, reason, nodes, tail() and
+    cancel()). Without it the panel shows only what the run folder says, and cannot cancel.
     """
 
     _esm = frontend.script("dom", "format", "panel")
@@ -42,7 +42,7 @@ class JobPanel(anywidget.AnyWidget):
         threading.Thread(target=self._follow, name="JobPanel", daemon=True).start()
 
     def refresh(self) -> None:
-        """Look again; it happens by itself every second."""
+        """Read the state now; this also happens every second."""
         with self._lock:  # the reader's buttons look, too
             self._look()
 
@@ -67,7 +67,10 @@ class JobPanel(anywidget.AnyWidget):
         )
 
     def _look_at_job(self) -> dict:
-        """The job's side; asked at most every JOB_SECONDS. A scheduler that does not answer is told, not raised."""
+        """The job's part of the view, asked at most every JOB_SECONDS.
+
+        If the scheduler does not answer, the error is shown as the reason.
+        """
         if self.job is None:
             return {"job": None}
         if time.monotonic() - self._job_seen > JOB_SECONDS:
@@ -115,7 +118,7 @@ class JobPanel(anywidget.AnyWidget):
         waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
 
     def close(self) -> None:
-        """Stop looking; the job goes on."""
+        """Stop polling; the job continues."""
         self._closed.set()
         super().close()
 

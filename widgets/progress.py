@@ -1,4 +1,4 @@
-"""How far a run is, how fast it goes, and when it will be done: numbers for a heading."""
+"""A run's progress, speed and estimated time to the end, for a heading."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ WINDOW = 30  # records that a rate is taken over
 
 
 def progress(run, series: Series) -> dict:
-    """name, kind, status, message, step, max_steps, eta_seconds, tokens_a_second, heartbeat; None where unknown.
+    """A dict for the heading; unknown values are None.
 
-    heartbeat is the time of the run's last sign of life.
+    Keys: name, kind, status, message, step, max_steps, eta_seconds, tokens_a_second, heartbeat (unix
+    seconds).
     """
     info = run.info
     heartbeat = info.get("heartbeat") or {}
@@ -36,7 +37,7 @@ def progress(run, series: Series) -> dict:
 
 
 def seconds_a_step(series: Series) -> float | None:
-    """Median over the last records: a pause or a clock that jumps does not move it."""
+    """Seconds per step: the median over the last records, which a pause or a clock change does not move."""
     steps = np.array(series.steps[-WINDOW:], dtype=float)
     times = np.array(series.times[-WINDOW:])
     forward = (np.diff(steps) > 0) & (np.diff(times) > 0)
@@ -46,7 +47,7 @@ def seconds_a_step(series: Series) -> float | None:
 
 
 def tokens_a_second(series: Series) -> float | None:
-    """Tokens generated or trained on in the last records, over the time that these took."""
+    """Tokens per second, generated or trained on, over the last records."""
     tokens = series.tokens()[-WINDOW:]
     seconds = np.diff(np.array(series.times[-WINDOW:]))
     good = seconds > 0

@@ -1,7 +1,7 @@
-"""Recordings as files: a run packed into one, and those that come with this package.
+"""Recordings as files: a run packed into one file, and those that come with this package.
 
-A recording is {"info", "metrics", "rollouts", "alarms"}, the content of a run folder's files, as gzipped JSON.
-`notebooks/record.py` makes the two in recordings/ anew.
+A recording is {"info", "metrics", "rollouts", "alarms"}, the content of a run folder's files, as gzipped
+JSON. `notebooks/record.py` makes the two in recordings/.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT = "name kind status message seed versions git_commit created max_steps cont
 
 @dataclass(frozen=True)
 class Content:
-    """What there is to play, as in the files of a run folder."""
+    """The content of a recording, as in the files of a run folder."""
 
     info: dict
     metrics: list[dict]
@@ -36,10 +36,10 @@ def shipped() -> list[str]:
 
 
 def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path:
-    """Pack what is worth playing of a run into one file, PATH.json.gz, with so many rollouts of each step and split.
+    """Pack a run into one file, PATH.json.gz, and return its path.
 
-    What says where it ran (host, process, paths) is left out. The alarms are those that sound with today's thresholds.
-    name: what the monitor calls it.
+    rollouts_a_step: rollouts kept of each step and split. name: shown in the monitor. Host, process and paths
+    are left out. The alarms are computed again with the current thresholds.
     """
     content = _read_folder(RunFolder(getattr(run, "path", run)))
     info = {key: content.info[key] for key in KEPT if key in content.info}
@@ -55,7 +55,7 @@ def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path
 
 
 def find(source) -> Path:
-    """The file or folder of a recording; `source` as Recording takes it."""
+    """The file or folder of a recording; `source` as for Recording. Raises FileNotFoundError."""
     path = Path(getattr(source, "path", source)).expanduser()
     if path.is_file() or (path / "run.json").is_file():
         return path
@@ -68,7 +68,7 @@ def find(source) -> Path:
 
 
 def read(path: Path) -> Content:
-    """A packed recording, or a run folder as it is now."""
+    """The content of a recording file, or of a run folder as it is now."""
     if path.is_dir():
         return _read_folder(RunFolder(path))
     return Content(**json.loads(gzip.decompress(path.read_bytes())))

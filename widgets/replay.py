@@ -1,6 +1,6 @@
-"""Recorded runs, played as if they ran now: for those without the hardware, or without the time.
+"""Recorded runs, played as if they ran now: for readers without the hardware or the time.
 
-`widgets.recording_file` says what a recording is as a file.
+`widgets.recording_file` defines the file format.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from widgets.recording_file import find, read
 
 
 class Recording:
-    """A recorded run that plays from its beginning when it is first read. `Monitor(Recording("healthy", speed=60))`.
+    """A recorded run, played from its beginning: `Monitor(Recording("healthy", speed=60))`.
 
-    source: the name of a recording that comes with this package, a file that `widgets.recording_file.record` wrote, or a run
-    folder. speed: recorded seconds a second; infinite shows the end at once. Acts like a RunFolder; its Stop ends
-    the playing.
+    source: the name of a recording that comes with this package, a file that `widgets.recording_file.record`
+    wrote, or a run folder. speed: recorded seconds per second; infinite shows the end at once. It starts when
+    it is first read. It has RunFolder's interface; `request_stop` ends the playback. Raises ValueError for a
+    speed that is not above 0.
     """
 
     def __init__(self, source, speed: float = 20.0):
@@ -29,7 +30,7 @@ class Recording:
         times = [record["time"] for record in self._content.metrics]
         self._start, self._length = (times[0], max(times) - times[0]) if times else (0.0, 0.0)
         self._speed = speed
-        self._position, self._since = 0.0, None  # recorded seconds, and when they were true
+        self._position, self._since = 0.0, None  # a position in recorded seconds, and the clock's time at it
         self._stopped_at: float | None = None
         self.playings = 1  # how often it has been started
 
@@ -40,10 +41,12 @@ class Recording:
 
     @property
     def speed(self) -> float:
+        """Recorded seconds per second."""
         return self._speed
 
     @speed.setter
     def speed(self, speed: float) -> None:
+        """Change the speed from the current position on."""
         self._position, self._since = self.position, time.monotonic()
         self._speed = speed
 
@@ -59,11 +62,11 @@ class Recording:
         return min(self._position + (time.monotonic() - self._since) * self._speed, self._length)
 
     def request_stop(self) -> None:
-        """End the playing here, as if the run had been stopped."""
+        """End the playback here, as if the run had been stopped."""
         self._stopped_at = self.position
 
     def restart(self) -> None:
-        """Play it from the beginning again."""
+        """Play from the beginning again."""
         self._position, self._since, self._stopped_at = 0.0, time.monotonic(), None
         self.playings += 1
 
@@ -71,24 +74,29 @@ class Recording:
 
     @property
     def kind(self) -> str:
+        """The recorded run's kind of job."""
         return self._content.info.get("kind", "")
 
     @property
     def is_over(self) -> bool:
+        """Whether the playback has reached its end or was stopped."""
         return self._stopped_at is not None or self.position >= self._length
 
     @property
     def status(self) -> str:
+        """`running` during playback, then `stopped` or the recorded run's status."""
         if not self.is_over:
             return "running"
         return "stopped" if self.position < self._length else self._content.info["status"]
 
     @property
     def heartbeat_age(self) -> float:
+        """Always 0: a recording has no process."""
         return 0.0
 
     @property
     def info(self) -> dict:
+        """run.json as it would be at this moment of the run."""
         status, step = self.status, self._step
         message = self._content.info.get("message", "") if self.position >= self._length else ""
         if status == "stopped" and not message:
@@ -105,12 +113,15 @@ class Recording:
         return self._content.metrics[-1]["step"]
 
     def has_played(self, record: dict) -> bool:
+        """Whether the playback has reached a metrics record."""
         return record["time"] - self._start <= self.position
 
     def metrics_reader(self) -> _Player:
+        """A reader of the metrics records as they are played."""
         return _Player(self, self._content.metrics, self.has_played)
 
     def rollouts_reader(self) -> _Player:
+        """A reader of the rollouts as their steps are played."""
         return _Player(self, self._content.rollouts, lambda rollout: rollout["step"] <= self._step)
 
     def metrics(self) -> list[dict]:
@@ -126,11 +137,12 @@ class Recording:
         return [alarm for alarm in self._content.alarms if alarm["step"] <= self._step]
 
     def latest_checkpoint(self) -> None:
+        """Always None: a recording holds no checkpoints."""
         return None
 
 
 class _Player:
-    """Reads like a JsonlReader: each poll gives the records whose time has come."""
+    """Acts like a JsonlReader: each poll returns the records whose time has come."""
 
     def __init__(self, recording: Recording, records: list[dict], has_come: Callable[[dict], bool]):
         self._recording, self._records, self._has_come = recording, records, has_come

@@ -1,4 +1,4 @@
-"""The rollouts of a run, all of them: texts at hand, tokens compressed until somebody looks."""
+"""All rollouts of a run: texts in memory, tokens compressed until they are needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHUNK_BYTES = 1 << 22
 
 
 class Rollouts:
-    """Follows a run's rollouts. `records` have all but the tokens; `tokens(i)` gives those of record i."""
+    """Follows a run's rollouts: `records` without their tokens, and `tokens(i)` for those of record i."""
 
     def __init__(self, run):
         self._reader = run.rollouts_reader()
@@ -23,7 +23,7 @@ class Rollouts:
         self.first: dict[str, int] = {}  # prompt → its earliest record
 
     def poll(self) -> bool:
-        """Read what is new; True when there was something."""
+        """Read new rollouts; True when there were any."""
         news = False
         while records := self._reader.poll(CHUNK_BYTES):
             if self._reader.restarts != self._restarts:
@@ -45,5 +45,5 @@ class Rollouts:
         self.records.append(light)
 
     def tokens(self, record: int) -> dict:
-        """{tokens, token_kl, token_advantage}, as far as the run logged them."""
+        """The {tokens, token_kl, token_advantage} of a record, as far as the run logged them."""
         return json.loads(zlib.decompress(self._tokens[record]))

@@ -1,4 +1,4 @@
-"""The metrics of one run as columns that grow: what a chart asks for, at a fraction of the records' memory."""
+"""A run's metrics as growing columns, which take a fraction of the records' memory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from aligner_lib.run_folder.reader import RunFolder
 
 CHUNK_BYTES = 1 << 20
 NUMBERS = {int, float}  # exact types: fast to test, and a bool is no number
-LIMIT = 2**63  # what a column of steps holds; a time beyond it is none
+LIMIT = 2**63  # steps are int64; a step or time beyond this is not used
 TOKEN_METRICS = ("train/tokens", "train_rollouts/tokens")
 AXES = ("step", "time", "tokens")
 
 
 def as_run(run):
-    """A RunFolder of a path; what is one already, or acts like one, stays."""
+    """A RunFolder for a path; a RunFolder or Recording is returned unchanged."""
     return run if hasattr(run, "metrics_reader") else RunFolder(run)
 
 
 def as_runs(runs) -> list:
-    """The same of one run or a list of them. Raises ValueError for an empty list."""
+    """A list of runs from one run or a list of them. Raises ValueError for an empty list."""
     runs = [as_run(run) for run in (runs if isinstance(runs, (list, tuple)) else [runs])]
     if not runs:
         raise ValueError("[] holds no run: give a run folder, or a list of them")
@@ -33,9 +33,9 @@ def as_runs(runs) -> list:
 
 
 class Series:
-    """Follow a run's metrics.
+    """Follows a run's metrics.
 
-    `generation` changes when what was read no longer holds (a resumed run goes back).
+    `generation` changes when earlier records no longer hold, because a resumed run went back.
     """
 
     def __init__(self, run):
@@ -58,16 +58,16 @@ class Series:
 
     @property
     def skipped(self) -> int:
-        """Lines that are no records, and records without a step or a time that could be drawn."""
+        """The number of lines that are no records, and of records without a usable step or time."""
         return self._without_place + self._reader.skipped
 
     @property
     def metrics(self) -> list[str]:
-        """Names of all metrics so far, in the order in which they first came."""
+        """The names of all metrics so far, in order of appearance."""
         return list(self._values)
 
     def poll(self, budget_seconds: float = float("inf")) -> bool:
-        """Read what is new; True when there was something. Stops early when the time is up: poll again."""
+        """Read new records; True when there were any. Stops after budget_seconds: poll again for the rest."""
         deadline = time.monotonic() + budget_seconds
         news = False
         while records := self._reader.poll(CHUNK_BYTES):
@@ -82,7 +82,7 @@ class Series:
         return news
 
     def extend(self, records: list[dict]) -> None:
-        """Append records. Each has an integer `step` and a `time`; the rest are metrics, where they are numbers."""
+        """Append records: integer `step`, `time` in unix seconds; the rest are metrics if numbers."""
         if not _all_have_places(records):
             whole = [record for record in records if _all_have_places([record])]
             self._without_place += len(records) - len(whole)
@@ -120,7 +120,7 @@ class Series:
             del bad[100:]
 
     def _cut(self, step: int) -> None:
-        """Forget what was logged from `step` on: the run was resumed before it and writes it again."""
+        """Drop the records from `step` on: the run was resumed before it and writes them again."""
         self.generation += 1
         keep = int(np.searchsorted(np.frombuffer(self.steps, dtype=np.int64), step))
         del self.steps[keep:], self.times[keep:]
@@ -132,7 +132,10 @@ class Series:
     # -- what charts ask ------------------------------------------------------------------------------------------
 
     def column(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, values) of a metric, finite values only; copies, so the series may grow meanwhile."""
+        """The (rows int32 [n], values float64 [n]) of a metric, finite values only.
+
+        Both are copies, so the series may grow meanwhile.
+        """
         if metric not in self._values:
             return np.empty(0, dtype=np.int32), np.empty(0)
         rows, values = np.array(self._rows[metric], dtype=np.int32), np.array(self._values[metric])
@@ -140,7 +143,11 @@ class Series:
         return (rows, values) if finite.all() else (rows[finite], values[finite])
 
     def axis(self, name: str) -> np.ndarray:
-        """Every row's place on an axis: `step`; `time`, in seconds since the first; `tokens`, generated or trained."""
+        """Every row's x on an axis, float64 [rows].
+
+        name: `step`, `time` (seconds since the first record) or `tokens` (cumulative, generated or trained
+        on).
+        """
         if name == "step":
             return np.array(self.steps, dtype=np.float64)
         if name == "time":
@@ -151,7 +158,7 @@ class Series:
         return np.cumsum(self.tokens())
 
     def tokens(self) -> np.ndarray:
-        """Tokens of every row: trained on or generated in it; zero where the run does not say."""
+        """The tokens of every row, trained on or generated, float64 [rows]; 0 where the run logs none."""
         tokens = np.zeros(len(self))
         for metric in TOKEN_METRICS:
             rows, values = self.column(metric)
@@ -159,12 +166,12 @@ class Series:
         return tokens
 
     def latest(self, metric: str) -> float | None:
-        """The last value, finite or not; None before there is one."""
+        """The last value, finite or not; None when there is none."""
         values = self._values.get(metric)
         return values[-1] if values else None
 
     def table(self, metrics: list[str], start: int, stop: int) -> list[dict]:
-        """Rows start … stop as records again, for the table of numbers."""
+        """Rows start … stop − 1 as records, for the table of numbers."""
         stop = min(stop, len(self))
         found = [{"step": self.steps[row], "time": self.times[row]} for row in range(start, stop)]
         for metric in metrics:
@@ -185,7 +192,7 @@ def _all_have_places(records: list[dict]) -> bool:
 
 
 def _as_float(value: float) -> float:
-    """An integer beyond every float is infinite, as 1e400 is in JSON."""
+    """An integer too large for a float becomes infinite, as 1e400 does in JSON."""
     try:
         return float(value)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""What PPO's server is doing: a line below a cell, rewritten while the critic's job lives."""
+"""Live status of PPO's critic server: a line below a cell, rewritten while the critic's job runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def server_line(run: RunFolder) -> str:
 
 
 def show_server(run: RunFolder) -> asyncio.Task:
-    """Show the line here and keep it current until the job is over. Returns at once; needs a running event loop."""
+    """Show the line and keep it current until the job is over.
+
+    Returns at once; requires a running event loop.
+    """
     from IPython.display import Pretty, display
 
     handle = display(Pretty(server_line(run)), display_id=True)
@@ -33,7 +36,7 @@ def show_server(run: RunFolder) -> asyncio.Task:
         over = False
         while not over:
             await asyncio.sleep(EVERY_S)
-            over = run.is_over  # asked first: what it says at its end is still shown
+            over = run.is_over  # checked first, so that the last status is still shown
             handle.update(Pretty(server_line(run)))
 
     return asyncio.get_running_loop().create_task(follow())

@@ -1,4 +1,4 @@
-"""A calm line through noisy points: an exponential mean with a half-life. static/smooth.js does the same."""
+"""Smoothing of noisy curves: an exponential mean with a half-life. static/smooth.js does the same."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ DEFAULT = 0.02  # half-life, as a fraction of the records of a line
 
 
 def smooth(points: np.ndarray, size: int, fraction: float = DEFAULT) -> np.ndarray:
-    """Smoothed y of points [n, 3] that stand for buckets of `size` records.
+    """Smoothed y, float64 [n], of points [n, 3] that stand for buckets of `size` records.
 
-    The half-life is a fraction of the line's records, so a run looks as smooth at 20 steps as at a million. The mean
-    starts without bias: the first value is the first point.
+    The half-life is a fraction of the line's records, so a run looks equally smooth at 20 steps and at a
+    million. The mean is bias-corrected: the first value is the first point.
     """
     records_a_point = 1 if size == downsample.RAW else size / 2
     half_life = fraction * len(points) * records_a_point

@@ -1,4 +1,4 @@
-"""Static figures of runs: what stays in a notebook when nothing runs any more."""
+"""Static figures of runs, which stay in a notebook when nothing runs any more."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COLOURS = 128
 
 
 class Picture:
-    """A figure with its alternative text: shows as a PNG wherever notebooks are shown, and the text below it.
+    """A figure with a text description: shown as a PNG, with the text below it.
 
-    The text is in the PNG's metadata, too, but neither JupyterLab nor nbconvert's default page hands that on.
+    The text is in the PNG's metadata too, but neither JupyterLab nor nbconvert's default page passes that on.
     """
 
     def __init__(self, figure, alt: str):
@@ -31,7 +31,7 @@ class Picture:
         self.alt = alt
 
     def png(self) -> bytes:
-        """In a palette of its own colours: a third of the size, and notebooks stay small."""
+        """The figure as PNG bytes with a palette of 128 colours: a third of the size, for small notebooks."""
         from PIL import Image
 
         full, small = io.BytesIO(), io.BytesIO()
@@ -41,7 +41,7 @@ class Picture:
         return small.getvalue()
 
     def save(self, path) -> None:
-        """Write it; the ending says the format (png, svg, pdf)."""
+        """Write the figure; the file's ending selects the format (png, svg, pdf)."""
         self.figure.savefig(path, dpi=DPI, facecolor="white")
 
     def _ipython_display_(self) -> None:
@@ -61,8 +61,9 @@ def curves(
 ):
     """A Picture of a run's curves, or of several runs in the same charts.
 
-    metrics: metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
-    axis: `step`, `time` or `tokens`. smoothing: half-life as a fraction of the run; 0 draws the records alone.
+    metrics: metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind
+    of run. axis: `step`, `time` or `tokens`. smoothing: half-life as a fraction of the run; 0 draws the
+    records only. columns: charts beside each other. Raises ValueError for an unknown axis or an empty list.
     """
     feed = open_feed(runs, metrics, axis)
     return draw(feed.runs, feed.series, feed.charts, axis, smoothing, columns)
@@ -71,7 +72,7 @@ def curves(
 def draw(
     runs, series: list[Series], charts: list[Chart], axis="step", smoothing=DEFAULT, columns=3
 ) -> Picture:
-    """The charts in a grid, with where the time went below, and the text that says what they show."""
+    """The charts in a grid, and a text that describes them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -170,7 +171,10 @@ def _plain(axes) -> None:
 
 
 def flat_range(low: float, high: float) -> tuple[float, float] | None:
-    """The range to draw what is constant but for rounding in, which is no mountain range; None for what varies."""
+    """A y range for values that are constant up to rounding; None for values that vary.
+
+    Without it the axis would magnify rounding errors.
+    """
     size = max(abs(low), abs(high))
     return (low - 0.05 * size, high + 0.05 * size) if high - low < 1e-4 * size else None
 
@@ -180,6 +184,7 @@ def _labels(run, line: str, several_runs: bool, later_line: bool) -> list[str]:
 
 
 def axis_label(axis: str) -> str:
+    """The label of an x axis."""
     return {"step": "step", "time": "seconds since the first step", "tokens": "tokens"}[axis]
 
 
@@ -191,7 +196,7 @@ def _heading(runs) -> str:
 
 
 def describe(runs, series: list[Series], charts: list[Chart]) -> str:
-    """What the charts show, for those who do not see them: first and last value of every line, and the extremes."""
+    """The charts in words: first and last value of every line, and the extremes."""
     sentences = []
     for run, one in zip(runs, series):
         step = one.steps[-1] if len(one) else 0
@@ -215,14 +220,14 @@ def _in_words(chart: Chart, line, values) -> str:
 
 
 def in_words(text: str) -> dict:
-    """An output that tells a picture to those who do not see it, folded up for all others."""
+    """A notebook output with the description of a picture, folded up."""
     style = "font: 12px/1.5 system-ui, sans-serif; opacity: .8"
     folded = f'<details class="lab-words" style="{style}"><summary>The picture in words</summary>{escape(text)}</details>'
     return {"text/html": folded, "text/plain": ""}
 
 
 class LivePicture:
-    """The picture above a monitor: redrawn now and then while the run goes on, and once at its end."""
+    """The picture above a monitor: redrawn now and then during the run, and once at its end."""
 
     def __init__(self, runs, feed: Feed, lock):
         self._runs, self._feed, self._lock = runs, feed, lock
@@ -230,7 +235,7 @@ class LivePicture:
         self._drawn = None
 
     def show(self) -> None:
-        """Show it here, once more if it was shown before; empty while there is nothing to draw."""
+        """Show the picture here, again if it was shown before; empty while there is nothing to draw."""
         from IPython.display import display
 
         ids = [handle.display_id for handle in self._handles or ()] or [True, True]
@@ -241,7 +246,7 @@ class LivePicture:
         self._handles = self._handles or handles
 
     def draw(self) -> None:
-        """Replace what is shown, unless nothing has changed."""
+        """Replace the picture, unless nothing has changed."""
         with self._lock:
             changed = self._seen() != self._drawn
         if changed and self._handles is not None:

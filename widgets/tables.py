@@ -1,4 +1,7 @@
-"""Completions as static tables: what notebooks keep. Everything a model wrote is escaped: markup shows as text."""
+"""Completions as static tables, which stay in a notebook.
+
+Everything that a model wrote is escaped: markup shows as text.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ ORDERS: dict[str, Callable] = {
 
 
 class Table:
-    """An HTML table with a plain text beside it."""
+    """An HTML table with a plain-text version."""
 
     def __init__(self, caption: str, columns: list[str], rows: list[list]):
         self.caption, self.columns, self.rows = caption, columns, rows
@@ -44,9 +47,10 @@ class Table:
 
 
 class Tabled:
-    """A widget with a table of what it shows, where no widget can: a report, GitHub, an executed notebook."""
+    """A widget with a static table, for pages without widgets: a report, GitHub, an executed notebook."""
 
     def table(self) -> Table:
+        """What the widget shows now, as a table; subclasses define it."""
         raise NotImplementedError
 
     def _repr_mimebundle_(self, **kwargs):
@@ -59,8 +63,9 @@ def show_completions(
 ) -> Table:
     """A table of n completions of a run: prompt, response, reward, KL, length.
 
-    step: the last one that has rollouts by default. sort: `reward` (best first), `worst`, `kl`, `length`, or as
-    written. split: `train` or `validation`; both by default.
+    step: by default the last one that has rollouts. sort: `reward` (best first), `worst`, `kl`, `length`, or
+    "" for the order in the file. split: `train` or `validation`; both by default. most_characters: longer
+    texts are cut. Raises ValueError for a step without rollouts or an unknown order.
     """
     records = completions(run, step, split)
     records = sorted(records, key=_order(sort))[:n]
@@ -70,6 +75,7 @@ def show_completions(
 
 
 def table_of(records: list[dict], caption: str, most_characters: int = 600) -> Table:
+    """A table of rollout records."""
     rows = [
         [_short(r["prompt"], most_characters), _short(r["response"], most_characters), *_numbers(r)]
         for r in records
@@ -82,7 +88,8 @@ def compare_completions(
 ) -> Table:
     """The responses of two runs to the same prompts, side by side, each with its reward.
 
-    step: of both runs; the last of each by default. sort: `gain` orders by how much b's reward is above a's.
+    step: of both runs; by default the last of each. sort: `gain` orders by b's reward minus a's, largest
+    first.
     """
     of_b = {}
     for record in completions(b, step):
@@ -102,7 +109,10 @@ def compare_completions(
 
 
 def completions(run, step: int | None = None, split: str = "") -> list[dict]:
-    """The rollout records of a step (by default of the last that has any). Raises ValueError for a step without."""
+    """The rollout records of a step (by default the last one that has any).
+
+    Raises ValueError for a step without rollouts.
+    """
     records = [r for r in as_run(run).rollouts() if not split or r.get("split") == split]
     if not records:
         return []

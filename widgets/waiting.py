@@ -1,4 +1,4 @@
-"""Wait for runs to end, in a cell or in batch, and say how they ended; and look at them again and again."""
+"""Wait for runs to end, in a cell or in batch, report how they ended, and poll them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class RunFailed(RuntimeError):
 
 
 class RunLost(RunFailed):
-    """A run's process is gone without a word: killed, out of memory, or its machine went down."""
+    """A run's process is gone without a final status: killed, out of memory, or its machine went down."""
 
 
 def until_over(runs: list, job, timeout: float | None) -> Iterator[float]:
-    """Yield how long to sleep until every run is over. job: the handle of the job that does them, or None.
+    """Yield seconds to sleep until every run is over. job: the handle of their job, or None.
 
     Raises TimeoutError after `timeout` seconds.
     """
@@ -36,7 +36,7 @@ def until_over(runs: list, job, timeout: float | None) -> Iterator[float]:
 
 
 async def until_over_async(runs: list, job, timeout: float | None) -> AsyncIterator[float]:
-    """As until_over, asking in a thread: a scheduler that does not answer takes seconds to say so."""
+    """As `until_over`, polling in a thread: a scheduler that does not answer blocks for seconds."""
     pauses = until_over(runs, job, timeout)
     while (pause := await asyncio.to_thread(next, pauses, None)) is not None:
         yield pause
@@ -70,8 +70,11 @@ def verdict(run, job=None) -> str:
 
 
 def keep_looking(closed: threading.Event, seconds: float, look: Callable[[], object]) -> None:
-    """Call `look` every so often until `closed`. What can't be read is told once and tried again: folders on a shared
-    file system go away for moments."""
+    """Call `look` every `seconds` until `closed`.
+
+    An error is logged once and the call tried again, because folders on a shared file system may be away for
+    moments.
+    """
     told = None
     while not closed.wait(seconds):
         try:
@@ -84,9 +87,10 @@ def keep_looking(closed: threading.Event, seconds: float, look: Callable[[], obj
 
 
 def _is_over(run, job) -> bool:
-    """A run that was stopped, or lost its process, goes on where its job is queued again; so the job is asked.
+    """Whether a run is over, with its job taken into account.
 
-    The end of the last step is enough to know; but a folder may also be as an earlier job left it.
+    A run that was stopped or lost its process continues if its job is queued again, so the job is asked. A
+    finished run needs no job, unless its folder is still as an earlier job left it.
     """
     if job is None or (run.status == "finished" and _is_of(run, job)):
         return run.is_over
@@ -94,7 +98,7 @@ def _is_over(run, job) -> bool:
 
 
 def _is_of(run, job) -> bool:
-    """Whether the run said something since the job was submitted."""
+    """Whether the run has had a heartbeat since the job was submitted."""
     submitted = getattr(getattr(job, "record", None), "submitted", 0.0)
     return (run.info.get("heartbeat") or {}).get("time", 0.0) >= submitted
 

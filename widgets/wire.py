@@ -1,4 +1,4 @@
-"""The bytes that charts travel in: a JSON head and 32-bit floats. The other end is static/wire.js.
+"""The messages that carry charts: a JSON head and 32-bit floats. static/wire.js is the other end.
 
 4 bytes   length of the head, little-endian
 head      JSON; head["lines"] lists {key, fold, keep, count, …}: `count` points to append to line `key`,
@@ -15,7 +15,7 @@ import numpy as np
 
 
 def pack(head: dict, points: list[np.ndarray]) -> bytes:
-    """One message. `points` holds an array [count, 3] for each of head["lines"]."""
+    """One message. points: an array [count, 3] for each of head["lines"], sent as float32."""
     assert len(points) == len(head["lines"]), "an array of points for every line"
     text = json.dumps(finite(head), separators=(",", ":")).encode()
     text += b" " * (-len(text) % 4)  # so that the floats are aligned
@@ -24,7 +24,7 @@ def pack(head: dict, points: list[np.ndarray]) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[dict, list[np.ndarray]]:
-    """The message again, as static/wire.js reads it."""
+    """The head and the points (float32 [count, 3] each) of a message, as static/wire.js reads it."""
     end = 4 + int.from_bytes(data[:4], "little")
     head, points = json.loads(data[4:end]), []
     for line in head["lines"]:
@@ -35,7 +35,7 @@ def unpack(data: bytes) -> tuple[dict, list[np.ndarray]]:
 
 
 def finite(value):
-    """NaN and infinities are no JSON: they become the strings that a person reads."""
+    """A copy in which NaN and infinities are strings, since JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Who computes what when: the order of samples, their split over ranks, and micro batches of like length."""
+"""Which samples form each global batch, how ranks share them, and micro batches grouped by length."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 
 def sample_order(size: int, epoch: int, seed: int, shuffle: bool = True) -> list[int]:
-    """The order of a data set's samples in an epoch: a function of seed and epoch alone, so that any run can resume."""
+    """The order of a data set's samples in one epoch: the indices 0 … size − 1.
+
+    It depends on size, seed and epoch alone, so a run can resume at any step without saved sampler state.
+    """
     order = list(range(size))
     if shuffle:
         random.Random(f"{seed}/{epoch}").shuffle(order)
@@ -15,7 +18,11 @@ def sample_order(size: int, epoch: int, seed: int, shuffle: bool = True) -> list
 
 
 def global_batch(size: int, step: int, batch_size: int, seed: int, shuffle: bool = True) -> list[int]:
-    """The samples of the global batch of a step (the first is 0). It may reach over the end of an epoch, into the next."""
+    """Indices of the samples in the global batch of a training step (the first step is 0).
+
+    size: samples in the data set; batch_size: samples in a global batch. A global batch may cross the end of
+    an epoch and continue in the next.
+    """
     picked = []
     for position in range(step * batch_size, (step + 1) * batch_size):
         epoch, place = divmod(position, size)
@@ -26,14 +33,18 @@ def global_batch(size: int, step: int, batch_size: int, seed: int, shuffle: bool
 
 
 def share_of_rank(items: Sequence, rank: int, ranks: int) -> list:
-    """This rank's part of a global batch: every ranks-th item."""
+    """This data-parallel rank's part of a global batch: items[rank], items[rank + ranks], and so on.
+
+    ranks: number of data-parallel ranks.
+    """
     return list(items[rank::ranks])
 
 
 def length_grouped(lengths: Sequence[int], micro_batch_size: int) -> list[list[int]]:
-    """Micro batches of at most micro_batch_size samples, neighbours in length, so that little padding is computed.
+    """Micro batches of samples of similar length, so that little padding is computed.
 
-    Returns indices into lengths. The longest come first: what does not fit into memory fails at once.
+    lengths: tokens in each sample. Returns lists of at most micro_batch_size indices into lengths. The
+    longest samples come first, so a run that needs too much memory fails at its first micro batch.
     """
     by_length = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return [by_length[i : i + micro_batch_size] for i in range(0, len(by_length), micro_batch_size)]

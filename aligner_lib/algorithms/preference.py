@@ -7,10 +7,17 @@ from torch import Tensor
 
 
 def preference_loss(chosen_rewards: Tensor, rejected_rewards: Tensor) -> Tensor:
-    """−log σ(r_chosen − r_rejected) for each pair: float [B] → [B]. ln 2 where both are equal."""
+    """The Bradley–Terry loss of each pair, −log σ(r_chosen − r_rejected).
+
+    Arguments: float [B], raw rewards. Returns float [B] in nats; ln 2 where both rewards are equal.
+    NeMo-Aligner's reward model has the same loss.
+    """
     return -F.logsigmoid(chosen_rewards - rejected_rewards)
 
 
 def preference_accuracy(chosen_rewards: Tensor, rejected_rewards: Tensor) -> Tensor:
-    """1.0 where the chosen response scores strictly higher: float [B]. A tie is no success."""
+    """1.0 for each pair whose chosen response has the higher reward, else 0.0; a tie gives 0.0.
+
+    Arguments: float [B]. Returns float32 [B]. NeMo-Aligner counts ties in the same way.
+    """
     return (chosen_rewards > rejected_rewards).float()

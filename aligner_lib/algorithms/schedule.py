@@ -1,4 +1,4 @@
-"""The learning rate as a function of the optimiser step, so that a resumed run needs no scheduler state."""
+"""The learning rate as a function of the optimizer step, so that a resumed run needs no scheduler state."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ def learning_rate(
     min_lr: float = 0.0,
     name: str = "CosineAnnealing",
 ) -> float:
-    """The rate for the optimiser step with this number (the first is 1).
+    """The learning rate of an optimizer step (the first step is 1).
 
-    Linear from peak / (warmup_steps + 1), cosine from peak to min_lr, then constant_steps at min_lr;
-    name="constant" stays at the peak after the warm-up.
+    Linear warm-up from peak / (warmup_steps + 1), cosine decay from peak to min_lr, then constant_steps at
+    min_lr. name="constant" stays at peak after the warm-up. All counts are optimizer steps. Raises ValueError
+    for another name.
+
+    Source: NeMo's CosineAnnealing, which NeMo-Aligner uses (cosine decay: arXiv:1608.03983).
     """
     if step <= warmup_steps:
         return peak * step / (warmup_steps + 1)

@@ -1,4 +1,4 @@
-"""`aligner doctor`: what this machine has, what it lacks, and what the lack costs."""
+"""`aligner doctor`: what this machine has, what is missing, and what does not work without it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = Literal["ok", "missing", "note"]
 MARKS: dict[State, str] = {"ok": "[green]✓[/]", "missing": "[red]✗[/]", "note": "[yellow]–[/]"}
 GIB = 1 << 30
 
-# the package, and what is lost without it
+# package: what does not work without it
 NEEDED = {
     "torch": "nothing can be trained",
     "megatron-core": "nothing can be trained",
@@ -38,13 +38,15 @@ OPTIONAL = {
 
 
 class Finding(NamedTuple):
+    """One line of the report: its state, what was examined, and what was found."""
+
     state: State
     what: str
     found: str
 
 
 def report() -> None:
-    """Print the findings; exits with 1 when something is missing that the tutorial needs."""
+    """Print the findings. Exits with 1 when something is missing that the tutorial needs."""
     findings = list(examine())
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for finding in findings:
@@ -55,6 +57,7 @@ def report() -> None:
 
 
 def examine() -> Iterator[Finding]:
+    """Examine Python, memory, GPU, packages, Slurm, cached models and the hub, one finding at a time."""
     yield _python()
     yield from _machine()
     yield _cuda()

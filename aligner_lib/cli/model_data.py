@@ -1,4 +1,7 @@
-"""`aligner model` and `aligner data`: what a run starts from. Each command imports what it needs."""
+"""The commands `aligner model` and `aligner data`: models and data for a run.
+
+Each command imports what it needs.
+"""
 
 from __future__ import annotations
 

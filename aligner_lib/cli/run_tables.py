@@ -1,4 +1,4 @@
-"""Runs as tables on a terminal."""
+"""Tables of runs on a terminal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ STATUS_COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "
 
 
 def list_runs(root: Path) -> None:
-    """Print one line a run: where it is, what it is, how far it came, when it was last heard of and when it began.
+    """Print one line for each run: path, kind, status, step, age of the heartbeat, and start time.
 
-    First come the runs that wait for their job's start, with what keeps it waiting.
+    Runs whose job has not started come first, with the scheduler's reason. Raises UserError when there are no
+    runs.
     """
     waiting, found = _waiting(root), find_runs(root)
     if not waiting + found:
@@ -37,7 +38,7 @@ def list_runs(root: Path) -> None:
 
 
 def show_run(run: RunFolder) -> None:
-    """Print what a run is, where it stands and the latest value of each of its metrics."""
+    """Print a run's kind, status, step, checkpoints, and the latest value of each metric."""
     console, info = Console(), run.info
     facts = Table(box=None, show_header=False, pad_edge=False)
     for name in ("kind", "seed", "host", "pid", "git_commit"):
@@ -71,7 +72,10 @@ def _show_metrics(console: Console, run: RunFolder) -> None:
 
 
 def find_run(name: str, root: Path) -> RunFolder:
-    """The run at a path, or the newest of that name below the root; UserError names what is there."""
+    """The run at a path, or the newest run of that name below the root.
+
+    Raises UserError, which names the newest runs.
+    """
     for path in (Path(name).expanduser(), root / name):
         if (path / "run.json").exists() or (path / "job" / "job.json").exists():
             return RunFolder(path)
@@ -84,7 +88,10 @@ def find_run(name: str, root: Path) -> RunFolder:
 
 
 def _waiting(root: Path) -> list[RunFolder]:
-    """Runs that have a job and no run.json yet: it waits in a queue, has just begun, or ended before it could write."""
+    """Runs that have a job and no run.json yet.
+
+    The job waits in a queue, has just started, or ended before it wrote one.
+    """
     found = [path.parents[1] for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/job/job.json")]
     return [RunFolder(path) for path in sorted(found) if not (path / "run.json").exists()]
 
@@ -95,7 +102,7 @@ def _status(run: RunFolder) -> str:
 
 
 def _job_status(run: RunFolder) -> str:
-    """What the scheduler says of a run's job: `pending (Resources)`."""
+    """The scheduler's state and reason of a run's job: `pending (Resources)`."""
     from cluster import Job
 
     try:
@@ -106,7 +113,7 @@ def _job_status(run: RunFolder) -> str:
 
 
 def _heartbeat(run: RunFolder) -> str:
-    """How long ago a run that has not said its end was last heard of."""
+    """The age of the last heartbeat of a run that has no final status."""
     if run.status not in ("running", "lost"):
         return "–"
     age = run.heartbeat_age

@@ -1,6 +1,6 @@
-"""Rows of token ids as one record, cut, padded and put back in order.
+"""Batches of token ids: select rows, pad them, and restore their original order.
 
-B rows, S longest row
+B rows, S tokens in the longest row
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from torch.nn.functional import pad
 
 @dataclass
 class TokenBatch:
-    """Right-padded rows of token ids. Selecting rows also cuts the columns that none of them uses."""
+    """Right-padded rows of token ids. Selecting rows also drops the columns that none of them uses."""
 
     tokens: Tensor  # int64 [B, S]
     lengths: Tensor  # int64 [B], prompt + response, the stop token included
 
     @property
     def size(self) -> int:
+        """The number of rows, B."""
         return len(self.lengths)
 
     def rows(self, index: list[int] | Tensor) -> TokenBatch:
-        """These rows, in this order: every field's own."""
+        """These rows of every field, in this order, cut to the longest of them.
+
+        index: int64 [B'] or a list of row numbers. `tokens` becomes [B', S'], other 2-D fields [B', S' − 1].
+        """
         index = torch.as_tensor(index, dtype=torch.int64)
         width = int(self.lengths[index].max())
         chosen = {}
@@ -35,13 +39,15 @@ class TokenBatch:
         return replace(self, **chosen)
 
     def to(self, device: torch.device) -> TokenBatch:
+        """A copy with every field on the device."""
         return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
 def concat_restore_order(batches: list, groups: list[list[int]], fill: int = 0):
-    """One record of several of its kind: their rows back in the order that they were dealt in.
+    """Concatenate batches of one record type and restore the original order of their rows.
 
-    groups: the places of each batch's rows. Narrower batches are padded on the right, tokens with `fill`.
+    groups: for each batch, the original numbers of its rows. Narrower batches are padded on the right:
+    `tokens` with fill, other 2-D fields with 0.
     """
     place = torch.tensor([row for group in groups for row in group]).argsort()
     joined = {}
@@ -56,7 +62,7 @@ def concat_restore_order(batches: list, groups: list[list[int]], fill: int = 0):
 
 
 def pad_rows(rows: list[list[int]], fill: int) -> tuple[Tensor, Tensor]:
-    """Ragged rows as (int64 [B, S] right-padded with fill, int64 [B] lengths)."""
+    """Right-pad rows of token ids: returns tokens int64 [B, S], padded with fill, and lengths int64 [B]."""
     lengths = torch.tensor([len(row) for row in rows])
     tokens = torch.full((len(rows), int(lengths.max())), fill)
     for i, row in enumerate(rows):

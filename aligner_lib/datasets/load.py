@@ -1,6 +1,7 @@
-"""Formatted data files (see data/) as token ids, and what was left out of them.
+"""Formatted data files (see data/) as token ids, and a count of the samples that were dropped.
 
-A sample that can't be learnt from is dropped, counted and reported; a file with nothing usable is an error.
+A sample that cannot be trained on is dropped, counted and reported. A file without any usable sample is an
+error.
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ from pathlib import Path
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 
-EXAMPLES = 3  # places shown for each reason
+EXAMPLES = 3  # places (FILE:LINE) shown for each reason
 
 
 @dataclass
 class Dropped:
-    """How many samples of a data set were left out, by reason, with the first places."""
+    """How many samples of a data set were dropped, by reason, with the first places of each."""
 
     total: int = 0  # samples seen, the dropped ones included
     reasons: Counter = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
 
     def drop(self, place: str, reason: str) -> None:
+        """Count one dropped sample; place is FILE:LINE."""
         self.reasons[reason] += 1
         self.places.setdefault(reason, [])
         if len(self.places[reason]) < EXAMPLES:
             self.places[reason].append(place)
 
     def lines(self) -> list[str]:
+        """One sentence for each reason."""
         return [
             f"{count} of {self.total} samples left out: {reason} (first: {', '.join(self.places[reason])})"
             for reason, count in self.reasons.items()
@@ -40,9 +43,13 @@ class Dropped:
 
 @dataclass(frozen=True)
 class SFTSample:
+    """One SFT sample: token ids of prompt and answer, and which of them count in the loss."""
+
     tokens: list[int]  # input, output, stop token
     answer_start: int  # index of the output's first token
-    others: tuple[tuple[int, int], ...] = ()  # [from, to) of what is not the assistant's after that
+    others: tuple[
+        tuple[int, int], ...
+    ] = ()  # [from, to) of other roles' turns after answer_start: no loss there
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -50,6 +57,8 @@ class SFTSample:
 
 @dataclass(frozen=True)
 class PairSample:
+    """One preference pair for the reward model: token ids of two texts with the same prompt."""
+
     chosen: list[int]  # prompt, better response, stop token
     rejected: list[int]  # the same prompt, worse response, stop token
 
@@ -59,6 +68,8 @@ class PairSample:
 
 @dataclass(frozen=True)
 class PromptSample:
+    """One prompt for PPO, as token ids and as text."""
+
     tokens: list[int]
     text: str
 
@@ -67,14 +78,18 @@ class PromptSample:
 
 
 def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tuple[list[SFTSample], Dropped]:
-    """Samples of {"input", "output"} lines, in the template `{input} {output}` and a stop token; or of conversations.
+    """SFT samples from JSON Lines files, and what was dropped. max_length: tokens.
 
-    Too long ones lose the end of their input, never of their output; where the output alone is too long, or
-    empty, the sample is dropped. max_length: tokens.
+    {"input", "output"} lines become `{input} {output}` and a stop token. A sample over max_length loses the
+    end of its input, never of its output. If the output is empty, or too long by itself, the sample is
+    dropped.
 
-    A conversation has its turns in `messages` (role, content) or, as NeMo-Aligner's chat data, in `conversations` (from,
-    value) with an optional `system`. It becomes `User: …`, `Assistant: …` with empty lines between, as HH's do. Every
-    turn of the assistant's is learnt, and the stop token after the last; one that is too long is dropped.
+    A conversation has its turns in `messages` (role, content) or, as in NeMo-Aligner's chat data, in
+    `conversations` (from, value) with an optional `system`. It becomes `User: …`, `Assistant: …` with an
+    empty line between turns, as in HH. The loss covers every assistant turn, and the stop token after the
+    last. A conversation over max_length is dropped.
+
+    Raises FileNotFoundError for a missing file, ValueError when no sample is usable.
     """
 
     def make(record: dict) -> SFTSample | str:
@@ -99,7 +114,7 @@ ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assi
 
 
 def _turns(record: dict) -> list[tuple[str, str]]:
-    """A conversation's (role, text) pairs, roles as in ROLES' values."""
+    """The (role, text) of each turn; role is one of ROLES' values."""
     key, role, text = (
         ("messages", "role", "content") if "messages" in record else ("conversations", "from", "value")
     )
@@ -135,9 +150,12 @@ def _conversation(turns: list[tuple[str, str]], tokenizer: Tokenizer, max_length
 def load_pairs(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PairSample], Dropped]:
-    """Pairs of {"text"} lines, the chosen one first; both end with the stop token, as what PPO scores does.
+    """Preference pairs from {"text"} lines, chosen before rejected, and what was dropped. max_length: tokens.
 
-    An empty line within a file takes the place of a record, so that the lines after it keep their partners.
+    Both texts end with the stop token, like the responses that PPO scores. An empty line within a file counts
+    as one record, so that the lines after it keep their partners.
+
+    Raises FileNotFoundError for a missing file, ValueError when no pair is usable.
     """
 
     def make(records: tuple[dict, dict]) -> PairSample | str:
@@ -157,7 +175,11 @@ def load_pairs(
 def load_prompts(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PromptSample], Dropped]:
-    """Prompts of {"text"} lines. max_length: tokens that leave room for a response."""
+    """Prompts from {"text"} lines, and what was dropped.
+
+    max_length: tokens in a prompt; the rest of encoder_seq_length is for the response. Raises
+    FileNotFoundError for a missing file, ValueError when no prompt is usable.
+    """
 
     def make(record: dict) -> PromptSample | str:
         text = _text(record, "text")
@@ -172,7 +194,7 @@ def load_prompts(
 
 
 def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, Dropped]:
-    """Samples from groups of consecutive lines; make returns a sample, or the reason why there is none."""
+    """Samples from groups of consecutive lines; make returns a sample, or the reason to drop the group."""
     samples, dropped = [], Dropped()
     files = [Path(file) for file in files]
     for file in files:
@@ -218,9 +240,10 @@ def _numbered_lines(file: Path) -> list[tuple[int, str]]:
 
 
 def _in_doubt(lines: list[str]) -> set[int]:
-    """Where pairs may be shifted: an empty line stands for a lost record, or merely between two pairs.
+    """Indices of the lines whose pairing is uncertain after an empty line.
 
-    Lines between empty ones are in doubt when both readings are possible and pair them differently.
+    An empty line may stand for a lost record, or may merely separate two pairs. Lines between empty ones are
+    uncertain when both readings are possible and pair them differently.
     """
     unsure: set[int] = set()
     for is_text, run in groupby(range(len(lines)), key=lambda index: bool(lines[index].strip())):

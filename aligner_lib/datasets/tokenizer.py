@@ -11,9 +11,10 @@ from tokenizers import Tokenizer as _Tokenizer
 
 
 class Tokenizer:
-    """A model folder's tokenizer: `tokenizer.json` (Hugging Face tokenizers) and `tokenizer_config.json` beside it.
+    """A model folder's tokenizer: `tokenizer.json` and `tokenizer_config.json` (Hugging Face tokenizers).
 
-    The stop token (`eos_id`) ends a response; padding uses the same id, and is told from it by masks, never by value.
+    The stop token (`eos_id`) ends a response. Padding uses the same id, so code tells padding by masks and
+    lengths, never by the id. Raises FileNotFoundError for a folder without a tokenizer.
     """
 
     def __init__(self, folder: Path):
@@ -26,6 +27,7 @@ class Tokenizer:
 
     @cached_property
     def eos_id(self) -> int:
+        """The id of the stop token. Raises ValueError when it is not in the vocabulary."""
         token = self.config["eos_token"]
         token = token["content"] if isinstance(token, dict) else token
         token_id = self._tokenizer.token_to_id(token)
@@ -35,10 +37,12 @@ class Tokenizer:
 
     @property
     def pad_id(self) -> int:
+        """The id used for padding: the stop token's."""
         return self.eos_id
 
     @property
     def vocab_size(self) -> int:
+        """The number of token ids, special tokens included."""
         return self._tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
@@ -46,14 +50,15 @@ class Tokenizer:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of each text; no special token is added."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, ids: list[int], special_tokens: bool = False) -> str:
-        """The text of token ids; special tokens are left out unless asked for."""
+        """The text of token ids; special tokens are left out unless special_tokens is True."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=not special_tokens)
 
     def tokens(self, ids: list[int]) -> list[str]:
-        """Each token's own text, for showing values token by token."""
+        """The text of each token, to show values token by token."""
         return [self._tokenizer.decode([token_id], skip_special_tokens=False) for token_id in ids]
 
     def save(self, folder: Path) -> None:

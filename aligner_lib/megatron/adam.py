@@ -1,4 +1,4 @@
-"""Adam's moments: kept off the device while nothing is trained, and forgotten."""
+"""Adam's moments: offloaded to the CPU during inference, or reset to zero."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def forget(adam: torch.optim.Optimizer) -> None:
-    """Moments of zero, as before the first step."""
+    """Set the moments to zero, as before the first optimizer step."""
     for state, name in _moments(adam):
         state[name].zero_()
 
 
 def move(adam: torch.optim.Optimizer, device: torch.device) -> None:
-    """Put the moments on a device. On a machine without CUDA they are on the CPU already, and nothing happens."""
+    """Move the moments to a device. Without CUDA they are on the CPU already, and nothing happens."""
     for state, name in _moments(adam):
         state[name] = state[name].to(device)
 
 
 def to_cpu(adam: torch.optim.Optimizer) -> None:
+    """Offload the moments to the CPU."""
     move(adam, torch.device("cpu"))
 
 
 def to_device(adam: torch.optim.Optimizer) -> None:
+    """Move the moments back to the device that trains."""
     move(adam, DEVICE)
 
 

@@ -1,10 +1,12 @@
-"""Self-attention for training and for generation: Megatron's projections, torch's fused attention, a KV cache.
+"""Self-attention for training and generation: Megatron's projections, torch's fused attention, a KV cache.
 
-Megatron's own cache keeps keys without their rotary positions and turns all of them again at every step, and takes
-prompts of one length only. This one stores turned keys, and a mask lets rows begin at different columns. With rotary
-positions only distances count, so a left-padded row gives the same values as the row alone.
+Megatron's own cache stores keys before rotary positions are applied, rotates all of them again at every step,
+and takes prompts of one length only. This one stores rotated keys, and a mask lets rows begin at different
+columns. With rotary positions only distances count, so a left-padded row gives the same values as the row
+alone.
 
-    B batch, S new tokens, K cached tokens, H hidden, N query heads, G key/value heads, D head size
+    B batch, S new tokens, K cached tokens, T real tokens of all rows
+    H hidden, N query heads, G key/value heads, D head size
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from megatron.core.transformer.identity_op import IdentityOp
 class KVCache(StaticInferenceContext):
     """Keys and values of every layer for a batch of left-padded rows.
 
-    visible: bool [B, max_length], False where a row is padding. `sequence_len_offset` is how many columns are filled.
+    visible: bool [B, max_length], False where a row is padding. `sequence_len_offset` is how many columns are
+    filled.
     """
 
     def __init__(self, visible: torch.Tensor):
@@ -35,7 +38,10 @@ class KVCache(StaticInferenceContext):
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each [B, G, max_length, D]
 
     def append(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the new keys and values [B, G, S, D] of one layer; returns all so far [B, G, K, D]."""
+        """Store one layer's new keys and values, [B, G, S, D] each; returns all so far, [B, G, K, D] each.
+
+        All have the model's dtype. layer: Megatron's layer number.
+        """
         start, end = self.sequence_len_offset, self.sequence_len_offset + key.shape[2]
         if layer not in self.layers:
             shape = (key.shape[0], key.shape[1], self.max_sequence_length, key.shape[3])
@@ -45,7 +51,10 @@ class KVCache(StaticInferenceContext):
         return keys[:, :, :end], values[:, :, :end]
 
     def mask(self, new_tokens: int) -> torch.Tensor:
-        """Which cached columns each new token sees: bool [B, 1, S, K]. A padding row sees itself, which keeps it finite."""
+        """Which cached columns each new token attends to: bool [B, 1, S, K].
+
+        A padding token attends to itself, which keeps its softmax finite.
+        """
         start, end = self.sequence_len_offset, self.sequence_len_offset + new_tokens
         columns = torch.arange(end, device=self.visible.device)
         queries = columns[start:, None]
@@ -54,14 +63,20 @@ class KVCache(StaticInferenceContext):
         return (causal & self.visible[:, None, :end] | itself)[:, None]
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Go on with these rows only; the others have finished. rows: int64 [B']."""
+        """Keep only these rows of the batch; the others have finished.
+
+        rows: int64 [B'], numbers of the rows that stay.
+        """
         self.visible = self.visible[rows]
         self.layers = {layer: (k[rows], v[rows]) for layer, (k, v) in self.layers.items()}
         self.max_batch_size = len(rows)
 
 
 class FusedSelfAttention(SelfAttention):
-    """Megatron's SelfAttention with the core replaced; weights, names and tensor-parallel layout are the same."""
+    """Megatron's SelfAttention with torch's fused attention as its core.
+
+    Weights, their names and their tensor-parallel sharding are Megatron's.
+    """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -76,9 +91,10 @@ class FusedSelfAttention(SelfAttention):
         packed_seq_params=None,
         **_,
     ):
-        """hidden_states: [S, B, H] → ([S, B, H], bias); with a Unpadding [T, 1, H] → ([T, 1, H], bias).
+        """Causal attention: hidden_states [S, B, H] → ([S, B, H], bias), in the model's dtype.
 
-        Causal; attention_mask is not read: right padding needs none.
+        With an Unpadding as packed_seq_params: [T, 1, H] → ([T, 1, H], bias). attention_mask is not read:
+        under a causal mask right padding changes no real token.
         """
         unpadding = packed_seq_params
         query, key, value = self.get_query_key_value_tensors(hidden_states)[:3]  # [S, B, N or G, D]

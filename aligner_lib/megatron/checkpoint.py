@@ -1,7 +1,8 @@
-"""Weights and optimizer state of a Megatron model, in a store that any other layout can read.
+"""Weights and optimizer state of a Megatron model, in a store that any other parallelism can read.
 
-Megatron says which block of which global tensor every parameter is (its ShardedTensors); `aligner_lib.models.tensor_store` writes
-the blocks in this process. Megatron's own writer spawns processes to do so, which costs seconds a save on a CPU.
+Megatron's ShardedTensors say which block of which global tensor each parameter is.
+`aligner_lib.models.tensor_store` writes the blocks in this process. Megatron's own writer spawns processes
+for that, which costs seconds for each checkpoint on a CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_ma
 
 
 def save_weights(model, writer: StoreWriter) -> None:
-    """Write this process's share of the weights; replicas (data parallel, tied embeddings) are written once."""
+    """Write this rank's shards of the weights; replicas (data parallel, tied embeddings) are written once."""
     for parameter, shards in _shards(model):
         for shard, start, end in shards:
             if is_main_replica(shard.replica_id):
@@ -32,9 +33,10 @@ def save_weights(model, writer: StoreWriter) -> None:
 
 
 def load_weights(model, folder: Path) -> None:
-    """Fill the model from a store of any layout. A scalar head that the store lacks stays as it is (zero).
+    """Fill the model from a store written under any parallelism.
 
-    Raises ValueError for a store of another architecture or with weights that the model has no place for.
+    A scalar head that the store lacks stays as it is (zero). Raises FileNotFoundError when there is no store,
+    ValueError for a store of another architecture or with weights that the model has no parameter for.
     """
     store = StoreReader(folder)
     used = set()
@@ -53,7 +55,7 @@ def load_weights(model, folder: Path) -> None:
 
 
 def save_optimizer(model, optimizer, writer: StoreWriter) -> None:
-    """Write this process's shard of Adam's moments and, under bf16, of the float32 weights."""
+    """Write this rank's shard of Adam's moments and, under bf16, of the float32 master weights."""
     for parameter, shards, first, last in _optimizer_shards(model, optimizer):
         state = optimizer._get_main_param_and_optimizer_states(parameter)
         kinds = MOMENTS + (("param",) if parameter.dtype != torch.float32 else ())
@@ -66,7 +68,11 @@ def save_optimizer(model, optimizer, writer: StoreWriter) -> None:
 
 
 def load_optimizer(model, optimizer, folder: Path) -> None:
-    """Fill this process's shard of the optimizer from a store of any layout."""
+    """Fill this rank's shard of the optimizer state from a store written under any parallelism.
+
+    Raises FileNotFoundError when there is no store, KeyError or ValueError when a tensor is missing or has
+    another shape.
+    """
     store = StoreReader(folder)
     for parameter, shards, first, last in _optimizer_shards(model, optimizer):
         state = optimizer._get_main_param_and_optimizer_states(parameter)
@@ -76,9 +82,10 @@ def load_optimizer(model, optimizer, folder: Path) -> None:
 
 
 def _shards(model) -> Iterator[tuple[Tensor, list[tuple[ShardedTensor, int, int]]]]:
-    """Each parameter with its blocks: (block, start, end), the range of the flattened parameter that the block is.
+    """Each parameter with its blocks: (block, start, end), its range in the flattened parameter.
 
-    Most parameters are one block. SwiGLU's first projection is two under tensor parallelism: a rank's gate and up.
+    Most parameters are one block. SwiGLU's first projection is two under tensor parallelism: a rank's gate
+    and up.
     """
     for entry in model.sharded_state_dict().values():
         if isinstance(entry, ShardedTensorFactory):
@@ -114,7 +121,10 @@ def _block(shard: ShardedTensor, prefix: str = "", flat: tuple[int, int] | None 
 
 
 def _is_tp_main(shard: ShardedTensor) -> bool:
-    """The data-parallel ranks own different parts of a parameter, so only the other replica numbers say who writes."""
+    """Whether this rank writes the block.
+
+    Data-parallel ranks own different parts of a parameter, so their replica number is ignored.
+    """
     return all(number == 0 for number in shard.replica_id[:-1])
 
 
@@ -123,5 +133,5 @@ def _is_alone(model) -> bool:
 
 
 def _may_drop(model, names: list[str]) -> bool:
-    """A scalar model starts from a language model, whose output layer it does not need."""
+    """A scalar model may start from a language model, whose output layer it does not need."""
     return model.architecture.head == "scalar" and set(names) <= {"output_layer.weight"}

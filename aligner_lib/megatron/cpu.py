@@ -1,7 +1,7 @@
-"""Megatron Core where there is no CUDA: the few things that it asks of a GPU, answered by the CPU.
+"""Megatron Core without CUDA: replacements for the few GPU features that it requires.
 
-`prepare()` runs before anything imports `megatron.core`; `as_cuda()` surrounds code of Megatron's that writes
-`device="cuda"` literally. Both do nothing where CUDA is there.
+`prepare()` runs before anything imports `megatron.core`. `as_cuda()` surrounds Megatron code that contains
+`device="cuda"` literally. Neither changes a computation where there is CUDA.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _prepared = False
 
 
 def prepare() -> None:
-    """Make `import megatron.core` possible and quick. Idempotent."""
+    """Make `import megatron.core` possible without CUDA, and fast. Further calls do nothing."""
     global _prepared
     if _prepared:
         return
@@ -72,7 +72,11 @@ def prepare() -> None:
 
 
 def as_cuda():
-    """A context in which `device="cuda"`, `pin_memory=True` and the tensor type that Megatron looks for mean the CPU."""
+    """A context manager: inside, `device="cuda"` and `pin_memory=True` mean the CPU.
+
+    Tensor types are also reported under the CUDA names that Megatron's distributed optimizer looks for. Where
+    there is CUDA it does nothing.
+    """
     return contextlib.nullcontext() if HAS_CUDA else _CudaMeansCpu()
 
 
@@ -101,7 +105,7 @@ class _Inert:
 
 
 class _OneRandomState:
-    """Megatron's tracker of CUDA random states; on a CPU there is one state, and nothing here draws from it."""
+    """Replaces Megatron's tracker of CUDA random states. A CPU has one, which nothing here uses."""
 
     states_: dict = {}  # noqa: RUF012  (Megatron reads the attribute)
 
@@ -122,7 +126,7 @@ class _OneRandomState:
 
 
 class _WeightGradients:
-    """Megatron's CUDA extension of that name: a linear layer's weight gradient, added to the sum as it is computed."""
+    """Replaces Megatron's CUDA extension of that name: adds a linear layer's weight gradient to main_grad."""
 
     @staticmethod
     def wgrad_gemm_accum_fp32(input, grad_output, main_grad):
@@ -130,7 +134,7 @@ class _WeightGradients:
 
 
 class _Embeddings:
-    """All that Megatron's layers take of torch.nn.functional."""
+    """The part of torch.nn.functional that Megatron's layers use."""
 
     embedding = staticmethod(embedding)
 
@@ -146,11 +150,11 @@ def _rms_norm(cls, config, hidden_size, eps=1e-5, **_):
 
 
 def _unless_alone(collective):
-    """Sharing over one rank is nothing to do, and gloo must not do it.
+    """Skip a collective over a single rank.
 
-    Its thread would copy the tensor on OpenMP threads of its own. With more of these than processors, OpenMP's idle
-    threads sleep instead of spinning, for the rest of the process, and each small operation waits until they are up:
-    that made training a third slower.
+    gloo's thread would copy the tensor on OpenMP threads of its own. With more OpenMP threads than
+    processors, the idle ones sleep instead of spinning, for the rest of the process, and each small operation
+    waits until they are awake: that made training a third slower.
     """
 
     def collect(output, input, *args, group, **kwargs):
@@ -162,7 +166,7 @@ def _unless_alone(collective):
 
 
 def _quick_with_few_rows(forward):
-    """x Wᵀ as (W xᵀ)ᵀ where a step of generation multiplies a few rows: 1.4 times the speed on 2 AVX2 cores."""
+    """Compute x Wᵀ as (W xᵀ)ᵀ for the few rows of a generation step: 1.4 times as fast on 2 AVX2 cores."""
 
     def few_rows_forward(self, input, weight, *args, **kwargs):
         rows = input.numel() // input.shape[-1]

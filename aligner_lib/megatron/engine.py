@@ -1,6 +1,6 @@
-"""A model that trains: Megatron's data-parallel wrapper, distributed optimizer and pipeline schedule in one object.
+"""A model that trains: Megatron's data-parallel wrapper, distributed optimizer and pipeline schedule.
 
-The trainers hand it micro batches and a loss; what layout runs below is not their concern. Losses are sums with a
+Trainers pass micro batches and a loss function, and do not see the parallelism below. Losses are sums with a
 count, so a step's result depends neither on the micro-batch size nor on how samples are split over ranks.
 """
 
@@ -34,9 +34,10 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 
 @dataclass
 class LossTerms:
-    """A micro batch's part of the loss: sums over its items, and how many items (tokens or pairs) there are.
+    """One micro batch's part of the loss: sums over its items, and the number of items (tokens or pairs).
 
-    metrics: sums over the same items, for logging; they are divided by the count of the whole global batch.
+    loss_sum: float [], differentiable. count: integer. metrics: float [] each, sums over the same items, for
+    logging. All sums are divided by the count of the whole global batch.
     """
 
     loss_sum: Tensor
@@ -49,9 +50,9 @@ TokenFunction = Callable[[Transformer, TokenBatch, Tensor], Tensor]  # same argu
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient that is NaN or infinite: the step was not taken over into a checkpoint.
+    """A loss or gradient is NaN or infinite. No checkpoint contains this step.
 
-    settings: what comes before the model's own settings where it is one of two: `critic.`.
+    settings: prefix of this model's settings in a job with two models, such as `critic.`.
     """
 
     def __init__(self, text: str, settings: str = ""):
@@ -60,15 +61,18 @@ class NonFiniteError(RuntimeError):
 
 
 class Engine:
-    """A model with its optimizer. Without `optim` it only computes."""
+    """A model with its optimizer. Without `optim` it only runs inference."""
 
     def __init__(
         self, architecture: Architecture, numerics: Numerics, optim: dict | None = None, clip: float = 1.0
     ):
-        """optim: keys lr, weight_decay, betas, eps. clip: largest gradient norm, 0 for none."""
+        """optim: keys lr, weight_decay, betas, eps (Adam). clip: largest L2 norm of the gradient, 0 for none.
+
+        Raises ValueError when the parallelism does not divide the architecture.
+        """
         self.module: Transformer = build_model(architecture, numerics, trains=optim is not None)
         self.optimizer = None
-        self.steps = 0  # optimiser steps taken
+        self.steps = 0  # optimizer steps taken
         self.offloads_adam = False  # whether `offload_optimizer` puts Adam's moments on the CPU
         self._wrapped = self.module
         if optim is not None:
@@ -81,9 +85,10 @@ class Engine:
     def train_step(
         self, micro_batches: Sequence[TokenBatch], loss: LossFunction, lr: float
     ) -> dict[str, float]:
-        """One optimiser step over this rank's micro batches of a global batch.
+        """One optimizer step over this rank's micro batches of a global batch. All ranks call it together.
 
-        Returns loss, grad_norm and the loss's metrics, each a mean over the global batch. Raises NonFiniteError.
+        lr: the learning rate of this step. Returns loss and the loss function's metrics, each a mean over the
+        items of the global batch, and grad_norm (L2, before clipping). Raises NonFiniteError.
         """
         assert self.optimizer is not None, "this engine was built to compute only"
         self._reload_optimizer()
@@ -105,13 +110,17 @@ class Engine:
         return terms
 
     def evaluate(self, micro_batches: Sequence[TokenBatch], loss: LossFunction) -> dict[str, float]:
-        """The loss and its metrics, each a mean over all ranks' micro batches; no step."""
+        """The loss and its metrics without a step: means over the items of all ranks' micro batches."""
         with cpu.as_cuda(), torch.no_grad():
             self.module.eval()
             return self._run(micro_batches, loss, forward_only=True)
 
     def map(self, micro_batches: Sequence[TokenBatch], function: TokenFunction) -> list[Tensor]:
-        """function's result for each of this rank's micro batches, without gradients, on every pipeline stage."""
+        """Apply a function to each of this rank's micro batches, without gradients.
+
+        function: (model, batch, hidden [S, B, H]) → tensor [B, ...]. Returns one tensor for each micro batch,
+        on every pipeline stage. Adam's moments are offloaded first where `offloads_adam` is set.
+        """
         self.offload_optimizer()
         with cpu.as_cuda(), torch.no_grad():
             self.module.eval()
@@ -126,9 +135,10 @@ class Engine:
     def map_rows(
         self, batch: TokenBatch, function: TokenFunction, micro_batch_size: int, extra: int = 0
     ) -> Tensor:
-        """function's rows over length-grouped micro batches, put back in order and padded.
+        """Apply a function in length-grouped micro batches; the result has the batch's row order.
 
-        float32 [B, ..., S-1 + extra], on the CPU.
+        micro_batch_size: rows in a micro batch; extra: columns of the function's result beyond S − 1. Returns
+        float32 [B, ..., S − 1 + extra], padded with 0, on the CPU.
         """
         groups = length_grouped(batch.lengths.tolist(), micro_batch_size)
         results = self.map([batch.rows(group).to(cpu.DEVICE) for group in groups], function)
@@ -182,7 +192,10 @@ class Engine:
         )
 
     def offload_optimizer(self) -> None:
-        """Make room for inference: with `offloads_adam` the moments wait on the CPU for the next training step."""
+        """With `offloads_adam`, move Adam's moments to the CPU until the next optimizer step.
+
+        This frees device memory for inference.
+        """
         if self.offloads_adam:
             adam.to_cpu(self.optimizer.optimizer)
 
@@ -193,7 +206,10 @@ class Engine:
     # -- weights --------------------------------------------------------------------------------------------------
 
     def load(self, folder: Path, with_optimizer: bool = False) -> None:
-        """Take weights (and optimizer state) from a checkpoint folder."""
+        """Load weights, and with_optimizer also the optimizer state, from a checkpoint of any parallelism.
+
+        Raises FileNotFoundError when there is none, ValueError for one of another architecture.
+        """
         self._reload_optimizer()
         checkpoint.load_weights(self.module, Path(folder) / "weights")
         if self.optimizer is not None:
@@ -205,14 +221,14 @@ class Engine:
                 _set_adam_steps(self.optimizer.optimizer, self.steps)
 
     def reset_optimizer(self) -> None:
-        """As before the first step: moments of zero."""
+        """Reset the optimizer to its state before the first step: moments and step count are zero."""
         self._reload_optimizer()
         self.steps = 0
         adam.forget(self.optimizer.optimizer)
         _set_adam_steps(self.optimizer.optimizer, 0)
 
     def save(self, folder: Path, with_optimizer: bool = True) -> None:
-        """Write this process's share of weights and optimizer state into a folder that all processes write."""
+        """Write this rank's share of weights and optimizer state into a checkpoint that all ranks write."""
         self._reload_optimizer()
         writer = StoreWriter(Path(folder) / "weights", parallel.rank())
         checkpoint.save_weights(self.module, writer)
@@ -228,18 +244,21 @@ class Engine:
 
 
 class FrozenWeights:
-    """A second set of weights for a resident model: the reference policy beside the actor, the reward model beside
-    the critic. They stay on the CPU and are exchanged with the model's own while in use."""
+    """A second set of weights for a loaded model: the reference policy beside the actor, for example.
+
+    In the critic's process it is the reward model beside the critic. The second set stays on the CPU and is
+    swapped with the model's own weights while it is in use.
+    """
 
     def __init__(self, module: Transformer):
-        """Takes a copy of the weights that the module has now."""
+        """Copies the module's current weights to the CPU."""
         self.module = module
         self.weights = [parameter.detach().cpu().clone() for parameter in module.parameters()]
         self.by_value = cpu.HAS_CUDA
 
     @contextmanager
     def swap_in(self):
-        """Within this context the module computes with these weights. Don't train in it."""
+        """A context manager: inside, the module computes with these weights. Do not train inside."""
         self._exchange()
         try:
             yield
@@ -248,11 +267,11 @@ class FrozenWeights:
 
     def _exchange(self) -> None:
         for i, parameter in enumerate(self.module.parameters()):
-            if self.by_value:  # the optimizer writes to the memory that the parameter has: it must stay there
+            if self.by_value:  # the optimizer writes to the parameter's memory, which must not move
                 resident = parameter.data.to("cpu", copy=True)
                 parameter.data.copy_(self.weights[i])
                 self.weights[i] = resident
-            else:  # the two change places, and back
+            else:  # swap the two tensors; the next call swaps them back
                 parameter.data, self.weights[i] = self.weights[i], parameter.data
 
 
@@ -272,7 +291,7 @@ def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: 
         adam_beta1=optim["betas"][0],
         adam_beta2=optim["betas"][1],
         adam_eps=optim["eps"],
-        clip_grad=clip or math.inf,  # at 0 Megatron does not measure the norm, and says that it is 0
+        clip_grad=clip or math.inf,  # at 0 Megatron does not compute the norm and reports 0
         bf16=numerics.bf16,
         params_dtype=numerics.dtype,
         use_distributed_optimizer=True,
@@ -281,7 +300,9 @@ def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: 
     assert len(chained.chained_optimizers) == 1, "a dense model has one distributed optimizer"
     optimizer = chained.chained_optimizers[0]
     for group in optimizer.optimizer.param_groups:
-        for parameter in group["params"]:  # the moments are there from the start, so that they can be saved
+        for parameter in group[
+            "params"
+        ]:  # create the moments now, so that they can be saved before the first step
             optimizer.optimizer.state[parameter].update(
                 step=torch.tensor(0.0),
                 exp_avg=torch.zeros_like(parameter),
@@ -291,7 +312,10 @@ def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: 
 
 
 def _set_adam_steps(adam: torch.optim.Optimizer, steps: int) -> None:
-    """Adam's bias correction counts steps: torch keeps them with each parameter, fused variants with each group."""
+    """Set the step count for Adam's bias correction.
+
+    torch keeps it with each parameter, fused variants with each parameter group.
+    """
     for group in adam.param_groups:
         group["step"] = steps
         for parameter in group["params"]:

@@ -1,6 +1,6 @@
-"""Generation with Megatron's models: ragged prompts in one batch, a KV cache, finished rows leaving it.
+"""Generation with Megatron models: prompts of different lengths in one batch, and a KV cache.
 
-B rows still alive, P longest prompt, S columns so far, V vocabulary
+B rows still generating, P longest prompt, S columns so far, V vocabulary
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from aligner_lib.megatron.attention import KVCache
 from aligner_lib.megatron.logprobs import gather_vocab
 from aligner_lib.megatron.pipeline import pass_through_stages
 
-LEAVE_FRACTION = 1 / 8  # rows leave once this part of the batch has finished: leaving copies the cache
+LEAVE_FRACTION = 1 / 8  # finished rows leave once they are this part of the batch: each time copies the cache
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn. Defaults sample from the model's own distribution."""
+    """How the next token is sampled. The defaults sample from the model's unchanged distribution.
+
+    Raises ValueError for a temperature, top_p or max_length outside its range.
+    """
 
     max_length: int  # tokens a response, the stop token included
     min_length: int = 1  # the stop token is not drawn before this many tokens
@@ -60,9 +63,11 @@ def generate(
     decode: Callable[[list[int]], str] | None = None,
     micro_batch_size: int = 8,
 ) -> list[Response]:
-    """Continue each prompt. Every prompt has its own seed, so that its response depends on neither batch nor layout.
+    """Generate a response to each prompt. All ranks of a data-parallel replica call it together.
 
-    prompts: token ids, none empty; decode: text of token ids, needed for end strings.
+    prompts: token ids, none empty. seeds: one for each prompt, so that a response depends neither on the
+    batch nor on the parallelism. stop_id: id of the stop token. decode: text of token ids, required for end
+    strings. micro_batch_size: prompts in one batch.
     """
     assert all(prompts), "an empty prompt can't be continued"
     was_training = model.training
@@ -114,10 +119,11 @@ def _generate_batch(model, prompts, seeds, sampling, stop_id, decode, rows, resp
 
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> Tensor:
-    """The next tokens [B], by inverting the cumulative distribution at each row's own uniform number.
+    """Sample each row's next token by inverting its cumulative distribution at the row's uniform number.
 
-    logits: float32 [B, V]; uniforms: float64 [B] in [0, 1). Tokens are taken in order of probability where top-k or
-    top-p cut the tail off (nucleus sampling: Holtzman et al. 2020), else in order of id.
+    logits: float32 [B, V]; uniforms: float64 [B] in [0, 1). Returns int64 [B]. With top-k or top-p, tokens
+    are ordered by probability and the tail is cut off; else they are ordered by id. Source of top-p: nucleus
+    sampling, Holtzman et al. 2020 (arXiv:1904.09751).
     """
     if sampling.greedy:
         return logits.argmax(dim=-1)

@@ -1,7 +1,7 @@
-"""Small functions of a model with their gradients written out, for the fewest passes over memory.
+"""Small functions of a model with gradients written by hand, for the fewest passes over memory.
 
-On a CPU the time beside the matrix products goes into reading and writing, and what autograd derives of these functions
-reads and writes at least twice as much as it must.
+On a CPU, the time outside matrix products is memory traffic. The backward passes that autograd derives for
+these functions read and write at least twice as much as necessary.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch.autograd.function import once_differentiable
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """x / √(mean x² + ε) · weight over the last dimension (Zhang and Sennrich, 2019)."""
+    """x / √(mean x² + ε) · weight over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., H] → [..., H]"""
+        """float [..., H] → [..., H]."""
         return _RMSNorm.apply(x, self.weight, self.eps)
 
 
@@ -41,7 +41,10 @@ class _RMSNorm(Function):
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """silu(gate) · up, where x holds gate and up side by side: [..., 2 F] → [..., F] (Shazeer, 2020)."""
+    """silu(gate) · up, where x holds gate and up side by side: float [..., 2 F] → [..., F].
+
+    Source: Shazeer 2020 (arXiv:2002.05202).
+    """
     return _SwiGLU.apply(x)
 
 
@@ -66,9 +69,10 @@ class _SwiGLU(Function):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions (Su et al., 2021) with the halves of a head as the pairs: [..., D] → [..., D].
+    """Rotary positions with the halves of a head as the pairs: float [..., D] → [..., D].
 
-    cos, sin: [..., D/2], which broadcast against a half of x; no gradient.
+    cos, sin: float [..., D/2], broadcast against a half of x; no gradient. Source: Su et al. 2021
+    (arXiv:2104.09864).
     """
     return _Rotate.apply(x, cos, sin)
 
@@ -95,10 +99,10 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
-    """Rows of a table: ids int64 [...], weight [V, H] → [..., H].
+    """Rows of an embedding table: ids int64 [...], weight float [V, H] → float [..., H].
 
-    Where Megatron keeps a sum of gradients (`main_grad`), each token's is added to its row: a gradient of the table's
-    own would be as large as the vocabulary, at every micro batch.
+    If Megatron keeps an accumulated gradient (`main_grad`), each token's gradient is added to its row there.
+    A separate gradient of the weight would be as large as the vocabulary at every micro batch.
     """
     if getattr(weight, "main_grad", None) is None:
         return F.embedding(ids, weight)

@@ -15,9 +15,11 @@ from aligner_lib.megatron.parallel import tp_group
 def selected_logprobs(
     model, tokens: Tensor, hidden: Tensor, mask: Tensor, temperature: float = 1.0, with_entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities (and entropies) of the tokens that mask selects; logits are computed for these alone.
+    """Log-probabilities (and entropies) of the tokens that mask selects; only their logits are computed.
 
-    tokens: int64 [B, S]; hidden: [S, B, H]; mask: bool [B, S-1] → float32 [T], in row order.
+    tokens: int64 [B, S]; hidden: float [S, B, H]; mask: bool [B, S − 1], where index i selects token i + 1.
+    Logits are divided by temperature. Returns float32 [T] in nats, in row order, and the entropies, float32
+    [T] in nats or None.
     """
     mask = mask.to(hidden.device)
     logits = model.logits(hidden[:-1].transpose(0, 1)[mask])
@@ -30,9 +32,11 @@ def selected_logprobs(
 
 
 def token_logprobs(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Natural log-probability of each target. The logits' memory is reused: don't read them afterwards.
+    """Natural log-probability of each target. Overwrites the logits: do not read them afterwards.
 
-    logits: float [T, V] of this rank; targets: int64 [T], ids in the whole vocabulary → float32 [T].
+    logits: float [T, V], this rank's part; targets: int64 [T], ids in the whole vocabulary; group: the
+    tensor-parallel ranks. Returns float32 [T], differentiable once. Megatron's vocab-parallel cross entropy
+    splits the softmax over ranks in the same way.
     """
     return _TokenLogprobs.apply(logits, targets, _split(group))
 
@@ -40,13 +44,19 @@ def token_logprobs(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | N
 def logprobs_and_entropy(
     logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `token_logprobs`, and the entropy of each position's distribution in nats: float32 [T] each, differentiable."""
+    """As `token_logprobs`, and the entropy of each position's distribution; leaves the logits unchanged.
+
+    Returns float32 [T] each, in nats, differentiable.
+    """
     entropy = _Entropy.apply(logits, _split(group))
     return token_logprobs(logits.clone(), targets, group), entropy
 
 
 def gather_vocab(logits: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """The whole vocabulary's logits on every rank: [B, V] of each → [B, V × ranks]. For sampling; no gradient."""
+    """The logits of the whole vocabulary on every rank: float [B, V] → [B, V × ranks].
+
+    For sampling; no gradient.
+    """
     group = _split(group)
     if group is None:
         return logits
@@ -56,7 +66,10 @@ def gather_vocab(logits: Tensor, group: dist.ProcessGroup | None = None) -> Tens
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log softmax at the target. One buffer serves as logits, probabilities and gradient in turn: no copy of [T, V]."""
+    """log softmax at the target, without a copy of [T, V].
+
+    One buffer holds the logits, then the probabilities, then the gradient.
+    """
 
     @staticmethod
     def forward(ctx, logits, targets, group):
@@ -102,7 +115,7 @@ class _Entropy(torch.autograd.Function):
 
 
 def _split(group):
-    """None where the vocabulary is in one piece."""
+    """None where the vocabulary is not split over ranks."""
     return None if group is None or group.size() == 1 else group
 
 

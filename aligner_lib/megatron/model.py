@@ -1,4 +1,4 @@
-"""Models on Megatron Core: one transformer body, and a head that gives logits or one number a token.
+"""Models on Megatron Core: one transformer body, and a head for logits or for one number per token.
 
 B batch, S sequence, H hidden, V vocabulary (this rank's part), T selected tokens
 """
@@ -25,7 +25,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 @dataclass(frozen=True)
 class Numerics:
-    """How a model computes: precision and recomputation. Memory and speed, never what is computed."""
+    """Precision and activation recomputation: they change memory, speed and rounding, not the function."""
 
     bf16: bool = False
     recompute_granularity: str | None = None
@@ -34,13 +34,14 @@ class Numerics:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of weights and activations: bfloat16 or float32."""
         return torch.bfloat16 if self.bf16 else torch.float32
 
 
 class Transformer(GPTModel):
-    """Megatron's GPTModel that ends in hidden states; `head` turns those of selected tokens into logits or values.
+    """Megatron's GPTModel without its output: returns hidden states; `logits` and `values` apply the head.
 
-    Computing logits only where they are needed saves a fifth of SmolLM2's arithmetic, and most of its memory.
+    Computing logits for selected tokens only saves a fifth of SmolLM2's arithmetic, and most of its memory.
     """
 
     def __init__(self, architecture: Architecture, numerics: Numerics, config: TransformerConfig):
@@ -68,10 +69,11 @@ class Transformer(GPTModel):
             nn.init.zeros_(self.value_head.bias)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, cache=None) -> Tensor:
-        """tokens: int64 [B, S] → hidden states [S, B, H], after the final norm.
+        """tokens int64 [B, S] → hidden states [S, B, H] after the final norm, in the model's dtype.
 
-        lengths: int64 [B], the rows' real tokens, which alone are computed; None: all. With a cache it is None: the
-        cache has a mask. A pipeline stage before the last returns its own output.
+        lengths: int64 [B], the real tokens of each row; padding is then not computed. None: all tokens are
+        real, as with a cache, whose mask excludes padding. A pipeline stage before the last returns its own
+        output.
         """
         if cache is not None:
             cache.current_mask = cache.mask(tokens.shape[1])
@@ -89,19 +91,20 @@ class Transformer(GPTModel):
         return hidden_states
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden: [T, H] → this tensor-parallel rank's part of the vocabulary [T, V]."""
+        """hidden float [T, H] → logits float [T, V] of this tensor-parallel rank's part of the vocabulary."""
         weight = (
             self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         )
         return self.output_layer(hidden, weight=weight)[0]
 
     def values(self, hidden: Tensor) -> Tensor:
-        """hidden: [..., H] → [...], one number a token, in float32."""
+        """hidden float [..., H] → float32 [...]: a reward or value for each token."""
         return self.value_head(hidden).squeeze(-1).float()
 
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
     ) -> dict:
+        """Megatron's sharded state dict with a key for each layer, as the importer writes."""
         metadata = {
             **(metadata or {}),
             "non_homogeneous_layers": True,
@@ -112,12 +115,13 @@ class Transformer(GPTModel):
 
 
 def build_model(architecture: Architecture, numerics: Numerics, trains: bool = False) -> Transformer:
-    """A model on this process's part of the layout, with random weights.
+    """A model with random weights, sharded for this rank.
 
-    trains: it goes into Megatron's DistributedDataParallel, to whose buffers linear layers then add their gradients
-    as they compute them; such a model has no backward pass of its own. On CUDA that would need an extension.
+    trains: the model goes into Megatron's DistributedDataParallel. Without CUDA its linear layers then add
+    their gradients to that wrapper's buffers directly, so the model alone has no backward pass. (On CUDA this
+    would need an extension.)
 
-    Raises ValueError when the layout does not divide the architecture.
+    Raises ValueError when the parallelism does not divide the architecture.
     """
     _check_layout(architecture)
     with cpu.as_cuda():
@@ -126,6 +130,7 @@ def build_model(architecture: Architecture, numerics: Numerics, trains: bool = F
 
 
 def has_transformer_engine() -> bool:
+    """Whether Transformer Engine is installed and there is CUDA to run it."""
     from megatron.core.extensions import transformer_engine
 
     return cpu.HAS_CUDA and transformer_engine.HAVE_TE
@@ -189,7 +194,7 @@ def _check_layout(architecture: Architecture) -> None:
 
 
 def _scalar_sharded_state_dict(model: Transformer, prefix: str, metadata: dict) -> dict:
-    """GPTModel's own looks for an output layer; a scalar model has the modules below it and a head instead."""
+    """The sharded state dict of a scalar model: GPTModel's own requires an output layer."""
     from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
     state = {}

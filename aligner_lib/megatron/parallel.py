@@ -18,9 +18,10 @@ TIMEOUT = timedelta(minutes=30)
 
 
 def initialize(tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1) -> None:
-    """Join the job's processes (RANK, WORLD_SIZE, MASTER_* as torchrun sets them; alone without) and form the groups.
+    """Join the job's processes and form the tensor-, pipeline- and data-parallel groups.
 
-    Raises ValueError when the sizes don't divide the number of processes.
+    Reads RANK, WORLD_SIZE and MASTER_* as torchrun sets them; without them this process is the only one.
+    Raises ValueError when the sizes do not divide the number of processes.
     """
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     model_parallel = tensor_model_parallel_size * pipeline_model_parallel_size
@@ -43,65 +44,77 @@ def initialize(tensor_model_parallel_size: int = 1, pipeline_model_parallel_size
         if cpu.HAS_CUDA:
             from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
-            model_parallel_cuda_manual_seed(1234)  # dropout is off; Megatron wants its trackers made
+            model_parallel_cuda_manual_seed(
+                1234
+            )  # dropout is off, but Megatron requires its random-state trackers
 
 
 def shutdown() -> None:
-    """Leave the groups, so that another layout can be formed (tests) or the process can end quietly."""
+    """Destroy the groups, so that tests can form others, or the process can exit cleanly."""
     parallel_state.destroy_model_parallel()
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def rank() -> int:
+    """This process's global rank; 0 outside of torch.distributed."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def is_first_rank() -> bool:
+    """Whether this is global rank 0."""
     return rank() == 0
 
 
 def dp_rank() -> int:
+    """This process's rank in its data-parallel group."""
     return parallel_state.get_data_parallel_rank()
 
 
 def dp_size() -> int:
+    """The number of data-parallel replicas."""
     return parallel_state.get_data_parallel_world_size()
 
 
 def tp_rank() -> int:
+    """This process's rank in its tensor-parallel group."""
     return parallel_state.get_tensor_model_parallel_rank()
 
 
 def tp_size() -> int:
+    """The number of tensor-parallel ranks."""
     return parallel_state.get_tensor_model_parallel_world_size()
 
 
 def tp_group() -> dist.ProcessGroup:
+    """This process's tensor-parallel group."""
     return parallel_state.get_tensor_model_parallel_group()
 
 
 def pp_size() -> int:
+    """The number of pipeline stages."""
     return parallel_state.get_pipeline_model_parallel_world_size()
 
 
 def is_last_stage() -> bool:
+    """Whether this process holds the last pipeline stage, and with it the head."""
     return parallel_state.is_pipeline_last_stage()
 
 
 def is_first_stage() -> bool:
+    """Whether this process holds the first pipeline stage, and with it the embedding."""
     return parallel_state.is_pipeline_first_stage()
 
 
 def sum_over_dp(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over data-parallel ranks, on every rank. In place."""
+    """The sum over data-parallel ranks, on every rank. Changes the tensor (any shape) in place."""
     if dp_size() > 1:
         dist.all_reduce(tensor, group=parallel_state.get_data_parallel_group())
     return tensor
 
 
 def gather_over_dp(value: object) -> list:
-    """Each data-parallel rank's value, in rank order, on every rank."""
+    """Each data-parallel rank's picklable value, in rank order, on every rank."""
     if dp_size() == 1:
         return [value]
     values = [None] * dp_size()
@@ -110,7 +123,10 @@ def gather_over_dp(value: object) -> list:
 
 
 def from_last_stage(tensor: torch.Tensor | None) -> torch.Tensor:
-    """A tensor that the last pipeline stage has, on every stage. Shape and dtype need not be known before."""
+    """Broadcast a tensor from the last pipeline stage to every stage.
+
+    The other stages pass None and need not know shape and dtype.
+    """
     if pp_size() == 1:
         assert tensor is not None
         return tensor
@@ -126,7 +142,7 @@ def from_last_stage(tensor: torch.Tensor | None) -> torch.Tensor:
 
 
 def from_last_stage_object(value: object) -> object:
-    """As `from_last_stage`, for a small Python object."""
+    """As `from_last_stage`, for a small picklable object."""
     box = [value]
     source = parallel_state.get_pipeline_model_parallel_last_rank()
     dist.broadcast_object_list(box, src=source, group=parallel_state.get_pipeline_model_parallel_group())
@@ -134,12 +150,12 @@ def from_last_stage_object(value: object) -> object:
 
 
 def leads_replica() -> bool:
-    """Whether this is the first rank of its copy of the model: the one that speaks for it."""
+    """Whether this is the first rank of its data-parallel replica, which acts for it."""
     return dist.get_rank() == parallel_state.get_model_parallel_src_rank()
 
 
 def from_replica_leader(value: object) -> object:
-    """The value of the first rank of this copy of the model, on all of its ranks."""
+    """Broadcast a picklable value from the first rank of this replica to all of its ranks."""
     if tp_size() * pp_size() == 1:
         return value
     box = [value]
@@ -149,7 +165,7 @@ def from_replica_leader(value: object) -> object:
 
 
 def from_first_rank(value: object) -> object:
-    """Rank 0's value on every rank (control requests, decisions to stop)."""
+    """Broadcast rank 0's picklable value to every rank (control requests, decisions to stop)."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return value
     box = [value]
@@ -158,10 +174,11 @@ def from_first_rank(value: object) -> object:
 
 
 def is_of_a_lost_rank(error: BaseException) -> bool:
-    """Whether something that ranks do together failed because one of them is gone."""
+    """Whether a collective operation failed because another rank is gone."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
 def barrier() -> None:
+    """Wait until every rank has reached this call. Does nothing in a single process."""
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.barrier()

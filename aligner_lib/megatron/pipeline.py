@@ -1,4 +1,4 @@
-"""A forward pass through pipeline stages that keeps a KV cache: Megatron's schedules train, and don't generate."""
+"""A forward pass through pipeline stages with a KV cache: Megatron's schedules are for training only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from megatron.core import parallel_state
 
 
 def pass_through_stages(model, tokens: Tensor, cache) -> Tensor:
-    """tokens: int64 [B, S] → the last stage's hidden states [S, B, H]; other stages get their own output."""
+    """One forward pass through all pipeline stages, which call it together.
+
+    tokens: int64 [B, S]; cache: KVCache. The last stage gets its hidden states [S, B, H] in the model's
+    dtype; the other stages get their own output.
+    """
     if parallel.pp_size() == 1:
         return model(tokens, cache=cache)
     if not parallel.is_first_stage():

@@ -1,6 +1,6 @@
-"""Rows without their padding: every layer computes real tokens alone, and only attention sees rows.
+"""Rows without their padding: every layer computes real tokens only, and attention alone sees padded rows.
 
-B rows, S the longest, T real tokens of all rows
+B rows, S tokens in the longest, T real tokens of all rows
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 
 
 class Unpadding(PackedSeqParams):
-    """Where the real tokens of right-padded rows are. Megatron hands it through its layers to the attention."""
+    """Where the real tokens of right-padded rows are; Megatron's layers pass it to the attention."""
 
     def __init__(self, lengths: Tensor, width: int):
         """lengths: int64 [B]; width: S."""
@@ -27,10 +27,10 @@ class Unpadding(PackedSeqParams):
         self.shape = real.shape
 
     def remove(self, rows: Tensor) -> Tensor:
-        """[B, S, ...] → [T, ...]"""
+        """Drop padding: [B, S, ...] → [T, ...]."""
         return rows.flatten(0, 1).index_select(0, self.places)
 
     def restore(self, tokens: Tensor) -> Tensor:
-        """[T, ...] → [B, S, ...], zero at padding."""
+        """Add padding again: [T, ...] → [B, S, ...], zero at padding."""
         rows = tokens.new_zeros(self.shape.numel(), *tokens.shape[1:])
         return rows.index_copy(0, self.places, tokens).unflatten(0, self.shape)

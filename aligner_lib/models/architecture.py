@@ -1,4 +1,4 @@
-"""What a model is, apart from its weights: the numbers that Megatron, the importers and the checkpoints share."""
+"""A model's architecture: the numbers that Megatron, the importers and the checkpoints share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder-only transformer with RMSNorm, SwiGLU, rotary positions and grouped-query attention (Llama)."""
+    """A decoder-only transformer with RMSNorm, SwiGLU, rotary positions and grouped-query attention (Llama).
+
+    Raises ValueError for an unknown head, or heads that the key/value heads do not divide.
+    """
 
     num_layers: int
     hidden_size: int
@@ -34,6 +37,7 @@ class Architecture:
 
     @property
     def num_parameters(self) -> int:
+        """The number of weights, embedding and head included."""
         attention = (
             self.hidden_size * self.kv_channels * 2 * (self.num_attention_heads + self.num_query_groups)
         )
@@ -45,7 +49,11 @@ class Architecture:
 
     @staticmethod
     def from_hf(config: dict) -> Architecture:
-        """From a Hugging Face `config.json`. ValueError names what this family does not have."""
+        """The architecture of a Hugging Face `config.json`.
+
+        Raises ValueError for another family or a feature that is not supported, KeyError for a missing
+        setting.
+        """
         if config.get("model_type") != "llama":
             raise ValueError(
                 f"model_type is {config.get('model_type')!r}; the importer reads the Llama family"
@@ -75,10 +83,12 @@ class Architecture:
         )
 
     def save(self, folder: Path) -> None:
+        """Write model.json into a model folder."""
         (Path(folder) / "model.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @staticmethod
     def load(folder: Path) -> Architecture:
+        """Read model.json from a model folder. Raises FileNotFoundError when there is none."""
         path = Path(folder) / "model.json"
         if not path.exists():
             raise FileNotFoundError(

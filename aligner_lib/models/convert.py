@@ -1,4 +1,4 @@
-"""From a Hugging Face folder or a GGUF file to a model folder that Megatron reads, one weight at a time."""
+"""Convert a Hugging Face folder or a GGUF file into a model folder, one weight at a time."""
 
 from __future__ import annotations
 
@@ -22,23 +22,35 @@ Progress = Callable[[int, int], None]  # (weights done, weights in all)
 
 
 class WeightSource(Protocol):
-    """Where a model comes from: weights under Hugging Face's names, and a tokenizer."""
+    """Reads the model to import: weights under Hugging Face's names, and a tokenizer."""
 
     architecture: Architecture
 
-    def names(self) -> set[str]: ...
-    def dtype(self, name: str) -> str: ...
-    def shape(self, name: str) -> tuple[int, ...]: ...
-    def read(self, name: str) -> np.ndarray: ...
-    def write_tokenizer(self, out: Path) -> None: ...
+    def names(self) -> set[str]:
+        """The names of all weights."""
+
+    def dtype(self, name: str) -> str:
+        """A weight's dtype as safetensors names it: F64, F32, F16 or BF16."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A weight's shape."""
+
+    def read(self, name: str) -> np.ndarray:
+        """One weight as an array, in the dtype that `dtype` names (bfloat16 as its bits in uint16)."""
+
+    def write_tokenizer(self, out: Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json into a folder."""
 
 
 def import_hf(source: Path, out: Path, progress: Progress | None = None, origin: dict | None = None) -> Path:
-    """Convert a Hugging Face folder or a .gguf file of the Llama family into a new model folder, and return it.
+    """Convert a Llama-family Hugging Face folder or .gguf file into a new model folder, and return it.
 
-    Safetensors keep their dtype; GGUF weights become float32. The folder appears under its name when it is complete;
-    `origin` is written into its source.json beside the hash. ValueError tells an unsupported model, missing weights
-    and weights that would be left over.
+    Safetensors keep their dtype; GGUF weights become float32. The folder gets its name when it is complete.
+    `origin` is written into its source.json beside the hash. progress: called with (weights done, weights in
+    all).
+
+    Raises ValueError for an unsupported model, for missing weights, for weights that the model has no place
+    for, and when `out` exists; DiskFull when the disk is full.
     """
     source, out = Path(source), Path(out)
     if out.exists():
@@ -52,7 +64,10 @@ def import_hf(source: Path, out: Path, progress: Progress | None = None, origin:
 
 
 def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -> Path:
-    """Let `write` fill a folder aside, add source.json (origin and hash), and rename it to `out` when complete."""
+    """Let `write` fill a temporary folder, add source.json (origin, hash), and rename it to `out`.
+
+    Nothing is left if `write` fails. Raises DiskFull.
+    """
     tmp_dir = out.with_name(out.name + ".partial")
     shutil.rmtree(tmp_dir, ignore_errors=True)
     try:
@@ -68,7 +83,7 @@ def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -
 
 
 def open_source(source: Path) -> WeightSource:
-    """The reader for a folder or a file."""
+    """The reader for a Hugging Face folder or a .gguf file. Raises ValueError for anything else."""
     source = Path(source)
     if source.is_dir():
         return HfFolder(source)
@@ -112,7 +127,7 @@ def _streamed(reader: WeightSource, weight: Weight, arch: Architecture) -> Strea
 
 
 def _check_names(reader: WeightSource, wanted: set[str]) -> None:
-    """Every weight that the model needs is there, and nothing else that carries numbers of its own."""
+    """Raises ValueError when a weight is missing, or one is left over that the model has no place for."""
     present = reader.names()
     if missing := sorted(wanted - present):
         raise ValueError(f"{len(missing)} weights are missing, the first: {', '.join(missing[:3])}")
@@ -127,7 +142,7 @@ def _check_names(reader: WeightSource, wanted: set[str]) -> None:
 
 
 def _check_tied(reader: WeightSource) -> None:
-    """Some tied models store the output layer all the same: fine as long as it is the embedding."""
+    """Some tied models store the output layer too, which is accepted if it equals the embedding."""
     if not np.array_equal(reader.read("lm_head.weight"), reader.read("model.embed_tokens.weight")):
         raise ValueError(
             "the configuration ties lm_head.weight to the embedding (tie_word_embeddings), yet they differ"

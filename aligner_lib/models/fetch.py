@@ -1,4 +1,4 @@
-"""Models by name: made or downloaded once, then found in the cache."""
+"""Models by name: created or downloaded once, then found in the cache."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from aligner_lib.models.tensor_store import StoreReader
 
 
 class Recipe(Protocol):
-    """How a model folder is made."""
+    """How a named model's folder is created."""
 
     def is_current(self, origin: dict) -> bool:
-        """Whether a cached model with this source.json is what the recipe would make today."""
+        """Whether a cached model with this source.json is what the recipe would create today."""
 
     def make(self, name: str, out: Path, progress: bool) -> None:
-        """Make the model folder `out`; `progress` shows bars and says in one line where the model comes from."""
+        """Create the model folder `out`. progress: print the model's source and show progress bars."""
 
 
 MODELS: dict[str, Recipe] = {
@@ -49,11 +49,13 @@ MODELS: dict[str, Recipe] = {
 
 
 def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
-    """The folder of a named model, made or downloaded into the cache if it is not there or is damaged.
+    """The folder of a named model, created or downloaded into the cache if it is not there or is damaged.
 
-    cache: the folder that holds models/; by default $ALIGNER_CACHE, else ~/.cache/aligner-lab. Safe to call from
-    several processes at once: one works, the others wait. Raises ValueError for a name that is not in MODELS, and
-    DownloadError when no source can be reached, DiskFull when there is no room for it.
+    cache: the folder that holds models/; by default $ALIGNER_CACHE, else ~/.cache/aligner-lab. Several
+    processes may call this at once: one downloads, the others wait.
+
+    Raises ValueError for a name that is not in MODELS, DownloadError when no source can be reached, and
+    DiskFull.
     """
     if name not in MODELS:
         raise ValueError(f"there is no model named {name!r}; there are {', '.join(map(repr, MODELS))}")
@@ -83,17 +85,21 @@ def _make_parents(folder: Path) -> None:
 
 
 def cache_root() -> Path:
+    """The cache folder: $ALIGNER_CACHE, else ~/.cache/aligner-lab."""
     return Path(os.environ.get("ALIGNER_CACHE") or "~/.cache/aligner-lab").expanduser()
 
 
 def is_cached(name: str, cache: Path | None = None) -> bool:
-    """Whether `fetch` would answer at once."""
+    """Whether `fetch` would return at once, without a download."""
     folder = (Path(cache).expanduser() if cache else cache_root()) / "models" / name
     return name in MODELS and _is_usable(folder, MODELS[name])
 
 
 def _is_usable(folder: Path, recipe: Recipe) -> bool:
-    """Whether the cached model is whole and current: its hash covers every file's length and samples of its bytes."""
+    """Whether the cached model is complete and current.
+
+    Its hash covers every file's length and samples of its bytes.
+    """
     try:
         origin = json.loads((folder / "source.json").read_text(encoding="utf-8"))
         StoreReader(folder / "weights")  # raises for one of an earlier version
@@ -104,7 +110,7 @@ def _is_usable(folder: Path, recipe: Recipe) -> bool:
 
 @contextmanager
 def _lock(path: Path, echo: Callable[[str], None]) -> Iterator[None]:
-    """Held by one process at a time; the system lets go of it when its holder dies."""
+    """A lock that one process holds at a time; the system releases it when the process dies."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

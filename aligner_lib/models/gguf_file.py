@@ -1,4 +1,7 @@
-"""A GGUF file of the Llama architecture: weights (dequantised to float32), tokenizer and chat template in one file."""
+"""A GGUF file of the Llama architecture: weights, tokenizer and chat template in one file.
+
+The weights are dequantized to float32.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ HF_LAYER_NAMES = {
 
 
 class GgufFile:
-    """Reads a model one weight at a time, under Hugging Face's names. ValueError names what is not supported."""
+    """Reads a GGUF file one weight at a time, under Hugging Face's names.
+
+    Raises ValueError for a damaged file and for a feature that is not supported.
+    """
 
     def __init__(self, path: Path):
         import gguf
@@ -38,18 +44,21 @@ class GgufFile:
         self.architecture = self._read_architecture()
 
     def names(self) -> set[str]:
+        """The names of all weights."""
         return set(self._tensors)
 
     def dtype(self, name: str) -> str:
+        """Always F32: quantized weights are dequantized."""
         return "F32"
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """A weight's shape, slowest dimension first."""
         return tuple(
             int(n) for n in reversed(self._tensors[name].shape)
         )  # GGUF counts the fastest dimension first
 
     def read(self, name: str) -> np.ndarray:
-        """One weight, as float32."""
+        """One weight, dequantized to float32. Raises ValueError for an unknown quantization."""
         import gguf
 
         tensor = self._tensors[name]
@@ -66,6 +75,7 @@ class GgufFile:
         return weight
 
     def write_tokenizer(self, out: Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json. Raises ValueError for an unknown pre-tokenizer."""
         write_tokenizer(self._field, self.path, out)
 
     def _field(self, key: str, default=None):
@@ -111,10 +121,11 @@ class GgufFile:
 
 
 def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Put the rows of a query or key projection back into Hugging Face's order; [heads·D, H] both ways.
+    """Restore Hugging Face's row order of a query or key projection: [heads · D, H] → the same shape.
 
-    Rotary positions turn pairs of a head's values. llama.cpp pairs neighbours (0,1), (2,3) …, Hugging Face and
-    Megatron pair the halves (0, D/2), (1, D/2 + 1) …; its converter therefore interleaves the rows.
+    Rotary positions rotate pairs of a head's values. llama.cpp pairs neighbours (0, 1), (2, 3) …; Hugging
+    Face and Megatron pair the halves (0, D/2), (1, D/2 + 1) …. llama.cpp's converter therefore interleaves
+    the rows (its `permute`), and this is the inverse.
     """
     rows, hidden = weight.shape
     pairs = weight.reshape(heads, rows // heads // 2, 2, hidden)
@@ -122,7 +133,7 @@ def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _hf_name(name: str) -> str:
-    """Hugging Face's name of a GGUF tensor; one that Llama does not have keeps its own, and is reported as left over."""
+    """Hugging Face's name of a GGUF tensor; one that is not Llama's keeps its name."""
     stem, _, suffix = name.rpartition(".")
     if stem in HF_NAMES:
         return f"{HF_NAMES[stem]}.{suffix}"

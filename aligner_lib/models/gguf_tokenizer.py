@@ -12,10 +12,11 @@ DIGITS_APART = {"smollm": True, "gpt-2": False}  # the pre-tokenizers that are k
 
 
 def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json from a GGUF file's metadata (`field` looks a key up).
+    """Write tokenizer.json and tokenizer_config.json from a GGUF file's metadata.
 
-    The GGUF names its pre-tokenizer without describing it. One that is not known here is a ValueError, for a guess
-    would split text wrongly without a sound; a tokenizer.json beside the GGUF file is taken instead.
+    field: looks a metadata key up. A tokenizer.json beside the GGUF file is used instead if there is one. A
+    GGUF file names its pre-tokenizer without describing it; an unknown one raises ValueError, since a guess
+    would tokenize text wrongly without notice.
     """
     if (path.parent / "tokenizer.json").exists():
         copy_tokenizer(path.parent, out)

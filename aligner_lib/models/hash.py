@@ -1,4 +1,4 @@
-"""A model's fingerprint: quick enough to take at the start of every run, and for every look into the cache."""
+"""A model's fingerprint, fast enough for the start of every run and for every look into the cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 WHOLE_BYTES = 1 << 23  # a file up to this size is read whole
-HEAD_BYTES = 1 << 20  # of a larger one: its beginning (a safetensors file's header) ...
+HEAD_BYTES = 1 << 20  # of a larger file: its beginning (a safetensors header) ...
 SAMPLE_BYTES = 1 << 12  # ... and this much at every stride, and at its end
 STRIDE_BYTES = 1 << 18
 
@@ -14,9 +14,11 @@ STRIDE_BYTES = 1 << 18
 def model_hash(folder: Path) -> str:
     """32 hex digits that change with a model folder's architecture, tokenizer or weights.
 
-    Large files are sampled (their length, their first MiB and 4 KiB of every 256), so that it takes well under a
-    second for any model that fits a laptop: a cut, a missing file and any training show, a single flipped bit may not.
-    The same weights stored by another layout of processes have another hash.
+    Large files are sampled: their length, their first MiB, and 4 KiB of every 256. So it takes well under a
+    second for any model that fits on a laptop. A truncated or missing file and any training change the hash;
+    a single flipped bit may not. The same weights stored under another parallelism have another hash.
+
+    Raises FileNotFoundError for a folder that holds no model.
     """
     folder = Path(folder)
     paths = [folder / name for name in ("model.json", "tokenizer.json", "tokenizer_config.json")]
@@ -31,7 +33,7 @@ def model_hash(folder: Path) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """32 hex digits of a file's whole content."""
+    """32 hex digits of a file's whole content (BLAKE2b, 16 bytes)."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

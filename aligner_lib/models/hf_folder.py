@@ -21,7 +21,10 @@ OBJECTS_OR_NULL = ("rope_parameters", "rope_scaling")
 
 
 class HfFolder:
-    """Reads a model one weight at a time. ValueError names what is missing or not supported."""
+    """Reads a Hugging Face folder one weight at a time.
+
+    Raises ValueError, which names what is missing, damaged or not supported.
+    """
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
@@ -40,24 +43,32 @@ class HfFolder:
         self._file_of = _files_by_weight(self.folder)
 
     def names(self) -> set[str]:
+        """The names of all weights."""
         return set(self._file_of)
 
     def dtype(self, name: str) -> str:
+        """The dtype in which a weight is stored: F64, F32, F16 or BF16."""
         return self._file_of[name].dtype(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """A weight's shape."""
         return self._file_of[name].shape(name)
 
     def read(self, name: str) -> np.ndarray:
-        """One weight, in the dtype in which it is stored."""
+        """One weight, in the dtype in which it is stored (bfloat16 as its bits in uint16)."""
         return self._file_of[name].read(name)
 
     def write_tokenizer(self, out: Path) -> None:
+        """Copy tokenizer.json and tokenizer_config.json into a folder."""
         copy_tokenizer(self.folder, out)
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
-    """Copy a fast tokenizer's files; a chat template that lies in a file of its own moves into tokenizer_config.json."""
+    """Copy a fast tokenizer's files into another folder.
+
+    A chat template in a file of its own moves into tokenizer_config.json. Raises ValueError without a
+    tokenizer.json or without an eos_token.
+    """
     if not (folder / "tokenizer.json").exists():
         raise ValueError(
             f"{folder} has no tokenizer.json. If the tokenizer is a SentencePiece model, make one with transformers: "
@@ -77,6 +88,7 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
 
 
 def write_json(path: Path, value: dict) -> None:
+    """Write a dict as indented UTF-8 JSON."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -93,7 +105,7 @@ def _read_json(path: Path) -> dict:
 
 
 def _check_types(path: Path, config: dict) -> None:
-    """Raises ValueError for a value of a type that the architecture can't be made of; a missing one is not its business."""
+    """Raises ValueError for a setting of the wrong type; a missing one is not checked here."""
 
     def need(names: tuple[str, ...], kind: str, fits: Callable[[Any], bool], values: dict = config) -> None:
         for name in names:
@@ -117,7 +129,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _files_by_weight(folder: Path) -> dict[str, TensorFile]:
-    """The file that holds each weight: the one there is, or those that a sharded model's index names."""
+    """The file of each weight: the only one there is, or those that a sharded model's index names."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         if not (folder / "model.safetensors").exists():

@@ -1,4 +1,4 @@
-"""Downloading a pinned model from the Hugging Face hub into the hub client's own cache, where it resumes."""
+"""Download a pinned model from the Hugging Face hub into the hub client's cache, which can resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aligner_lib.models.disk import is_full, told_when_full
 
-ANSWER_SECONDS = 4.0  # within which the hub has to answer at all
+ANSWER_SECONDS = 4.0  # timeout for a first answer of the hub
 FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
          "chat_template.jinja"]  # fmt: skip
 NEEDED = (
@@ -23,15 +23,16 @@ NEEDED = (
 
 
 def download(repo: str, revision: str, sha256: Mapping[str, str], progress: bool) -> Path:
-    """The folder of a model's files. ConnectionError says in short why the hub could not give them.
+    """The folder with a model's files at a revision, downloaded if the hub client's cache lacks them.
 
-    sha256: of the files (by name) whose content is checked. Raises DiskFull when there is no room for them.
+    sha256: expected SHA-256 by file name, for the files to check. Raises ConnectionError with a short reason
+    when the hub cannot provide the files, DiskFull when the disk is full.
     """
     folder = _cached(repo, revision)
     if folder and not _fault(folder, sha256):
         return folder
     _ask(repo, revision)
-    # What the cache has is kept at first, so that a download goes on; a file with another content stays until forced.
+    # The first try resumes from the cache; the second replaces files whose content is wrong.
     fault = None
     for force in (False, True):
         folder = _snapshot_from_hub(repo, revision, progress, force)
@@ -42,7 +43,10 @@ def download(repo: str, revision: str, sha256: Mapping[str, str], progress: bool
 
 
 def _fault(folder: Path, sha256: Mapping[str, str]) -> str | None:
-    """What is wrong with a snapshot: another tool may have fetched only some of its files, or a disk have lost bits."""
+    """What is wrong with a snapshot, or None.
+
+    Another tool may have downloaded only some of its files, or the disk may have corrupted one.
+    """
     for name in (*NEEDED, *sha256):
         if not (folder / name).exists():
             return f"{name} is missing"
@@ -75,7 +79,7 @@ def _snapshot(repo: str, revision: str, **options: bool) -> Path:
 
 
 def _cached(repo: str, revision: str) -> Path | None:
-    """What an earlier download of anybody's left in the hub client's cache; it may lack files all the same."""
+    """The snapshot in the hub client's cache, or None; it may lack files."""
     try:
         return _snapshot(repo, revision, local_files_only=True)
     except FileNotFoundError:
@@ -83,7 +87,10 @@ def _cached(repo: str, revision: str) -> Path | None:
 
 
 def _ask(repo: str, revision: str) -> None:
-    """Whether the hub answers in time and knows the revision; in a thread, for name look-ups know no timeout."""
+    """Raises ConnectionError unless the hub answers in time and knows the revision.
+
+    The request runs in a thread, because DNS look-ups have no timeout.
+    """
     from huggingface_hub import HfApi
 
     errors: list[Exception | None] = []

@@ -1,4 +1,4 @@
-"""Unpacking one wheel from the Python index, through pip or uv: their configuration, proxies and certificates hold."""
+"""Unpack one wheel from the Python index through pip or uv, with the user's configuration for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-# Give up in seconds where there is no network; what the user has set himself stays.
+# Give up in seconds where there is no network; variables that the user has set take precedence.
 PATIENCE = {
     "PIP_RETRIES": "1",
     "PIP_DEFAULT_TIMEOUT": "15",
@@ -21,10 +21,11 @@ PATIENCE = {
 
 
 def unpack_wheel(package: str, version: str, sha256: str, folder: Path) -> Path:
-    """Download a wheel alone, without its dependencies, check its hash, and unpack it; nothing of it is run.
+    """Download a wheel without its dependencies, check its hash, and unpack it. No code of it runs.
 
-    Everything is kept below `folder`. Returns the folder of its files. ConnectionError tells what each client said
-    when none could bring it (no network, not in the index, another hash); OSError, when the disk is full.
+    Everything is written below `folder`. Returns the folder with the wheel's files. Raises ConnectionError
+    with each client's reason when none could provide it (no network, not in the index, another hash), OSError
+    when the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
     requirement = folder / "requirement.txt"
@@ -51,7 +52,7 @@ def unpack_wheel(package: str, version: str, sha256: str, folder: Path) -> Path:
 
 
 def clients() -> list[tuple[str, list[str]]]:
-    """The installers at hand, as (name, command): this environment's pip, uv, the PATH's pip."""
+    """The installers that are available, as (name, command): this environment's pip, uv, the PATH's pip."""
     found = []
     own_pip = PathFinder.find_spec(
         "pip"
@@ -82,7 +83,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _reason(output: str) -> str:
-    """Why a client failed, on one line: in our words for the two usual causes, otherwise in its own."""
+    """Why a client failed, in one line: our own words for the two usual causes, else the client's."""
     if re.search(r"hash mismatch|do not match the hashes", output, re.IGNORECASE):
         return "the file there has another SHA-256 than the pinned one, so nothing of it was used"
     if re.search(r"connection broken|error sending request|dns error|timed? ?out", output, re.IGNORECASE):

@@ -1,11 +1,11 @@
-"""Hugging Face Llama weights and Megatron's: the same numbers under other names, fused differently.
+"""The names of Llama's weights in Hugging Face and in Megatron, and how their matrices are fused.
 
     H  hidden size            D  size of one head          F  feed-forward size        V  vocabulary
-    G  key/value groups       Q  query heads a group (heads = G·Q)
+    G  key/value groups       Q  query heads in a group (heads = G·Q)
 
-Megatron fuses what it multiplies together. The query, key and value projections become one matrix of G groups, each
-holding its Q query heads, then its key head, then its value head, so that a tensor-parallel rank takes whole groups.
-The gate and up projections of SwiGLU are stacked, gate first.
+Megatron fuses matrices that multiply the same input. Query, key and value projections become one matrix of G
+groups. Each group holds its Q query heads, then its key head, then its value head, so that a tensor-parallel
+rank takes whole groups. The gate and up projections of SwiGLU are stacked, gate first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Weight:
 
 
 def weights(arch: Architecture) -> Iterator[Weight]:
-    """Every weight of a language model, in the order in which they are used: embedding, layers, output."""
+    """Every weight of a language model, in the order of use: embedding, layers, output."""
     assert arch.head == "lm", f"Hugging Face's Llama has no head {arch.head!r}"
     embedding = (arch.vocab_size, arch.hidden_size)
     yield Weight("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), embedding)
@@ -59,7 +59,7 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
 
 
 def hf_shapes(weight: Weight, arch: Architecture) -> list[tuple[int, ...]]:
-    """The shapes of the Hugging Face weights that make up a Megatron weight, in `weight.hf`'s order."""
+    """The shapes of the Hugging Face weights that form a Megatron weight, in the order of `weight.hf`."""
     if weight.fusion == "qkv":
         queries, keys = arch.num_attention_heads * arch.kv_channels, arch.num_query_groups * arch.kv_channels
         return [(rows, arch.hidden_size) for rows in (queries, keys, keys)]
@@ -69,7 +69,10 @@ def hf_shapes(weight: Weight, arch: Architecture) -> list[tuple[int, ...]]:
 
 
 def to_megatron(weight: Weight, parts: Sequence[Tensor], arch: Architecture) -> Tensor:
-    """Fuse Hugging Face weights (of `hf_shapes`) into the Megatron weight (of `weight.shape`)."""
+    """Fuse Hugging Face weights (shapes of `hf_shapes`) into the Megatron weight (`weight.shape`).
+
+    numpy arrays or torch tensors of any dtype; the result has the same type and dtype.
+    """
     if weight.fusion == "qkv":
         groups, D, H = arch.num_query_groups, arch.kv_channels, arch.hidden_size
         by_group = [part.reshape(groups, -1, D, H) for part in parts]  # [G, Q or 1, D, H]
@@ -80,7 +83,7 @@ def to_megatron(weight: Weight, parts: Sequence[Tensor], arch: Architecture) -> 
 
 
 def to_hf(weight: Weight, fused: Tensor, arch: Architecture) -> tuple[Tensor, ...]:
-    """Split a Megatron weight into Hugging Face's: the inverse of `to_megatron`."""
+    """Split a Megatron weight into Hugging Face's weights: the inverse of `to_megatron`."""
     if weight.fusion == "qkv":
         groups, D = arch.num_query_groups, arch.kv_channels
         queries = arch.num_attention_heads // groups

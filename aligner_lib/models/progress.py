@@ -1,4 +1,4 @@
-"""Progress bars for what takes more than a moment."""
+"""Progress bars for operations that take more than a moment."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ POLL_SECONDS = 0.1
 
 
 def echo_to(progress: bool) -> Callable[[str], None]:
-    """Where the lines go that say what is done: to the standard output, at once, or nowhere."""
+    """A function that prints a line at once, or, without progress, prints nothing."""
     return (lambda line: print(line, flush=True)) if progress else (lambda line: None)
 
 
 @contextmanager
 def show_steps(label: str, shown: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar for work that reports (done, total): gives the function to report to, or None when nothing is shown."""
+    """A progress bar for work that reports (done, total): yields the function to report to, or None."""
     if not shown:
         yield None
         return
@@ -30,7 +30,7 @@ def show_steps(label: str, shown: bool) -> Iterator[Callable[[int, int], None] |
 
 @contextmanager
 def show_bytes(label: str, folder: Path, total: int, shown: bool) -> Iterator[None]:
-    """A bar for a download by another program: follows how much of about `total` bytes lies in the folder."""
+    """A progress bar for another program's download into a folder of about `total` bytes."""
     if not shown:
         yield
         return
@@ -56,7 +56,7 @@ def show_bytes(label: str, folder: Path, total: int, shown: bool) -> Iterator[No
 
 
 def _bytes_in(folder: Path) -> int:
-    """Bytes of all files below a folder that somebody else is writing; a file under two names counts once."""
+    """Bytes of all files below a folder that another program is writing; hard links count once."""
     sizes = {}
     for path in folder.rglob("*"):
         try:

@@ -1,4 +1,4 @@
-"""From what a user writes (a name, a model folder, a checkpoint, a run) to a model folder."""
+"""From what a user writes (a model name, a model folder, a checkpoint, a run) to a model folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from aligner_lib.run_folder.reader import RunFolder
 
 
 def resolve(name_or_path: str | Path) -> Path:
-    """The model folder that is meant: a model's name (fetched if need be), a model folder, a checkpoint or a run.
+    """The model folder for a model name (downloaded if necessary), a model folder, a checkpoint or a run.
 
-    A run stands for its latest checkpoint. ValueError lists what was looked for.
+    A run means its latest checkpoint. Raises ValueError, which lists the folders that were tried.
     """
     if str(name_or_path) in MODELS:
         return fetch(str(name_or_path))

@@ -1,4 +1,4 @@
-"""How rewards leave the reward model: (r − mean) / std, with the figures kept beside its weights."""
+"""Reward normalization, (r − mean) / std, with both numbers stored beside the reward model's weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RewardScale:
-    """mean, std: of the raw rewards on validation pairs. The default changes nothing."""
+    """mean, std: of the raw rewards on the validation pairs. The defaults leave rewards unchanged."""
 
     mean: float = 0.0
     std: float = 1.0
@@ -18,9 +18,11 @@ class RewardScale:
         return (rewards - self.mean) / self.std
 
     def save(self, folder: Path) -> None:
+        """Write reward.json into a checkpoint folder."""
         (Path(folder) / "reward.json").write_text(json.dumps(asdict(self)) + "\n")
 
     @staticmethod
     def load(folder: Path) -> RewardScale:
+        """Read reward.json from a checkpoint folder; the defaults when there is none."""
         path = Path(folder) / "reward.json"
         return RewardScale(**json.loads(path.read_text())) if path.exists() else RewardScale()

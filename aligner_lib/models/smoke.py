@@ -1,4 +1,4 @@
-"""The smoke model: a Llama too small to be wise, made in place in seconds, for checking that everything runs."""
+"""The smoke model: a tiny random Llama, created locally in seconds, to check that everything runs."""
 
 from __future__ import annotations
 
@@ -39,15 +39,20 @@ ARCHITECTURE = Architecture(
 
 @dataclass(frozen=True)
 class SmokeModel:
-    """A random Llama with a tokenizer trained on the bundled samples; the same bytes from the same seed and samples."""
+    """A random Llama with a tokenizer trained on the bundled samples.
+
+    The same seed and samples give the same bytes.
+    """
 
     architecture: Architecture = ARCHITECTURE
     seed: int = 1234
 
     def is_current(self, origin: dict) -> bool:
+        """Whether a cached model with this source.json has this seed, architecture and samples."""
         return origin.get("origin") == self._origin()
 
     def make(self, name: str, out: Path, progress: bool) -> None:
+        """Create the model folder `out`."""
         number = f"{self.architecture.num_parameters:,}"
         echo_to(progress)(f"{name}: made in place ({number} random weights, seed {self.seed})")
         write_model_folder(out, self._write, {"name": name, "origin": self._origin()})
@@ -68,7 +73,7 @@ class SmokeModel:
             )
 
     def _origin(self) -> str:
-        """Everything that the model's bytes follow from."""
+        """Identifies everything that determines the model's bytes."""
         digest = hashlib.sha256(f"{self} {SPECIAL_TOKENS} {CHAT_TEMPLATE} {INIT_STD}".encode())
         for path in _samples():
             digest.update(path.read_bytes())
@@ -76,7 +81,11 @@ class SmokeModel:
 
 
 def _initial(weight: Weight, random: np.random.Generator, num_layers: int) -> np.ndarray:
-    """Megatron's initial values: norms 1, matrices N(0, 0.02), those that write to the residual stream N(0, 0.02/√2L)."""
+    """Megatron's initial values: norms 1, matrices N(0, 0.02).
+
+    Matrices whose output is added to the residual stream get N(0, 0.02/√(2L)), L layers. float32 of
+    weight.shape.
+    """
     if weight.megatron.endswith(("layer_norm_weight", "layernorm.weight")):
         return np.ones(weight.shape, np.float32)
     into_residual = weight.megatron.endswith(("linear_proj.weight", "linear_fc2.weight"))

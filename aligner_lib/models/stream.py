@@ -1,6 +1,6 @@
-"""Safetensors files as raw bytes: read and written one tensor at a time, without torch, whatever the dtype.
+"""Safetensors files as raw bytes: read and written one tensor at a time, without torch, in any dtype.
 
-bfloat16, which numpy lacks, passes through as 16-bit integers: an import moves numbers, it never computes with them.
+numpy has no bfloat16, so it passes through as 16-bit integers: an import copies numbers and never computes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CARRIERS = {
 
 
 class TensorFile:
-    """One safetensors file; ValueError tells a damaged one and dtypes that no Llama is stored in."""
+    """One safetensors file. Raises ValueError when it is damaged or has a dtype that is not supported."""
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -41,19 +41,25 @@ class TensorFile:
             )
 
     def names(self) -> set[str]:
+        """The names of all tensors in the file."""
         return set(self._entries)
 
     def dtype(self, name: str) -> str:
+        """A tensor's dtype, a key of CARRIERS. Raises ValueError for another."""
         dtype = self._entries[name]["dtype"]
         if dtype not in CARRIERS:
             raise ValueError(f"{self.path}: {name} is {dtype}; the importer reads {', '.join(CARRIERS)}")
         return dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape."""
         return tuple(self._entries[name]["shape"])
 
     def read(self, name: str) -> np.ndarray:
-        """The tensor's values in its dtype's carrier; read rather than mapped, so that memory is given back."""
+        """A tensor's values as an array of its carrier's dtype.
+
+        The file is read rather than mapped, so that the memory is released with the array.
+        """
         start, end = self._entries[name]["data_offsets"]
         carrier = np.dtype(CARRIERS[self.dtype(name)])
         count = (end - start) // carrier.itemsize
@@ -63,7 +69,7 @@ class TensorFile:
 
 
 class StreamedTensor(NamedTuple):
-    """A tensor that is still to be made: written as one whole block of a store."""
+    """A tensor that is computed when it is written, as one block that covers it completely."""
 
     name: str
     dtype: str  # a key of CARRIERS
@@ -74,7 +80,10 @@ class StreamedTensor(NamedTuple):
 def write_store(
     folder: Path, tensors: Sequence[StreamedTensor], progress: Callable[[int, int], None] | None
 ) -> None:
-    """Write a store (see `aligner_lib.models.tensor_store`) of one file, holding a single tensor in memory at a time."""
+    """Write a store (see `aligner_lib.models.tensor_store`) of one file, with one tensor in memory at a time.
+
+    progress: called with (tensors done, tensors in all).
+    """
     # the wider dtype first, as safetensors' own writer does, so that every tensor begins at a multiple of its width
     tensors = sorted(tensors, key=lambda tensor: -np.dtype(CARRIERS[tensor.dtype]).itemsize)
     folder.mkdir(parents=True)

@@ -1,9 +1,10 @@
-"""Tensors on disk in blocks: written by any layout of processes, read by any other.
+"""Tensors on disk in blocks: written under any parallelism, read under any other.
 
-A store is a folder of safetensors files. Each stored tensor is a *block* of a named global tensor: its global shape,
-where the block begins, its shape and, for the distributed optimizer's flat shards, which part of the flattened block
-it holds. Reading asks for any block of the global tensor and copies what overlaps. No pickle anywhere, so that
-reading a stranger's checkpoint runs no code.
+A store is a folder of safetensors files. Each stored tensor is a *block* of a named global tensor. Its
+metadata gives the global shape, where the block begins, the block's shape and, for the distributed
+optimizer's flat shards, which part of the flattened block it holds. A reader asks for any block of the global
+tensor and gets what overlaps copied together. There is no pickle, so reading a checkpoint from a stranger
+runs no code.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ class Block:
 
     @staticmethod
     def whole(name: str, tensor: torch.Tensor) -> Block:
+        """The block that covers a whole tensor."""
         return Block(name, tuple(tensor.shape), (0,) * tensor.dim(), tuple(tensor.shape))
 
 
 class StoreWriter:
-    """Write blocks into a folder, a file at a time. Several processes may write side by side, each with its own rank."""
+    """Writes blocks into a folder, one file at a time. Several ranks may write side by side."""
 
     def __init__(self, folder: Path, rank: int = 0):
         self.folder = Path(folder)
@@ -55,7 +57,11 @@ class StoreWriter:
         self._bytes = 0
 
     def add(self, block: Block, tensor: torch.Tensor) -> None:
-        """tensor: the block's values (of block.shape), or the flat part of them that `block.flat` names."""
+        """Add one block to the file that is written next.
+
+        tensor: the block's values, of block.shape in any dtype, or the flat part of them that `block.flat`
+        names.
+        """
         expected = math.prod(block.shape) if block.flat is None else block.flat[1] - block.flat[0]
         assert tensor.numel() == expected, f"{block.name}: {tensor.numel()} values for a block of {expected}"
         key = str(len(self._pending))
@@ -66,7 +72,7 @@ class StoreWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is pending into a file of its own."""
+        """Write the pending blocks into a file of their own."""
         from safetensors.torch import save_file
 
         if self._pending:
@@ -80,16 +86,18 @@ class StoreWriter:
 
 
 def blocks_as_metadata(blocks: dict[str, Block]) -> dict[str, str]:
-    """A file's metadata. One entry for all: safetensors writes entries in a random order, and equal runs shall
-    leave equal files."""
+    """A file's metadata: one JSON entry that describes all blocks.
+
+    safetensors writes several entries in random order, but equal runs must give equal files.
+    """
     return {METADATA_KEY: json.dumps({key: asdict(block) for key, block in blocks.items()})}
 
 
 class StoreReader:
-    """Read any block of any global tensor in a folder.
+    """Reads any block of any global tensor in a folder.
 
-    Raises FileNotFoundError when there is no store, KeyError with the name when a tensor is not in it, and ValueError
-    when its shape is another one or a file is damaged.
+    Raises FileNotFoundError when there is no store, KeyError with the name of a missing tensor, and
+    ValueError for another shape or a damaged file.
     """
 
     def __init__(self, folder: Path):
@@ -104,16 +112,22 @@ class StoreReader:
                 self._where[block.name].append((path, key, block))
 
     def names(self) -> list[str]:
+        """The names of all global tensors, sorted."""
         return sorted(self._where)
 
     def __contains__(self, name: str) -> bool:
         return name in self._where
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The global shape of a tensor. Raises KeyError."""
         return self._find(name)[0][2].global_shape
 
     def read(self, wanted: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values of a block (its `flat` is ignored): a new tensor of wanted.shape, cast to dtype if given."""
+        """The values of a block (its `flat` is ignored): a new CPU tensor of wanted.shape.
+
+        dtype: cast to it; None keeps the stored one. Raises KeyError, or ValueError for another global shape
+        and for missing values.
+        """
         import torch
 
         pieces = self._find(wanted.name)
@@ -141,6 +155,7 @@ class StoreReader:
         return out
 
     def read_whole(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A whole global tensor, as `read` gives a block."""
         shape = self.shape(name)
         return self.read(Block(name, shape, (0,) * len(shape), shape), dtype)
 
@@ -156,7 +171,10 @@ class StoreReader:
 
 
 def check_store(folder: Path) -> int:
-    """Bytes of a store whose files are whole, told by their headers and lengths; ValueError names a damaged one."""
+    """Size in bytes of a store whose files are complete, by their headers and lengths.
+
+    Raises ValueError, which names a damaged file.
+    """
     total = 0
     for path in sorted(Path(folder).glob("*.safetensors")):
         header = read_header(path)
@@ -172,7 +190,10 @@ def check_store(folder: Path) -> int:
 
 
 def read_header(path: Path) -> dict:
-    """A safetensors file's header: of each tensor its dtype, shape and data_offsets. ValueError when it is damaged."""
+    """A safetensors file's header: dtype, shape and data_offsets of each tensor.
+
+    Raises ValueError when it is damaged.
+    """
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size - 8:
@@ -195,7 +216,7 @@ def _blocks_of(path: Path) -> Iterator[tuple[str, Block]]:
 
 
 def _overlap(wanted: Block, stored: Block) -> tuple[tuple[int, int], ...] | None:
-    """Per dimension [start, end) in global coordinates where two blocks meet; None where they don't."""
+    """For each dimension [start, end) in global coordinates where two blocks overlap; None if they do not."""
     ranges = tuple(
         (max(a, b), min(a + n, b + m))
         for a, n, b, m in zip(wanted.offset, wanted.shape, stored.offset, stored.shape)

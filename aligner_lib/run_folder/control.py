@@ -1,11 +1,11 @@
-"""The files of control/ as the run sees them: what is asked of it, what of that it can do, and that it is done.
+"""Control requests as the run reads them: the files in control/.
 
     stop         end after this step, with a checkpoint
     checkpoint   save one after this step
-    set.json     {"kl_coef": 0.05, "lr": 5e-7}: go on with these from the next step on
+    set.json     {"kl_coef": 0.05, "lr": 5e-7}: use these values from the next step on
 
-A request is taken by giving its file another name and removed when it is done. So what is written meanwhile is a new
-request, and what a run had taken when it died is taken again by the next attempt.
+The run takes a request by renaming its file, and removes the file when the request is done. A file written
+meanwhile is a new request. A request that was taken when the process died is taken again by the next attempt.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Requests:
-    """What somebody asked of a run."""
+    """The control requests that a run has received."""
 
     stop: bool = False
     checkpoint: bool = False
     changes: dict[str, float] = field(default_factory=dict)  # control → value
-    refused: tuple[str, ...] = ()  # a sentence's part for each change that can't be made
+    refused: tuple[str, ...] = ()  # for each change that was refused, the reason (part of a sentence)
 
 
 def take(control: Path, controls: tuple[str, ...]) -> Requests:
-    """The requests in a control/ folder; `controls` are the values that this run can change."""
+    """Take the requests in a control/ folder.
+
+    controls: names of the values that this run can change. Other names and bad values are in `refused`.
+    """
     changes, refused = {}, []
     for text in _take(control / "set.json"):
         accepted, reasons = _read_changes(text, controls)
@@ -38,13 +41,16 @@ def take(control: Path, controls: tuple[str, ...]) -> Requests:
 
 
 def done(control: Path) -> None:
-    """Remove what was taken; `stop` stays, for whoever wonders, until the run is started again."""
+    """Remove the requests that were taken. `stop` stays until the run is started again."""
     for name in ("set.json", "checkpoint"):
         _taken(control / name).unlink(missing_ok=True)
 
 
 def in_words(requests: Requests, step: int) -> str:
-    """What became of the changes that were asked for, for a person; empty when there were none."""
+    """A sentence on which changes were made and which were refused; empty when there were none.
+
+    step: the step that has just ended; changes take effect from the next one.
+    """
     sentences = []
     if requests.changes:
         values = ", ".join(f"{name} = {value:g}" for name, value in requests.changes.items())
@@ -59,20 +65,20 @@ def _taken(request: Path) -> Path:
 
 
 def _take(request: Path) -> list[str]:
-    """The request's texts: first what an attempt that died had taken, then what is asked now."""
+    """The texts of a request: first one that a dead attempt had taken, then the current one."""
     taken, texts = _taken(request), []
     with suppress(FileNotFoundError):
         texts.append(taken.read_text(errors="replace"))
     with suppress(FileNotFoundError):
         if request.suffix and not request.stat().st_size:
-            return texts  # a shell makes the file first and writes into it then
+            return texts  # a shell creates the file first and writes into it afterwards
         request.rename(taken)
         texts.append(taken.read_text(errors="replace"))
     return texts
 
 
 def _read_changes(text: str, controls: tuple[str, ...]) -> tuple[dict[str, float], list[str]]:
-    """(changes, refusals) of a set.json."""
+    """The (changes, refusals) in the text of a set.json."""
     try:
         written = json.loads(text)
     except ValueError:
@@ -85,7 +91,7 @@ def _read_changes(text: str, controls: tuple[str, ...]) -> tuple[dict[str, float
 
 
 def _reason(name: str, value: object, controls: tuple[str, ...]) -> str | None:
-    """Why a change can't be made; None when it can."""
+    """Why a change is refused; None when it is accepted."""
     shown = json.dumps(value)
     shown = shown if len(shown) <= 40 else shown[:39] + "…"
     if name not in controls:

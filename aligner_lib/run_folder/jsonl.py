@@ -1,7 +1,7 @@
 """JSON Lines on disk: one writer appends, any number of readers follow.
 
-Works on NFS: the reader opens the file anew on every poll (close-to-open consistency), takes only lines that end
-in a newline, and starts again when the file was truncated or replaced.
+Works on NFS. A reader opens the file again on every poll (close-to-open consistency) and takes only lines
+that end in a newline. It starts again at the beginning when the file was truncated or replaced.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 FSYNC_SECONDS = 1.0
 TAIL_BYTES = 256
-BLANK = b"\0 \r\t"  # NFS shows blocks not yet written as NULs
+BLANK = b"\0 \r\t"  # NFS shows blocks that are not written yet as NUL bytes
 
 
 class JsonlWriter:
-    """Append records to a file; each is flushed at once and reaches the disk about once a second."""
+    """Appends records to a file. Each is flushed at once; fsync runs about once a second."""
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -27,6 +27,7 @@ class JsonlWriter:
         self._synced = time.monotonic()
 
     def append(self, record: dict) -> None:
+        """Write one record as a line of JSON."""
         self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         self._file.flush()
         if time.monotonic() - self._synced > FSYNC_SECONDS:
@@ -34,6 +35,7 @@ class JsonlWriter:
             self._synced = time.monotonic()
 
     def close(self) -> None:
+        """Sync the file to disk and close it; further calls do nothing."""
         if self._file.closed:
             return
         try:
@@ -43,10 +45,10 @@ class JsonlWriter:
 
 
 class JsonlReader:
-    """Follow a JSON Lines file: `poll()` gives the records that came since the last poll.
+    """Follows a JSON Lines file: `poll()` returns the records written since the last poll.
 
-    Attributes: `restarts` counts how often the file shrank or was replaced (what was read before no longer holds);
-    `skipped` counts complete lines that were no JSON object.
+    Attributes: `restarts` counts how often the file shrank or was replaced, after which earlier records no
+    longer hold. `skipped` counts complete lines that were not a JSON object.
     """
 
     def __init__(self, path: Path):
@@ -55,13 +57,13 @@ class JsonlReader:
         self.restarts = 0
         self.skipped = 0
         self._inode: int | None = None
-        self._last = b""  # the end of what was read: a file that was rewritten no longer has it there
+        self._last = b""  # the last bytes read; a rewritten file no longer has them at this offset
 
     def poll(self, max_bytes: int | None = None) -> list[dict]:
-        """The new complete records, oldest first; empty when there are none or no file yet.
+        """The new complete records, oldest first; empty when there are none, or no file yet.
 
-        With `max_bytes`, at most about so much is read: poll again until nothing comes, and a file of any size is
-        followed in little memory.
+        max_bytes: read at most about this much. Poll until nothing comes to follow a file of any size in
+        little memory.
         """
         chunk = self._read(max_bytes)
         end = chunk.rfind(b"\n") + 1  # what follows the last newline is still being written
@@ -87,7 +89,10 @@ class JsonlReader:
             return b""
 
     def _still_holds(self, file, status: os.stat_result) -> bool:
-        """Is this the file that was read so far? A resumed run cuts it and may have grown it past the old end."""
+        """Whether this is the file that was read so far.
+
+        A resumed run truncates its files, and may have written past the old end since.
+        """
         if status.st_size < self.offset or status.st_ino != self._inode:
             return False
         file.seek(self.offset - len(self._last))
@@ -124,9 +129,9 @@ def _parse_line(line: bytes) -> dict | None:
 
 
 def truncate_after(path: Path, step: int) -> int:
-    """Cut a file of records at the first one whose `step` is past the given one: what a resumed run writes again.
+    """Cut a file at the first record whose `step` is greater, because a resumed run writes it again.
 
-    Lines that are no records don't hinder it: returns how many of them stay between the records.
+    Returns how many lines that are not records remain between the records.
     """
     if not path.exists():
         return 0
@@ -148,7 +153,7 @@ def truncate_after(path: Path, step: int) -> int:
 
 
 def _mend_last_line(path: Path) -> None:
-    """Drop a torn last line, which a killed writer leaves, so that the next record starts on a line of its own."""
+    """Drop an incomplete last line, which a killed writer leaves."""
     if not path.exists():
         return
     data = path.read_bytes()

@@ -1,14 +1,14 @@
-"""The run folder: the only seam between training and everything that watches or steers it.
+"""The run folder: the only interface between training and everything that monitors or controls it.
 
     run.json        what the run is: kind, status, config, seed, versions, hashes, heartbeat
-    metrics.jsonl   one record a step
+    metrics.jsonl   one record for each step
     rollouts.jsonl  prompts, responses and their scores
-    alarms.jsonl    what asked for a person, and which setting to change
+    alarms.jsonl    alarms that were raised, and which setting to change
     checkpoints/    step_000012/, complete once it has this name
-    checkpoints-old-1/  those of before the run was begun anew, or went back behind them
-    control/        files by which anybody steers the run: `stop`
+    checkpoints-old-1/  those of before the run was started anew, or was resumed at an earlier step
+    control/        files by which anybody controls the run: `stop`
     status.json     of PPO's servers: what they are doing, about once a second
-    job/            the dispatch's own files (cluster/)
+    job/            files of the job dispatch (cluster/)
 
 This module reads; `aligner_lib.run_folder.writer` writes. Neither imports torch.
 """
@@ -29,7 +29,7 @@ STALE_SECONDS = 120.0
 
 
 class RunFolder:
-    """One run, read from its folder. Safe to make for a run that is not there yet: it is simply empty."""
+    """One run, read from its folder. The folder need not exist yet: the run is then empty."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path).expanduser()
@@ -39,6 +39,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
+        """The folder's name."""
         return self.path.name
 
     @property
@@ -51,13 +52,15 @@ class RunFolder:
 
     @property
     def kind(self) -> str:
+        """The kind of job: sft, rm, ppo, …; "" before the run has written run.json."""
         return self.info.get("kind", "")
 
     @property
     def status(self) -> str:
-        """One of STATUSES, `waiting` before the run has started, or `lost` when its process died without a word.
+        """One of STATUSES, `waiting` before the run has started, or `lost`.
 
-        On another machine the process can't be asked: there a heartbeat older than STALE_SECONDS counts as lost.
+        `lost` means that the process is gone and wrote no final status. The process cannot be checked from
+        another machine; there a heartbeat older than STALE_SECONDS counts as lost.
         """
         info = self.info
         status = info.get("status", "waiting")
@@ -69,17 +72,18 @@ class RunFolder:
 
     @property
     def is_over(self) -> bool:
+        """Whether the run has ended: its status is neither `waiting` nor `running`."""
         return self.status not in ("waiting", "running")
 
     @property
     def heartbeat_age(self) -> float:
-        """Seconds since the run last wrote; infinite before it has."""
+        """Seconds since the last heartbeat; infinite before the first."""
         heartbeat = self.info.get("heartbeat")
         return time.time() - heartbeat["time"] if heartbeat else float("inf")
 
     @property
     def server_status(self) -> dict:
-        """What a server (PPO's critic in a job of its own) last said of itself; empty for other runs."""
+        """The last status.json of a server (PPO's critic in a job of its own); empty for other runs."""
         try:
             return json.loads((self.path / "status.json").read_text())
         except FileNotFoundError:
@@ -88,9 +92,11 @@ class RunFolder:
     # -- what the run wrote ---------------------------------------------------------------------------------------
 
     def metrics_reader(self) -> JsonlReader:
+        """A reader that follows metrics.jsonl."""
         return JsonlReader(self.path / "metrics.jsonl")
 
     def rollouts_reader(self) -> JsonlReader:
+        """A reader that follows rollouts.jsonl."""
         return JsonlReader(self.path / "rollouts.jsonl")
 
     def metrics(self) -> list[dict]:
@@ -111,10 +117,10 @@ class RunFolder:
         return [step for step, _ in pairs], [value for _, value in pairs]
 
     def follow(self, poll_seconds: float = 0.5) -> Iterator[dict]:
-        """Metrics records as they come, until the run is over."""
+        """Metrics records as they are written, until the run is over."""
         reader = self.metrics_reader()
         while True:
-            over = self.is_over  # asked before reading: what is written in between is still read
+            over = self.is_over  # checked before reading, so that the last records are still read
             yield from reader.poll()
             if over:
                 return
@@ -126,37 +132,41 @@ class RunFolder:
         return sorted(found, key=step_of)
 
     def latest_checkpoint(self) -> Path | None:
+        """The folder of the newest complete checkpoint; None when there is none."""
         checkpoints = self.checkpoints()
         return checkpoints[-1] if checkpoints else None
 
     # -- steering -------------------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Ask the run to save a checkpoint and end after the step that it is in."""
+        """Ask the run to save a checkpoint and end after the current step."""
         control = self.path / "control"
         control.mkdir(parents=True, exist_ok=True)
         (control / "stop").touch()
 
 
 def step_name(step: int) -> str:
-    """A checkpoint's folder name."""
+    """The name of a checkpoint's folder: 12 → step_000012."""
     return f"step_{step:06d}"
 
 
 def step_of(checkpoint: Path | None) -> int:
-    """The steps done in a checkpoint; 0 where there is none."""
+    """The number of steps done in a checkpoint; 0 for None."""
     return int(checkpoint.name.removeprefix("step_")) if checkpoint else 0
 
 
 def find_runs(root: str | os.PathLike) -> list[RunFolder]:
-    """Every run below a folder (at any depth down to three), newest first."""
+    """Every run below a folder, up to three levels deep, newest first."""
     root = Path(root)
     found = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/run.json")]
     return sorted((RunFolder(path) for path in set(found)), key=lambda run: -run.info.get("created", 0))
 
 
 def _alive(info: dict) -> bool:
-    """Whether the process that wrote run.json is there; runs of before 'identity' was noted have their pid alone."""
+    """Whether the process that wrote run.json still exists.
+
+    Old runs have no 'identity'; for them only the pid is checked.
+    """
     if info.get("identity"):
         return processes.identity(info["pid"]) == info["identity"]
     return _is_there(info["pid"])

@@ -1,4 +1,4 @@
-"""Executed notebooks as one HTML page that opens offline: pictures, charts and equations are in the file."""
+"""Executed notebooks as one HTML page that opens offline: images, charts and equations are in the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def write_report(path: Path, notebooks: list[Path], summary: dict) -> None:
-    """Write the page. `notebooks` are executed ones; `summary` is what stands above them."""
+    """Write the page. notebooks: executed ones, in order; summary: shown above them."""
     exporter = _Exporter(
         template_name="basic", embed_images=True, exclude_anchor_links=True, exclude_input_prompt=True
     )
@@ -37,15 +37,18 @@ def write_report(path: Path, notebooks: list[Path], summary: dict) -> None:
 
 
 class _Renderer(markdown_mistune.IPythonRenderer):
-    """Markdown whose equations are MathML, which browsers draw by themselves; MathJax would be fetched."""
+    """Markdown with equations as MathML, which browsers render without MathJax (a download)."""
 
     def block_math(self, body: str) -> str:
+        """An equation in its own paragraph."""
         return _equation(body, "block")
 
     def inline_math(self, body: str) -> str:
+        """An equation within a line."""
         return _equation(body, "inline")
 
     def latex_environment(self, name: str, body: str) -> str:
+        """A LaTeX environment such as align."""
         return _equation(rf"\begin{{{name}}}{body}\end{{{name}}}", "block")
 
 

@@ -1,4 +1,4 @@
-"""The most memory that any single process of a tree has held, watched from outside."""
+"""The largest memory of any single process in a tree of processes, measured from outside."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ GIB = 1 << 30
 
 
 class PeakMemory:
-    """Watch this process and all below it while a `with` block runs.
+    """Measures this process and its descendants while a `with` block runs.
 
-    Linux keeps each process's own high-water mark, so that a sample only has to come before the process ends;
-    elsewhere the sampled resident size is all there is.
+    Linux records each process's peak resident size (VmHWM), so one sample before a process ends is enough.
+    Elsewhere the largest sampled resident size is used.
     """
 
     def __init__(self, seconds_between_samples: float = 0.5):
@@ -25,6 +25,7 @@ class PeakMemory:
 
     @property
     def gib(self) -> float:
+        """The peak so far, in GiB."""
         return self.bytes / GIB
 
     def __enter__(self) -> PeakMemory:

@@ -1,4 +1,4 @@
-"""Progress of the tutorial: two bars on a terminal, plain lines elsewhere."""
+"""Progress of the tutorial: two bars on a terminal, lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.progress import Progress as Bars
 
 
 class Progress:
-    """One bar over all notebooks and one over the current notebook's cells."""
+    """One bar over all notebooks, and one over the current notebook's cells."""
 
     def __init__(self, notebooks: int, console: Console | None = None):
         self.console = console or Console(highlight=False, soft_wrap=True)
@@ -34,7 +34,7 @@ class Progress:
         self._bars.stop()
 
     def advance(self, notebook: str, done: int, cells: int) -> None:
-        """`done` of the notebook's `cells` have run."""
+        """Show that `done` of the notebook's `cells` have run."""
         if notebook != self._current:
             self._current = notebook
             self._cells = self._bars.add_task(notebook, total=cells)
@@ -43,6 +43,7 @@ class Progress:
         self._bars.update(self._cells, completed=done, total=cells)
 
     def finish_notebook(self, notebook: str, seconds: float, failed: bool) -> None:
+        """Show that a notebook ended, after how many seconds, and whether it failed."""
         self._finished += 1
         if self._cells is not None:
             self._bars.remove_task(self._cells)
@@ -51,4 +52,5 @@ class Progress:
         self.echo(f"{'failed' if failed else 'done':<7} {notebook:<20} {seconds:7.1f} s")
 
     def echo(self, text: str) -> None:
+        """Print a line above the bars."""
         self.console.print(escape(text))

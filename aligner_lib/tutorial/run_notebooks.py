@@ -1,9 +1,8 @@
-"""Run the notebooks in order, without a browser, and keep what they made.
+"""Run the notebooks in order, without a browser, and keep their outputs.
 
-OUT/notebooks/   the executed notebooks
-OUT/results/     what each notebook measured: <nn>.json, written by the notebook
-OUT/summary.json all of it in one record, with seconds and memory
-OUT/report.html  the notebooks as one page that opens offline
+OUT/notebooks/   the executed notebooks OUT/results/     what each notebook measured: <nn>.json, written by
+the notebook OUT/summary.json all results in one record, with seconds and memory OUT/report.html  the
+notebooks as one page that opens offline
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from aligner_lib.tutorial.peak_memory import PeakMemory
 from aligner_lib.tutorial.progress_bars import Progress
 from cluster.record import write_json
 
-LAST_OF_THE_WAY = "06"  # the notebooks after it lie beside the way, and run when they are named
+LAST_OF_THE_WAY = "06"  # later notebooks are optional: they run only when `only` names them
 START_TIMEOUT = 120  # seconds for a kernel to come up on a busy machine
-QUIET_KERNEL = "--IPKernelApp.log_level=CRITICAL"  # it would warn of TCP on this machine, and of its own end
+QUIET_KERNEL = "--IPKernelApp.log_level=CRITICAL"  # no warnings about local TCP and about its shutdown
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,18 @@ class Notebook:
 
     @property
     def number(self) -> str:
+        """The two digits that its name begins with."""
         return self.path.name[:2]
 
     @property
     def name(self) -> str:
+        """The file name without its ending."""
         return self.path.stem
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Where a notebook stopped."""
+    """Where a notebook failed, and with what error."""
 
     notebook: str
     cell: str | None  # as JupyterLab shows it; None: outside of any cell
@@ -57,7 +58,11 @@ class Failure:
 
 
 def choose(folder: Path, only: str | None = None) -> list[Notebook]:
-    """The numbered notebooks from a model to an aligned one, in order; `only` is a list of numbers such as "03,09"."""
+    """The numbered notebooks to run, in order. only: numbers such as "03,09".
+
+    Without `only`, the notebooks up to LAST_OF_THE_WAY. Raises UserError for an unknown number, or when there
+    are no notebooks.
+    """
     found = [Notebook(path) for path in sorted(Path(folder).glob("[0-9][0-9]*.ipynb"))]
     if not found:
         raise UserError(f"there are no notebooks in {folder}; the tutorial runs in a clone of the project")
@@ -72,7 +77,10 @@ def choose(folder: Path, only: str | None = None) -> list[Notebook]:
 
 
 def default_output(root: Path, profile: str, partial: bool = False) -> Path:
-    """A new folder for each whole tutorial; a partial one goes on in the newest, whose results it needs."""
+    """The folder to write to: a new one for a whole tutorial, the newest for a partial one.
+
+    A partial tutorial needs the results of the notebooks before it.
+    """
     earlier = sorted(Path(root).glob(f"tutorial-{profile}-*"))
     if partial and earlier:
         return earlier[-1]
@@ -80,7 +88,10 @@ def default_output(root: Path, profile: str, partial: bool = False) -> Path:
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """`name=value` texts to values: numbers, true, false and null as such, everything else as text."""
+    """`name=value` texts as a dict. Raises UserError for any other text.
+
+    Numbers, true, false, null and lists become such values; everything else stays text.
+    """
     parameters = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -93,8 +104,8 @@ def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
 def run(notebooks: list[Notebook], profile: str, out: Path, parameters: dict[str, Any]) -> bool:
     """Run notebooks one after another; True if all of them ran to the end.
 
-    A failing cell ends the tutorial with one message; what ran before it is reported all the same.
-    Raises UserError for a profile or a parameter that no notebook has.
+    A failing cell ends the tutorial with one message; the report still covers what ran before it. Raises
+    UserError for a profile or a parameter that no notebook has.
     """
     if profile not in profiles():
         raise UserError(f"there is no profile {profile!r}; there are {', '.join(profiles())}")
@@ -147,7 +158,7 @@ def _run_one(notebook: Notebook, out: Path, parameters: dict[str, Any], progress
 
 
 def _engine(on_cell: Callable[[int, int], None]) -> str:
-    """papermill's own engine, which also tells how many cells are done; registered under the name returned."""
+    """papermill's own engine that also reports finished cells; returns the name it is registered under."""
     from papermill.engines import NBClientEngine, papermill_engines
 
     class Engine(NBClientEngine):
@@ -183,7 +194,7 @@ def _check_parameters(parameters: dict[str, Any], known: set[str]) -> None:
 
 
 def _stop_runs(out: Path) -> None:
-    """Ask the training that a broken notebook leaves behind to save and end."""
+    """Ask runs that a failed notebook left behind to save a checkpoint and end."""
     for left in find_runs(out):
         if not left.is_over:
             left.request_stop()
@@ -217,7 +228,7 @@ def _write_summary(
 
 
 def _read_object(path: Path, echo: Callable[[str], None]) -> dict:
-    """A JSON object; empty, and said so, where a full disk or a kill left half of one."""
+    """A JSON object; empty, with a message, when a full disk or a kill damaged the file."""
     try:
         value = json.loads(path.read_text())
     except (ValueError, RecursionError):

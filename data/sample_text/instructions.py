@@ -24,7 +24,7 @@ SUMMARY_ASKS = (
 
 
 def instruction_records(topics: list[Topic], rng: random.Random) -> list[dict[str, str]]:
-    """All records, shuffled; no instruction appears twice with one context."""
+    """All instruction records, shuffled; no instruction appears twice with the same context."""
     records = [
         *_open_questions(topics, rng),
         *_closed_questions(rng.sample(topics, CLOSED_QUESTIONS)),

@@ -25,7 +25,7 @@ class Question(NamedTuple):
 
 
 def preference_splits(topics: list[Topic], rng: random.Random) -> dict[str, list[dict[str, str]]]:
-    """Records for train and test; no topic, and so no prompt, is in both."""
+    """Preference records for train and test; no topic, and so no prompt, is in both."""
     shuffled = rng.sample(topics, len(topics))
     test, train = shuffled[:TEST_TOPICS], shuffled[TEST_TOPICS:]
     return {

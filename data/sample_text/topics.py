@@ -23,7 +23,7 @@ class Topic:
 
     @property
     def text(self) -> str:
-        """All that is known of the topic, as one paragraph."""
+        """Everything about the topic as one paragraph."""
         return f"{self.answer} {self.reply} {self.more}"
 
 
@@ -37,7 +37,7 @@ def load_topics() -> list[Topic]:
 
 
 def in_first_person(task: str) -> str:
-    """A task as the one who asks would put it: "keep your passport safe" -> "keep my passport safe"."""
+    """A task in the asker's words: "keep your passport safe" → "keep my passport safe"."""
     return task.replace("your ", "my ").replace("you don't", "I don't")
 
 

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Start here
 #
-# You check the machine, choose a profile, and see the way from a downloaded language model to an aligned one.
+# You check the machine, choose a profile, and get an overview from a downloaded language model to an aligned one.
 #
 # {{map}}
 #
-# | goal | know what runs where, and that your installation works |
+# | goal | know what runs where, and check that your installation works |
 # | --- | --- |
 # | needs | nothing |
 # | downloads | nothing |
@@ -20,16 +20,16 @@ dataset = "sample"  # sample · auto (from the hub where it can be reached) · d
 # %% [markdown]
 # ## What happens in these notebooks
 #
-# A language model that was trained on the internet continues text. **Alignment** makes it answer. The classical
-# recipe has three trainings, each starting from what the one before left:
+# A pretrained language model continues text. **Alignment** makes it answer. The classical recipe (RLHF) has three
+# training stages, each starting from the model of the one before:
 #
 # 1. **SFT** shows the model good answers and trains it to write them.
 # 2. A **reward model** learns from pairs of answers which one people prefer.
-# 3. **PPO** lets the model answer, asks the reward model for a score, and moves the model towards what scored well,
-#    while a penalty keeps it near where it began.
+# 3. **PPO** generates responses, scores them with the reward model, and updates the model towards high rewards, while a
+#    KL penalty keeps it close to where it started.
 #
-# PPO has four models. Two learn (the *actor* and the *critic*), and two are frozen copies of what they were before
-# (the *reference* and the *reward model*).
+# PPO has four models. Two are trained (the *actor* and the *critic*). Two are frozen copies of the models that these
+# started from (the *reference* and the *reward model*).
 
 # %%
 import matplotlib.pyplot as plt
@@ -57,11 +57,11 @@ axes.axis("off")
 plt.show()
 
 # %% [markdown]
-# Blue boxes stay as they are while PPO runs; yellow ones change.
+# Blue boxes are frozen during PPO; yellow ones are trained.
 #
 # ## Is this machine ready?
 #
-# `aligner doctor` says what is installed, what is missing, and what that costs you.
+# `aligner doctor` says what is installed, what is missing, and what does not work without it.
 
 # %%
 import subprocess
@@ -72,9 +72,9 @@ print(subprocess.run([sys.executable, "-m", "aligner_lib", "doctor"], capture_ou
 # %% [markdown]
 # ## Your workspace
 #
-# Everything these notebooks make lies in one folder. Training never runs in this kernel: each training is a job in a
-# process of its own, and the notebook follows it through its **run folder**. That is why you can close the browser,
-# open it again, and find the job still going; and why the same cell can start the job on a cluster.
+# Everything these notebooks write is in one folder. Training never runs in this kernel: each training stage is a job in
+# a process of its own, and the notebook follows it through its **run folder**. So you can close the browser, open it
+# again, and find the job still running. And the same cell can start the job on a cluster.
 
 # %%
 from aligner_lib.tutorial.workspace import Workspace
@@ -93,9 +93,9 @@ print(
 # %% [markdown]
 # ## What you learnt
 #
-# - Three trainings, four models in the last one, two of them frozen.
-# - A profile changes sizes and places, never the algorithm.
-# - A job writes a run folder, and everything that watches it reads that folder.
+# - Three training stages, four models in the last one, two of them frozen.
+# - A profile changes sizes and where jobs run, never the algorithm.
+# - A job writes a run folder, and every monitor reads that folder.
 #
 # **Questions.** Which two of PPO's models are never trained? What would go wrong without the reference?
 #

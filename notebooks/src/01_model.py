@@ -1,11 +1,11 @@
 # %% [markdown]
 # # The model
 #
-# You fetch a real language model, look at what it is made of, and see why importing it is a question of names.
+# You download a language model, look at its parts, and see how its weights are imported into Megatron Core.
 #
 # {{map}}
 #
-# | goal | a model folder that Megatron Core can train, whatever it was before |
+# | goal | a model folder that Megatron Core can train |
 # | --- | --- |
 # | needs | nothing |
 # | downloads | about 270 MB from the Hugging Face hub, or 98 MB where only a Python index answers (`laptop`, once), nothing (`smoke`) |
@@ -27,9 +27,9 @@ for path in sorted(folder.rglob("*")):
         print(f"{path.stat().st_size / 1e6:9.2f} MB  {path.relative_to(folder)}")
 
 # %% [markdown]
-# ## What is it made of?
+# ## What does a model consist of?
 #
-# An *architecture* is a handful of numbers. Everything else is weights.
+# The *architecture* is a handful of numbers. Everything else is weights.
 
 # %%
 from dataclasses import asdict
@@ -42,10 +42,10 @@ for name, value in asdict(architecture).items():
 print(f"{'parameters':26} {architecture.num_parameters:,}")
 
 # %% [markdown]
-# ## Where do the parameters sit?
+# ## Where are the parameters?
 #
-# Attention has four matrices a layer and the MLP three. In a small model with a large vocabulary the embedding weighs
-# more than you would think; *tied* embeddings use the same matrix to read tokens and to predict them.
+# Attention has four matrices in each layer and the MLP three. In a small model with a large vocabulary the embedding has
+# a large share of the parameters. *Tied* embeddings use the same matrix for input tokens and for output logits.
 
 # %%
 import matplotlib.pyplot as plt
@@ -73,9 +73,9 @@ plt.show()
 # %% [markdown]
 # ## How does an import work?
 #
-# Hugging Face keeps query, key and value as three matrices; Megatron Core multiplies once, with one matrix in which
-# each group of query heads is followed by the key and value head that it shares. Here is that by hand for two groups of
-# two query heads of size 1: rows `q0 … q3`, `k0 k1`, `v0 v1`.
+# Hugging Face stores query, key and value as three matrices. Megatron Core has one fused matrix in which each group of
+# query heads is followed by the key and value head that it shares. Here it is by hand for two groups of two query heads
+# of size 1: rows `q0 … q3`, `k0 k1`, `v0 v1`.
 
 # %%
 import numpy as np
@@ -85,13 +85,13 @@ groups = [np.concatenate([q[2 * g : 2 * g + 2], k[g : g + 1], v[g : g + 1]]) for
 print(np.concatenate(groups)[:, 0])
 
 # %% [markdown]
-# Nothing else happens to the numbers: the imported model's logits equal those of `transformers` (the tests say so, to
-# 1e-4). The weights lie in safetensors files whose headers say which block of which tensor they hold, so that two
+# The values themselves do not change: the imported model's logits equal those of `transformers` (tests check this to
+# 1e-4). The weights are in safetensors files whose headers say which block of which tensor they hold, so that two
 # processes or two hundred can each read their part.
 #
 # ## Tokens
 #
-# A model reads numbers. The tokenizer cuts text into pieces that it has numbers for.
+# The tokenizer splits text into tokens and maps each token to an id.
 
 # %%
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -109,8 +109,8 @@ lab.record("01", {"model": {"name": lab.model_name, "parameters": architecture.n
 # %% [markdown]
 # ## What you learnt
 #
-# - A model is an architecture, weights and a tokenizer; a model folder keeps the three together.
-# - Importing renames and interleaves; it computes nothing.
+# - A model is an architecture, weights and a tokenizer; a model folder holds all three.
+# - Importing renames and reorders weights; it does not change their values.
 #
 # **Questions.** Why does the share of the embedding shrink in larger models? What must be true of the number of
 # key/value heads to split a model over two GPUs?

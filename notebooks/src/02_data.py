@@ -1,7 +1,7 @@
 # %% [markdown]
 # # The data
 #
-# You turn raw records into what the trainers read: instructions for SFT, pairs for the reward model, prompts for PPO.
+# You convert raw records into the trainers' formats: instructions for SFT, pairs for the reward model, prompts for PPO.
 #
 # {{map}}
 #
@@ -26,7 +26,7 @@ lab = Workspace(out, profile, dataset)
 # ## Instructions
 #
 # A Dolly record has an instruction, sometimes a context, and a response. SFT needs an input and an output. Where there
-# is a context, a coin decides whether it comes before or after the instruction, so that the model learns both.
+# is a context, a random draw decides whether it comes before or after the instruction, so that the model sees both.
 
 # %%
 import json
@@ -54,7 +54,7 @@ prompt = json.loads(open(preferences / "train_prompts.jsonl").readline())["text"
 print(f"PROMPT\n{prompt}\n\nCHOSEN  {lines[0][len(prompt) :]}\n\nREJECTED{lines[1][len(prompt) :]}")
 
 # %% [markdown]
-# Read some before you train on them: search, sort, turn the pages. You may not always agree with the choice.
+# Read some before you train on them: search, sort, page through them. You may not always agree with the label.
 
 # %%
 from widgets import Pairs
@@ -62,10 +62,10 @@ from widgets import Pairs
 Pairs(preferences / "train_comparisons.jsonl")
 
 # %% [markdown]
-# ## Does length give the preference away?
+# ## Is length a shortcut?
 #
-# If the chosen answer were always the longer one, a reward model could learn to count words. Compare both answers'
-# lengths before you trust a reward model.
+# If the chosen answer were always the longer one, a reward model could learn to count words. Compare the lengths of both
+# answers before you trust a reward model.
 
 # %%
 import matplotlib.pyplot as plt
@@ -87,7 +87,7 @@ plt.show()
 # %% [markdown]
 # ## Bad records
 #
-# Real data has broken lines. Each is counted, with its place and the reason; `strict=True` stops at the first.
+# Real data contains broken lines. Each is counted with file, line and reason; `strict=True` stops at the first.
 
 # %%
 from data import format_hh
@@ -104,7 +104,7 @@ lab.record("02", {"data": {"pairs": len(chosen), "chosen_longer": longer}})
 # %% [markdown]
 # ## What you learnt
 #
-# - Text and prompt fit together exactly: text = prompt + space + answer. The reward model's scores depend on it.
+# - Prompt and text must match exactly: text = prompt + space + answer. The reward model's scores depend on it.
 # - Look at lengths before you train on preferences.
 #
 # **Questions.** Why must train and test prompts be disjoint? What would PPO do with a reward model that counts words?

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Supervised fine-tuning
 #
-# You train the model to write answers, watch the loss on held-out answers fall, and know why only answers count.
+# You train the model to write answers, watch the validation loss fall, and see why only answer tokens count.
 #
 # {{map}}
 #
-# | goal | an SFT policy: the model that everything after starts from |
+# | goal | an SFT policy, from which the next stages start |
 # | --- | --- |
-# | needs | nothing (01 and 02 are caught up with where needed) |
+# | needs | nothing (the steps of 01 and 02 are run where needed) |
 # | downloads | the model, once |
 #
 # {{card}}
@@ -25,14 +25,14 @@ from widgets import Monitor
 lab = Workspace(out, profile, dataset, where)
 
 # %% [markdown]
-# ## What is learnt?
+# ## What is the loss?
 #
-# The model sees input and answer in one row and predicts each next token. The loss is the mean negative log-probability
-# of the tokens that count:
+# The model gets input and answer as one sequence and predicts each next token. The loss is the mean negative
+# log-probability of the tokens that count:
 #
 # $$ L = -\frac{1}{\sum_t m_t} \sum_t m_t \log p(x_{t+1} \mid x_{\le t}) $$
 #
-# The mask $m$ is 1 on the answer and its stop token and 0 on the input: you teach the model to answer, not to ask.
+# The mask $m$ is 1 on the answer and its stop token and 0 on the input: the model is trained to answer, not to ask.
 
 # %% [markdown]
 # ### By hand
@@ -48,11 +48,12 @@ print("all tokens ", -(probabilities.log()).mean().item())
 print("answer only", -(probabilities.log() * mask).sum().item() / mask.sum().item())
 
 # %% [markdown]
-# $(-\ln 0.8 - \ln 0.5)/2 = 0.458$. The surprising second token (0.25) belongs to the question and does not count.
+# $(-\ln 0.8 - \ln 0.5)/2 = 0.458$. The second token, with its low probability of 0.25, belongs to the question and does
+# not count.
 #
 # ## The run
 #
-# The job runs in a process of its own. Every setting has NeMo-Aligner's name; here are those the profile chose.
+# The job runs in a process of its own. Settings have NeMo-Aligner's names; these are some of the profile's values.
 
 # %%
 from aligner_lib.config.compose import compose
@@ -71,15 +72,15 @@ await monitor
 # %% [markdown]
 # ### What you should see
 #
-# The held-out loss falls from {{laptop.sft.val_loss_before}} to about {{laptop.sft.val_loss_after}} with the laptop profile
-# ({{smoke.sft.val_loss_before}} to {{smoke.sft.val_loss_after}} with `smoke`), fast at first.
+# The held-out loss falls from {{laptop.sft.val_loss_before}} to about {{laptop.sft.val_loss_after}} with the laptop
+# profile ({{smoke.sft.val_loss_before}} to {{smoke.sft.val_loss_after}} with `smoke`), fast at first.
 #
-# | you see | it means | turn |
+# | you see | it means | change |
 # | --- | --- | --- |
 # | it falls, then flattens | healthy | |
-# | it stays where it was | the steps are too small | `model.optim.lr` up |
-# | it jumps or becomes NaN | the steps are too large | `model.optim.lr` down, `trainer.sft.gradient_clip_val` down |
-# | train falls, validation rises | it learns by heart | fewer steps, or more data |
+# | it does not change | the learning rate is too low | `model.optim.lr` up |
+# | it jumps or becomes NaN | the learning rate is too high | `model.optim.lr` down, `trainer.sft.gradient_clip_val` down |
+# | train falls, validation rises | overfitting | fewer steps, or more data |
 
 # %%
 from widgets import curves
@@ -87,8 +88,8 @@ from widgets import curves
 curves(lab.run("sft"), metrics=[["train/loss", "validation/loss"], "train/grad_norm", "train/lr"])
 
 # %% [markdown]
-# Stop a long run at any time: `aligner stop RUN` or the Stop button. It saves a checkpoint after its step, and starting
-# the same cell again goes on from there, to the same figures as if it had never stopped.
+# You can stop a long run at any time: `aligner stop RUN` or the Stop button. It saves a checkpoint after the current
+# step. Running the same cell again resumes from there and gives the same metrics as an uninterrupted run.
 
 # %%
 steps, losses = lab.run("sft").series("validation/loss")
@@ -98,8 +99,8 @@ print(f"validation loss {losses[0]:.3f} → {losses[-1]:.3f}  ({losses[-1] / los
 # %% [markdown]
 # ## What you learnt
 #
-# - Loss on answers only; samples of like length share a batch, so that no padding is computed.
-# - The number to watch is the loss on answers the model never saw.
+# - The loss covers answers only; samples of similar length share a micro batch, so that little padding is computed.
+# - The metric to watch is the validation loss.
 #
 # **Questions.** What would the model learn if the stop token did not count? Why is the first loss of SmolLM2 far below
 # $\ln$ of its vocabulary size, 10.8?

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # The reward model
 #
-# You train a model that tells which of two answers people prefer, and check that it learnt the right thing.
+# You train a model that predicts which of two answers people prefer, and check what it has learned.
 #
 # {{map}}
 #
-# | goal | a number for any answer, higher for better ones |
+# | goal | a reward for any response, higher for better ones |
 # | --- | --- |
-# | needs | the SFT policy of 03 (else the downloaded model is taken) |
+# | needs | the SFT policy of 03 (else the downloaded model is used) |
 # | downloads | nothing further |
 #
 # {{card}}
@@ -25,10 +25,11 @@ from widgets import Monitor, curves
 lab = Workspace(out, profile, dataset, where)
 
 # %% [markdown]
-# ## How does a number come out of pairs?
+# ## How do pairs give a reward?
 #
-# The transformer stays; the output layer is replaced by one row of weights, which turns the last token's hidden state
-# into a number $r$. Bradley and Terry: the chosen answer wins with probability $\sigma(r_c - r_r)$, so
+# The transformer stays the same. The output layer is replaced by a linear layer with one output, which maps the last
+# token's hidden state to a reward $r$. In the Bradley–Terry model the chosen answer is preferred with probability
+# $\sigma(r_c - r_r)$, so
 #
 # $$ L = -\log \sigma(r_c - r_r) $$
 
@@ -44,8 +45,8 @@ for c, r, loss, correct in zip(
     print(f"chosen {c:+.0f}  rejected {r:+.0f}  loss {loss:.4f}  correct {correct:.0f}")
 
 # %% [markdown]
-# Equal scores cost $\ln 2 = 0.6931$ and count as wrong. The head starts at zero, so the run must start at exactly that
-# loss with accuracy 0: if it doesn't, something is broken before training began.
+# Equal rewards give a loss of $\ln 2 = 0.6931$ and count as wrong. The head starts at zero, so the run must start at
+# exactly that loss with accuracy 0. If it doesn't, there is a bug before training starts.
 #
 # ## The run
 
@@ -61,11 +62,11 @@ await monitor
 # Accuracy on held-out pairs of about {{laptop.rm.val_acc}} with the laptop profile ({{smoke.rm.val_acc}} with `smoke`).
 # On real human preferences far less is normal: NeMo-Aligner reports 0.70 on HH with a 2 B model, since people disagree.
 #
-# | you see | it means | turn |
+# | you see | it means | change |
 # | --- | --- | --- |
-# | accuracy rises, loss leaves 0.693 | healthy | |
-# | loss stays at 0.693 | the steps are too small | `model.optim.lr` up |
-# | train accuracy 1, validation falls | it learns by heart | one epoch is enough |
+# | accuracy rises, loss falls below 0.693 | healthy | |
+# | loss stays at 0.693 | the learning rate is too low | `model.optim.lr` up |
+# | train accuracy 1, validation falls | overfitting | one epoch is enough |
 
 # %%
 curves(
@@ -74,18 +75,18 @@ curves(
 )
 
 # %% [markdown]
-# ## Do chosen and rejected part?
+# ## Do chosen and rejected rewards separate?
 #
-# Both means move; only their distance matters. A reward model has no zero.
+# Both means move; only their difference matters. The loss does not fix the zero of the rewards.
 
 # %%
 curves(lab.run("rm"), metrics=[["train/rewards_chosen_mean", "train/rewards_rejected_mean"]])
 
 # %% [markdown]
-# ## Where does it hesitate?
+# ## Where is it wrong or uncertain?
 #
-# The same held-out pairs with the model's own scores. Sort by the smallest margin: there it is wrong, or nearly. Does it
-# see something that you would call better?
+# These are held-out pairs with the model's rewards. Sort by the smallest margin to see the pairs that it gets wrong or
+# nearly wrong. Would you have chosen the same answer?
 
 # %%
 from aligner_lib.jobs.inference import scoring
@@ -112,10 +113,10 @@ print(f"first loss {losses[0]:.4f} (ln 2 = {torch.tensor(2.0).log():.4f}), accur
 # %% [markdown]
 # ## What you learnt
 #
-# - A reward model is a language model with one number for an output, trained on differences.
-# - The checkpoint keeps mean and standard deviation of its scores on held-out pairs; PPO sees standardised rewards.
+# - A reward model is a language model with a scalar output, trained on reward differences.
+# - The checkpoint stores the mean and standard deviation of its rewards on held-out pairs; PPO gets normalized rewards.
 #
-# **Questions.** Why does adding 5 to every reward change nothing here? What will a policy do that finds an answer which
-# the reward model likes and people don't?
+# **Questions.** Why does adding 5 to every reward change nothing here? What happens if the policy finds answers that
+# get a high reward although people dislike them?
 #
 # Next: [05 · PPO](05_ppo.ipynb)

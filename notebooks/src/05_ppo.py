@@ -1,14 +1,14 @@
 # %% [markdown]
 # # PPO
 #
-# You let the policy answer prompts, score the answers, and move the policy towards what scored well: the step that
-# gives RLHF its name.
+# You generate responses to prompts, score them with the reward model, and update the policy towards higher rewards: the
+# reinforcement-learning stage of RLHF.
 #
 # {{map}}
 #
-# | goal | a policy with clearly higher rewards on prompts it never saw, still close to where it began |
+# | goal | a policy with clearly higher rewards on held-out prompts, still close to the SFT policy |
 # | --- | --- |
-# | needs | the SFT policy of 03, the reward model of 04 (made up for where they are missing) |
+# | needs | the SFT policy of 03, the reward model of 04 (substitutes are used where they are missing) |
 # | downloads | nothing further |
 #
 # {{card}}
@@ -30,8 +30,8 @@ lab = Workspace(out, profile, dataset, where)
 # %% [markdown]
 # ## One step, by hand
 #
-# A response of three tokens. The policy gave them the log-probabilities `logprobs`, the reference `reference_logprobs`.
-# The response got the reward 1.0, which arrives at the last token; each token pays for its distance to the reference.
+# Take a response of three tokens. `logprobs` are its log-probabilities under the policy, `reference_logprobs` those
+# under the reference. The response got the reward 1.0, which is added at the last token. Each token has a KL penalty.
 
 # %%
 import torch
@@ -48,12 +48,13 @@ for name, row in {"mask": mask, "kl": kl, "rewards": rewards}.items():
     print(f"{name:8}", [round(value, 4) for value in row[0].tolist()])
 
 # %% [markdown]
-# Index 0 predicts the second prompt token, so its mask is 0. At the last index the reward of 1 less $0.5 \cdot 0.4$
-# leaves 0.8.
+# Index 0 predicts the second prompt token, so its mask is 0. At the last index the reward of 1 minus the penalty
+# $0.5 \cdot 0.4$ is 0.8.
 #
-# ### Who deserves the reward?
+# ### Which tokens get the credit?
 #
-# The critic said what it expected at each token. The **advantage** is by how much things went better, with
+# The critic predicts the return at each token (its value). The **advantage** says by how much the outcome was better
+# than that. Generalized advantage estimation (GAE) computes it with
 # $\delta_t = r_t + \gamma V_{t+1} - V_t$ and $A_t = \delta_t + \gamma\lambda A_{t+1}$:
 
 # %%
@@ -67,8 +68,8 @@ print("returns   ", [round(r, 4) for r in returns[0].tolist()])
 #
 # ### How far may one update go?
 #
-# The loss takes the worse of the ratio and the clipped ratio, for advantages of both signs. Where the slope is zero the
-# update gains nothing by going on.
+# The loss uses the larger of the unclipped and the clipped term, for advantages of both signs. Where the slope is zero,
+# the update has no further gradient.
 
 # %%
 import matplotlib.pyplot as plt
@@ -88,8 +89,8 @@ plt.show()
 # ## The run
 #
 # Four models take part: the actor beside its reference (one module, two sets of weights), and the critic beside the
-# reward model. With `critic_placement = "in-process"` one job holds both pairs; with `"remote"` each pair is a job, as on a
-# cluster. The trainer does not notice.
+# reward model. With `critic_placement = "in-process"` one job holds both pairs; with `"remote"` each pair is a job, as
+# on a cluster. The algorithm is the same.
 #
 # ```
 #   actor's job                                            critic's job
@@ -123,16 +124,17 @@ await monitor
 # %% [markdown]
 # ### What you should see
 #
-# Rewards on held-out prompts from {{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}} (their standard
-# deviation under the SFT policy is {{laptop.ppo.val_reward_sft_std}}), and a KL that grows slowly from exactly 0. With
+# Rewards on held-out prompts from {{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}} (their
+# standard deviation under the SFT policy is {{laptop.ppo.val_reward_sft_std}}), and a KL that grows slowly from exactly
+# 0. With
 # `smoke`: {{smoke.ppo.val_reward_sft:+.2f}} to {{smoke.ppo.val_reward_ppo:+.2f}}.
 #
-# | you see | it means | turn |
+# | you see | it means | change |
 # | --- | --- | --- |
 # | reward up, KL up slowly | healthy | |
-# | reward up fast, KL and length drift | the policy games the reward model | `trainer.ppo.initial_policy_kl_penalty` up |
-# | reward flat | too timid, or the rewards don't differ | `model.optim.lr` up; look at `train_rollouts/rewards_std` |
-# | few responses end | the actor learns only from those that do | `model.ppo.length_params.max_length` up |
+# | reward up fast, KL and length drift | reward hacking | `trainer.ppo.initial_policy_kl_penalty` up |
+# | reward flat | the learning rate is too low, or the rewards don't differ | `model.optim.lr` up; look at `train_rollouts/rewards_std` |
+# | few responses end | the actor trains only on those that do | `model.ppo.length_params.max_length` up |
 
 # %%
 run = lab.run("ppo")
@@ -161,8 +163,8 @@ print("KL before the first update:", first["train_rollouts/init_policy_kl"])
 show_completions(run, n=4, sort="reward")
 
 # %% [markdown]
-# That was a page of print. To go through every step, colour the tokens by KL or advantage, and see each answer beside the
-# prompt's first one:
+# That was a static table. This widget shows every step, colours tokens by KL or advantage, and puts each response beside
+# the prompt's first one:
 
 # %%
 Completions(run)
@@ -186,10 +188,10 @@ print(
 # %% [markdown]
 # ## Break it
 #
-# What does the KL penalty do? Take it away and let the actor run: a coefficient of 0, a learning rate five times as
-# large, and more steps. Nothing holds the policy to its reference now; all that it is paid for is what the
-# reward model thinks. By default you see a recorded run of this project in a few seconds, made with the laptop profile
-# and stopped after step 10 of 20; with `exercise = "live"` it is yours.
+# What does the KL penalty do? Train without it: a coefficient of 0, a learning rate five times as large, and more
+# steps. Nothing keeps the policy close to its reference now; it maximizes the reward alone. By default you see a
+# recorded run of this project in a few seconds, made with the laptop profile and stopped after step 10 of 20. With
+# `exercise = "live"` you train it yourself.
 
 # %%
 if exercise == "live":
@@ -200,7 +202,7 @@ if exercise == "live":
     }
     broken = lab.run("ppo-no-kl")
     job = lab.submit("ppo", "ppo-no-kl", **settings)
-    display(JobPanel(broken, job))  # the knobs: give the coefficient back while it runs
+    display(JobPanel(broken, job))  # set the coefficient again while it runs
 else:
     job, broken = None, Recording("no-kl-penalty", speed=600)
 monitor = Monitor(broken, job=job)
@@ -208,18 +210,18 @@ display(monitor)
 await monitor
 
 # %% [markdown]
-# Press **Stop** when an alarm sounds: a checkpoint is saved, and you need not watch the rest. These are the alarms that
-# the run itself raised; in a batch job they are in `alarms.jsonl` of the run folder.
+# Press **Stop** when an alarm appears: the run saves a checkpoint and ends. These are the alarms that the run itself
+# raised; they are also in `alarms.jsonl` of the run folder.
 
 # %%
 for alarm in broken.alarms():
     print(f"step {alarm['step']}: {alarm['title']}\n  {alarm['meaning']}\n  → {alarm['control']}\n")
 
 # %% [markdown]
-# ### Mend it, and compare
+# ### Fix it, and compare
 #
-# Mending means the coefficient back and the learning rate down: the run that you made first. Here are both. To look
-# closer, hover and zoom: `from widgets import explore`, then `explore([mended, broken])`.
+# The fix is the KL penalty and the lower learning rate of your first run. Here are both runs. For hover and zoom:
+# `from widgets import explore`, then `explore([mended, broken])`.
 
 # %%
 mended = run if exercise == "live" else Recording("healthy", speed=float("inf"))
@@ -232,15 +234,15 @@ curves(
 show_completions(broken, n=4, sort="reward", split="train")
 
 # %% [markdown]
-# The reward says that this is better. Read it: a short sentence that takes up the words of the question scores highest,
-# and whether it answers the question makes no difference. The policy found what the reward model likes, and that is not
-# what people like. In the recorded run the KL gave it away at step 4, well before the texts did.
+# The reward is higher. But read the responses: a short sentence that repeats words of the question gets the highest
+# reward, whether or not it answers the question. The policy exploits the reward model (reward hacking); people would not
+# prefer these responses. In the recorded run the KL showed this at step 4, well before the texts did.
 #
 # ## What you learnt
 #
-# - Generate, score, estimate advantages, take a clipped step; the KL penalty is a leash on the reward.
-# - The reward is what the reward model thinks. Read the completions.
+# - Generate, score, estimate advantages, take a clipped step; the KL penalty limits how far the policy moves.
+# - The reward is only the reward model's estimate. Read the completions.
 #
-# **Questions.** What can you see before the first alarm sounds? Why is the reward put on the last token only?
+# **Questions.** What can you see before the first alarm? Why is the reward added at the last token only?
 #
 # Next: [06 · compare](06_compare.ipynb)

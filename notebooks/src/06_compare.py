@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Compare
 #
-# You put the SFT policy and PPO's side by side on prompts that neither was trained on, and decide what was gained.
+# You compare the SFT policy and the PPO policy on held-out prompts, and decide what PPO improved.
 #
 # {{map}}
 #
 # | goal | rewards, lengths, KL and completions of both policies, from the same random numbers |
 # | --- | --- |
-# | needs | the policies of 03 and 05, the reward model of 04 (made up for where they are missing) |
+# | needs | the policies of 03 and 05, the reward model of 04 (substitutes are used where they are missing) |
 # | downloads | nothing further |
 #
 # {{card}}
@@ -26,8 +26,8 @@ lab = Workspace(out, profile, dataset)
 # %% [markdown]
 # ## A fair comparison
 #
-# Both policies answer the same held-out prompts, and each response is drawn with the same random numbers. The reward
-# model scores both. The KL is measured to the SFT policy, so the SFT policy's own must be exactly 0.
+# Both policies answer the same held-out prompts, and responses are sampled with the same random numbers. The reward
+# model scores both. The KL is measured to the SFT policy, so the KL of the SFT policy itself must be exactly 0.
 
 # %%
 POLICIES = {"SFT": lab.policy(), "PPO": lab.ppo_policy()}
@@ -59,7 +59,7 @@ for key, label in MEASURES.items():
 #
 # ## Prompt by prompt
 #
-# A mean can hide that a few answers gained much and others lost. Each point is one prompt.
+# A mean can hide that a few answers improved a lot and others became worse. Each point is one prompt.
 
 # %%
 import matplotlib.pyplot as plt
@@ -83,7 +83,7 @@ print(f"PPO's answer scores higher on {wins:.0%} of {len(rewards['SFT'])} prompt
 # %% [markdown]
 # ## Read them
 #
-# The reward model is a model. Only reading tells whether the answers became better or just more to its liking.
+# The reward model can be wrong. Read the answers to see whether they became better or only get a higher reward.
 
 # %%
 compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
@@ -91,8 +91,8 @@ compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
 # %% [markdown]
 # ## Ask them yourself
 #
-# Both policies answer what you type, and the reward model judges. Its number is no truth: try to find a question where
-# it prefers the worse answer.
+# Both policies answer what you type, and the reward model scores the answers. Its reward can be wrong: try to find a
+# question where it prefers the worse answer.
 
 # %%
 from aligner_lib.jobs.inference import answering, scoring
@@ -109,8 +109,8 @@ lab.record("06", {"ppo": {"kl_per_token": figures["PPO"]["evaluation/kl"], "win_
 # %% [markdown]
 # ## What you learnt
 #
-# - Same prompts, same random numbers, one judge: then a difference is the training's.
-# - Reward, length and KL belong together; none of them alone says "better".
+# - With the same prompts, random numbers and reward model, any difference comes from training.
+# - Look at reward, length and KL together; none of them alone means "better".
 #
 # **Questions.** Why compare on held-out prompts? How would you notice that PPO only learnt to write longer answers?
 #

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # Scale out
 #
-# You take a run from one process to two nodes and on to PPO's two jobs, changing one word at a time, and work out what
+# You scale a run from one process to two nodes and to PPO's two jobs, changing one argument at a time, and compute what
 # 70 billion parameters would need.
 #
 # {{map}}
 #
-# | goal | the same cells on a cluster: submitted, watched from here, and alive after whatever the scheduler does |
+# | goal | the same cells on a cluster: submit, monitor, and resume after preemption or a lost node |
 # | --- | --- |
-# | needs | nothing; where Slurm answers it submits for real, elsewhere it prints, and runs on this machine |
+# | needs | nothing; with Slurm it submits jobs, without it prints the scripts and runs on this machine |
 # | downloads | the model, once |
 #
 # {{card}}
@@ -17,7 +17,7 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "auto"  # auto: Slurm where it answers, else this machine · local · slurm · print: only on paper
+where = "auto"  # auto: Slurm where it answers, else this machine · local · slurm · print: scripts only
 gpus_per_node = 0  # 0: processes on CPUs
 
 # %%
@@ -27,15 +27,16 @@ lab = Workspace(out, profile, dataset, where)
 print("runs go to:", lab.where)
 
 # %% [markdown]
-# ## Who am I?
+# ## Ranks
 #
-# A job on several nodes is the same program many times. Each copy, a **rank**, has to know its number, how many there
-# are, and where to meet. Slurm tells it in its own words; `torch.distributed` wants others.
+# A job on several nodes is the same program many times. Each process, a **rank**, needs its number, the number of ranks
+# (the world size), and the address of the rendezvous. Slurm sets variables of its own for these; `torch.distributed`
+# reads others.
 #
 # ### By hand
 #
 # Two nodes with eight GPUs each. What is the rank of the second process on the second node? Count from zero: the
-# first node has ranks 0 to 7, so it is $1 \cdot 8 + 1 = 9$ of 16, and all meet on the first node.
+# first node has ranks 0 to 7, so it is $1 \cdot 8 + 1 = 9$ of 16, and the rendezvous is on the first node.
 
 # %%
 from cluster.launch import from_slurm
@@ -52,11 +53,11 @@ for name, value in from_slurm(slurm_says).items():
     print(f"{name:16} {value}")
 
 # %% [markdown]
-# The port comes from the job's id, so that two jobs on one node don't meet each other.
+# The port comes from the job's id, so that two jobs on one node do not use the same port.
 #
-# ## What would be sent?
+# ## What would be submitted?
 #
-# Look before you queue. `where="print"` shows the batch script and starts nothing. Here is SFT of a 2 B model on two
+# Look before you submit. `where="print"` prints the batch script and starts nothing. Here is SFT of a 2 B model on two
 # nodes of eight GPUs, with the reference's hyperparameters:
 
 # %%
@@ -75,13 +76,13 @@ plan = slurm_recipes.sft(
 # | `--nodes`, `--ntasks-per-node`, `--gres` | two nodes, a rank for each GPU |
 # | `--signal=B:USR2@180` | three minutes' notice before the time limit: enough for a step and a checkpoint |
 # | `--requeue` | after the notice, or when a node is lost, the job waits in the queue again |
-# | `begin` … `finish` | what turns a notice into a checkpoint; [the page on clusters](../docs/cluster.md) tells how |
-# | `trainer.num_nodes`, `trainer.devices` | written from the resources, so that the two can't disagree |
+# | `begin` … `finish` | what turns a notice into a checkpoint; see [the page on clusters](../docs/cluster.md) |
+# | `trainer.num_nodes`, `trainer.devices` | derived from the resources, so that they always agree |
 #
 # ## Is the cluster ready?
 #
-# A job that waits an hour to say that a folder is not shared is a bad teacher. The check asks Slurm, and a compute
-# node, beforehand (`aligner cluster check` does the same in a terminal):
+# Do not wait an hour in the queue to learn that a folder is not shared. This check asks Slurm and a compute node
+# beforehand (`aligner cluster check` does the same in a terminal):
 
 # %%
 from cluster import check
@@ -92,7 +93,7 @@ print(*check(shared=out), sep="\n")
 # ## One process, then several
 #
 # First a short run as in notebook 03. Then the same on several ranks: **data parallel**, each rank takes its share of
-# the batch, and the gradients are added up. The only word that changes is `resources`.
+# the batch, and the gradients are summed. Only the argument `resources` changes.
 
 # %%
 from cluster import Resources
@@ -127,17 +128,17 @@ if lab.where != "print":
 # ### What you should see
 #
 # The same losses, step by step: they differed by {{smoke.scale_out.largest_difference:.0e}} of their value in the
-# recorded run with `smoke` and {{smoke.scale_out.ranks:.0f}} ranks, which is the rounding of sums in another order. A
-# difference that can be seen in a plot is a mistake, most often a batch that was not divided.
+# recorded run with `smoke` and {{smoke.scale_out.ranks:.0f}} ranks, which is rounding: sums in another order. A
+# difference that is visible in a plot is a bug, most often a batch that was not divided.
 
 # %%
 if lab.where != "print":
     display(curves([lab.run("scale-one"), lab.run("scale-several")], metrics=["train/loss"], smoothing=0))
 
 # %% [markdown]
-# ## What survives?
+# ## Restarts and failures
 #
-# The run folder is all that there is to a job: any notebook or terminal that sees it can take hold of the job again.
+# The run folder contains everything about a job: any notebook or terminal that sees the folder can attach to the job.
 
 # %%
 from cluster import Job
@@ -151,16 +152,16 @@ if lab.where != "print":
 # | what happens | what the run does |
 # | --- | --- |
 # | this kernel restarts | nothing: `Job.attach(run)`, or `aligner logs RUN -f` |
-# | the time limit nears, or a job with more priority takes the nodes | checkpoint, wait in the queue, go on |
-# | a node goes down | go on from the last checkpoint, on other nodes |
+# | the time limit nears, or a job with more priority takes the nodes | checkpoint, wait in the queue, resume |
+# | a node goes down | resume from the last checkpoint, on other nodes |
 # | `job.stop()` · `job.cancel()` · `job.requeue()` | checkpoint and end · end now · checkpoint and queue again |
 #
-# Afterwards the metrics are those of a run that nobody disturbed, to the last bit: data order, random numbers and
-# learning rate depend on the step alone.
+# Afterwards the metrics are bit for bit those of an uninterrupted run: data order, random numbers and learning rate
+# depend on the step alone.
 #
 # ## Several values at once
 #
-# A **sweep** is an array job: each value has its own run folder and its own fate. Without Slurm this prints the script.
+# A **sweep** is an array job: each value has its own run folder and its own job. Without Slurm this prints the script.
 
 # %%
 paper = lab if lab.where == "slurm" else Workspace(out, profile, dataset, where="print")
@@ -173,9 +174,9 @@ if lab.where == "slurm":
 # %% [markdown]
 # ## PPO as two jobs
 #
-# Four models no longer fit into one process. Critic and reward model become one component of a **hetjob**, actor and
-# reference another; each has nodes of its own, and Slurm starts and ends both together. The critic writes its address
-# into the run folder, and the actor waits for it there.
+# Large models no longer fit together into one job. Critic and reward model become one component of a **hetjob**, actor
+# and reference another. Each has its own nodes, and Slurm starts and ends both together. The critic writes its address
+# into the run folder, where the actor reads it.
 
 # %%
 data = {"train": "/shared/hh/train_prompts.jsonl", "validation": "/shared/hh/test_prompts.jsonl"}
@@ -186,17 +187,17 @@ print(plan.nodes, "nodes,", plan.gpus, "GPUs")
 # %% [markdown]
 # ## What changes with 70 billion parameters?
 #
-# Training keeps for each parameter 2 bytes of weights (bf16), 4 of gradient (fp32), and 12 of optimiser: an exact copy
-# of the weight and Adam's two averages.
+# For each parameter, training needs 2 bytes of weights (bf16), 4 of gradient (fp32), and 12 of optimizer state: the fp32
+# master weight and Adam's two moments.
 #
 # ### By hand
 #
-# $70 \cdot 10^9 \cdot 18 = 1.26$ TB before the first activation, and a GPU has 80 GB: 16 GPUs are the least. Three
-# ways to divide it:
+# $70 \cdot 10^9 \cdot 18 = 1.26$ TB before the first activation, and a GPU has 80 GB: at least 16 GPUs. There are three
+# ways to divide this:
 #
-# - **tensor parallel** (TP) splits each matrix; its ranks talk in every layer, so it stays inside a node;
-# - **pipeline parallel** (PP) splits the stack of layers; its ranks talk once a stage, across nodes;
-# - **data parallel** (DP) copies weights and gradients, but shares the optimiser: 12 bytes become 12/DP.
+# - **tensor parallel** (TP) splits each matrix; its ranks communicate in every layer, so it stays inside a node;
+# - **pipeline parallel** (PP) splits the stack of layers; its ranks communicate once per stage, across nodes;
+# - **data parallel** (DP) replicates weights and gradients, but shards the optimizer state: 12 bytes become 12/DP.
 
 # %%
 import matplotlib.pyplot as plt
@@ -227,8 +228,9 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The dashed line is the GPU. Two copies of a model that is split 16 ways are the first that fit, since the optimiser is
-# then shared. The smallest parallelism of each model and role, in GPUs of 80 GiB with sequences of 4096 tokens:
+# The dashed line is the GPU's memory. The first split that fits has two replicas of a model that is split 16 ways,
+# since the optimizer state is then sharded. The smallest parallelism of each model and role, in GPUs of 80 GiB with
+# sequences of 4096 tokens:
 
 # %%
 from IPython.display import Markdown
@@ -238,15 +240,16 @@ from cluster import sizing
 display(Markdown(sizing.as_markdown(sizing.table(["Llama-3.2-1B", "Llama-2-7B", "Llama-2-70B"]))))
 
 # %% [markdown]
-# What fits is slow; more DP makes it fast. Two more things change with the size: a checkpoint takes minutes, so the
-# notice before the time limit must be longer (`signal_delay_s: 600` in `cluster/configs/ppo_64_32.yaml`), and nodes
-# fail daily, so `trainer.ppo.save_interval` decides how much a failure costs.
+# The smallest parallelism is slow; more DP makes it faster. Two more things change with size: a checkpoint takes
+# minutes, so the notice before the time limit must be longer (`signal_delay_s: 600` in
+# `cluster/configs/ppo_64_32.yaml`), and nodes fail daily, so `trainer.ppo.save_interval` decides how much a failure
+# costs.
 #
 # ## What you learnt
 #
-# - A command, a run folder, and resources: the first two stay as they are from a laptop to a hundred nodes.
-# - Whatever takes the nodes away, the run goes on to the same figures.
-# - 18 bytes a parameter, divided by TP and PP, and 12 of them by DP.
+# - A job has a command, a run folder and resources; only the resources change from a laptop to a hundred nodes.
+# - After a preemption or a lost node, the run resumes to the same metrics.
+# - 18 bytes per parameter, divided by TP and PP, and 12 of them also by DP.
 #
 # **Questions.** Why does TP stay inside a node? What would happen to the losses if each rank took the whole batch? How
 # many GPUs does the table give Llama-2-7B, and what would you change to train it on one?
