@@ -126,11 +126,14 @@ def _tokens(size: int, length: int) -> TokenBatch:
 
 
 def _experience(size: int, length: int) -> Experience:
-    numbers = {
-        name: torch.ones(size, length - 1) for name in ("mask", "logprobs", "values", "advantages", "returns")
-    }
-    tokens = _tokens(size, length)
-    ones = torch.ones(size, dtype=torch.int64)
+    numbers = torch.ones(size, length - 1)
     return Experience(
-        tokens=tokens.tokens, lengths=tokens.lengths, prompt_lengths=ones, finished=ones.bool(), **numbers
+        **vars(_tokens(size, length)),
+        response_mask=numbers.bool(),
+        finished=torch.ones(size, dtype=torch.bool),
+        group=torch.arange(size),
+        logprobs=numbers,
+        values=numbers,
+        advantages=numbers,
+        returns=numbers,
     )

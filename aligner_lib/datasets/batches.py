@@ -17,7 +17,7 @@ class TokenBatch:
     """Right-padded rows of token ids. Selecting rows also cuts the columns that none of them uses."""
 
     tokens: Tensor  # int64 [B, S]
-    lengths: Tensor  # int64 [B], prompt + response, the stop token included
+    lengths: Tensor  # int64 [B], tokens before the padding
 
     @property
     def size(self) -> int:

@@ -59,7 +59,7 @@ def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
     def score(text: str, answer: str) -> float:
         prompt, whole = (tokenizer.encode(t) for t in (as_prompt(text), f"{as_prompt(text)} {answer}"))
         response = Response([*whole[len(prompt) :], tokenizer.eos_id], finished=True)
-        return judge.infer(to_rollouts([prompt], [response], tokenizer.pad_id)).result().rewards.item()
+        return judge.infer(to_rollouts([prompt], [response], [0], tokenizer.pad_id)).result().rewards.item()
 
     return score
 

@@ -22,9 +22,10 @@ _TOKENS = {"tokens": (np.int64, (-1,)), "lengths": (np.int64, (1,))}
 _EXPERIENCE = {
     "tokens": (np.int64, (-1, -1)),
     "lengths": (np.int64, (-1,)),
-    "prompt_lengths": (np.int64, (-1,)),
+    "response_mask": (np.bool_, (-1, -1)),
     "finished": (np.bool_, (-1,)),
-    **{name: (np.float32, (-1, -1)) for name in ("mask", "logprobs", "values", "advantages", "returns")},
+    "group": (np.int64, (-1,)),
+    **{name: (np.float32, (-1, -1)) for name in ("logprobs", "values", "advantages", "returns")},
 }
 
 
@@ -145,8 +146,8 @@ def unpack_experience(arrays: Arrays, vocab_size: int) -> Experience:
         expected = [len(tokens), tokens.shape[1] - (name != "tokens")][: len(shape)]
         if list(arrays[name].shape) != expected:
             raise WireError(f"{name} has the shape {list(arrays[name].shape)}, and tokens ask for {expected}")
-    for name in ("mask", "logprobs", "values", "advantages", "returns"):
-        rows, places = np.nonzero(~np.isfinite(arrays[name]) & (arrays["mask"] != 0))
+    for name in ("logprobs", "values", "advantages", "returns"):
+        rows, places = np.nonzero(~np.isfinite(arrays[name]) & arrays["response_mask"])
         if len(rows):
             value = arrays[name][rows[0], places[0]]
             raise WireError(f"{name} of sample {rows[0]} of {len(tokens)} at token {places[0]} is {value}")

@@ -32,9 +32,10 @@ def roll_out(
     groups = length_grouped([len(prompt.tokens) for _, prompt in prompts], micro_batch_size)
     batches, scoring = [], []
     for group in groups:
-        seeds = [response_seed(seed, step, prompts[i][0]) for i in group]
+        numbers = [prompts[i][0] for i in group]
+        seeds = [response_seed(seed, step, number) for number in numbers]
         with timers("generate"):
-            batches.append(policy.rollout([prompts[i][1].tokens for i in group], seeds))
+            batches.append(policy.rollout([prompts[i][1].tokens for i in group], seeds, numbers))
         scoring.append(critic.infer(batches[-1]))
     rollouts = concat_restore_order(batches, groups, fill=policy.tokenizer.pad_id)
     return rollouts, lambda: concat_restore_order(critic.fetch(scoring), groups)

@@ -93,10 +93,10 @@ class InProcessCritic:
     def _loss(self, model, batch: Experience, hidden: Tensor) -> LossTerms:
         values = model.values(hidden[:-1]).t()  # [B, S-1]
         losses = critic_loss(values, batch.values, batch.returns, self.loss_clip)
-        return LossTerms((losses * batch.mask).sum(), batch.mask.sum())
+        return LossTerms((losses * batch.response_mask).sum(), batch.response_mask.sum())
 
     def _rewards(self, rollouts: Rollouts) -> Tensor:
-        """The reward model's number at the last token of each response: float32 [B]. It has to be in place."""
+        """The reward model's number at the last token of each row: float32 [B]. It has to be in place."""
         at_tokens = self._values(rollouts)  # [B, S]
         return self.scale(at_tokens[torch.arange(rollouts.size), rollouts.lengths - 1])
 

@@ -40,7 +40,6 @@ class Evaluation:
             self.policy, self.critic, mine, step, self.seed, self.rollout_micro_batch_size
         )
         rewards = scoring().rewards
-        mask = ppo.response_mask(rollouts.prompt_lengths, rollouts.lengths, rollouts.tokens.shape[1] - 1)
         kl = ppo.kl_penalty(
             self.policy.logprobs(rollouts)[0], self.policy.reference_logprobs(rollouts), absolute=False
         )
@@ -48,7 +47,7 @@ class Evaluation:
         if self.run is not None:
             self.run.log_rollouts(records)
         figures = rollout_metrics("evaluation", rollouts, rewards)
-        figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[mask.bool()])
+        figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[rollouts.response_mask])
         return figures
 
     def save(self, folder: Path) -> None:

@@ -151,9 +151,9 @@ class PPOTrainer:
     ) -> tuple[Experience, Tensor, Tensor]:
         """What to learn from, the KL of each token and the reward of each token."""
         s = self.settings
-        mask = ppo.response_mask(rollouts.prompt_lengths, rollouts.lengths, rollouts.tokens.shape[1] - 1)
+        mask = rollouts.response_mask
         kl = ppo.kl_penalty(logprobs, reference_logprobs, s.use_absolute_kl) * mask
-        rewards = ppo.rewards_with_kl(scores.rewards, kl, rollouts.lengths, s.initial_policy_kl_penalty)
+        rewards = ppo.rewards_with_kl(scores.rewards, kl, mask, s.initial_policy_kl_penalty)
         advantages, returns = ppo.advantages_and_returns(
             scores.values, rewards, mask, s.discount_factor, s.gae_lambda
         )
@@ -161,7 +161,6 @@ class PPOTrainer:
             advantages = ppo.normalize(advantages, mask, parallel.sum_over_dp)
         experience = Experience(
             **vars(rollouts),
-            mask=mask,
             logprobs=logprobs,
             values=scores.values,
             advantages=advantages,
@@ -205,7 +204,7 @@ class PPOTrainer:
     def _actor_loss(self, model, batch: Experience, hidden: Tensor) -> LossTerms:
         """The clipped loss over finished responses; one that was cut off says nothing about when to stop."""
         s = self.settings
-        mask = (batch.mask * batch.finished[:, None]).bool()
+        mask = batch.response_mask & batch.finished[:, None]
         logprobs, entropies = selected_logprobs(
             model,
             batch.tokens,

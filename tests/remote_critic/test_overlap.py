@@ -50,14 +50,15 @@ class FakePolicy:
         self.events = events
         self.engine = SimpleNamespace(train_step=self.train_step)
 
-    def rollout(self, prompts, seeds):
+    def rollout(self, prompts, seeds, group):
         self.events.append("generate")
         size = len(prompts)
         return Rollouts(
             tokens=torch.tensor([[*prompt, 2] for prompt in prompts]),
             lengths=torch.full((size,), 3),
-            prompt_lengths=torch.full((size,), 2),
+            response_mask=torch.tensor([[False, True]] * size),
             finished=torch.ones(size, dtype=torch.bool),
+            group=torch.tensor(group),
         )
 
     def logprobs(self, rollouts):

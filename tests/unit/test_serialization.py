@@ -34,9 +34,9 @@ def experience_of(batch: TokenBatch, seed: int = 0) -> Experience:
     return Experience(
         tokens=batch.tokens,
         lengths=batch.lengths,
-        prompt_lengths=torch.ones(size, dtype=torch.int64),
+        response_mask=torch.ones(size, width - 1, dtype=torch.bool),
         finished=torch.arange(size) % 2 == 0,
-        mask=torch.ones(size, width - 1),
+        group=torch.arange(size),
         logprobs=numbers[0],
         values=numbers[1],
         advantages=numbers[2],
@@ -167,7 +167,7 @@ def test_scores_of_another_shape_are_refused():
         serialization.unpack_scores(narrow, BATCH, ("rewards", "values"))
 
 
-@pytest.mark.parametrize("name", ["returns", "advantages", "values", "logprobs", "mask"])
+@pytest.mark.parametrize("name", ["returns", "advantages", "values", "logprobs"])
 def test_experience_that_is_no_number_is_named(name):
     arrays = serialization.pack_experience(experience_of(BATCH))
     arrays[name][1, 2] = np.nan
