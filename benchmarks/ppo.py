@@ -20,7 +20,7 @@ from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.rollouts.critic import InProcessCritic
+from aligner_lib.rollouts.critic import Critic
 from aligner_lib.rollouts.policy import Policy, to_rollouts
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.seeds import response_seed
@@ -66,9 +66,8 @@ def _trainer(setting: Setting) -> PPOTrainer:
     engine = make_engine(setting, architecture, optim)
     if setting.model == "6m":
         make_stops_likely(engine.module, setting.tokenizer().eos_id)
-    critic = InProcessCritic(
+    critic = Critic(
         engine=make_engine(setting, replace(architecture, head="scalar"), optim),
-        scale=RewardScale(),
         loss_clip=0.2,
         micro_batch_size=setting.micro_batch,
         inference_micro_batch_size=setting.micro_batch,
@@ -90,6 +89,7 @@ def _trainer(setting: Setting) -> PPOTrainer:
             Sampling(max_length=RESPONSE),
             forward_micro_batch_size=setting.micro_batch,
         ),
+        reward_source=critic.reward_model(RewardScale()),
         critic=critic,
         train_prompts=prompts,
         val_prompts=[],

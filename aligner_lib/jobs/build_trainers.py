@@ -15,8 +15,8 @@ from aligner_lib.config.validation import has_remote_critic
 from aligner_lib.datasets.load import load_pairs, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.build_models import (
+    build_critic,
     build_engine,
-    build_in_process_critic,
     build_policy,
     build_reward_model,
     build_trainable_engine,
@@ -40,7 +40,7 @@ from aligner_lib.jobs.inputs import (
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.rollouts.critic import CriticService
+from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.loop import Trainer
@@ -149,9 +149,10 @@ def ppo(config: DictConfig) -> PreparedJob:
     def make(run):
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
-        critic, critic_optim = _critic_service(config, rewards, run)
+        reward_source, critic, critic_optim = _reward_source_and_critic(config, rewards, run)
         return PPOTrainer(
             policy=build_policy(engine, config, tokenizer),
+            reward_source=reward_source,
             critic=critic,
             train_prompts=train,
             val_prompts=validation,
@@ -204,7 +205,7 @@ def evaluation(config: DictConfig) -> PreparedJob:
         policy.engine.load(start)  # now that it has taken its copy of the reference
         return Evaluation(
             policy=policy,
-            critic=build_reward_model(
+            reward_source=build_reward_model(
                 config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
             ),
             prompts=prompts,
@@ -219,13 +220,14 @@ def evaluation(config: DictConfig) -> PreparedJob:
     )
 
 
-def _critic_service(
+def _reward_source_and_critic(
     config: DictConfig, rewards: Path | None, run: RunWriter | None
-) -> tuple[CriticService, DictConfig]:
-    """PPO's critic, in this process or in another job, and the settings of its optimiser."""
+) -> tuple[RewardSource, ValueModel, DictConfig]:
+    """Who judges PPO's rollouts, in this process or in other jobs, and the settings of the critic's optimiser."""
     if rewards is not None:
-        return build_in_process_critic(config.critic, rewards), config.critic.model.optim
-    from aligner_lib.remote_critic.client import RemoteCritic
+        critic = build_critic(config.critic, rewards)
+        return critic.reward_model(RewardScale.load(rewards)), critic, config.critic.model.optim
+    from aligner_lib.remote_critic.client import RemoteCritic, RemoteRewardModel
     from aligner_lib.remote_critic.connection import Endpoint
 
     remote = config.remote_critic_rm
@@ -238,4 +240,4 @@ def _critic_service(
         pad_to=remote.pad_to_length,
         writer=run,
     )
-    return critic, OmegaConf.create(critic.about["optim"])
+    return RemoteRewardModel(critic), critic, OmegaConf.create(critic.about["optim"])

@@ -39,14 +39,6 @@ class Rollouts(TokenBatch):
 
 
 @dataclass
-class Scores:
-    """What the critic side says about rollouts."""
-
-    rewards: Tensor  # float32 [B], the reward model's number for each response
-    values: Tensor  # float32 [B, S-1], the critic's estimate at each prediction
-
-
-@dataclass
 class Experience(Rollouts):
     """Rollouts with all that training needs: what actor and critic learn from."""
 

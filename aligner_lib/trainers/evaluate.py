@@ -9,7 +9,7 @@ from aligner_lib.algorithms import ppo
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import roll_out
-from aligner_lib.rollouts.critic import CriticService
+from aligner_lib.rollouts.interfaces import RewardSource
 from aligner_lib.rollouts.policy import Policy
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.rollout_metrics import mean_std, rollout_metrics, rollout_records
@@ -20,7 +20,7 @@ class Evaluation:
     """One validation pass; `run_loop` calls it with no steps to do."""
 
     policy: Policy
-    critic: CriticService
+    reward_source: RewardSource
     prompts: list[PromptSample]
     rollout_micro_batch_size: int
     seed: int
@@ -36,10 +36,10 @@ class Evaluation:
     def validate(self, step: int) -> dict[str, float]:
         """Figures under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
         mine = list(enumerate(self.prompts))[parallel.dp_rank() :: parallel.dp_size()]
-        rollouts, scoring = roll_out(
-            self.policy, self.critic, mine, step, self.seed, self.rollout_micro_batch_size
+        rollouts, judgements = roll_out(
+            self.policy, self.reward_source, mine, step, self.seed, self.rollout_micro_batch_size
         )
-        rewards = scoring().rewards
+        rewards, _ = judgements()
         kl = ppo.kl_penalty(
             self.policy.logprobs(rollouts)[0], self.policy.reference_logprobs(rollouts), absolute=False
         )

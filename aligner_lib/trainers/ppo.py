@@ -7,7 +7,6 @@ Algorithm: Ouyang et al. 2022 (arXiv:2203.02155), in NeMo-Aligner's form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +23,9 @@ from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.rollouts.collect import roll_out
-from aligner_lib.rollouts.critic import CriticService
+from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
 from aligner_lib.rollouts.policy import Policy
-from aligner_lib.rollouts.records import Experience, Rollouts, Scores
+from aligner_lib.rollouts.records import Experience, Rollouts
 from aligner_lib.rollouts.timers import Timers
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.lr import LRSchedule
@@ -63,7 +62,8 @@ class PPOTrainer:
     """One step is one rollout and the optimiser steps that learn from it."""
 
     policy: Policy
-    critic: CriticService
+    reward_source: RewardSource
+    critic: ValueModel
     train_prompts: list[PromptSample]
     val_prompts: list[PromptSample]
     lr_schedule: LRSchedule
@@ -87,7 +87,16 @@ class PPOTrainer:
         picked = global_batch(len(self.train_prompts), step - 1, s.num_rollout_samples, s.seed)
         prompts = [self.train_prompts[i] for i in picked]
         with timers("rollout_time"):
-            rollouts, scoring = self._roll_out(prompts, step, s.rollout_micro_batch_size, timers)
+            rollouts, judgements = roll_out(
+                self.policy,
+                self.reward_source,
+                self._share(prompts),
+                step,
+                s.seed,
+                s.rollout_micro_batch_size,
+                value_model=self.critic,
+                timers=timers,
+            )
 
             # 2  Log-probabilities of the responses under the policy and under its reference.
             with timers("logprobs"):
@@ -95,13 +104,15 @@ class PPOTrainer:
             with timers("init_logprobs"):
                 reference_logprobs = self.policy.reference_logprobs(rollouts)
             with timers("critic_wait"):
-                scores = scoring()
+                rewards, values = judgements()
 
         # 3  Rewards less the KL penalty become advantages and returns.
-        experience, kl, token_rewards = self._experience(rollouts, scores, logprobs, reference_logprobs)
-        metrics = rollout_metrics("train_rollouts", experience, scores.rewards)
+        experience, kl, token_rewards = self._experience(
+            rollouts, rewards, values, logprobs, reference_logprobs
+        )
+        metrics = rollout_metrics("train_rollouts", experience, rewards)
         metrics |= experience_metrics(experience, kl, token_rewards, entropies)
-        self._report("train", step, experience, scores.rewards, kl, experience.advantages)
+        self._report("train", step, experience, rewards, kl, experience.advantages)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
 
         # 4  Actor and critic learn from it, one global batch after the other.
@@ -114,8 +125,11 @@ class PPOTrainer:
 
     def validate(self, step: int) -> dict[str, float]:
         """Rewards on held-out prompts, sampled with the same random numbers at every validation."""
-        rollouts, scoring = self._roll_out(self.val_prompts, 0, self.settings.val_rollout_micro_batch_size)
-        rewards = scoring().rewards
+        s, prompts = self.settings, self._share(self.val_prompts)
+        rollouts, judgements = roll_out(
+            self.policy, self.reward_source, prompts, 0, s.seed, s.val_rollout_micro_batch_size
+        )
+        rewards, _ = judgements()
         self._report("validation", step, rollouts, rewards)
         return rollout_metrics("val_rollouts", rollouts, rewards)
 
@@ -131,42 +145,41 @@ class PPOTrainer:
 
     # -- the stages -----------------------------------------------------------------------------------------------
 
-    def _roll_out(
-        self, prompts: list[PromptSample], step: int, micro_batch_size: int, timers: Timers | None = None
-    ) -> tuple[Rollouts, Callable[[], Scores]]:
-        """This rank's responses, and a call that waits for their scores."""
-        mine = self._share(list(enumerate(prompts)))
-        return roll_out(self.policy, self.critic, mine, step, self.settings.seed, micro_batch_size, timers)
-
-    def _share(self, items: list) -> list:
-        """This rank's items, global batch by global batch: each optimiser step sees the same samples in any layout."""
-        size = self.settings.global_batch_size
-        batches = [items[i : i + size] for i in range(0, len(items), size)]
+    def _share(self, prompts: list[PromptSample]) -> list[tuple[int, PromptSample]]:
+        """This rank's prompts with their numbers, global batch by global batch: each optimiser step sees the same samples
+        in any layout."""
+        size, numbered = self.settings.global_batch_size, list(enumerate(prompts))
+        batches = [numbered[i : i + size] for i in range(0, len(numbered), size)]
         return [
             item for batch in batches for item in share_of_rank(batch, parallel.dp_rank(), parallel.dp_size())
         ]
 
     def _experience(
-        self, rollouts: Rollouts, scores: Scores, logprobs: Tensor, reference_logprobs: Tensor
+        self,
+        rollouts: Rollouts,
+        rewards: Tensor,
+        values: Tensor,
+        logprobs: Tensor,
+        reference_logprobs: Tensor,
     ) -> tuple[Experience, Tensor, Tensor]:
         """What to learn from, the KL of each token and the reward of each token."""
         s = self.settings
         mask = rollouts.response_mask
         kl = ppo.kl_penalty(logprobs, reference_logprobs, s.use_absolute_kl) * mask
-        rewards = ppo.rewards_with_kl(scores.rewards, kl, mask, s.initial_policy_kl_penalty)
+        token_rewards = ppo.rewards_with_kl(rewards, kl, mask, s.initial_policy_kl_penalty)
         advantages, returns = ppo.advantages_and_returns(
-            scores.values, rewards, mask, s.discount_factor, s.gae_lambda
+            values, token_rewards, mask, s.discount_factor, s.gae_lambda
         )
         if s.normalize_advantages:
             advantages = ppo.normalize(advantages, mask, parallel.sum_over_dp)
         experience = Experience(
             **vars(rollouts),
             logprobs=logprobs,
-            values=scores.values,
+            values=values,
             advantages=advantages,
             returns=returns,
         )
-        return experience, kl, rewards
+        return experience, kl, token_rewards
 
     def _train(self, step: int, experience: Experience, timers: Timers) -> dict[str, float]:
         updates = self.settings.num_rollout_samples // self.settings.global_batch_size

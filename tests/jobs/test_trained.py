@@ -144,7 +144,7 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
     """The same text gets the same number in both, and in a talk with the notebook, at the same stop token."""
     from aligner_lib.jobs.inference import scoring
     from aligner_lib.megatron.generate import Response
-    from aligner_lib.rollouts.critic import InProcessCritic
+    from aligner_lib.rollouts.critic import RewardModel
     from aligner_lib.rollouts.policy import to_rollouts
     from aligner_lib.trainers.reward_model import pair_loss
 
@@ -152,7 +152,7 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
     tokenizer, engine, scale = Tokenizer(folder), scalar_engine(folder), RewardScale.load(folder)
     pairs, _ = load_pairs([formatted / "test_comparisons.jsonl"], tokenizer, 256)
     prompts, _ = load_prompts([formatted / "test_prompts.jsonl"], tokenizer, 256)
-    critic = InProcessCritic(engine, scale, loss_clip=0.2, micro_batch_size=4, inference_micro_batch_size=4)
+    reward_model = RewardModel(engine, scale, micro_batch_size=4)
     score = scoring(rm.path)
     for pair, prompt in list(zip(pairs, prompts))[:5]:
         both = TokenBatch(*pad_rows([pair.chosen, pair.rejected], tokenizer.pad_id))
@@ -162,7 +162,7 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         assert all(response[-1] == tokenizer.eos_id for response in responses)
         ended = [Response(response, finished=True) for response in responses]
         rollouts = to_rollouts([prompt.tokens] * 2, ended, [0, 0], tokenizer.pad_id)
-        scored = critic.infer(rollouts).result().rewards
+        scored = reward_model.score(rollouts).result()
         expected = [trained["rewards_chosen_mean"], trained["rewards_rejected_mean"]]
         torch.testing.assert_close(scored, scale(torch.tensor(expected)), atol=1e-5, rtol=0)
         answers = [tokenizer.decode(response).removeprefix(" ") for response in responses]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from aligner_lib.rollouts.records import Rollouts, Scores
+from aligner_lib.rollouts.records import Rollouts
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 
@@ -24,17 +24,22 @@ class Told(Future):
         return super().result(timeout)
 
 
-class FakeCritic:
+class FakeRewardSource:
     def __init__(self, events: list[str]):
         self.events = events
 
-    def infer(self, rollouts):
-        self.events.append("ask for scores")
-        size, width = rollouts.tokens.shape
-        return Told(self.events, "scores", Scores(torch.ones(size), torch.zeros(size, width - 1)))
+    def score(self, rollouts):
+        self.events.append("ask for rewards")
+        return Told(self.events, "rewards", torch.ones(rollouts.size))
 
-    def fetch(self, asked):
+    def collect(self, asked):
         return [scores.result() for scores in asked]
+
+
+class FakeCritic(FakeRewardSource):
+    def values(self, rollouts):
+        self.events.append("ask for values")
+        return Told(self.events, "values", torch.zeros(rollouts.tokens[:, 1:].shape))
 
     def train(self, experience, lr):
         self.events.append("ask to train")
@@ -99,6 +104,7 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
     schedule = lambda number: 0.1  # noqa: E731
     trainer = PPOTrainer(
         FakePolicy(events),
+        FakeRewardSource(events),
         FakeCritic(events),
         [prompt] * 4,
         [prompt] * 2,
@@ -109,9 +115,11 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
     )
     trainer.step(1)
     assert events == [
-        *("generate", "ask for scores") * 2,
+        *("generate", "ask for values") * 2,
+        *("ask for rewards",) * 2,
         *("log-probabilities", "the reference's"),
-        *("wait for scores",) * 2,
+        *("wait for values",) * 2,
+        *("wait for rewards",) * 2,
         *("ask to train", "train") * 2,
         *("wait for training",) * 2,
     ]
