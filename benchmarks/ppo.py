@@ -15,7 +15,6 @@ import torch
 from aligner_lib.algorithms.batching import global_batch, length_grouped
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.load import PromptSample
-from aligner_lib.jobs.build_trainers import ppo_settings
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
@@ -95,7 +94,7 @@ def _trainer(setting: Setting) -> PPOTrainer:
         val_prompts=[],
         lr_schedule=lambda step: 0.0,
         critic_lr_schedule=lambda step: 0.0,
-        settings=ppo_settings(compose("ppo", [f"{key}={value}" for key, value in sizes.items()])),
+        config=compose("ppo", [f"{key}={value}" for key, value in sizes.items()]),
         run=None,
     )
 

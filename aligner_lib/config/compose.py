@@ -22,7 +22,7 @@ from aligner_lib.config.schema import SCHEMAS
 from aligner_lib.config.validation import check, notices
 from aligner_lib.errors import ConfigError
 
-__all__ = ["SCHEMAS", "compose", "keys", "load", "nearest", "notices", "profiles", "save", "validate"]
+__all__ = ["SCHEMAS", "compose", "keys", "load", "nearest", "notices", "profiles", "save"]
 PROFILES = Path(__file__).parent / "profiles"
 
 
@@ -38,13 +38,8 @@ def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None
         key, value = parse_override(text)
         for leaf, leaf_value in _leaves(key, value, config):
             _assign(config, leaf, leaf_value, written=text)
-    validate(kind, config)
-    return config
-
-
-def validate(kind: str, config: DictConfig) -> None:
-    """Raise ConfigError, with the cure, for the first value that makes no sense."""
     check(kind, config)
+    return config
 
 
 def save(config: DictConfig) -> dict:

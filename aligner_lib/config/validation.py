@@ -225,6 +225,11 @@ def _check_servers(config: DictConfig) -> None:
         )
 
 
+def val_rollout_micro_batch_size(config: DictConfig) -> int:
+    rollout = config.model.ppo
+    return rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size
+
+
 def has_remote_critic(config: DictConfig) -> bool:
     """Whether PPO's critic is a job of its own."""
     critic = config.remote_critic_rm.critic

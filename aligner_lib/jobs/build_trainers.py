@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.config.validation import has_remote_critic
+from aligner_lib.config.validation import has_remote_critic, val_rollout_micro_batch_size
 from aligner_lib.datasets.load import load_pairs, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.build_models import (
@@ -45,7 +45,7 @@ from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.loop import Trainer
 from aligner_lib.trainers.lr import LRSchedule
-from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
+from aligner_lib.trainers.ppo import PPOTrainer
 from aligner_lib.trainers.reward_model import RewardModelTrainer
 from aligner_lib.trainers.sft import SFTTrainer
 
@@ -141,8 +141,7 @@ def ppo(config: DictConfig) -> PreparedJob:
     validation = prompts_of_split(config, "validation", tokenizer)
     max_steps = steps_of(loop, len(train), rollout.num_rollout_samples)
     updates = max_steps * (rollout.num_rollout_samples // model.global_batch_size)
-    settings = ppo_settings(config)
-    validation = limited(validation, loop, settings.val_rollout_micro_batch_size)[: rollout.num_val_samples]
+    validation = limited(validation, loop, val_rollout_micro_batch_size(config))[: rollout.num_val_samples]
     validation = for_validation(validation, config)
     warn_about_sampling(sampling_settings(config))
 
@@ -158,7 +157,7 @@ def ppo(config: DictConfig) -> PreparedJob:
             val_prompts=validation,
             lr_schedule=LRSchedule(model.optim, updates),
             critic_lr_schedule=LRSchedule(critic_optim, updates),
-            settings=settings,
+            config=config,
             run=run,
         )
 
@@ -166,27 +165,6 @@ def ppo(config: DictConfig) -> PreparedJob:
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
     return PreparedJob(make, max_steps, loop, hashes)
-
-
-def ppo_settings(config: DictConfig) -> PPOSettings:
-    model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
-    return PPOSettings(
-        num_rollout_samples=rollout.num_rollout_samples,
-        global_batch_size=model.global_batch_size,
-        micro_batch_size=model.micro_batch_size,
-        rollout_micro_batch_size=rollout.rollout_micro_batch_size,
-        val_rollout_micro_batch_size=rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size,
-        initial_policy_kl_penalty=loop.initial_policy_kl_penalty,
-        use_absolute_kl=loop.use_absolute_kl,
-        discount_factor=loop.discount_factor,
-        gae_lambda=loop.gae_lambda,
-        normalize_advantages=loop.normalize_advantages,
-        ratio_eps=rollout.ratio_eps,
-        entropy_bonus=rollout.entropy_bonus,
-        critic_warmup_steps=loop.critic_warmup_steps,
-        max_init_policy_kl=loop.max_init_policy_kl,
-        seed=model.seed,
-    )
 
 
 def evaluation(config: DictConfig) -> PreparedJob:
@@ -209,7 +187,7 @@ def evaluation(config: DictConfig) -> PreparedJob:
                 config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
             ),
             prompts=prompts,
-            rollout_micro_batch_size=rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size,
+            rollout_micro_batch_size=val_rollout_micro_batch_size(config),
             seed=config.model.seed,
             run=run,
         )

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from aligner_lib.config.compose import compose
 from aligner_lib.rollouts.records import Rollouts
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
@@ -80,27 +81,17 @@ class FakePolicy:
 
 
 def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_actor_s():
-    from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
+    from aligner_lib.trainers.ppo import PPOTrainer
 
     events: list[str] = []
     prompt = SimpleNamespace(tokens=[1, 1])
-    settings = PPOSettings(
-        num_rollout_samples=4,
-        global_batch_size=2,
-        micro_batch_size=2,
-        rollout_micro_batch_size=2,
-        val_rollout_micro_batch_size=2,
-        initial_policy_kl_penalty=0.1,
-        use_absolute_kl=False,
-        discount_factor=1.0,
-        gae_lambda=0.95,
-        normalize_advantages=False,
-        ratio_eps=0.2,
-        entropy_bonus=0.0,
-        critic_warmup_steps=0,
-        max_init_policy_kl=None,
-        seed=0,
-    )
+    sizes = {
+        "model.ppo.num_rollout_samples": 4,
+        "model.ppo.rollout_micro_batch_size": 2,
+        "model.global_batch_size": 2,
+        "model.micro_batch_size": 2,
+        "trainer.ppo.critic_warmup_steps": 0,
+    }
     schedule = lambda number: 0.1  # noqa: E731
     trainer = PPOTrainer(
         FakePolicy(events),
@@ -110,7 +101,7 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
         [prompt] * 2,
         schedule,
         schedule,
-        settings,
+        compose("ppo", [f"{key}={value}" for key, value in sizes.items()]),
         run=None,
     )
     trainer.step(1)
