@@ -13,15 +13,13 @@ from dataclasses import replace
 import torch
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped
-from aligner_lib.algorithms.ppo import response_mask
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.load import PromptSample
-from aligner_lib.jobs.build_trainers import ppo_settings
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.rollouts.critic import InProcessCritic
+from aligner_lib.rollouts.critic import Critic
 from aligner_lib.rollouts.policy import Policy, to_rollouts
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.seeds import response_seed
@@ -67,9 +65,8 @@ def _trainer(setting: Setting) -> PPOTrainer:
     engine = make_engine(setting, architecture, optim)
     if setting.model == "6m":
         make_stops_likely(engine.module, setting.tokenizer().eos_id)
-    critic = InProcessCritic(
+    critic = Critic(
         engine=make_engine(setting, replace(architecture, head="scalar"), optim),
-        scale=RewardScale(),
         loss_clip=0.2,
         micro_batch_size=setting.micro_batch,
         inference_micro_batch_size=setting.micro_batch,
@@ -91,12 +88,13 @@ def _trainer(setting: Setting) -> PPOTrainer:
             Sampling(max_length=RESPONSE),
             forward_micro_batch_size=setting.micro_batch,
         ),
+        reward_source=critic.reward_model(RewardScale()),
         critic=critic,
         train_prompts=prompts,
         val_prompts=[],
         lr_schedule=lambda step: 0.0,
         critic_lr_schedule=lambda step: 0.0,
-        settings=ppo_settings(compose("ppo", [f"{key}={value}" for key, value in sizes.items()])),
+        config=compose("ppo", [f"{key}={value}" for key, value in sizes.items()]),
         run=None,
     )
 
@@ -166,7 +164,7 @@ class BarePasses:
             stop_id=self.tokenizer.eos_id,
             micro_batch_size=self.setting.global_batch,
         )
-        rollouts = to_rollouts(self.prompts, responses, self.tokenizer.pad_id)
+        rollouts = to_rollouts(self.prompts, responses, range(len(responses)), self.tokenizer.pad_id)
         assert rollouts.finished.any(), "no response ended: there is nothing that the actor learns from"
         return rollouts
 
@@ -177,7 +175,7 @@ class BarePasses:
     @torch.no_grad()
     def _score(self, model, batches: list[Rollouts]) -> None:
         for batch in batches:
-            selected_logprobs(model, batch.tokens, model(batch.tokens, batch.lengths), _mask(batch))
+            selected_logprobs(model, batch.tokens, model(batch.tokens, batch.lengths), batch.response_mask)
 
     @torch.no_grad()
     def _value(self, batches: list[Rollouts]) -> None:
@@ -187,7 +185,7 @@ class BarePasses:
     def _train_actor(self, batches: list[Rollouts]) -> None:
         for batch in batches:
             logprobs, _ = selected_logprobs(
-                self.actor, batch.tokens, self.actor(batch.tokens, batch.lengths), _mask(batch)
+                self.actor, batch.tokens, self.actor(batch.tokens, batch.lengths), batch.response_mask
             )
             (-logprobs.sum()).backward()
         self.actor_optimizer.step()
@@ -196,7 +194,7 @@ class BarePasses:
     def _train_critic(self, batches: list[Rollouts]) -> None:
         for batch in batches:
             values = self.critic.values(self.critic(batch.tokens, batch.lengths)[:-1]).t()
-            (values[_mask(batch)] ** 2).sum().backward()
+            (values[batch.response_mask] ** 2).sum().backward()
         self.critic_optimizer.step()
         self.critic_optimizer.zero_grad()
 
@@ -208,7 +206,3 @@ def _plain_copy(module):
         for ours, theirs in zip(copy.parameters(), module.parameters(), strict=True):
             ours.copy_(theirs)
     return copy
-
-
-def _mask(batch: Rollouts) -> torch.Tensor:
-    return response_mask(batch.prompt_lengths, batch.lengths, batch.tokens.shape[1] - 1).bool()

@@ -43,6 +43,7 @@ def measure(setting: Setting, say: Callable[[str], None] = print) -> RemoteCriti
     trips = _round_trips(lab, config)
     say(f"round trips: {CALLS} of each kind")
     rollout = config.model.ppo
+    micro_batches = -(-rollout.num_rollout_samples // rollout.rollout_micro_batch_size)
     return RemoteCriticBench(
         in_process=times["in-process"],
         remote_critic=times["remote"],
@@ -55,7 +56,8 @@ def measure(setting: Setting, say: Callable[[str], None] = print) -> RemoteCriti
         ],
         round_trips=trips,
         calls={
-            "infer": -(-rollout.num_rollout_samples // rollout.rollout_micro_batch_size),
+            "values": micro_batches,
+            "rewards": micro_batches,
             "train": rollout.num_rollout_samples // config.model.global_batch_size,
         },
     )
@@ -85,7 +87,8 @@ def _round_trips(lab: Workspace, config) -> dict[str, list[float]]:
         batch = serialization.pack_experience(_experience(config.model.global_batch_size, length))
         calls = {
             "status": lambda number: link.call("status", serialization.text({}, "request")),
-            "infer": lambda number: link.call("infer", rollouts, updates=0),
+            "values": lambda number: link.call("values", rollouts, updates=0),
+            "rewards": lambda number: link.call("rewards", rollouts),
             "train": lambda number: link.call("train", batch, number=number + 1, lr=(0.0).hex()),
         }
         return {name: [_trip(link, call, number) for number in range(CALLS)] for name, call in calls.items()}
@@ -126,11 +129,14 @@ def _tokens(size: int, length: int) -> TokenBatch:
 
 
 def _experience(size: int, length: int) -> Experience:
-    numbers = {
-        name: torch.ones(size, length - 1) for name in ("mask", "logprobs", "values", "advantages", "returns")
-    }
-    tokens = _tokens(size, length)
-    ones = torch.ones(size, dtype=torch.int64)
+    numbers = torch.ones(size, length - 1)
     return Experience(
-        tokens=tokens.tokens, lengths=tokens.lengths, prompt_lengths=ones, finished=ones.bool(), **numbers
+        **vars(_tokens(size, length)),
+        response_mask=numbers.bool(),
+        finished=torch.ones(size, dtype=torch.bool),
+        group=torch.arange(size),
+        logprobs=numbers,
+        values=numbers,
+        advantages=numbers,
+        returns=numbers,
     )

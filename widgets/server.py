@@ -17,8 +17,8 @@ def server_line(run: RunFolder) -> str:
     counts = status["counts"]
     doing = status["doing"] if run.status == "running" else run.status
     return (
-        f"{run.name}: {doing} · {status['updates']} train steps · scores for {counts['samples']} responses in "
-        f"{counts['infer']} requests · checkpoints after {', '.join(map(str, status['checkpoints'])) or 'none'} · "
+        f"{run.name}: {doing} · {status['updates']} train steps · values for {counts['values']} and rewards for "
+        f"{counts['rewards']} responses · checkpoints after {', '.join(map(str, status['checkpoints'])) or 'none'} · "
         f"actor heard {status['actor_heard_s']:.0f} s ago"
     )
 

@@ -1,8 +1,9 @@
 """PPO for language models: masks, KL penalty, advantages, clipped losses.
 
-    B responses, S longest prompt + response, P prompt length, L prompt + response length (the stop token included)
+    B responses, S longest row, P prompt length, L prompt + response length (the stop token included)
 
-Tensors are [B, S-1]: index i belongs to the prediction of token i+1. Masks are 1.0 where a prediction counts.
+Tensors are [B, S-1]: index i belongs to the prediction of token i+1. Masks, bool or of 0 and 1, say which predictions
+count. A response of several turns has holes in its mask, where the tokens are not the policy's own.
 Sources: PPO (Schulman et al. 2017, arXiv:1707.06347), GAE (Schulman et al. 2016, arXiv:1506.02438), RLHF's per-token
 KL reward (Ziegler et al. 2019, arXiv:1909.08593); conventions of NeMo-Aligner.
 """
@@ -16,12 +17,12 @@ from torch import Tensor
 
 
 def response_mask(prompt_lengths: Tensor, lengths: Tensor, size: int) -> Tensor:
-    """1.0 on predictions of response tokens, the stop token included: columns [P-1, L-1).
+    """The mask of responses of one turn, the stop token included: columns [P-1, L-1).
 
-    prompt_lengths, lengths: int64 [B]; size: S-1 → float32 [B, S-1].
+    prompt_lengths, lengths: int64 [B]; size: S-1 → bool [B, S-1].
     """
     columns = torch.arange(size, device=lengths.device)
-    return ((columns >= prompt_lengths[:, None] - 1) & (columns < lengths[:, None] - 1)).float()
+    return (columns >= prompt_lengths[:, None] - 1) & (columns < lengths[:, None] - 1)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -35,13 +36,13 @@ def kl_penalty(logprobs: Tensor, reference_logprobs: Tensor, absolute: bool) -> 
     return kl.abs() if absolute else kl
 
 
-def rewards_with_kl(rewards: Tensor, kl: Tensor, lengths: Tensor, coefficient: float) -> Tensor:
+def rewards_with_kl(rewards: Tensor, kl: Tensor, mask: Tensor, coefficient: float) -> Tensor:
     """Per-token rewards: the response's score at its last token, and −coefficient · kl at every token.
 
-    rewards: float [B]; kl: float [B, S-1], 0 outside the response; lengths: int64 [B] → float [B, S-1].
+    rewards: float [B]; kl: float [B, S-1], 0 outside the mask → float [B, S-1].
     """
     per_token = -coefficient * kl
-    last = (lengths - 2).clamp(min=0)  # the prediction of the last token
+    last = (mask * torch.arange(mask.shape[1], device=mask.device)).argmax(dim=1)
     return per_token.scatter_add(1, last[:, None], rewards[:, None])
 
 
@@ -50,18 +51,19 @@ def advantages_and_returns(
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimates, and returns = advantages + values: float [B, S-1] each, 0 outside the mask.
 
-    values, rewards: float [B, S-1]. A response cut off at its maximal length gets no bootstrap: nothing follows it.
+    values, rewards: float [B, S-1]. What follows a token is the next one in the mask: holes take no time. A response cut
+    off at its maximal length gets no bootstrap: nothing follows it.
     """
-    values, rewards = values * mask, rewards * mask
     advantages = torch.zeros_like(values)
-    next_advantage = torch.zeros_like(values[:, 0])  # advantage of the next token
+    next_value = next_advantage = torch.zeros_like(values[:, 0])
     for t in reversed(range(values.shape[1])):
-        next_value = values[:, t + 1] if t + 1 < values.shape[1] else torch.zeros_like(next_advantage)
         td_error = (
             rewards[:, t] + discount_factor * next_value - values[:, t]
         )  # δ, the temporal-difference error
-        next_advantage = td_error + discount_factor * gae_lambda * next_advantage
-        advantages[:, t] = next_advantage
+        advantages[:, t] = td_error + discount_factor * gae_lambda * next_advantage
+        counts = mask[:, t].bool()
+        next_value = torch.where(counts, values[:, t], next_value)
+        next_advantage = torch.where(counts, advantages[:, t], next_advantage)
     return advantages * mask, (advantages + values) * mask
 
 

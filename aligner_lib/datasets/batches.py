@@ -17,7 +17,7 @@ class TokenBatch:
     """Right-padded rows of token ids. Selecting rows also drops the columns that none of them uses."""
 
     tokens: Tensor  # int64 [B, S]
-    lengths: Tensor  # int64 [B], prompt + response, the stop token included
+    lengths: Tensor  # int64 [B], tokens before the padding
 
     @property
     def size(self) -> int:
@@ -49,16 +49,20 @@ def concat_restore_order(batches: list, groups: list[list[int]], fill: int = 0):
     groups: for each batch, the original numbers of its rows. Narrower batches are padded on the right:
     `tokens` with fill, other 2-D fields with 0.
     """
-    place = torch.tensor([row for group in groups for row in group]).argsort()
     joined = {}
     for f in fields(batches[0]):
         parts = [getattr(batch, f.name) for batch in batches]
-        if parts[0].dim() == 2:
-            width = max(part.shape[1] for part in parts)
-            blank = fill if f.name == "tokens" else 0
-            parts = [pad(part, (0, width - part.shape[1]), value=blank) for part in parts]
-        joined[f.name] = torch.cat(parts)[place]
+        joined[f.name] = concat_rows(parts, groups, fill if f.name == "tokens" else 0)
     return replace(batches[0], **joined)
+
+
+def concat_rows(parts: list[Tensor], groups: list[list[int]], fill: int = 0) -> Tensor:
+    """As `concat_restore_order`, for one tensor of each batch."""
+    if parts[0].dim() == 2:
+        width = max(part.shape[1] for part in parts)
+        parts = [pad(part, (0, width - part.shape[1]), value=fill) for part in parts]
+    place = torch.tensor([row for group in groups for row in group]).argsort()
+    return torch.cat(parts)[place]
 
 
 def pad_rows(rows: list[list[int]], fill: int) -> tuple[Tensor, Tensor]:

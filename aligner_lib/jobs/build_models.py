@@ -16,7 +16,7 @@ from aligner_lib.megatron.generate import Sampling
 from aligner_lib.megatron.model import Numerics
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.rollouts.critic import InProcessCritic, RewardModelAlone
+from aligner_lib.rollouts.critic import Critic, RewardModel
 from aligner_lib.rollouts.policy import Policy
 
 logger = logging.getLogger(__name__)
@@ -57,25 +57,21 @@ def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Po
     return Policy(engine, tokenizer, sampling_settings(config), forward_micro_batch_size=forward)
 
 
-def build_in_process_critic(
-    critic: DictConfig, start: Path, kind: type[InProcessCritic] = InProcessCritic
-) -> InProcessCritic:
-    clip, offload = critic.trainer.ppo.gradient_clip_val, critic.model.offload_adam_states
-    return kind(
-        engine=build_trainable_engine(scalar_architecture(start), critic, clip, start, offload),
-        scale=RewardScale.load(start),
-        loss_clip=critic.model.loss_clip_val,
-        micro_batch_size=critic.model.micro_batch_size,
-        inference_micro_batch_size=critic.trainer.ppo.inference_micro_batch_size,
+def build_critic(config: DictConfig, start: Path) -> Critic:
+    """A critic that begins as the reward model `start`."""
+    clip, offload = config.trainer.ppo.gradient_clip_val, config.model.offload_adam_states
+    return Critic(
+        engine=build_trainable_engine(scalar_architecture(start), config, clip, start, offload),
+        loss_clip=config.model.loss_clip_val,
+        micro_batch_size=config.model.micro_batch_size,
+        inference_micro_batch_size=config.trainer.ppo.inference_micro_batch_size,
     )
 
 
-def build_reward_model(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModelAlone:
-    return RewardModelAlone(
-        engine=build_engine(scalar_architecture(start), config, start),
-        scale=RewardScale.load(start),
-        inference_micro_batch_size=micro_batch_size,
-    )
+def build_reward_model(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModel:
+    """A reward model with a module of its own."""
+    engine = build_engine(scalar_architecture(start), config, start)
+    return RewardModel(engine, RewardScale.load(start), micro_batch_size)
 
 
 def scalar_architecture(start: Path) -> Architecture:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.jobs.build_models import build_in_process_critic, build_reward_model
+from aligner_lib.jobs.build_models import build_critic, build_reward_model
 from aligner_lib.jobs.inputs import model_folder, pretrained_folder
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.remote_critic.worker import Worker
-from aligner_lib.rollouts.critic import CriticAlone, InProcessCritic
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ def critic_server(config: DictConfig) -> Serving:
     combined = config.trainer.ppo.combine_rm_and_critic_server
 
     def make():
-        kind = InProcessCritic if combined else CriticAlone
-        return Worker(build_in_process_critic(config, start, kind), start)
+        critic = build_critic(config, start)
+        return Worker(critic, critic.reward_model(RewardScale.load(start)) if combined else None, start)
 
     about = {
         "optim": OmegaConf.to_container(config.model.optim),
@@ -46,7 +46,7 @@ def reward_server(config: DictConfig) -> Serving:
     start = model_folder(config.rm_model_file, "rm_model_file")
 
     def make():
-        return Worker(build_reward_model(config, start, config.inference.micro_batch_size), start)
+        return Worker(None, build_reward_model(config, start, config.inference.micro_batch_size), start)
 
     return Serving(
         make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, {"gives": ["rewards"]}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.config.kinds.ppo import has_remote_critic
+from aligner_lib.config.kinds.ppo import has_remote_critic, val_rollout_micro_batch_size
 from aligner_lib.datasets.load import load_pairs, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.build_models import (
+    build_critic,
     build_engine,
-    build_in_process_critic,
     build_policy,
     build_reward_model,
     build_trainable_engine,
@@ -40,12 +40,12 @@ from aligner_lib.jobs.inputs import (
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.rollouts.critic import CriticService
+from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.loop import Trainer
 from aligner_lib.trainers.lr import LRSchedule
-from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
+from aligner_lib.trainers.ppo import PPOTrainer
 from aligner_lib.trainers.reward_model import RewardModelTrainer
 from aligner_lib.trainers.sft import SFTTrainer
 
@@ -135,23 +135,23 @@ def ppo(config: DictConfig) -> PreparedJob:
     validation = prompts_of_split(config, "validation", tokenizer)
     max_steps = steps_of(loop, len(train), rollout.num_rollout_samples)
     updates = max_steps * (rollout.num_rollout_samples // model.global_batch_size)
-    settings = ppo_settings(config)
-    validation = limited(validation, loop, settings.val_rollout_micro_batch_size)[: rollout.num_val_samples]
+    validation = limited(validation, loop, val_rollout_micro_batch_size(config))[: rollout.num_val_samples]
     validation = for_validation(validation, config)
     warn_about_sampling(sampling_settings(config))
 
     def build(run):
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
-        critic, critic_optim = _critic_service(config, rewards, run)
+        reward_source, critic, critic_optim = _reward_source_and_critic(config, rewards, run)
         return PPOTrainer(
             policy=build_policy(engine, config, tokenizer),
+            reward_source=reward_source,
             critic=critic,
             train_prompts=train,
             val_prompts=validation,
             lr_schedule=LRSchedule(model.optim, updates),
             critic_lr_schedule=LRSchedule(critic_optim, updates),
-            settings=settings,
+            config=config,
             run=run,
         )
 
@@ -159,27 +159,6 @@ def ppo(config: DictConfig) -> PreparedJob:
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
     return PreparedJob(build, max_steps, loop, hashes)
-
-
-def ppo_settings(config: DictConfig) -> PPOSettings:
-    model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
-    return PPOSettings(
-        num_rollout_samples=rollout.num_rollout_samples,
-        global_batch_size=model.global_batch_size,
-        micro_batch_size=model.micro_batch_size,
-        rollout_micro_batch_size=rollout.rollout_micro_batch_size,
-        val_rollout_micro_batch_size=rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size,
-        initial_policy_kl_penalty=loop.initial_policy_kl_penalty,
-        use_absolute_kl=loop.use_absolute_kl,
-        discount_factor=loop.discount_factor,
-        gae_lambda=loop.gae_lambda,
-        normalize_advantages=loop.normalize_advantages,
-        ratio_eps=rollout.ratio_eps,
-        entropy_bonus=rollout.entropy_bonus,
-        critic_warmup_steps=loop.critic_warmup_steps,
-        max_init_policy_kl=loop.max_init_policy_kl,
-        seed=model.seed,
-    )
 
 
 def evaluation(config: DictConfig) -> PreparedJob:
@@ -198,11 +177,11 @@ def evaluation(config: DictConfig) -> PreparedJob:
         policy.engine.load(start)  # now that it has taken its copy of the reference
         return Evaluation(
             policy=policy,
-            critic=build_reward_model(
+            reward_source=build_reward_model(
                 config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
             ),
             prompts=prompts,
-            rollout_micro_batch_size=rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size,
+            rollout_micro_batch_size=val_rollout_micro_batch_size(config),
             seed=config.model.seed,
             run=run,
         )
@@ -213,13 +192,14 @@ def evaluation(config: DictConfig) -> PreparedJob:
     )
 
 
-def _critic_service(
+def _reward_source_and_critic(
     config: DictConfig, rewards: Path | None, run: RunWriter | None
-) -> tuple[CriticService, DictConfig]:
-    """PPO's critic, in this process or in another job, and the settings of its optimiser."""
+) -> tuple[RewardSource, ValueModel, DictConfig]:
+    """Who judges PPO's rollouts, in this process or in other jobs, and the settings of the critic's optimiser."""
     if rewards is not None:
-        return build_in_process_critic(config.critic, rewards), config.critic.model.optim
-    from aligner_lib.remote_critic.client import RemoteCritic
+        critic = build_critic(config.critic, rewards)
+        return critic.reward_model(RewardScale.load(rewards)), critic, config.critic.model.optim
+    from aligner_lib.remote_critic.client import RemoteCritic, RemoteRewardModel
     from aligner_lib.remote_critic.connection import Endpoint
 
     remote = config.remote_critic_rm
@@ -232,4 +212,4 @@ def _critic_service(
         pad_to=remote.pad_to_length,
         writer=run,
     )
-    return critic, OmegaConf.create(critic.about["optim"])
+    return RemoteRewardModel(critic), critic, OmegaConf.create(critic.about["optim"])

@@ -18,7 +18,7 @@ from aligner_lib.megatron.model import Numerics
 from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.rollouts.critic import RewardModelAlone
+from aligner_lib.rollouts.critic import RewardModel
 from aligner_lib.rollouts.policy import to_rollouts
 
 END_OF_PROMPT = "Assistant:"
@@ -54,12 +54,12 @@ def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
     start = resolve(reward_model)
     tokenizer = Tokenizer(start)
     engine = _engine(replace(Architecture.load(start), head="scalar"), start)
-    judge = RewardModelAlone(engine=engine, scale=RewardScale.load(start))
+    judge = RewardModel(engine, RewardScale.load(start), micro_batch_size=1)
 
     def score(text: str, answer: str) -> float:
         prompt, whole = (tokenizer.encode(t) for t in (as_prompt(text), f"{as_prompt(text)} {answer}"))
         response = Response([*whole[len(prompt) :], tokenizer.eos_id], finished=True)
-        return judge.infer(to_rollouts([prompt], [response], tokenizer.pad_id)).result().rewards.item()
+        return judge.score(to_rollouts([prompt], [response], [0], tokenizer.pad_id)).result().item()
 
     return score
 

@@ -100,11 +100,13 @@ def _checkpoints(kind: str, run: RunWriter, config: DictConfig):
 
 def _listen(service: str, request_queue, host: str, port: int, folder: RunFolder) -> PyTritonServer:
     """Open the server, and say where it is."""
-    answers = {"infer": request_queue.answer_infer, "status": request_queue.answer_status}
+    names = [*request_queue.about["gives"], "status", "checkpoint"]
     if request_queue.checkpoints is not None:
-        answers |= {"train": request_queue.answer_train}
-    answers |= {"checkpoint": request_queue.answer_checkpoint}
-    endpoints = [Handler(name, serialization.SIGNATURES[name], answer) for name, answer in answers.items()]
+        names.append("train")
+    endpoints = [
+        Handler(name, serialization.SIGNATURES[name], getattr(request_queue, f"answer_{name}"))
+        for name in names
+    ]
     token = discovery.new_token(folder.path)
     listening = PyTritonServer(host, port, token, folder.path, endpoints)
     try:

@@ -255,17 +255,29 @@ class FrozenWeights:
         self.module = module
         self.weights = [parameter.detach().cpu().clone() for parameter in module.parameters()]
         self.by_value = cpu.HAS_CUDA
+        self._are_in = False
 
     @contextmanager
     def swap_in(self):
         """A context manager: inside, the module computes with these weights. Do not train inside."""
-        self._exchange()
+        self.put_in()
         try:
             yield
         finally:
+            self.put_back()
+
+    def put_in(self) -> None:
+        """The module computes with these weights until `put_back`. Don't train, save or load it meanwhile."""
+        if not self._are_in:
+            self._exchange()
+
+    def put_back(self) -> None:
+        """The module has its own weights again."""
+        if self._are_in:
             self._exchange()
 
     def _exchange(self) -> None:
+        self._are_in = not self._are_in
         for i, parameter in enumerate(self.module.parameters()):
             if self.by_value:  # the optimizer writes to the parameter's memory, which must not move
                 resident = parameter.data.to("cpu", copy=True)

@@ -1,6 +1,6 @@
-"""The actor's side: a CriticService whose critic, and reward model, are other jobs.
+"""The actor's side: a value model and a reward source whose critic and reward model are other jobs.
 
-Every rank makes one and calls it alike. Scores are asked for by the first rank of each model replica; whatever changes
+Every rank makes them and calls them alike. Scores are asked for by the first rank of each model replica; whatever changes
 the critic goes through the first rank of all, which numbers the train steps and keeps those that no checkpoint of the
 critic's holds yet. So a critic that was killed and started again is brought back to where it was, to the bit.
 """
@@ -12,15 +12,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+from torch import Tensor
+
 from aligner_lib.datasets.batches import concat_restore_order
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import replay_log, serialization
-from aligner_lib.remote_critic.connection import Endpoint, Lost
+from aligner_lib.remote_critic.connection import CriticConnection, Endpoint, Lost
 from aligner_lib.remote_critic.connections import CriticConnections, on_first_rank, what_became_of
 from aligner_lib.remote_critic.errors import NoCheckpoint, NotReady
 from aligner_lib.remote_critic.serial_executor import SerialExecutor
-from aligner_lib.rollouts.records import Experience, Rollouts, Scores
+from aligner_lib.rollouts.records import Experience, Rollouts
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
 
@@ -50,7 +52,7 @@ class Later(Future):
 
 
 class RemoteCritic:
-    """See CriticService. Making one waits for the servers."""
+    """See ValueModel. Making one waits for the servers, the reward model's included."""
 
     def __init__(
         self,
@@ -70,24 +72,27 @@ class RemoteCritic:
         self.kept: list[replay_log.Step] = []  # … and these it does not (on the first rank)
         self._owes_checkpoint = False  # the actor has saved without it
         self._begun = False
+        self._valuing: list[Future] = []  # values that were asked for and are not collected
         self._executor = SerialExecutor()
         self.about = self._reach_at_first(lambda _: None)
 
-    # -- CriticService --------------------------------------------------------------------------------------------
+    # -- ValueModel -----------------------------------------------------------------------------------------------
 
-    def infer(self, rollouts: Rollouts) -> Future[Scores]:
-        self._begin()
-        if not parallel.leads_replica():
-            return Later(lambda: None)
-        arrays = serialization.pack_tokens(
-            rollouts, serialization.padded_length(rollouts.tokens.shape[1], self.pad_to)
+    def values(self, rollouts: Rollouts) -> Future[Tensor]:
+        return self._ask(self.servers.critic, "values", rollouts, updates=self.updates)
+
+    def rewards(self, rollouts: Rollouts) -> Future[Tensor]:
+        """For RemoteRewardModel. Where one server gives both, it has given its values first: it exchanges the weights of
+        the one model for the other's once."""
+        link = self.servers.reward_model
+        return self._ask(
+            link, "rewards", rollouts, after=self._valuing if link is self.servers.critic else ()
         )
-        calls = [link.call("infer", arrays, updates=self.updates) for link in self.servers.links]
-        return Later(lambda: self._scores(rollouts, calls))
 
-    def fetch(self, asked: list[Future[Scores]]) -> list[Scores]:
+    def collect(self, asked: list[Future]) -> list[Tensor]:
+        self._valuing = []
         outcomes = [parallel.from_replica_leader(scores.result()) for scores in asked]
-        own = [outcome for outcome in outcomes if not isinstance(outcome, Scores)]
+        own = [outcome for outcome in outcomes if not isinstance(outcome, Tensor)]
         if problems := [problem for ranks in parallel.gather_over_dp(own) for problem in ranks]:
             raise problems[0] if isinstance(problems[0], UserError) else CriticAway(problems[0], self)
         return outcomes
@@ -206,23 +211,44 @@ class RemoteCritic:
             self._begun = True
             self._reach_at_first(lambda _: self._go_back_to(0))
 
-    def _scores(self, rollouts: Rollouts, calls: list[Future]) -> Scores | UserError | str:
-        """The scores, an error that ends the run, or why the critic is away."""
-        gives = [("rewards", "values")] if len(self.servers.links) == 1 else [("values",), ("rewards",)]
-        parts = []
-        for link, call, names in zip(self.servers.links, calls, gives):
-            try:
-                arrays = link.wait_for(call)
-                if problem := arrays["problem"].reshape(-1)[0].decode():
-                    raise link.refusal(problem)
-                parts.append(serialization.unpack_scores(arrays, rollouts, names))
-            except (Lost, NotReady) as error:
-                return what_became_of(link.where, error)
-            except serialization.WireError as error:
-                return UserError(f"{link.where}: {error}")
-            except UserError as error:
-                return error
-        return Scores(rewards=parts[-1].rewards, values=parts[0].values)
+    def _ask(self, link: CriticConnection, kind: str, rollouts: Rollouts, **call) -> Future[Tensor]:
+        """Ask a server for scores, to be had from `collect`."""
+        self._begin()
+        if not parallel.leads_replica():
+            return Later(lambda: None)
+        length = serialization.padded_length(rollouts.tokens.shape[1], self.pad_to)
+        answer = link.call(kind, serialization.pack_tokens(rollouts, length), **call)
+        if kind == "values":
+            self._valuing.append(answer)
+        return Later(lambda: _scores(link, kind, rollouts, answer))
+
+
+class RemoteRewardModel:
+    """See RewardSource. Its server may be the critic's; if it goes away, the critic's waiting is for it, too."""
+
+    def __init__(self, critic: RemoteCritic):
+        self._critic = critic
+
+    def score(self, rollouts: Rollouts) -> Future[Tensor]:
+        return self._critic.rewards(rollouts)
+
+    def collect(self, asked: list[Future]) -> list[Tensor]:
+        return self._critic.collect(asked)
+
+
+def _scores(link: CriticConnection, kind: str, rollouts: Rollouts, call: Future) -> Tensor | UserError | str:
+    """The values or rewards, an error that ends the run, or why the server is away."""
+    try:
+        arrays = link.wait_for(call)
+        if problem := arrays["problem"].reshape(-1)[0].decode():
+            raise link.refusal(problem)
+        return serialization.unpack_scores(kind, arrays, rollouts)
+    except (Lost, NotReady) as error:
+        return what_became_of(link.where, error)
+    except serialization.WireError as error:
+        return UserError(f"{link.where}: {error}")
+    except UserError as error:
+        return error
 
 
 def _joined(parts: list[Experience]) -> Experience:

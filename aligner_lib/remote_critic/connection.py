@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from aligner_lib.errors import UserError
@@ -80,10 +80,17 @@ class CriticConnection:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def call(self, endpoint: str, arrays: serialization.Arrays, **parameters) -> Future:
-        """The endpoint's answer, to be had from `wait_for`."""
-        connection = self._connection
-        return _in_thread(lambda: self._call(connection, endpoint, arrays, parameters))
+    def call(
+        self, endpoint: str, arrays: serialization.Arrays, after: Iterable[Future] = (), **parameters
+    ) -> Future:
+        """The endpoint's answer, to be had from `wait_for`. after: calls that are to be answered before this is sent."""
+        connection, before = self._connection, list(after)
+
+        def work() -> serialization.Arrays:
+            wait(before)
+            return self._call(connection, endpoint, arrays, parameters)
+
+        return _in_thread(work)
 
     def wait_for(self, answer: Future) -> serialization.Arrays:
         """Raises Lost when the server goes away first, UserError when it lives and gives no answer."""

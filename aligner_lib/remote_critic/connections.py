@@ -33,7 +33,8 @@ class CriticConnections:
         self.run, self.timeout_s = run, timeout_s
         actor = parallel.from_first_rank(f"{run}#{time.time_ns():x}")
         self.critic = CriticConnection(critic, actor)
-        self.links = [self.critic] + ([CriticConnection(reward_model, actor)] if reward_model else [])
+        self.reward_model = CriticConnection(reward_model, actor) if reward_model else self.critic
+        self.links = list(dict.fromkeys([self.critic, self.reward_model]))
 
     def reach(self, work: Callable[[dict], object], stop: Callable[[], bool]) -> dict | None:
         """Connect, and do `work`, given the critic's status, on the first rank; again, until it is done.

@@ -20,7 +20,7 @@ from aligner_lib.remote_critic.checkpoints import CriticCheckpoints
 from aligner_lib.remote_critic.errors import NotReady, Refusal, in_a_sentence, in_words
 from aligner_lib.remote_critic.hang_detection import longest_with
 from aligner_lib.remote_critic.session import ActorSession, Ended
-from aligner_lib.remote_critic.worker import Command, End, Infer, Load, Save, Train, Wait
+from aligner_lib.remote_critic.worker import Command, End, Load, Rewards, Save, Train, Values, Wait
 
 TICK_S = 0.5  # for which a request is waited for, between looks at what may end the service
 
@@ -29,7 +29,7 @@ TICK_S = 0.5  # for which a request is waited for, between looks at what may end
 class Request:
     """A request that waits for its answer."""
 
-    kind: str  # infer, train, save, load, begin
+    kind: str  # values, rewards, train, save, load, begin
     details: dict
     answer: Future = field(default_factory=Future)
 
@@ -59,36 +59,45 @@ class RequestQueue:
         self.doing, self.since = "starting", time.time()
         self.longest: dict[str, float] = {}  # seconds, by kind of order
         self._turn = time.monotonic()  # when the main thread last took an command, or looked for one
-        self.counts = {"infer": 0, "samples": 0, "train": 0, "merged": 0, "busy_s": 0.0}
+        self.counts = {"values": 0, "rewards": 0, "train": 0, "merged": 0, "busy_s": 0.0}
         self._requests: queue.Queue[Request] = queue.Queue()
         self._closed: Refusal | None = None
 
     # -- in PyTriton's threads ------------------------------------------------------------------------------------
 
-    def answer_infer(self, requests: list[tuple[dict, serialization.Arrays]]) -> list[serialization.Arrays]:
-        """Each request's scores. Those that came together are computed one after the other under one exchange of
-        weights, so that nobody's numbers depend on what came beside them."""
+    def answer_values(self, requests: list[tuple[dict, serialization.Arrays]]) -> list[serialization.Arrays]:
+        return self._answer_scores("values", requests)
+
+    def answer_rewards(self, requests: list[tuple[dict, serialization.Arrays]]) -> list[serialization.Arrays]:
+        return self._answer_scores("rewards", requests)
+
+    def _answer_scores(
+        self, kind: str, requests: list[tuple[dict, serialization.Arrays]]
+    ) -> list[serialization.Arrays]:
+        """Each request's values or rewards. Those that came together are one command, and computed one after the other,
+        so that nobody's numbers depend on what came beside them."""
         self.counts["merged"] += len(requests) > 1
         problems: list[str | None] = [None] * len(requests)
         batches = []
         for i, (parameters, arrays) in enumerate(requests):
             try:
                 self._check_actor(parameters)
-                self._check_updates(parameters)
+                if kind == "values":
+                    self._check_updates(parameters)
                 batches.append((i, serialization.unpack_tokens(arrays, self.vocab_size)))
             except Exception as error:
                 problems[i] = _words_of(error)
         scores = {}
         if batches:
             try:
-                answers = self._ask("infer", batches=[batch for _, batch in batches], updates=self.updates)
+                answers = self._ask(kind, batches=[batch for _, batch in batches], updates=self.updates)
                 scores = {i: answer for (i, _), answer in zip(batches, answers)}
             except Exception as error:
                 problems = [problem or _words_of(error) for problem in problems]
         return [
-            serialization.pack_scores(scores[i], arrays["tokens"].shape[1])
+            serialization.pack_scores(kind, scores[i], arrays["tokens"].shape[1])
             if i in scores
-            else serialization.refused_scores(arrays, problems[i])
+            else serialization.refused_scores(kind, arrays, problems[i])
             for i, (_, arrays) in enumerate(requests)
         ]
 
@@ -153,8 +162,8 @@ class RequestQueue:
             raise NotReady("it has not been told of this actor since it was started")
 
     def _check_updates(self, parameters: dict) -> None:
-        """The scores must be of the weights that the actor counts on (a reward model has only one set)."""
-        if self.checkpoints is not None and int(parameters.get("updates", self.updates)) != self.updates:
+        """Values must be of the weights that the actor counts on (a reward model has only one set)."""
+        if int(parameters["updates"]) != self.updates:
             raise NotReady(
                 f"it has taken {self.updates} train steps, and {parameters['updates']} were expected"
             )
@@ -191,10 +200,12 @@ class RequestQueue:
     def _command(self, request: Request) -> Command | None:
         """What all ranks have to do for a request; None when it is answered already."""
         details = request.details
-        if request.kind == "infer":
+        if request.kind == "rewards":
+            return Rewards(details["batches"])
+        if request.kind == "values":
             if details["updates"] != self.updates:
                 raise NotReady(f"it has taken {self.updates} train steps meanwhile")
-            return Infer(details["batches"])
+            return Values(details["batches"])
         if request.kind == "train":
             number = details["number"]
             if number <= self.updates:  # done already: nothing is done twice
@@ -218,9 +229,8 @@ class RequestQueue:
     def done(self, command: Command, request: Request, result: object, seconds: float) -> None:
         """Note what all ranks have done, and answer."""
         self.counts["busy_s"] += seconds
-        if isinstance(command, Infer):
-            self.counts["infer"] += len(command.batches)
-            self.counts["samples"] += sum(batch.size for batch in command.batches)
+        if isinstance(command, Values | Rewards):
+            self.counts[request.kind] += sum(batch.size for batch in command.batches)
         elif isinstance(command, Train):
             self.updates = command.number
             self.counts["train"] += 1
@@ -235,7 +245,7 @@ class RequestQueue:
             self.updates = request.details["updates"]
             self.results.clear()
             self.checkpoints.forget_after(self.updates)
-        request.answer.set_result(result if isinstance(command, Infer | Train) else self.status())
+        request.answer.set_result(self.status() if isinstance(command, Save | Load) else result)
 
     def farewell(self, ended: Ended) -> tuple[Command, Request | None]:
         """What is left to do before the end: to save what nobody has asked to be saved."""

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.records import Experience, Scores
+from aligner_lib.rollouts.records import Experience
 
 Arrays = dict[str, np.ndarray]
 
@@ -22,9 +23,10 @@ _TOKENS = {"tokens": (np.int64, (-1,)), "lengths": (np.int64, (1,))}
 _EXPERIENCE = {
     "tokens": (np.int64, (-1, -1)),
     "lengths": (np.int64, (-1,)),
-    "prompt_lengths": (np.int64, (-1,)),
+    "response_mask": (np.bool_, (-1, -1)),
     "finished": (np.bool_, (-1,)),
-    **{name: (np.float32, (-1, -1)) for name in ("mask", "logprobs", "values", "advantages", "returns")},
+    "group": (np.int64, (-1,)),
+    **{name: (np.float32, (-1, -1)) for name in ("logprobs", "values", "advantages", "returns")},
 }
 
 
@@ -38,11 +40,8 @@ class Signature:
 
 
 SIGNATURES = {
-    "infer": Signature(
-        _TOKENS,
-        {"rewards": (np.float32, (1,)), "values": (np.float32, (-1,)), "problem": _TEXT},
-        batched=True,
-    ),
+    "values": Signature(_TOKENS, {"values": (np.float32, (-1,)), "problem": _TEXT}, batched=True),
+    "rewards": Signature(_TOKENS, {"rewards": (np.float32, (1,)), "problem": _TEXT}, batched=True),
     "train": Signature(_EXPERIENCE, {"answer": _TEXT}),
     "checkpoint": Signature({"request": _TEXT}, {"answer": _TEXT}),
     "status": Signature({"request": _TEXT}, {"answer": _TEXT}),
@@ -85,46 +84,39 @@ def unpack_tokens(arrays: Arrays, vocab_size: int) -> TokenBatch:
     return TokenBatch(tokens=torch.from_numpy(tokens.copy()), lengths=torch.from_numpy(lengths.copy()))
 
 
-def pack_scores(scores: Scores, length: int) -> Arrays:
-    """rewards float32 [B, 1], values float32 [B, L], problem: empty."""
-    size = len(scores.rewards)
-    values = np.zeros((size, length), np.float32)
-    values[:, : scores.values.shape[1]] = scores.values.numpy()
-    return {
-        "rewards": scores.rewards.float().numpy()[:, None],
-        "values": values,
-        "problem": np.full((size, 1), b"", dtype=object),
-    }
+def pack_scores(kind: str, scores: Tensor, length: int) -> Arrays:
+    """`values` float32 [B, S-1] as [B, L], or `rewards` float32 [B] as [B, 1]; problem: empty."""
+    return _scores(kind, scores.reshape(len(scores), -1).float().numpy(), length, "")
 
 
-def unpack_scores(arrays: Arrays, batch: TokenBatch, of: tuple[str, ...]) -> Scores:
-    """The scores of a batch. of: which of `rewards` and `values` to look at. Raises WireError, naming the sample."""
-    size, width = batch.size, batch.tokens.shape[1] - 1
-    for name in of:
-        if len(arrays[name]) != size or arrays[name].ndim != 2:
-            raise WireError(f"{name} have the shape {list(arrays[name].shape)}, and {size} samples were sent")
-    if "values" in of and arrays["values"].shape[1] < width:
-        raise WireError(
-            f"values have {arrays['values'].shape[1]} places, and the longest sample needs {width}"
-        )
-    rewards, values = arrays["rewards"][:, 0], arrays["values"][:, :width]
-    for row, length in enumerate(batch.lengths.tolist()):
-        if "rewards" in of and not np.isfinite(rewards[row]):
-            raise WireError(f"the reward of {_sample(row, batch)} is {rewards[row]}")
-        bad = np.flatnonzero(~np.isfinite(values[row, : length - 1])) if "values" in of else ()
-        if len(bad):
-            raise WireError(f"the value of {_sample(row, batch)} at token {bad[0]} is {values[row, bad[0]]}")
-    return Scores(rewards=torch.from_numpy(rewards.copy()), values=torch.from_numpy(values.copy()))
-
-
-def refused_scores(arrays: Arrays, problem: str) -> Arrays:
+def refused_scores(kind: str, arrays: Arrays, problem: str) -> Arrays:
     """The answer to a request for scores that gets none."""
     size, length = arrays["tokens"].shape
-    return {
-        "rewards": np.zeros((size, 1), np.float32),
-        "values": np.zeros((size, length), np.float32),
-        "problem": np.full((size, 1), problem.encode(), dtype=object),
-    }
+    return _scores(kind, np.zeros((size, 0), np.float32), length, problem)
+
+
+def _scores(kind: str, rows: np.ndarray, length: int, problem: str) -> Arrays:
+    padded = np.zeros((len(rows), length if kind == "values" else 1), np.float32)
+    padded[:, : rows.shape[1]] = rows
+    return {kind: padded, "problem": np.full((len(rows), 1), problem.encode(), dtype=object)}
+
+
+def unpack_scores(kind: str, arrays: Arrays, batch: TokenBatch) -> Tensor:
+    """A batch's values, float32 [B, S-1], or rewards, float32 [B]. Raises WireError, naming the sample."""
+    scores, width = arrays[kind], batch.tokens.shape[1] - 1
+    if len(scores) != batch.size or scores.ndim != 2:
+        raise WireError(f"{kind} have the shape {list(scores.shape)}, and {batch.size} samples were sent")
+    if kind == "values" and scores.shape[1] < width:
+        raise WireError(f"values have {scores.shape[1]} places, and the longest sample needs {width}")
+    for row, length in enumerate(batch.lengths.tolist()):
+        bad = np.flatnonzero(~np.isfinite(scores[row, : length - 1 if kind == "values" else 1]))
+        if len(bad):
+            what = f"the reward of {_sample(row, batch)}"
+            if kind == "values":
+                what = f"the value of {_sample(row, batch)} at token {bad[0]}"
+            raise WireError(f"{what} is {scores[row, bad[0]]}")
+    own = scores[:, :width] if kind == "values" else scores[:, 0]
+    return torch.from_numpy(own.copy())
 
 
 # ---- experience -----------------------------------------------------------------------------------------------------
@@ -145,8 +137,8 @@ def unpack_experience(arrays: Arrays, vocab_size: int) -> Experience:
         expected = [len(tokens), tokens.shape[1] - (name != "tokens")][: len(shape)]
         if list(arrays[name].shape) != expected:
             raise WireError(f"{name} has the shape {list(arrays[name].shape)}, and tokens ask for {expected}")
-    for name in ("mask", "logprobs", "values", "advantages", "returns"):
-        rows, places = np.nonzero(~np.isfinite(arrays[name]) & (arrays["mask"] != 0))
+    for name in ("logprobs", "values", "advantages", "returns"):
+        rows, places = np.nonzero(~np.isfinite(arrays[name]) & arrays["response_mask"])
         if len(rows):
             value = arrays[name][rows[0], places[0]]
             raise WireError(f"{name} of sample {rows[0]} of {len(tokens)} at token {places[0]} is {value}")

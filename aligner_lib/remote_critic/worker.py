@@ -1,21 +1,24 @@
-"""The critic under orders: what every rank of the critic's job does with what its first rank was asked.
+"""The models under orders: what every rank of a server's job does with what its first rank was asked.
 
-B samples of a request, D data-parallel ranks; rank d takes every D-th sample
+B samples of a request, S longest of them, D data-parallel ranks; rank d takes every D-th sample
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from aligner_lib.algorithms.batching import share_of_rank
-from aligner_lib.datasets.batches import TokenBatch, concat_restore_order
+from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.critic import InProcessCritic
-from aligner_lib.rollouts.records import Experience, Scores
+from aligner_lib.rollouts.critic import Critic, RewardModel
+from aligner_lib.rollouts.records import Experience
 
 
 class Command(Protocol):
@@ -40,11 +43,19 @@ class End:
 
 
 @dataclass
-class Infer:
+class Values:
     batches: list[TokenBatch]
 
-    def execute(self, worker: Worker) -> list[Scores]:
-        return worker.infer(self.batches)
+    def execute(self, worker: Worker) -> list[Tensor]:
+        return worker.values(self.batches)
+
+
+@dataclass
+class Rewards:
+    batches: list[TokenBatch]
+
+    def execute(self, worker: Worker) -> list[Tensor]:
+        return worker.rewards(self.batches)
 
 
 @dataclass
@@ -76,20 +87,20 @@ class Load:
 
 @dataclass
 class Worker:
-    """A critic (or a reward model alone) on this rank, split over data-parallel ranks as its job's layout says."""
+    """A critic, a reward model, or both, on this rank, split over data-parallel ranks as the job's layout says."""
 
-    critic: InProcessCritic
-    start: Path  # the model that it began as
+    critic: Critic | None
+    reward_model: RewardModel | None
+    start: Path  # the model that the critic began as
 
-    def infer(self, batches: list[TokenBatch]) -> list[Scores]:
-        shares = [_share(batch.size) for batch in batches]
-        # a rank without a sample in a small request sits it out: only its own replica's ranks wait for each other
-        busy = [i for i, share in enumerate(shares) if share]
-        mine: list[Scores | None] = [None] * len(batches)
-        if busy:
-            for i, scores in zip(busy, self.critic.scores([batches[i].rows(shares[i]) for i in busy])):
-                mine[i] = scores
-        return [_whole(parts, batch) for batch, *parts in zip(batches, *parallel.gather_over_dp(mine))]
+    def values(self, batches: list[TokenBatch]) -> list[Tensor]:
+        """float32 [B, S-1] each. No batch's numbers depend on another."""
+        wholes = [torch.zeros(batch.tokens[:, 1:].shape) for batch in batches]
+        return _map_shares(self.critic.values, batches, wholes)
+
+    def rewards(self, batches: list[TokenBatch]) -> list[Tensor]:
+        """float32 [B] each."""
+        return _map_shares(self.reward_model.score, batches, [torch.zeros(batch.size) for batch in batches])
 
     def train(self, experience: Experience, lr: float) -> dict[str, float]:
         return self.critic.train(experience.rows(_share(experience.size)), lr).result()
@@ -98,19 +109,26 @@ class Worker:
         if folder is not None:
             self.critic.load(folder)
         else:
-            self.critic.engine.load(self.start)
-            self.critic.engine.reset_optimizer()
+            self.critic.begin_as(self.start)
 
 
 def _share(size: int) -> list[int]:
     return share_of_rank(range(size), parallel.dp_rank(), parallel.dp_size())
 
 
-def _whole(parts: list[Scores | None], batch: TokenBatch) -> Scores:
-    """The ranks' shares of a batch, in its order and at its width."""
-    groups = [list(range(batch.size))[rank :: len(parts)] for rank in range(len(parts))]
-    there = [rank for rank, part in enumerate(parts) if part is not None]
-    scores = concat_restore_order([parts[rank] for rank in there], [groups[rank] for rank in there])
-    values = torch.zeros(batch.size, batch.tokens.shape[1] - 1)
-    values[:, : scores.values.shape[1]] = scores.values
-    return Scores(rewards=scores.rewards, values=values)
+def _map_shares(
+    work: Callable[[TokenBatch], Future[Tensor]], batches: list[TokenBatch], wholes: list[Tensor]
+) -> list[Tensor]:
+    """Work's result for each batch, of which each data-parallel rank computes a share; it is written into `wholes`."""
+    mine: list[Tensor | None] = []
+    for batch in batches:
+        share = _share(batch.size)
+        # a rank without a sample in a small request sits it out: only its own replica's ranks wait for each other
+        mine.append(work(batch.rows(share)).result() if share else None)
+    for whole, *parts in zip(wholes, *parallel.gather_over_dp(mine)):
+        for rank, part in enumerate(parts):
+            if part is not None:
+                whole[rank :: len(parts)][..., : part.shape[-1]] = (
+                    part  # a share may be narrower than its batch
+                )
+    return wholes

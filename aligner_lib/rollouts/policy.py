@@ -31,8 +31,8 @@ class Policy:
         self.forward_micro_batch_size = forward_micro_batch_size
         self.reference = FrozenWeights(engine.module)
 
-    def rollout(self, prompts: list[list[int]], seeds: list[int]) -> Rollouts:
-        """One sampled response to each prompt (token ids), all in one batch."""
+    def rollout(self, prompts: list[list[int]], seeds: list[int], group: list[int]) -> Rollouts:
+        """One sampled response to each prompt (token ids), all in one batch. group: which of the step's prompts they are."""
         self.engine.offload_optimizer()
         responses = generate(
             self.engine.module,
@@ -43,7 +43,7 @@ class Policy:
             decode=partial(self.tokenizer.decode, special_tokens=True),  # an end string may be one
             micro_batch_size=len(prompts),
         )
-        return to_rollouts(prompts, responses, self.tokenizer.pad_id)
+        return to_rollouts(prompts, responses, group, self.tokenizer.pad_id)
 
     def logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
         """The policy's log-probabilities of the response tokens, and its entropies there: float32 [B, S-1] each."""
@@ -58,7 +58,7 @@ class Policy:
         """Teacher-forced log-probabilities and entropies, 0 outside the responses."""
 
         def function(model, batch, hidden):
-            mask = response_mask(batch.prompt_lengths, batch.lengths, batch.tokens.shape[1] - 1).bool()
+            mask = batch.response_mask
             logprobs, entropy = selected_logprobs(
                 model, batch.tokens, hidden, mask, self.sampling.temperature, with_entropy
             )
@@ -72,13 +72,17 @@ class Policy:
         return rows[:, 0], rows[:, 1]
 
 
-def to_rollouts(prompts: list[list[int]], responses: list[Response], pad_id: int) -> Rollouts:
-    """Prompts and the responses to them as one record."""
+def to_rollouts(
+    prompts: list[list[int]], responses: list[Response], group: list[int], pad_id: int
+) -> Rollouts:
+    """Prompts and the responses of one turn to them as one record."""
     rows = [prompt + response.tokens for prompt, response in zip(prompts, responses)]
     tokens, lengths = pad_rows(rows, pad_id)
+    prompt_lengths = torch.tensor([len(prompt) for prompt in prompts])
     return Rollouts(
         tokens=tokens,
         lengths=lengths,
-        prompt_lengths=torch.tensor([len(prompt) for prompt in prompts]),
+        response_mask=response_mask(prompt_lengths, lengths, tokens.shape[1] - 1),
         finished=torch.tensor([response.finished for response in responses]),
+        group=torch.tensor(group),
     )

@@ -1,6 +1,6 @@
 """The hand-offs between the stages of a step with rollouts: one small typed record each.
 
-    B responses of this rank, S longest prompt + response
+    B responses of this rank, S longest row: prompt, response and what came between its turns
 
 [B, S-1] tensors follow aligner_lib.algorithms.ppo: index i belongs to the prediction of token i+1.
 """
@@ -16,35 +16,32 @@ from aligner_lib.datasets.batches import TokenBatch
 
 @dataclass
 class Rollouts(TokenBatch):
-    """Prompts and the policy's responses to them."""
+    """Prompts and the policy's responses to them. A response is what its mask says, and may have holes."""
 
-    prompt_lengths: Tensor  # int64 [B]
+    response_mask: Tensor  # bool [B, S-1], where token i+1 is the policy's own, the stop token included
     finished: Tensor  # bool [B], by the stop token or an end string
+    group: Tensor  # int64 [B], which of the step's prompts it answers
+
+    @property
+    def prompt_lengths(self) -> Tensor:
+        """Tokens before the first one of the response: int64 [B]."""
+        return self.response_mask.int().argmax(dim=1) + 1
 
     @property
     def response_lengths(self) -> Tensor:
-        return self.lengths - self.prompt_lengths
+        return self.response_mask.sum(dim=1)
 
     def prompt_tokens(self, row: int) -> list[int]:
         return self.tokens[row, : self.prompt_lengths[row]].tolist()
 
     def response_tokens(self, row: int) -> list[int]:
-        return self.tokens[row, self.prompt_lengths[row] : self.lengths[row]].tolist()
-
-
-@dataclass
-class Scores:
-    """What the critic side says about rollouts."""
-
-    rewards: Tensor  # float32 [B], the reward model's number for each response
-    values: Tensor  # float32 [B, S-1], the critic's estimate at each prediction
+        return self.tokens[row, 1:][self.response_mask[row]].tolist()
 
 
 @dataclass
 class Experience(Rollouts):
     """Rollouts with all that training needs: what actor and critic learn from."""
 
-    mask: Tensor  # float32 [B, S-1], 1.0 on response tokens
     logprobs: Tensor  # float32 [B, S-1], of the policy that generated them
     values: Tensor  # float32 [B, S-1], of the critic at that time
     advantages: Tensor  # float32 [B, S-1]

@@ -8,7 +8,7 @@ from aligner_lib.algorithms import ppo
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import roll_out
-from aligner_lib.rollouts.critic import CriticService
+from aligner_lib.rollouts.interfaces import RewardSource
 from aligner_lib.rollouts.policy import Policy
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.rollout_metrics import mean_std, rollout_metrics, rollout_records
@@ -19,7 +19,7 @@ class Evaluation:
     """One pass over the prompts."""
 
     policy: Policy
-    critic: CriticService
+    reward_source: RewardSource
     prompts: list[PromptSample]
     rollout_micro_batch_size: int
     seed: int
@@ -28,11 +28,10 @@ class Evaluation:
     def figures(self) -> dict[str, float]:
         """Means over all ranks' responses, under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
         mine = list(enumerate(self.prompts))[parallel.dp_rank() :: parallel.dp_size()]
-        rollouts, scoring = roll_out(
-            self.policy, self.critic, mine, 0, self.seed, self.rollout_micro_batch_size
+        rollouts, judgements = roll_out(
+            self.policy, self.reward_source, mine, 0, self.seed, self.rollout_micro_batch_size
         )
-        rewards = scoring().rewards
-        mask = ppo.response_mask(rollouts.prompt_lengths, rollouts.lengths, rollouts.tokens.shape[1] - 1)
+        rewards, _ = judgements()
         kl = ppo.kl_penalty(
             self.policy.logprobs(rollouts)[0], self.policy.reference_logprobs(rollouts), absolute=False
         )
@@ -40,5 +39,5 @@ class Evaluation:
         if self.run is not None:
             self.run.log_rollouts(records)
         figures = rollout_metrics("evaluation", rollouts, rewards)
-        figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[mask.bool()])
+        figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[rollouts.response_mask])
         return figures

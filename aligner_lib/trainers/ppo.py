@@ -7,16 +7,17 @@ Algorithm: Ouyang et al. 2022 (arXiv:2203.02155), in NeMo-Aligner's form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 
 from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.batching import global_batch, length_grouped, share_of_rank
+from aligner_lib.config.kinds.ppo import val_rollout_micro_batch_size
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
@@ -24,9 +25,9 @@ from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.rollouts.collect import roll_out
-from aligner_lib.rollouts.critic import CriticService
+from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
 from aligner_lib.rollouts.policy import Policy
-from aligner_lib.rollouts.records import Experience, Rollouts, Scores
+from aligner_lib.rollouts.records import Experience, Rollouts
 from aligner_lib.rollouts.timers import Timers
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.lr import LRSchedule
@@ -37,40 +38,23 @@ class KLBoundError(UserError):
     """The policy has gone further from its reference than the configured bound."""
 
 
-@dataclass(frozen=True)
-class PPOSettings:
-    """See config_schema for what each one means."""
-
-    num_rollout_samples: int
-    global_batch_size: int
-    micro_batch_size: int
-    rollout_micro_batch_size: int
-    val_rollout_micro_batch_size: int
-    initial_policy_kl_penalty: float
-    use_absolute_kl: bool
-    discount_factor: float
-    gae_lambda: float
-    normalize_advantages: bool
-    ratio_eps: float
-    entropy_bonus: float
-    critic_warmup_steps: int
-    max_init_policy_kl: float | None
-    seed: int
-
-
 @dataclass
 class PPOTrainer:
     """One step is one rollout and the optimiser steps that learn from it."""
 
     policy: Policy
-    critic: CriticService
+    reward_source: RewardSource
+    critic: ValueModel
     train_prompts: list[PromptSample]
     val_prompts: list[PromptSample]
     lr_schedule: LRSchedule
     critic_lr_schedule: LRSchedule
-    settings: PPOSettings
+    config: DictConfig  # a config.schema.PPOConfig
     run: RunWriter | None  # on the first rank
     controls = ("lr", "kl_coef")
+
+    def __post_init__(self):
+        self.kl_coef = self.config.trainer.ppo.initial_policy_kl_penalty
 
     def change(self, name: str, value: float) -> None:
         """The actor's learning rate, or the KL coefficient, from the next step on."""
@@ -78,16 +62,25 @@ class PPOTrainer:
             self.lr_schedule.override = value
         else:
             assert name == "kl_coef", f"PPO has no control {name!r}"
-            self.settings = replace(self.settings, initial_policy_kl_penalty=value)
+            self.kl_coef = value
 
     def step(self, step: int) -> dict[str, float]:
-        s, timers = self.settings, Timers()
+        model, rollout, timers = self.config.model, self.config.model.ppo, Timers()
 
         # 1  Rollout: the policy answers this step's prompts.
-        picked = global_batch(len(self.train_prompts), step - 1, s.num_rollout_samples, s.seed)
+        picked = global_batch(len(self.train_prompts), step - 1, rollout.num_rollout_samples, model.seed)
         prompts = [self.train_prompts[i] for i in picked]
         with timers("rollout_time"):
-            rollouts, scoring = self._roll_out(prompts, step, s.rollout_micro_batch_size, timers)
+            rollouts, judgements = roll_out(
+                self.policy,
+                self.reward_source,
+                self._share(prompts),
+                step,
+                model.seed,
+                rollout.rollout_micro_batch_size,
+                value_model=self.critic,
+                timers=timers,
+            )
 
             # 2  Log-probabilities of the responses under the policy and under its reference.
             with timers("logprobs"):
@@ -95,27 +88,31 @@ class PPOTrainer:
             with timers("init_logprobs"):
                 reference_logprobs = self.policy.reference_logprobs(rollouts)
             with timers("critic_wait"):
-                scores = scoring()
+                rewards, values = judgements()
 
         # 3  Rewards less the KL penalty become advantages and returns.
-        experience, kl, token_rewards = self._experience(rollouts, scores, logprobs, reference_logprobs)
-        metrics = rollout_metrics("train_rollouts", experience, scores.rewards)
+        experience, kl, token_rewards = self._experience(
+            rollouts, rewards, values, logprobs, reference_logprobs
+        )
+        metrics = rollout_metrics("train_rollouts", experience, rewards)
         metrics |= experience_metrics(experience, kl, token_rewards, entropies)
-        self._report("train", step, experience, scores.rewards, kl, experience.advantages)
+        self._report("train", step, experience, rewards, kl, experience.advantages)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
 
         # 4  Actor and critic learn from it, one global batch after the other.
         with timers("train_time"):
             metrics |= self._train(step, experience, timers)
-        metrics["train_rollouts/kl_coef"] = s.initial_policy_kl_penalty
-        metrics["train_rollouts/consumed_samples"] = step * s.num_rollout_samples
-        metrics["train_rollouts/epoch"] = step * s.num_rollout_samples / len(self.train_prompts)
+        metrics["train_rollouts/kl_coef"] = self.kl_coef
+        metrics["train_rollouts/consumed_samples"] = step * rollout.num_rollout_samples
+        metrics["train_rollouts/epoch"] = step * rollout.num_rollout_samples / len(self.train_prompts)
         return metrics | timers.seconds
 
     def validate(self, step: int) -> dict[str, float]:
         """Rewards on held-out prompts, sampled with the same random numbers at every validation."""
-        rollouts, scoring = self._roll_out(self.val_prompts, 0, self.settings.val_rollout_micro_batch_size)
-        rewards = scoring().rewards
+        seed, micro_batch_size = self.config.model.seed, val_rollout_micro_batch_size(self.config)
+        prompts = self._share(self.val_prompts)
+        rollouts, judgements = roll_out(self.policy, self.reward_source, prompts, 0, seed, micro_batch_size)
+        rewards, _ = judgements()
         self._report("validation", step, rollouts, rewards)
         return rollout_metrics("val_rollouts", rollouts, rewards)
 
@@ -131,48 +128,45 @@ class PPOTrainer:
 
     # -- the stages -----------------------------------------------------------------------------------------------
 
-    def _roll_out(
-        self, prompts: list[PromptSample], step: int, micro_batch_size: int, timers: Timers | None = None
-    ) -> tuple[Rollouts, Callable[[], Scores]]:
-        """This rank's responses, and a call that waits for their scores."""
-        mine = self._share(list(enumerate(prompts)))
-        return roll_out(self.policy, self.critic, mine, step, self.settings.seed, micro_batch_size, timers)
-
-    def _share(self, items: list) -> list:
-        """This rank's items, global batch by global batch: each optimiser step sees the same samples in any layout."""
-        size = self.settings.global_batch_size
-        batches = [items[i : i + size] for i in range(0, len(items), size)]
+    def _share(self, prompts: list[PromptSample]) -> list[tuple[int, PromptSample]]:
+        """This rank's prompts with their numbers, global batch by global batch: each optimiser step sees the same samples
+        in any layout."""
+        size, numbered = self.config.model.global_batch_size, list(enumerate(prompts))
+        batches = [numbered[i : i + size] for i in range(0, len(numbered), size)]
         return [
             item for batch in batches for item in share_of_rank(batch, parallel.dp_rank(), parallel.dp_size())
         ]
 
     def _experience(
-        self, rollouts: Rollouts, scores: Scores, logprobs: Tensor, reference_logprobs: Tensor
+        self,
+        rollouts: Rollouts,
+        rewards: Tensor,
+        values: Tensor,
+        logprobs: Tensor,
+        reference_logprobs: Tensor,
     ) -> tuple[Experience, Tensor, Tensor]:
         """What to learn from, the KL of each token and the reward of each token."""
-        s = self.settings
-        mask = ppo.response_mask(rollouts.prompt_lengths, rollouts.lengths, rollouts.tokens.shape[1] - 1)
-        kl = ppo.kl_penalty(logprobs, reference_logprobs, s.use_absolute_kl) * mask
-        rewards = ppo.rewards_with_kl(scores.rewards, kl, rollouts.lengths, s.initial_policy_kl_penalty)
+        loop, mask = self.config.trainer.ppo, rollouts.response_mask
+        kl = ppo.kl_penalty(logprobs, reference_logprobs, loop.use_absolute_kl) * mask
+        token_rewards = ppo.rewards_with_kl(rewards, kl, mask, self.kl_coef)
         advantages, returns = ppo.advantages_and_returns(
-            scores.values, rewards, mask, s.discount_factor, s.gae_lambda
+            values, token_rewards, mask, loop.discount_factor, loop.gae_lambda
         )
-        if s.normalize_advantages:
+        if loop.normalize_advantages:
             advantages = ppo.normalize(advantages, mask, parallel.sum_over_dp)
         experience = Experience(
             **vars(rollouts),
-            mask=mask,
             logprobs=logprobs,
-            values=scores.values,
+            values=values,
             advantages=advantages,
             returns=returns,
         )
-        return experience, kl, rewards
+        return experience, kl, token_rewards
 
     def _train(self, step: int, experience: Experience, timers: Timers) -> dict[str, float]:
-        updates = self.settings.num_rollout_samples // self.settings.global_batch_size
+        updates = self.config.model.ppo.num_rollout_samples // self.config.model.global_batch_size
         local_size = experience.size // updates
-        warming_up = step <= self.settings.critic_warmup_steps
+        warming_up = step <= self.config.trainer.ppo.critic_warmup_steps
         done: list[dict[str, float]] = []
         learning: list[Future[dict[str, float]]] = []
         for update in range(updates):
@@ -197,27 +191,27 @@ class PPOTrainer:
         learnable = (
             batch.rows(torch.nonzero(batch.finished).flatten()) if batch.finished.any() else batch.rows([0])
         )
-        groups = length_grouped(learnable.lengths.tolist(), self.settings.micro_batch_size)
+        groups = length_grouped(learnable.lengths.tolist(), self.config.model.micro_batch_size)
         micro_batches = [learnable.rows(group).to(DEVICE) for group in groups]
         terms = self.policy.engine.train_step(micro_batches, self._actor_loss, lr)
         return {f"train_optim/{name}": value for name, value in terms.items()} | {"train_optim/lr": lr}
 
     def _actor_loss(self, model, batch: Experience, hidden: Tensor) -> LossTerms:
         """The clipped loss over finished responses; one that was cut off says nothing about when to stop."""
-        s = self.settings
-        mask = (batch.mask * batch.finished[:, None]).bool()
+        settings = self.config.model.ppo
+        mask = batch.response_mask & batch.finished[:, None]
         logprobs, entropies = selected_logprobs(
             model,
             batch.tokens,
             hidden,
             mask,
             self.policy.sampling.temperature,
-            with_entropy=s.entropy_bonus != 0,
+            with_entropy=settings.entropy_bonus != 0,
         )
         losses, ratio, clipped = ppo.actor_loss(
-            logprobs, batch.logprobs[mask], batch.advantages[mask], s.ratio_eps
+            logprobs, batch.logprobs[mask], batch.advantages[mask], settings.ratio_eps
         )
-        bonus = s.entropy_bonus * entropies.sum() if entropies is not None else losses.new_zeros(())
+        bonus = settings.entropy_bonus * entropies.sum() if entropies is not None else losses.new_zeros(())
         sums = {
             "ppo_ratio": ratio.sum(),
             "ppo_ratio_clamped": clipped.sum(),
@@ -229,7 +223,7 @@ class PPOTrainer:
     # -- watching -------------------------------------------------------------------------------------------------
 
     def _check_kl(self, kl: float, step: int) -> None:
-        bound = self.settings.max_init_policy_kl
+        bound = self.config.trainer.ppo.max_init_policy_kl
         if bound is not None and kl > bound:
             raise KLBoundError(
                 f"at step {step} the KL to the reference is {kl:.3f} nats a token, beyond trainer.ppo.max_init_policy_kl="

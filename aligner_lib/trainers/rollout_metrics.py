@@ -30,7 +30,7 @@ def experience_metrics(
     experience: Experience, kl: Tensor, token_rewards: Tensor, entropies: Tensor
 ) -> dict[str, float]:
     """Means and spreads over all ranks' response tokens, under train_rollouts/."""
-    counts = experience.mask.bool()
+    counts = experience.response_mask
     figures = {
         "init_policy_kl": mean_std(kl[counts])[0],
         "entropy": mean_std(entropies[counts])[0],
@@ -65,13 +65,12 @@ def rollout_records(
             "finished": bool(rollouts.finished[row]),
         }
         if kl is not None:
-            first = int(rollouts.prompt_lengths[row]) - 1
-            tokens = slice(first, first + len(response))
-            record["kl"] = kl[row, tokens].mean().item()
+            counts = rollouts.response_mask[row]
+            record["kl"] = kl[row, counts].mean().item()
             record["tokens"] = tokenizer.tokens(response)
-            record["token_kl"] = [round(value, 5) for value in kl[row, tokens].tolist()]
+            record["token_kl"] = [round(value, 5) for value in kl[row, counts].tolist()]
             if advantages is not None:
-                record["token_advantage"] = [round(value, 5) for value in advantages[row, tokens].tolist()]
+                record["token_advantage"] = [round(value, 5) for value in advantages[row, counts].tolist()]
         records.append(record)
     return [record for part in parallel.gather_over_dp(records) for record in part]
 

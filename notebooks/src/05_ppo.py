@@ -43,7 +43,7 @@ mask = ppo.response_mask(prompt_lengths, lengths, size=4)
 logprobs = torch.tensor([[0.0, -1.0, -0.5, -0.2]]) * mask
 reference_logprobs = torch.tensor([[0.0, -1.2, -0.5, -0.6]]) * mask
 kl = ppo.kl_penalty(logprobs, reference_logprobs, absolute=False)
-rewards = ppo.rewards_with_kl(torch.tensor([1.0]), kl, lengths, coefficient=0.5)
+rewards = ppo.rewards_with_kl(torch.tensor([1.0]), kl, mask, coefficient=0.5)
 for name, row in {"mask": mask, "kl": kl, "rewards": rewards}.items():
     print(f"{name:8}", [round(value, 4) for value in row[0].tolist()])
 

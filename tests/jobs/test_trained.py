@@ -13,7 +13,6 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.rollouts.records import Rollouts
 
 pytestmark = pytest.mark.megatron
 
@@ -153,14 +152,16 @@ def scalar_engine(folder):
 def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted):
     """The same text gets the same number in both, and in a talk with the notebook, at the same stop token."""
     from aligner_lib.jobs.inference import scoring
-    from aligner_lib.rollouts.critic import InProcessCritic
+    from aligner_lib.megatron.generate import Response
+    from aligner_lib.rollouts.critic import RewardModel
+    from aligner_lib.rollouts.policy import to_rollouts
     from aligner_lib.trainers.reward_model import pair_loss
 
     folder = resolve(rm.path)
     tokenizer, engine, scale = Tokenizer(folder), scalar_engine(folder), RewardScale.load(folder)
     pairs, _ = load_pairs([formatted / "test_comparisons.jsonl"], tokenizer, 256)
     prompts, _ = load_prompts([formatted / "test_prompts.jsonl"], tokenizer, 256)
-    critic = InProcessCritic(engine, scale, loss_clip=0.2, micro_batch_size=4, inference_micro_batch_size=4)
+    reward_model = RewardModel(engine, scale, micro_batch_size=4)
     score = scoring(rm.path)
     for pair, prompt in list(zip(pairs, prompts))[:5]:
         both = TokenBatch(*pad_rows([pair.chosen, pair.rejected], tokenizer.pad_id))
@@ -168,10 +169,9 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         responses = [rows[len(prompt.tokens) :] for rows in (pair.chosen, pair.rejected)]
         assert [prompt.tokens + response for response in responses] == [pair.chosen, pair.rejected]
         assert all(response[-1] == tokenizer.eos_id for response in responses)
-        rollouts = Rollouts(
-            both.tokens, both.lengths, torch.tensor([len(prompt)] * 2), torch.tensor([True, True])
-        )
-        scored = critic.infer(rollouts).result().rewards
+        ended = [Response(response, finished=True) for response in responses]
+        rollouts = to_rollouts([prompt.tokens] * 2, ended, [0, 0], tokenizer.pad_id)
+        scored = reward_model.score(rollouts).result()
         expected = [trained["rewards_chosen_mean"], trained["rewards_rejected_mean"]]
         torch.testing.assert_close(scored, scale(torch.tensor(expected)), atol=1e-5, rtol=0)
         answers = [tokenizer.decode(response).removeprefix(" ") for response in responses]
@@ -189,7 +189,7 @@ def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
     tokenizer, engine = Tokenizer(smoke), Engine(Architecture.load(smoke), Numerics())
     engine.load(smoke)
     policy = Policy(engine, tokenizer, Sampling(max_length=8), forward_micro_batch_size=1)
-    rollouts = policy.rollout([tokenizer.encode("User: Hello.\n\nAssistant:")], [3])
+    rollouts = policy.rollout([tokenizer.encode("User: Hello.\n\nAssistant:")], [3], [0])
     answer = answering(smoke, max_length=8, seed=3)
     assert answer("Hello.") == tokenizer.decode(rollouts.response_tokens(0)).strip()
     assert answer("User: Hello.\n\nAssistant:") == answer("Hello.")
@@ -208,7 +208,7 @@ def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here
         hidden = engine.module.eval()(torch.tensor([prompt]))[-1, 0]
         engine.module.output_layer.weight.zero_()[tokenizer.eos_id] = hidden
     policy = Policy(engine, tokenizer, Sampling(max_length=4, greedy=True), forward_micro_batch_size=1)
-    rollouts = policy.rollout([prompt], [0])
+    rollouts = policy.rollout([prompt], [0], [0])
     assert rollouts.tokens.tolist() == [[*prompt, tokenizer.eos_id]]
     assert (rollouts.finished.tolist(), rollouts.lengths.tolist()) == ([True], [len(prompt) + 1])
 

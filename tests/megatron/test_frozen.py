@@ -1,8 +1,14 @@
 """Frozen weights beside a model that trains: the model gets its own back, in the memory where the optimizer writes."""
 
+from pathlib import Path
+
 import pytest
 import tiny
 import torch
+
+from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.rollouts.records import Experience
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 
@@ -39,3 +45,60 @@ def test_a_model_still_learns_after_its_weights_were_exchanged(starts, by_value)
             assert torch.equal(numbers(), before)
         assert torch.equal(numbers(), learnt)
         assert [parameter.data_ptr() for parameter in engine.module.parameters()] == places
+
+
+@pytest.fixture
+def exchanges(monkeypatch) -> list[None]:
+    """An item for each time that weights were exchanged."""
+    from aligner_lib.megatron.engine import FrozenWeights
+
+    seen, exchange = [], FrozenWeights._exchange
+    monkeypatch.setattr(FrozenWeights, "_exchange", lambda weights: (seen.append(None), exchange(weights)))
+    return seen
+
+
+def learnable(batch: TokenBatch) -> Experience:
+    numbers = torch.ones(batch.size, batch.tokens.shape[1] - 1)
+    return Experience(
+        tokens=batch.tokens,
+        lengths=batch.lengths,
+        response_mask=numbers.bool(),
+        finished=torch.ones(batch.size, dtype=torch.bool),
+        group=torch.arange(batch.size),
+        logprobs=numbers,
+        values=numbers,
+        advantages=numbers,
+        returns=numbers,
+    )
+
+
+def test_critic_and_reward_model_exchange_their_weights_once_a_step(starts, exchanges, tmp_path):
+    from aligner_lib.rollouts.critic import Critic
+
+    critic = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2)
+    reward_model = critic.reward_model(RewardScale())
+    samples = tiny.Samples.draw(6, seed=0)
+    batches = [TokenBatch(samples.tokens, samples.lengths).rows(rows) for rows in ([0, 1], [2, 3, 4], [5])]
+
+    def judged() -> tuple[torch.Tensor, ...]:
+        values = [critic.values(batch) for batch in batches]
+        rewards = [reward_model.score(batch) for batch in batches]
+        return tuple(
+            torch.cat([x.flatten() for x in m.collect(y)])
+            for m, y in ((critic, values), (reward_model, rewards))
+        )
+
+    first_values, first_rewards = judged()
+    assert len(exchanges) == 1  # until the critic wants its own weights
+    critic.train(learnable(batches[0]), lr=1e-2)
+    assert len(exchanges) == 2
+    values, rewards = judged()
+    assert not torch.allclose(values, first_values, atol=1e-3)
+    assert torch.equal(rewards, first_rewards)
+    critic.save(tmp_path)  # its own weights, though the reward model's were in use
+    critic.train(learnable(batches[1]), lr=1e-2)
+    judged()
+    critic.load(tmp_path)
+    assert torch.equal(judged()[0], values)
+    critic.begin_as(Path(starts) / "scalar")
+    assert torch.equal(judged()[0], first_values)

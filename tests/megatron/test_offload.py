@@ -67,19 +67,19 @@ def test_generation_makes_room_too(starts, events, monkeypatch):
     from aligner_lib.rollouts import policy
 
     monkeypatch.setattr(policy, "generate", lambda *_, **__: events.append("generate") or [])
-    monkeypatch.setattr(policy, "pad_rows", lambda *_: (None, None))
+    monkeypatch.setattr(policy, "to_rollouts", lambda *_: None)
     engine = tiny.new_engine("untied", starts / "untied")
     engine.offloads_adam = True
     events.clear()
     tokenizer = type("Tokenizer", (), {"eos_id": 1, "pad_id": 0, "decode": str})
-    policy.Policy(engine, tokenizer, None, forward_micro_batch_size=2).rollout([], [])
+    policy.Policy(engine, tokenizer, None, forward_micro_batch_size=2).rollout([], [], [])
     assert events == ["to the CPU", "generate"]
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_setting_reaches_the_critic(starts, asked):
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs.build_models import build_in_process_critic
+    from aligner_lib.jobs.build_models import build_critic
 
     config = compose("critic", [f"model.offload_adam_states={asked}"], profile="smoke")
-    assert build_in_process_critic(config, starts / "scalar").engine.offloads_adam is asked
+    assert build_critic(config, starts / "scalar").engine.offloads_adam is asked

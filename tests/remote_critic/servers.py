@@ -22,7 +22,7 @@ STEPS = {
     "model__ppo__num_val_samples": 3,
     "model__ppo__val_rollout_micro_batch_size": 1,
 }
-Faults = dict[str, tuple[int, str]]  # infer, train or save → (when, what happens), see _inject
+Faults = dict[str, tuple[int, str]]  # values, rewards, train or save → (when, what happens), see _inject
 
 
 @dataclass
@@ -145,17 +145,24 @@ def actor_settings(jobs: SmokeJobs, run: str, critic: Critic, **more: object) ->
 def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
     """When a command of this kind was executed, before it is answered, the fault happens.
 
-    at: of commands to infer so many since the critic's start; of the others the one of this train step.
+    at: of commands for values or rewards so many since the critic's start; of the others the one of this train step.
     """
     from aligner_lib.remote_critic import worker
 
-    command = {"infer": worker.Infer, "train": worker.Train, "save": worker.Save}[work]
+    commands = {
+        "values": worker.Values,
+        "rewards": worker.Rewards,
+        "train": worker.Train,
+        "save": worker.Save,
+    }
+    command = commands[work]
     execute, done = command.execute, iter(range(1, 1 << 30))
 
     def execute_and_fail(self, worker):
         result = execute(self, worker)
         number = {
-            "infer": lambda: next(done),
+            "values": lambda: next(done),
+            "rewards": lambda: next(done),
             "train": lambda: self.number,
             "save": lambda: int(self.folder.name.rpartition("_")[2]),
         }[work]()
@@ -200,7 +207,7 @@ def _error(_: object) -> None:
 
 
 def _nan(result: list) -> list:
-    result[0].values[1, 2] = float("nan")
+    result[0][1, 2] = float("nan")
     return result
 
 
@@ -209,7 +216,7 @@ FAULTS = {
     "stop": _stop,
     "stopped tritonserver": _stop_tritonserver,
     "tritonserver": _kill_child("bin/tritonserver"),
-    "stub": _kill_child("model-store/infer"),
+    "stub": _kill_child("model-store/values"),
     "other stub": _kill_child("model-store/status"),
     "error": _error,
     "nan": _nan,

@@ -76,7 +76,7 @@ def test_layouts(remote_jobs, in_process, name, actor, ranks, critic, critic_ran
 
 def test_a_reward_model_of_its_own_that_is_killed_and_started_again(jobs, in_process, here):
     critic = Critic(jobs, "alone_critic").start(trainer__ppo__combine_rm_and_critic_server=False)
-    rewards = Critic(jobs, "alone_rewards", kind="reward_server").start({"infer": (3, "kill")})
+    rewards = Critic(jobs, "alone_rewards", kind="reward_server").start({"rewards": (3, "kill")})
     apart = {
         "model__ppo__combine_rm_and_critic_server": False,
         # by run folder, as jobs on a cluster find each other

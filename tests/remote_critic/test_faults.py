@@ -20,14 +20,15 @@ NOTICED_S = 30.0
 SAID = re.compile(r"^(?:interrupted|going on) after step .*", re.MULTILINE)
 # What happens to the critic, and when (see servers.Faults); each of the 10 steps has two train steps.
 STARTS = [
-    {"infer": (2, "kill")},
+    {"values": (2, "kill")},
+    {"rewards": (2, "kill")},
     {"train": (2, "kill")},  # taken, and never answered
     {"train": (2, "kill")},  # as it takes that step again: the actor waits for it still
     {"save": (12, "tritonserver")},  # named, and the actor is not told
-    {"infer": (2, "stub")},
-    {"infer": (2, "other stub")},
+    {"values": (2, "stub")},
+    {"values": (2, "other stub")},
     # let go on twice; and the last save of all: written, and never named
-    {"infer": (2, "stop"), "train": (18, "stopped tritonserver"), "save": (20, "kill")},
+    {"values": (2, "stop"), "train": (18, "stopped tritonserver"), "save": (20, "kill")},
 ]
 BLOWS = [blow for faults in STARTS for _, blow in faults.values()]
 

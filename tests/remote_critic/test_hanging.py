@@ -49,8 +49,8 @@ def fake(monkeypatch):
         ("train", 31.0, {"train": 0.5}, True),
         ("train", 199.0, {"train": 10.0}, False),
         ("train", 201.0, {"train": 10.0}, True),
-        ("train", 599.0, {"infer": 0.5}, False),  # the first of its kind
-        ("train", 601.0, {"infer": 0.5}, True),
+        ("train", 599.0, {"values": 0.5}, False),  # the first of its kind
+        ("train", 601.0, {"values": 0.5}, True),
         ("idle", 29.0, {}, False),
         ("idle", 31.0, {}, True),  # it looks for orders twice a second
         ("starting", 900.0, {}, False),
@@ -74,6 +74,26 @@ def test_a_call_to_a_server_that_hangs_is_lost_and_no_new_connection_is_made(fak
     status["doing_s"] = 2.0  # it goes on
     linked.connect()
     assert linked.lost is None
+
+
+def test_a_call_is_sent_when_those_before_it_are_answered(fake, monkeypatch):
+    linked, status = fake
+    monkeypatch.setattr(FakeConnection, "sent", [], raising=False)
+    answer = FakeConnection.call
+
+    def note(self, endpoint, *rest, **more):
+        if endpoint != "status":
+            self.sent.append(endpoint)
+        return answer(self, endpoint, *rest, **more)
+
+    monkeypatch.setattr(FakeConnection, "call", note)
+    values = linked.call("values", {})
+    rewards = linked.call("rewards", {}, after=[values])
+    until(lambda: FakeConnection.sent, "the first to be sent")
+    assert FakeConnection.sent == ["values"] and not rewards.done()
+    status["over"] = True  # every call is answered
+    linked.wait_for(rewards)
+    assert FakeConnection.sent == ["values", "rewards"]
 
 
 def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):

@@ -45,9 +45,9 @@ def batch() -> TokenBatch:
     return TokenBatch(tokens=tokens, lengths=torch.tensor(LENGTHS))
 
 
-def scores(link: CriticConnection, length: int):
-    arrays = link.wait_for(link.call("infer", serialization.pack_tokens(batch(), length), updates=0))
-    return serialization.unpack_scores(arrays, batch(), ("rewards", "values"))
+def scores(link: CriticConnection, kind: str, length: int) -> torch.Tensor:
+    arrays = link.wait_for(link.call(kind, serialization.pack_tokens(batch(), length), updates=0))
+    return serialization.unpack_scores(kind, arrays, batch())
 
 
 def counts(link: CriticConnection) -> dict:
@@ -57,44 +57,44 @@ def counts(link: CriticConnection) -> dict:
 
 
 def test_padding_changes_no_value(link):
-    short, long = scores(link, 32), scores(link, 160)
-    assert torch.allclose(short.rewards, long.rewards, rtol=0, atol=1e-6)
+    rewards = scores(link, "rewards", 32)
+    assert torch.allclose(rewards, scores(link, "rewards", 160), rtol=0, atol=1e-6)
+    assert rewards.abs().min() > 0
+    short, long = scores(link, "values", 32), scores(link, "values", 160)
     for row, length in enumerate(LENGTHS):
-        assert torch.allclose(
-            short.values[row, : length - 1], long.values[row, : length - 1], rtol=0, atol=1e-6
-        )
-    assert short.rewards.abs().min() > 0
+        assert torch.allclose(short[row, : length - 1], long[row, : length - 1], rtol=0, atol=1e-6)
 
 
 def test_requests_of_one_shape_are_answered_together_and_each_gets_its_own(link):
-    alone, before = scores(link, 32), counts(link)["merged"]
+    alone, before = scores(link, "rewards", 32), counts(link)["merged"]
 
     def together() -> bool:
         calls = [
-            link.call("infer", serialization.pack_tokens(batch().rows([row]), 32), updates=0)
+            link.call("rewards", serialization.pack_tokens(batch().rows([row]), 32))
             for row in range(3)
             for _ in range(3)
         ]
         for i, call in enumerate(calls):
             row = batch().rows([i // 3])
-            own = serialization.unpack_scores(link.wait_for(call), row, ("rewards", "values"))
-            assert torch.allclose(own.rewards, alone.rewards[[i // 3]], rtol=0, atol=1e-5)
+            own = serialization.unpack_scores("rewards", link.wait_for(call), row)
+            assert torch.allclose(own, alone[[i // 3]], rtol=0, atol=1e-5)
         return counts(link)["merged"] > before
 
     until(together, "two requests to meet")
 
 
-def test_tokens_that_the_model_does_not_know_are_refused(link):
+@pytest.mark.parametrize("kind", ["values", "rewards"])
+def test_tokens_that_the_model_does_not_know_are_refused(link, kind):
     arrays = serialization.pack_tokens(batch(), 32)
     arrays["tokens"][2, 5] = 1 << 40
-    answer = link.wait_for(link.call("infer", arrays, updates=0))
+    answer = link.wait_for(link.call(kind, arrays, updates=0))
     refusal = from_words(answer["problem"][0, 0].decode())
     assert type(refusal) is Refusal
     assert "token 5 of sample 2 of 3 is 1099511627776" in str(refusal)
 
 
 def test_a_critic_that_has_not_taken_the_actor_s_steps_says_so(link):
-    answer = link.wait_for(link.call("infer", serialization.pack_tokens(batch(), 32), updates=7))
+    answer = link.wait_for(link.call("values", serialization.pack_tokens(batch(), 32), updates=7))
     refusal = from_words(answer["problem"][0, 0].decode())
     assert type(refusal) is NotReady
     assert "it has taken 0 train steps, and 7 were expected" in str(refusal)
@@ -123,7 +123,7 @@ def test_the_token_is_for_its_owner_only(critic):
     assert len(token.read_text()) >= 32
 
 
-@pytest.mark.parametrize("endpoint", ["infer", "train", "checkpoint", "status"])
+@pytest.mark.parametrize("endpoint", ["values", "rewards", "train", "checkpoint", "status"])
 def test_without_the_token_nothing_is_answered(critic, endpoint):
     name = next(iter(serialization.SIGNATURES[endpoint].inputs))
     arrays = (

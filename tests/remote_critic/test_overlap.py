@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from aligner_lib.rollouts.records import Rollouts, Scores
+from aligner_lib.config.compose import compose
+from aligner_lib.rollouts.records import Rollouts
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 
@@ -24,17 +25,22 @@ class Told(Future):
         return super().result(timeout)
 
 
-class FakeCritic:
+class FakeRewardSource:
     def __init__(self, events: list[str]):
         self.events = events
 
-    def infer(self, rollouts):
-        self.events.append("ask for scores")
-        size, width = rollouts.tokens.shape
-        return Told(self.events, "scores", Scores(torch.ones(size), torch.zeros(size, width - 1)))
+    def score(self, rollouts):
+        self.events.append("ask for rewards")
+        return Told(self.events, "rewards", torch.ones(rollouts.size))
 
-    def fetch(self, asked):
+    def collect(self, asked):
         return [scores.result() for scores in asked]
+
+
+class FakeCritic(FakeRewardSource):
+    def values(self, rollouts):
+        self.events.append("ask for values")
+        return Told(self.events, "values", torch.zeros(rollouts.tokens[:, 1:].shape))
 
     def train(self, experience, lr):
         self.events.append("ask to train")
@@ -50,14 +56,15 @@ class FakePolicy:
         self.events = events
         self.engine = SimpleNamespace(train_step=self.train_step)
 
-    def rollout(self, prompts, seeds):
+    def rollout(self, prompts, seeds, group):
         self.events.append("generate")
         size = len(prompts)
         return Rollouts(
             tokens=torch.tensor([[*prompt, 2] for prompt in prompts]),
             lengths=torch.full((size,), 3),
-            prompt_lengths=torch.full((size,), 2),
+            response_mask=torch.tensor([[False, True]] * size),
             finished=torch.ones(size, dtype=torch.bool),
+            group=torch.tensor(group),
         )
 
     def logprobs(self, rollouts):
@@ -74,43 +81,36 @@ class FakePolicy:
 
 
 def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_actor_s():
-    from aligner_lib.trainers.ppo import PPOSettings, PPOTrainer
+    from aligner_lib.trainers.ppo import PPOTrainer
 
     events: list[str] = []
     prompt = SimpleNamespace(tokens=[1, 1])
-    settings = PPOSettings(
-        num_rollout_samples=4,
-        global_batch_size=2,
-        micro_batch_size=2,
-        rollout_micro_batch_size=2,
-        val_rollout_micro_batch_size=2,
-        initial_policy_kl_penalty=0.1,
-        use_absolute_kl=False,
-        discount_factor=1.0,
-        gae_lambda=0.95,
-        normalize_advantages=False,
-        ratio_eps=0.2,
-        entropy_bonus=0.0,
-        critic_warmup_steps=0,
-        max_init_policy_kl=None,
-        seed=0,
-    )
+    sizes = {
+        "model.ppo.num_rollout_samples": 4,
+        "model.ppo.rollout_micro_batch_size": 2,
+        "model.global_batch_size": 2,
+        "model.micro_batch_size": 2,
+        "trainer.ppo.critic_warmup_steps": 0,
+    }
     schedule = lambda number: 0.1  # noqa: E731
     trainer = PPOTrainer(
         FakePolicy(events),
+        FakeRewardSource(events),
         FakeCritic(events),
         [prompt] * 4,
         [prompt] * 2,
         schedule,
         schedule,
-        settings,
+        compose("ppo", [f"{key}={value}" for key, value in sizes.items()]),
         run=None,
     )
     trainer.step(1)
     assert events == [
-        *("generate", "ask for scores") * 2,
+        *("generate", "ask for values") * 2,
+        *("ask for rewards",) * 2,
         *("log-probabilities", "the reference's"),
-        *("wait for scores",) * 2,
+        *("wait for values",) * 2,
+        *("wait for rewards",) * 2,
         *("ask to train", "train") * 2,
         *("wait for training",) * 2,
     ]

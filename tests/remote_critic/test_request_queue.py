@@ -93,12 +93,13 @@ def ask(request_queue, kind: str, actor: str = "run#1", run: str = "run", **deta
 
 def train(request_queue, number: int, lr: float = 0.5, actor: str = "run#1") -> dict:
     size = (2, 3)
-    numbers = {name: torch.ones(2, 2) for name in ("mask", "logprobs", "values", "advantages", "returns")}
+    numbers = {name: torch.ones(2, 2) for name in ("logprobs", "values", "advantages", "returns")}
     experience = Experience(
         tokens=torch.ones(size, dtype=torch.int64),
         lengths=torch.tensor([3, 3]),
-        prompt_lengths=torch.tensor([1, 1]),
+        response_mask=torch.ones(2, 2, dtype=torch.bool),
         finished=torch.tensor([True, True]),
+        group=torch.tensor([0, 1]),
         **numbers,
     )
     parameters = {"actor": actor, "number": number, "lr": lr.hex()}
@@ -228,7 +229,7 @@ def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(requ
 def test_a_fault_is_told_in_a_sentence(request_queue, monkeypatch, capsys):
     monkeypatch.setattr(serialization, "unpack_experience", lambda *_: 1 / 0)
     with pytest.raises(
-        Refusal, match=r"it failed in answering with ZeroDivisionError: division by zero \(test_desk"
+        Refusal, match=r"it failed in answering with ZeroDivisionError: division by zero \(test_request_queue"
     ):
         train(request_queue, 1)
     assert "Traceback" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def table(*rows: list[float]) -> torch.Tensor:
 def test_the_mask_covers_the_response_with_its_stop_token():
     # five tokens are four predictions; prompt 2 and length 5: predictions 1, 2, 3, of tokens 2, 3, 4
     mask = response_mask(torch.tensor([2, 2, 1]), torch.tensor([5, 3, 5]), size=4)
-    assert_close(mask, table([0, 1, 1, 1], [0, 1, 0, 0], [1, 1, 1, 1]))
+    assert_close(mask, table([0, 1, 1, 1], [0, 1, 0, 0], [1, 1, 1, 1]).bool())
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5))
@@ -61,14 +61,19 @@ def test_the_kl_estimate_is_the_difference_of_log_probabilities():
 
 
 def test_the_score_stands_at_the_last_token_and_the_kl_at_every_token():
-    kl = table([0, 1, 2, 4], [0, 1, 0, 0])
-    lengths = torch.tensor([5, 3])  # last predictions: 3 and 1
-    rewards = rewards_with_kl(torch.tensor([10.0, -7.0]), kl, lengths, coefficient=0.5)
+    kl, mask = table([0, 1, 2, 4], [0, 1, 0, 0]), table([0, 1, 1, 1], [0, 1, 0, 0])
+    rewards = rewards_with_kl(torch.tensor([10.0, -7.0]), kl, mask, coefficient=0.5)
     assert_close(rewards, table([0, -0.5, -1, 8], [0, -7.5, 0, 0]))
 
 
 def test_a_single_token_is_scored_where_it_is():
-    assert_close(rewards_with_kl(torch.tensor([3.0]), table([0.0]), torch.tensor([1]), 1.0), table([3]))
+    assert_close(rewards_with_kl(torch.tensor([3.0]), table([0.0]), table([1]), 1.0), table([3]))
+
+
+def test_a_response_of_two_turns_is_scored_at_the_last_token_of_the_second():
+    kl, mask = table([0, 1, 0, 0, 2, 0]), table([0, 1, 0, 0, 1, 0])
+    rewards = rewards_with_kl(torch.tensor([3.0]), kl, mask, coefficient=0.5)
+    assert_close(rewards, table([0, -0.5, 0, 0, 2, 0]))
 
 
 # ---- advantages -----------------------------------------------------------------------------------------------------
@@ -115,6 +120,32 @@ def test_with_lambda_0_advantages_are_one_step_surprises(pairs, discount):
     advantages, _ = advantages_and_returns(values, rewards, torch.ones_like(values), discount, 0.0)
     following = torch.cat([values[:, 1:], torch.zeros(1, 1)], dim=1)
     assert_close(advantages, rewards + discount * following - values, atol=1e-4, rtol=0)
+
+
+def test_advantages_pass_over_what_lies_between_two_turns():
+    values, rewards = table([9, 1, 9, 2, 3]), table([9, 0, 9, 0, 5])
+    advantages, returns = advantages_and_returns(values, rewards, table([0, 1, 0, 1, 1]), 0.5, gae_lambda=1.0)
+    # last first: 5 - 3 = 2;  0 + 3/2 - 2 + 2/2 = 0.5;  the token before the gap is followed by the one after it:
+    # 0 + 2/2 - 1 + 0.5/2 = 0.25
+    assert_close(advantages, table([0, 0.25, 0, 0.5, 2]))
+    assert_close(returns, table([0, 1.25, 0, 2.5, 5]))
+
+
+@given(
+    st.lists(st.tuples(finite, finite, st.booleans()), min_size=1, max_size=10),
+    st.floats(0, 1, width=32),
+    st.floats(0, 1, width=32),
+)
+def test_advantages_are_those_of_the_response_tokens_alone(tokens, discount, gae_lambda):
+    """Whatever stands in the holes, and wherever they are: to the bit."""
+    values, rewards = (torch.tensor([column]) for column in list(zip(*tokens))[:2])
+    mask = torch.tensor([[counts for *_, counts in tokens]])
+    whole = advantages_and_returns(values, rewards, mask, discount, gae_lambda)
+    own = (values[mask][None], rewards[mask][None], torch.ones(1, int(mask.sum())))
+    alone = advantages_and_returns(*own, discount, gae_lambda) if mask.any() else (torch.zeros(1, 0),) * 2
+    for with_holes, without in zip(whole, alone):
+        assert torch.equal(with_holes[mask][None], without)
+        assert not with_holes[~mask].any()
 
 
 def test_normalised_advantages_by_hand():

@@ -179,8 +179,8 @@ def test_two_jobs_are_compared_with_one_and_round_trips_with_a_step():
         in_process=[2.0, 4.0, 3.0],
         remote_critic=[3.0, 3.6, 3.3],
         waits=[0.5, 0.6, 0.7],
-        round_trips={"status": [0.001], "infer": [0.01, 0.02, 0.03], "train": [0.04]},
-        calls={"infer": 2, "train": 1},
+        round_trips={"status": [0.001], "values": [0.01, 0.02, 0.03], "train": [0.04]},
+        calls={"values": 2, "train": 1},
     )
     assert result.ratio == pytest.approx(1.1)
     assert result.transport_share == pytest.approx((2 * 0.02 + 0.04) / 3.3)

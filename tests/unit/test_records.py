@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aligner_lib.datasets.batches import TokenBatch, pad_rows
+from aligner_lib.algorithms.ppo import response_mask
+from aligner_lib.datasets.batches import TokenBatch, concat_restore_order, pad_rows
 from aligner_lib.rollouts.records import Experience, Rollouts
 
 PAD = 0
@@ -13,7 +14,13 @@ PAD = 0
 def rollouts(*rows: tuple[list[int], list[int]]) -> Rollouts:
     tokens, lengths = pad_rows([prompt + response for prompt, response in rows], PAD)
     prompt_lengths = torch.tensor([len(prompt) for prompt, _ in rows])
-    return Rollouts(tokens, lengths, prompt_lengths, finished=torch.ones(len(rows), dtype=torch.bool))
+    return Rollouts(
+        tokens,
+        lengths,
+        response_mask=response_mask(prompt_lengths, lengths, tokens.shape[1] - 1),
+        finished=torch.ones(len(rows), dtype=torch.bool),
+        group=torch.arange(len(rows)),
+    )
 
 
 def test_rows_are_padded_on_the_right():
@@ -33,14 +40,32 @@ def test_prompt_and_response_come_apart_again():
 def test_chosen_rows_lose_columns_that_none_of_them_uses():
     batch = rollouts(([1], [2, 3, 4]), ([5, 6], [7]), ([8], [9]))
     table = torch.arange(9.0).reshape(3, 3)  # predictions are one column fewer than tokens
-    experience = Experience(
-        **vars(batch), mask=table, logprobs=table, values=table, advantages=table, returns=table
-    )
+    experience = Experience(**vars(batch), logprobs=table, values=table, advantages=table, returns=table)
     chosen = experience.rows([2, 1])
     assert chosen.tokens.tolist() == [[8, 9, PAD], [5, 6, 7]]
     assert chosen.lengths.tolist() == [2, 3]
     assert chosen.returns.tolist() == [[6, 7], [3, 4]]
+    assert chosen.response_mask.tolist() == [[True, False], [False, True]]
+    assert chosen.group.tolist() == [2, 1]
     assert isinstance(chosen, Experience)
+
+
+def test_a_response_of_two_turns_is_what_its_mask_says():
+    # prompt 1 2, the policy's 3 4, a tool's 5 6, the policy's 7; and beside it a prompt 8 with the response 9
+    batch = Rollouts(
+        tokens=torch.tensor([[1, 2, 3, 4, 5, 6, 7], [8, 9, PAD, PAD, PAD, PAD, PAD]]),
+        lengths=torch.tensor([7, 2]),
+        response_mask=torch.tensor([[0, 1, 1, 0, 0, 1], [1, 0, 0, 0, 0, 0]]).bool(),
+        finished=torch.tensor([True, True]),
+        group=torch.tensor([4, 4]),
+    )
+    assert batch.prompt_lengths.tolist() == [2, 1]
+    assert batch.response_lengths.tolist() == [3, 1]
+    assert (batch.prompt_tokens(0), batch.response_tokens(0)) == ([1, 2], [3, 4, 7])
+    assert (batch.prompt_tokens(1), batch.response_tokens(1)) == ([8], [9])
+    joined = concat_restore_order([batch.rows([1]), batch.rows([0])], [[1], [0]], fill=PAD)
+    for name, value in vars(batch).items():
+        assert torch.equal(getattr(joined, name), value), name
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=6), st.data())

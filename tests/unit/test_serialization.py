@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aligner_lib.datasets.batches import TokenBatch, concat_restore_order
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words, in_words
-from aligner_lib.rollouts.records import Experience, Scores
+from aligner_lib.rollouts.records import Experience
 
 VOCAB = 50
 
@@ -34,9 +34,9 @@ def experience_of(batch: TokenBatch, seed: int = 0) -> Experience:
     return Experience(
         tokens=batch.tokens,
         lengths=batch.lengths,
-        prompt_lengths=torch.ones(size, dtype=torch.int64),
+        response_mask=torch.ones(size, width - 1, dtype=torch.bool),
         finished=torch.arange(size) % 2 == 0,
-        mask=torch.ones(size, width - 1),
+        group=torch.arange(size),
         logprobs=numbers[0],
         values=numbers[1],
         advantages=numbers[2],
@@ -85,11 +85,9 @@ def test_tokens_arrive_as_they_were(batch, more):
 @given(token_batches(), st.integers(0, 30))
 def test_scores_arrive_as_they_were(batch, more):
     size, width = batch.tokens.shape
-    scores = Scores(rewards=torch.randn(size), values=torch.randn(size, width - 1))
-    arrays = serialization.pack_scores(scores, width + more)
-    there = serialization.unpack_scores(arrays, batch, ("rewards", "values"))
-    assert torch.equal(there.rewards, scores.rewards)
-    assert torch.equal(there.values, scores.values)
+    for kind, scores in (("rewards", torch.randn(size)), ("values", torch.randn(size, width - 1))):
+        arrays = serialization.pack_scores(kind, scores, width + more)
+        assert torch.equal(serialization.unpack_scores(kind, arrays, batch), scores)
 
 
 @given(token_batches())
@@ -143,11 +141,11 @@ def test_a_length_that_can_t_be_is_named(length):
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_score_that_is_no_number_is_named(number):
-    def answer(name, place):
-        scores = Scores(rewards=torch.zeros(2), values=torch.zeros(2, 3))
-        arrays = serialization.pack_scores(scores, 4)
-        arrays[name][place] = number
-        return serialization.unpack_scores(arrays, BATCH, ("rewards", "values"))
+    def answer(kind, place):
+        scores = {"rewards": torch.zeros(2), "values": torch.zeros(2, 3)}[kind]
+        arrays = serialization.pack_scores(kind, scores, 4)
+        arrays[kind][place] = number
+        return serialization.unpack_scores(kind, arrays, BATCH)
 
     with pytest.raises(
         serialization.WireError, match=r"the reward of sample 1 of 2 \(tokens \[4, 5, 6, 7\]…\) is"
@@ -159,15 +157,15 @@ def test_a_score_that_is_no_number_is_named(number):
 
 
 def test_scores_of_another_shape_are_refused():
-    arrays = serialization.pack_scores(Scores(rewards=torch.zeros(3), values=torch.zeros(3, 3)), 4)
+    arrays = serialization.pack_scores("rewards", torch.zeros(3), 4)
     with pytest.raises(serialization.WireError, match=r"shape \[3, 1\], and 2 samples were sent"):
-        serialization.unpack_scores(arrays, BATCH, ("rewards", "values"))
-    narrow = serialization.pack_scores(Scores(rewards=torch.zeros(2), values=torch.zeros(2, 1)), 2)
+        serialization.unpack_scores("rewards", arrays, BATCH)
+    narrow = serialization.pack_scores("values", torch.zeros(2, 1), 2)
     with pytest.raises(serialization.WireError, match="values have 2 places, and the longest sample needs 3"):
-        serialization.unpack_scores(narrow, BATCH, ("rewards", "values"))
+        serialization.unpack_scores("values", narrow, BATCH)
 
 
-@pytest.mark.parametrize("name", ["returns", "advantages", "values", "logprobs", "mask"])
+@pytest.mark.parametrize("name", ["returns", "advantages", "values", "logprobs"])
 def test_experience_that_is_no_number_is_named(name):
     arrays = serialization.pack_experience(experience_of(BATCH))
     arrays[name][1, 2] = np.nan

@@ -15,7 +15,7 @@ STATUS = {
     "doing": "train",
     "checkpoints": [2, 4],
     "actor_heard_s": 1.4,
-    "counts": {"infer": 3, "samples": 48, "train": 7},
+    "counts": {"values": 48, "rewards": 52, "train": 7},
 }
 
 
@@ -34,7 +34,8 @@ def test_a_server_that_has_said_nothing_yet(tmp_path):
 def test_what_it_says_is_told(critic):
     (critic.path / "status.json").write_text(json.dumps(STATUS))
     assert server_line(critic.folder) == (
-        "critic: train · 7 train steps · scores for 48 responses in 3 requests · checkpoints after 2, 4 · actor heard 1 s ago"
+        "critic: train · 7 train steps · values for 48 and rewards for 52 responses · checkpoints after 2, 4 · "
+        "actor heard 1 s ago"
     )
 
 

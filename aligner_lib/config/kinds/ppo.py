@@ -129,6 +129,12 @@ def has_remote_critic(config: DictConfig) -> bool:
     return critic.ip is not None or critic.run is not None
 
 
+def val_rollout_micro_batch_size(config: DictConfig) -> int:
+    """Prompts generated together in a validation."""
+    rollout = config.model.ppo
+    return rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size
+
+
 def check_rollouts(config: DictConfig) -> None:
     """A step's responses are whole global batches, and prompt and response fit into the model's positions."""
     ppo, batch = config.model.ppo, config.model.global_batch_size

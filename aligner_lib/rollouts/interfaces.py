@@ -1,0 +1,49 @@
+"""Who judges rollouts: a reward source says how good a response is, a value model what was to be expected.
+
+Trainers know these two alone: who answers may be in this process or in another job. Hence futures, and a call that
+collects them.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from aligner_lib.rollouts.records import Experience, Rollouts
+
+
+class RewardSource(Protocol):
+    def score(self, rollouts: Rollouts) -> Future[Tensor]:
+        """Ask for the rewards of this rank's rollouts: float32 [B]."""
+
+    def collect(self, asked: list[Future[Tensor]]) -> list[Tensor]:
+        """What was asked for, when all of it is there. Every rank calls it, whether it has asked for much or little.
+
+        Raises Interruption on every rank where the source has gone away.
+        """
+
+
+class ValueModel(Protocol):
+    def values(self, rollouts: Rollouts) -> Future[Tensor]:
+        """Ask for the values of this rank's rollouts: float32 [B, S-1], the expected return at each prediction."""
+
+    def collect(self, asked: list[Future[Tensor]]) -> list[Tensor]:
+        """See RewardSource."""
+
+    def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
+        """One optimiser step on this rank's part of a global batch; its metrics.
+
+        No metrics where the model has gone away meanwhile: it takes the step when it is back.
+        """
+
+    def save(self, folder: Path) -> None:
+        """Write weights and optimizer state; returns when they are written.
+
+        Raises Interruption where the model is away: then it is written what it lacks.
+        """
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
