@@ -59,7 +59,7 @@ class Follower:
         *whole, self._rest = (self._rest + data).split(b"\n")
         return [line.decode(errors="replace") for line in whole]
 
-    def offload_optimizer(self) -> list[str]:
+    def last_line(self) -> list[str]:
         """A last line without a newline, once nobody writes any more."""
         rest, self._rest = self._rest, b""
         return [rest.decode(errors="replace")] if rest else []
@@ -73,7 +73,7 @@ def follow(path: Path, done: Callable[[], bool], pause: Callable[[], None]) -> I
         lines = follower.read()
         yield from lines
         if ended:
-            yield from follower.offload_optimizer()
+            yield from follower.last_line()
             return
         if not lines:
             pause()

@@ -10,14 +10,14 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import psutil
 from rich.console import Console
 from rich.table import Table
 
-State = Literal["ok", "missing", "note"]
-MARKS: dict[State, str] = {"ok": "[green]✓[/]", "missing": "[red]✗[/]", "note": "[yellow]–[/]"}
+from cluster.checks import Finding
+
+OK, MISSING, NOTE = "[green]✓[/]", "[red]✗[/]", "[yellow]–[/]"
 GIB = 1 << 30
 
 # package: what does not work without it
@@ -37,22 +37,15 @@ OPTIONAL = {
 }
 
 
-class Finding(NamedTuple):
-    """One line of the report: its state, what was examined, and what was found."""
-
-    state: State
-    what: str
-    found: str
-
-
 def report() -> None:
     """Print the findings. Exits with 1 when something is missing that the tutorial needs."""
     findings = list(examine())
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for finding in findings:
-        table.add_row(MARKS[finding.state], finding.what, finding.found)
+        mark = OK if finding.ok else (MISSING if finding.needed else NOTE)
+        table.add_row(mark, finding.what, finding.detail)
     Console(soft_wrap=False).print(table)
-    if any(finding.state == "missing" for finding in findings):
+    if any(finding.needed and not finding.ok for finding in findings):
         raise SystemExit(1)
 
 
@@ -62,20 +55,32 @@ def examine() -> Iterator[Finding]:
     yield from _machine()
     yield _cuda()
     for package, cost in NEEDED.items():
-        yield _package(package, cost, "missing")
+        yield _package(package, cost, needed=True)
     for package, cost in OPTIONAL.items():
-        yield _package(package, cost, "note")
+        yield _package(package, cost, needed=False)
     yield _slurm()
     yield _models()
     yield _hub()
+
+
+def _ok(what: str, detail: str) -> Finding:
+    return Finding(what, True, detail)
+
+
+def _note(what: str, detail: str) -> Finding:
+    """Something is missing that a job runs without."""
+    return Finding(what, False, detail, needed=False)
+
+
+def _missing(what: str, detail: str) -> Finding:
+    return Finding(what, False, detail)
 
 
 def _python() -> Finding:
     version = platform.python_version_tuple()[:2]
     suitable = version in (("3", "11"), ("3", "12"))
     cure = "" if suitable else "; 3.11 or 3.12 is needed: LAB_PYTHON=python3.12 ./lab …"
-    return Finding(
-        "ok" if suitable else "missing",
+    return (_ok if suitable else _missing)(
         "Python",
         f"{platform.python_version()} on {platform.platform(terse=True)}{cure}",
     )
@@ -84,17 +89,15 @@ def _python() -> Finding:
 def _machine() -> Iterator[Finding]:
     memory, free = psutil.virtual_memory(), shutil.disk_usage(Path.cwd()).free
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding("ok", "cores", str(cores))
+    yield _ok("cores", str(cores))
     enough = memory.available >= 7 * GIB
-    yield Finding(
-        "ok" if enough else "note",
+    yield (_ok if enough else _note)(
         "memory",
         f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
         + ("" if enough else "; the laptop profile wants 7: close something, or use --profile smoke"),
     )
     enough = free >= 10 * GIB
-    yield Finding(
-        "ok" if enough else "note",
+    yield (_ok if enough else _note)(
         "disk",
         f"{free / GIB:.0f} GiB free here"
         + ("" if enough else "; a laptop tutorial writes several, most in checkpoints"),
@@ -103,33 +106,32 @@ def _machine() -> Iterator[Finding]:
 
 def _cuda() -> Finding:
     if not shutil.which("nvidia-smi"):
-        return Finding("note", "CUDA", "no GPU: profiles smoke and laptop run on the CPU in float32")
+        return _note("CUDA", "no GPU: profiles smoke and laptop run on the CPU in float32")
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     answer = subprocess.run(query, capture_output=True, text=True, timeout=20)
     if answer.returncode:
-        return Finding(
-            "note",
+        return _note(
             "CUDA",
             f"nvidia-smi fails ({answer.stdout.strip() or answer.stderr.strip()}): no GPU is used",
         )
-    return Finding("ok", "CUDA", "; ".join(answer.stdout.strip().splitlines()))
+    return _ok("CUDA", "; ".join(answer.stdout.strip().splitlines()))
 
 
-def _package(name: str, cost: str, when_missing: State) -> Finding:
+def _package(name: str, cost: str, needed: bool) -> Finding:
     try:
-        return Finding("ok", name, importlib.metadata.version(name))
+        return _ok(name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(when_missing, name, f"not installed: {cost}")
+        return Finding(name, False, f"not installed: {cost}", needed)
 
 
 def _slurm() -> Finding:
     if not shutil.which("sbatch"):
-        return Finding("note", "Slurm", "not found: jobs run on this machine")
+        return _note("Slurm", "not found: jobs run on this machine")
     answer = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=20)
     if answer.returncode:
         reason = answer.stderr.strip().splitlines()[-1:] or ["it gives no reason"]
-        return Finding("note", "Slurm", f"sbatch is there and fails ({reason[0]}): jobs run on this machine")
-    return Finding("ok", "Slurm", answer.stdout.strip())
+        return _note("Slurm", f"sbatch is there and fails ({reason[0]}): jobs run on this machine")
+    return _ok("Slurm", answer.stdout.strip())
 
 
 def _models() -> Finding:
@@ -144,7 +146,7 @@ def _models() -> Finding:
         if cached
         else f"none in {root} yet; fetched when needed"
     )
-    return Finding("ok" if cached else "note", "models", words)
+    return (_ok if cached else _note)("models", words)
 
 
 def _hub(timeout: float = 3.0) -> Finding:
@@ -152,7 +154,7 @@ def _hub(timeout: float = 3.0) -> Finding:
 
     try:
         urllib.request.urlopen(ENDPOINT, timeout=timeout).close()
-        return Finding("ok", "hub", "the Hugging Face hub answers")
+        return _ok("hub", "the Hugging Face hub answers")
     except OSError:
         cost = "the model comes from a package instead, data from the bundled samples"
-        return Finding("note", "hub", f"the Hugging Face hub can't be reached: {cost}")
+        return _note("hub", f"the Hugging Face hub can't be reached: {cost}")

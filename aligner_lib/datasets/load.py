@@ -54,6 +54,11 @@ class SFTSample:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are computed for it."""
+        return len(self.tokens)
+
 
 @dataclass(frozen=True)
 class PairSample:
@@ -64,6 +69,11 @@ class PairSample:
 
     def __len__(self) -> int:
         return max(len(self.chosen), len(self.rejected))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are computed for it: both texts'."""
+        return len(self.chosen) + len(self.rejected)
 
 
 @dataclass(frozen=True)

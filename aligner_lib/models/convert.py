@@ -14,9 +14,10 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.disk import told_when_full
 from aligner_lib.models.gguf_file import GgufFile
 from aligner_lib.models.hash import model_hash
-from aligner_lib.models.hf_folder import HfFolder, write_json
+from aligner_lib.models.hf_folder import HfFolder
 from aligner_lib.models.names import Weight, hf_shapes, to_megatron, weights
 from aligner_lib.models.stream import StreamedTensor, write_store
+from cluster.record import write_json
 
 Progress = Callable[[int, int], None]  # (weights done, weights in all)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from aligner_lib.models.hf_folder import copy_tokenizer, write_json
+from aligner_lib.models.hf_folder import copy_tokenizer
+from cluster.record import write_json
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # token types of the GGUF specification
 DIGITS_APART = {"smollm": True, "gpt-2": False}  # the pre-tokenizers that are known here

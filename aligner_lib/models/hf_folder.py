@@ -12,6 +12,7 @@ import numpy as np
 
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.stream import TensorFile
+from cluster.record import write_json
 
 COUNTS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
           "max_position_embeddings")  # fmt: skip
@@ -85,11 +86,6 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
         config["chat_template"] = template.read_text(encoding="utf-8")
     shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
     write_json(out / "tokenizer_config.json", config)
-
-
-def write_json(path: Path, value: dict) -> None:
-    """Write a dict as indented UTF-8 JSON."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _read_json(path: Path) -> dict:

@@ -13,10 +13,10 @@ import numpy as np
 
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.convert import write_model_folder
-from aligner_lib.models.hf_folder import write_json
 from aligner_lib.models.names import Weight, weights
 from aligner_lib.models.progress import echo_to
 from aligner_lib.models.stream import StreamedTensor, write_store
+from cluster.record import write_json
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (

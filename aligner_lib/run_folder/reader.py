@@ -155,6 +155,14 @@ def step_of(checkpoint: Path | None) -> int:
     return int(checkpoint.name.removeprefix("step_")) if checkpoint else 0
 
 
+def flatten(record: dict, prefix: str = "") -> dict[str, object]:
+    """A nested dict's values by their full names, as `model.optim.lr`."""
+    found: dict[str, object] = {}
+    for name, value in record.items():
+        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
+
+
 def find_runs(root: str | os.PathLike) -> list[RunFolder]:
     """Every run below a folder, up to three levels deep, newest first."""
     root = Path(root)

@@ -20,7 +20,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.run_folder import control
 from aligner_lib.run_folder.alarms import Rule, Thresholds, Watch, as_record, not_finite
 from aligner_lib.run_folder.jsonl import JsonlWriter, truncate_after
-from aligner_lib.run_folder.reader import RunFolder, step_name, step_of
+from aligner_lib.run_folder.reader import RunFolder, flatten, step_name, step_of
 from cluster import processes
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class RunWriter:
             )
 
     def _announce_changes(self) -> None:
-        before, now = _leaves(self._before.get("config") or {}), _leaves(self._info["config"])
+        before, now = flatten(self._before.get("config") or {}), flatten(self._info["config"])
         changed = [
             f"{name} {before.get(name)} → {now.get(name)}"
             for name in before | now
@@ -281,14 +281,6 @@ class RunWriter:
                     tmp_dir.unlink(missing_ok=True)
                 if self._info["status"] == "running":
                     raise
-
-
-def _leaves(config: dict, prefix: str = "") -> dict:
-    """Every setting by its full name."""
-    found = {}
-    for name, value in config.items():
-        found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
 
 
 def _attempt() -> dict:

@@ -13,6 +13,8 @@ from nbconvert.filters import markdown_mistune
 from nbformat import NotebookNode
 from pygments.formatters import HtmlFormatter
 
+from aligner_lib.run_folder.reader import flatten
+
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -137,17 +139,9 @@ def _title(name: str) -> str:
 def _summary_table(summary: dict) -> str:
     rows = "\n".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
-        for name, value in _flat(summary)
+        for name, value in flatten(summary).items()
     )
     return f"<table>{rows}</table>"
-
-
-def _flat(record: dict, prefix: str = ""):
-    for name, value in record.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _shown(value) -> str:

@@ -1,0 +1,104 @@
+"""Training on samples that are there beforehand: a step is one optimiser step on a global batch of them.
+
+A trainer says how samples become a batch, what their loss is and which figures come of it; all else is here.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from aligner_lib.algorithms.batching import global_batch, length_grouped, share_of_rank
+from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.megatron import parallel
+from aligner_lib.megatron.cpu import DEVICE
+from aligner_lib.megatron.engine import Engine, LossFunction
+from aligner_lib.trainers.lr import LRSchedule
+
+
+class Sample(Protocol):
+    num_tokens: int  # of all that is computed for it
+
+    def __len__(self) -> int:
+        """Tokens of its longest row: samples of like length share a micro batch."""
+
+
+S = TypeVar("S", bound=Sample)
+
+
+@dataclass
+class SupervisedTrainer(ABC, Generic[S]):
+    """See trainers.loop.Trainer."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    train: list[S]
+    validation: list[S]
+    lr_schedule: LRSchedule
+    global_batch_size: int
+    micro_batch_size: int
+    seed: int
+    shuffle: bool = True
+    controls = ("lr",)
+    loss: ClassVar[LossFunction]  # a micro batch's loss and figures, as sums
+
+    # -- what a trainer says --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def collate(self, samples: list[S]) -> TokenBatch:
+        """A micro batch of these samples."""
+
+    @abstractmethod
+    def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
+        """Metrics under `group`/ from the loss's terms, which are means over the global batch by now."""
+
+    # -- what all do ----------------------------------------------------------------------------------------------
+
+    def change(self, name: str, value: float) -> None:
+        """Go on with another learning rate from the next step on."""
+        assert name == "lr", f"{type(self).__name__} has no control {name!r}"
+        self.lr_schedule.override = value
+
+    def step(self, step: int) -> dict[str, float]:
+        """One optimiser step on global batch number `step`, counted from 1; its metrics."""
+        started = time.perf_counter()
+        picked = global_batch(len(self.train), step - 1, self.global_batch_size, self.seed, self.shuffle)
+        samples = [self.train[i] for i in picked]
+        lr = self.lr_schedule(step)
+        terms = self.engine.train_step(self._micro_batches(samples), self.loss, lr)
+        seconds = time.perf_counter() - started
+        return self.figures("train", terms) | {
+            "train/grad_norm": terms["grad_norm"],
+            "train/lr": lr,
+            "train/step_time": seconds,
+            "train/tokens": sum(sample.num_tokens for sample in samples),
+            "train/consumed_samples": step * self.global_batch_size,
+            "train/epoch": step * self.global_batch_size / len(self.train),
+        }
+
+    def validate(self, step: int) -> dict[str, float]:
+        """Metrics over the validation samples, with the weights as they are."""
+        return self.figures(
+            "validation", self.engine.evaluate(self._micro_batches(self.validation), self.loss)
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write this rank's share of weights and optimizer, and the tokenizer."""
+        self.engine.save(folder)
+        if parallel.is_first_rank():
+            self.tokenizer.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        self.engine.load(folder, with_optimizer=True)
+
+    def _micro_batches(self, samples: Sequence[S]) -> list[TokenBatch]:
+        """This rank's share of the samples."""
+        mine = share_of_rank(samples, parallel.dp_rank(), parallel.dp_size())
+        groups = length_grouped([len(sample) for sample in mine], self.micro_batch_size)
+        return [self.collate([mine[i] for i in group]).to(DEVICE) for group in groups]
