@@ -52,6 +52,7 @@ def _train(trainer, setting: Setting, rounds: Rounds) -> None:
 
 
 def generation(setting: Setting, connection) -> None:
+    from aligner_lib.algorithms.batching import length_grouped
     from aligner_lib.megatron.generate import Sampling, generate
     from benchmarks.forced_stops import StopsAt
 
@@ -67,11 +68,12 @@ def generation(setting: Setting, connection) -> None:
     while True:
         rounds.begin()
         seeds = [setting.seed + number * len(prompts) + i for i in range(len(prompts))]
-        responses = generate(
-            model, prompts, seeds, sampling, stop_id=stop_id, micro_batch_size=setting.generation_batch
-        )
-        rounds.end(sum(len(response.tokens) for response in responses))
-        assert [len(response.tokens) for response in responses] == lengths, (
+        said = {}
+        for group in length_grouped([len(prompt) for prompt in prompts], setting.generation_batch):
+            own = [prompts[i] for i in group], [seeds[i] for i in group]
+            said |= zip(group, generate(model, *own, sampling, stop_id=stop_id))
+        rounds.end(sum(len(response.tokens) for response in said.values()))
+        assert [len(said[i].tokens) for i in range(len(prompts))] == lengths, (
             "a response has not the length it was forced to"
         )
         number += 1

@@ -162,7 +162,6 @@ class BarePasses:
             self.seeds,
             self.sampling,
             stop_id=self.tokenizer.eos_id,
-            micro_batch_size=self.setting.global_batch,
         )
         rollouts = to_rollouts(self.prompts, responses, range(len(responses)), self.tokenizer.pad_id)
         assert rollouts.finished.any(), "no response ended: there is nothing that the actor learns from"

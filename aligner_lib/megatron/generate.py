@@ -61,42 +61,36 @@ def generate(
     *,
     stop_id: int,
     decode: Callable[[list[int]], str] | None = None,
-    micro_batch_size: int = 8,
 ) -> list[Response]:
-    """Generate a response to each prompt. All ranks of a data-parallel replica call it together.
+    """Generate a response to each prompt, all in one batch. All ranks of a data-parallel replica call it together.
 
     prompts: token ids, none empty. seeds: one for each prompt, so that a response depends neither on the
     batch nor on the parallelism. stop_id: id of the stop token. decode: text of token ids, required for end
-    strings. micro_batch_size: prompts in one batch.
+    strings.
     """
     assert all(prompts), "an empty prompt can't be continued"
     was_training = model.training
     model.eval()
-    responses: list[Response] = [Response() for _ in prompts]
-    by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     with torch.inference_mode():
-        for start in range(0, len(prompts), micro_batch_size):
-            rows = by_length[start : start + micro_batch_size]
-            _generate_batch(model, prompts, seeds, sampling, stop_id, decode, rows, responses)
+        responses = _generate(model, prompts, seeds, sampling, stop_id, decode)
     model.train(was_training)
     return responses
 
 
-def _generate_batch(model, prompts, seeds, sampling, stop_id, decode, rows, responses) -> None:
+def _generate(model, prompts, seeds, sampling, stop_id, decode) -> list[Response]:
+    responses = [Response() for _ in prompts]
     device = next(model.parameters()).device
-    longest = max(len(prompts[row]) for row in rows)
-    tokens = torch.full((len(rows), longest), stop_id, device=device)
-    visible = torch.ones(len(rows), longest + sampling.max_length, dtype=torch.bool, device=device)
-    for i, row in enumerate(rows):
-        padding = longest - len(prompts[row])
-        tokens[i, padding:] = torch.tensor(prompts[row], device=device)
-        visible[i, :padding] = False
-    uniforms = torch.stack([_uniforms(seeds[row], sampling.max_length) for row in rows]).to(device)
+    longest = max(len(prompt) for prompt in prompts)
+    tokens = torch.full((len(prompts), longest), stop_id, device=device)
+    visible = torch.ones(len(prompts), longest + sampling.max_length, dtype=torch.bool, device=device)
+    for row, prompt in enumerate(prompts):
+        padding = longest - len(prompt)
+        tokens[row, padding:] = torch.tensor(prompt, device=device)
+        visible[row, :padding] = False
+    uniforms = torch.stack([_uniforms(seed, sampling.max_length) for seed in seeds]).to(device)
     cache = KVCache(visible)
-    alive, slots = (
-        list(rows),
-        torch.arange(len(rows), device=device),
-    )  # which rows the batch holds, and their uniforms
+    alive = list(range(len(prompts)))  # which responses the batch still holds
+    slots = torch.arange(len(prompts), device=device)  # … and their uniforms
     for position in range(sampling.max_length):
         logits = _next_logits(model, tokens, cache)  # [B, V] float32
         if position + 1 < sampling.min_length:
@@ -110,12 +104,13 @@ def _generate_batch(model, prompts, seeds, sampling, stop_id, decode, rows, resp
                 )
         running = [i for i, row in enumerate(alive) if not _is_over(responses[row], sampling)]
         if not running:
-            return
+            break
         tokens = drawn[:, None]
         if len(alive) - len(running) >= LEAVE_FRACTION * len(alive):
             keep = torch.tensor(running, device=device)
             cache.keep(keep)
             alive, slots, tokens = [alive[i] for i in running], slots[keep], tokens[keep]
+    return responses
 
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> Tensor:

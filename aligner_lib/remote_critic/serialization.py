@@ -110,11 +110,10 @@ def unpack_scores(kind: str, arrays: Arrays, batch: TokenBatch) -> Tensor:
         raise WireError(f"values have {scores.shape[1]} places, and the longest sample needs {width}")
     for row, length in enumerate(batch.lengths.tolist()):
         bad = np.flatnonzero(~np.isfinite(scores[row, : length - 1 if kind == "values" else 1]))
+        if len(bad) and kind == "values":
+            raise WireError(f"the value of {_sample(row, batch)} at token {bad[0]} is {scores[row, bad[0]]}")
         if len(bad):
-            what = f"the reward of {_sample(row, batch)}"
-            if kind == "values":
-                what = f"the value of {_sample(row, batch)} at token {bad[0]}"
-            raise WireError(f"{what} is {scores[row, bad[0]]}")
+            raise WireError(f"the reward of {_sample(row, batch)} is {scores[row, 0]}")
     own = scores[:, :width] if kind == "values" else scores[:, 0]
     return torch.from_numpy(own.copy())
 

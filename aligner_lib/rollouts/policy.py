@@ -41,7 +41,6 @@ class Policy:
             self.sampling,
             stop_id=self.tokenizer.eos_id,
             decode=partial(self.tokenizer.decode, special_tokens=True),  # an end string may be one
-            micro_batch_size=len(prompts),
         )
         return to_rollouts(prompts, responses, group, self.tokenizer.pad_id)
 

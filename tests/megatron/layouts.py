@@ -89,14 +89,12 @@ def mapped(engine, name: str) -> list:
 
 def generated(module, sampling: Sampling) -> list:
     numbers = range(len(PROMPTS))[parallel.dp_rank() :: parallel.dp_size()]
-    responses = generate(
-        module,
-        [PROMPTS[i] for i in numbers],
-        [1000 + i for i in numbers],
-        sampling,
-        stop_id=STOP,
-        micro_batch_size=3,
-    )
+    responses = []
+    for start in range(0, len(numbers), 3):
+        batch = numbers[start : start + 3]
+        responses += generate(
+            module, [PROMPTS[i] for i in batch], [1000 + i for i in batch], sampling, stop_id=STOP
+        )
     return _in_order(parallel.gather_over_dp([[r.tokens, r.finished] for r in responses]))
 
 

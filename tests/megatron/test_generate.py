@@ -126,8 +126,11 @@ def model(starts):
 def said(
     model, prompts, numbers, sampling, micro_batch_size=8, stop_id=UNSAID
 ) -> list[tuple[list[int], bool]]:
-    seeds = [100 + number for number in numbers]
-    responses = generate(model, prompts, seeds, sampling, stop_id=stop_id, micro_batch_size=micro_batch_size)
+    responses = []
+    for start in range(0, len(prompts), micro_batch_size):
+        batch = slice(start, start + micro_batch_size)
+        seeds = [100 + number for number in numbers[batch]]
+        responses += generate(model, prompts[batch], seeds, sampling, stop_id=stop_id)
     return [(response.tokens, response.finished) for response in responses]
 
 

@@ -164,9 +164,11 @@ def test_our_responses_have_the_forced_lengths_when_rows_leave():
     lengths = [5, 1, 3, 9, 2]
     prompts = [[7], [3, 4, 5], [9, 8], [1, 2, 3, 4], [6, 6]]
     model = StopsAt(build_model(ARCHITECTURE, Numerics()), prompts, lengths, stop_id=2)
-    responses = generate(
-        model, prompts, [0, 1, 2, 3, 4], Sampling(max_length=20), stop_id=2, micro_batch_size=3
-    )
+    sampling = Sampling(max_length=20)
+    responses = [
+        *generate(model, prompts[:3], [0, 1, 2], sampling, stop_id=2),
+        *generate(model, prompts[3:], [3, 4], sampling, stop_id=2),
+    ]
     assert [len(response.tokens) for response in responses] == lengths
     assert all(
         response.finished and response.tokens.index(2) == len(response.tokens) - 1 for response in responses

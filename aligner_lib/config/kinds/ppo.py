@@ -428,7 +428,7 @@ PPO_TIMERS = MetricGroup(
         metric(
             "timers/rollout_time",
             "s",
-            "PPO: generation, scores and log-probabilities. Contains the next four; the rest, where the critic is in "
+            "PPO: generation, values, rewards and log-probabilities. Contains the next four; the rest, where the critic is in "
             "the same process, is rewards and values",
         ),
         metric(
@@ -453,7 +453,7 @@ PPO_TIMERS = MetricGroup(
         metric(
             "timers/critic_wait",
             "s",
-            "waiting for scores that are not there yet; about 0 where the critic is in the same process",
+            "waiting for values and rewards that are not there yet; about 0 where the critic is in the same process",
         ),
         metric(
             "timers/train_time",
