@@ -212,10 +212,7 @@ splits = [
     Parallelism(8, 4, 8),
 ]
 needs = [memory(MODELS["Llama-2-70B"], parallelism, "actor") for parallelism in splits]
-labels = [
-    f"{parallelism.tp} × {parallelism.pp} × {parallelism.dp}\n{parallelism.gpus} GPUs"
-    for parallelism in splits
-]
+labels = [f"{split.tp} × {split.pp} × {split.dp}\n{split.gpus} GPUs" for split in splits]
 figure, axes = plt.subplots(figsize=(8, 3))
 bottom = [0.0] * len(splits)
 for part in ("weights", "gradients", "optimizer", "activations", "kv_cache"):
