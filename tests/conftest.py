@@ -1,10 +1,12 @@
 """What several rooms share: the smoke model, SmolLM2, and the bundled samples in the trainers' formats."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 import hypothesis
 import pytest
+from affected import ROOT, affected, changed_since
 from smoke_jobs import SmokeJobs
 
 # Before torch is imported: these tests hold figures of the CPU, also where a GPU is.
@@ -17,6 +19,49 @@ hypothesis.settings.load_profile("untimed")
 from aligner_lib.models import fetch
 from aligner_lib.models.download import DownloadError
 from aligner_lib.run_folder.reader import RunFolder
+
+# ---- ./lab test --since REF -----------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--since", metavar="REF", help="only the tests that a change since this git commit can reach"
+    )
+
+
+@cache
+def _reach(ref: str) -> tuple[set[str], str | None]:
+    try:
+        return affected(changed_since(ref))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def pytest_configure(config):
+    if ref := config.getoption("since"):
+        _reach(ref)  # a mistake is told before anything runs
+
+
+def pytest_collection(session):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and (ref := session.config.getoption("since")):
+        files, unknown = _reach(ref)
+        why = f": {unknown} may reach any test" if unknown else f" reach {len(files)} files of tests"
+        reporter.write_line(f"changes since {ref}{why}")
+
+
+def pytest_ignore_collect(collection_path, config):
+    ref = config.getoption("since")
+    if ref and collection_path.name.startswith("test_"):
+        return collection_path.relative_to(ROOT).as_posix() not in _reach(ref)[0] or None
+
+
+def pytest_sessionfinish(session, exitstatus):
+    if session.config.getoption("since") and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+# ---- models and data ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
