@@ -1,16 +1,20 @@
 """What several rooms share: the smoke model, SmolLM2, and the bundled samples in the trainers' formats."""
 
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import hypothesis
 import pytest
 from affected import ROOT, affected, changed_since
+from filelock import FileLock
 from smoke_jobs import SmokeJobs
 
 # Before torch is imported: these tests hold figures of the CPU, also where a GPU is.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# Another worker has the other core, and two threads would wait for each other at every tiny product.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A property holds however long an example takes: on a busy machine any of them may take a second.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -19,6 +23,39 @@ hypothesis.settings.load_profile("untimed")
 from aligner_lib.models import fetch
 from aligner_lib.models.download import DownloadError
 from aligner_lib.run_folder.reader import RunFolder
+
+# ---- workers: pytest-xdist ------------------------------------------------------------------------------------------
+
+# Folders, the longest first, so that no worker is left alone with one at the end.
+LONGEST = ["notebooks", "remote_critic", "jobs", "megatron", "models"]
+# What shares fixtures that take seconds runs in one worker; of other folders each file by itself.
+TOGETHER = ["jobs", "megatron"]
+
+
+def pytest_xdist_auto_num_workers(config):
+    """One for each core; none for one cluster, one browser, or single files."""
+    alone = config.option.markexpr in ("slurm", "browser") or any(".py" in name for name in config.args)
+    return 0 if alone else min(os.cpu_count() or 1, 4)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        name = item.path.parent.name if item.path.parent.name in TOGETHER else item.path.name
+        item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: [*LONGEST, item.path.parent.name].index(item.path.parent.name))
+
+
+def made_once(tmp_path_factory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that the first worker to ask for it makes for all."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "made").exists():
+            folder.mkdir()
+            make(folder)
+            (folder / "made").touch()
+    return folder
+
 
 # ---- ./lab test --since REF -----------------------------------------------------------------------------------------
 
@@ -97,7 +134,10 @@ def formatted(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def rm(smoke, formatted, tmp_path_factory) -> RunFolder:
     """A reward model's run, which PPO scores with."""
-    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("rm")).run("rm", "rm")
+    made = made_once(
+        tmp_path_factory, "rm", lambda folder: SmokeJobs(smoke, formatted, folder).run("rm", "rm")
+    )
+    return RunFolder(made / "rm")
 
 
 @pytest.fixture
