@@ -38,6 +38,7 @@ def pytest_xdist_auto_num_workers(config):
     return 0 if alone else min(os.cpu_count() or 1, 4)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist's own looks for the groups
 def pytest_collection_modifyitems(items):
     for item in items:
         name = item.path.parent.name if item.path.parent.name in TOGETHER else item.path.name

@@ -1,13 +1,10 @@
 """A notebook's job starts as many processes as its settings say; that they learn what one does, notebook 09 shows."""
 
-import pytest
-
 from aligner_lib.tutorial.workspace import Workspace
 
 BOUND_S = 120
 
 
-@pytest.mark.megatron
 def test_settings_that_ask_for_two_processes_get_them(tmp_path):
     lab = Workspace(tmp_path, "smoke")
     small = {f"model.data.{split}_ds.micro_batch_size": 4 for split in ("train", "validation")}

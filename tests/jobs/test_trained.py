@@ -14,8 +14,6 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.records import Rollouts
 
-pytestmark = pytest.mark.megatron
-
 
 def test_sft_learns_from_its_samples(sft):
     _, losses = sft.series("validation/loss")
