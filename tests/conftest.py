@@ -33,8 +33,8 @@ TOGETHER = ["jobs", "megatron"]
 
 
 def pytest_xdist_auto_num_workers(config):
-    """One for each core; none for one cluster, one browser, or single files."""
-    alone = config.option.markexpr in ("slurm", "browser") or any(".py" in name for name in config.args)
+    """One for each core; none for the one browser, or for single files."""
+    alone = config.option.markexpr == "browser" or any(".py" in name for name in config.args)
     return 0 if alone else min(os.cpu_count() or 1, 4)
 
 

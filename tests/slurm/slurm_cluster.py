@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from filelock import FileLock
 
 from cluster.rendezvous import free_port
 
@@ -60,6 +61,7 @@ SlurmdTimeout=10
 KillWait=5
 OverTimeLimit=0
 MinJobAge=300
+FirstJobId={first_job}
 MailProg=/bin/true
 GresTypes=gpu
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
@@ -204,7 +206,13 @@ class SlurmCluster:
             )
 
     def _write_configuration(self) -> None:
-        values = {"folder": self.folder, "name": self.name, "host": self._host}
+        # a power cut looks for step daemons by their job: no other cluster on this machine may have its number
+        values = {
+            "folder": self.folder,
+            "name": self.name,
+            "host": self._host,
+            "first_job": os.getpid() % 60_000 * 1000 + 1,
+        }
         lines = [_CONF.format(port=free_port(), **values)]
         lines += [_NODE.format(node=node, port=free_port()) for node in NODES]
         self.database_port = free_port()
@@ -269,8 +277,13 @@ class SlurmCluster:
 @contextlib.contextmanager
 def names_resolve():
     """The nodes' names in /etc/hosts while the cluster runs: MASTER_ADDR is one of them. Each session has its line."""
-    hosts = Path("/etc/hosts")
     line = f"127.0.0.1 {' '.join(NODES)} # aligner tests, process {os.getpid()}\n"
-    hosts.write_text(hosts.read_text().rstrip("\n") + "\n" + line)
+    _edit_hosts(lambda text: text.rstrip("\n") + "\n" + line)
     yield
-    hosts.write_text(hosts.read_text().replace(line, ""))
+    _edit_hosts(lambda text: text.replace(line, ""))
+
+
+def _edit_hosts(change: Callable[[str], str]) -> None:
+    hosts = Path("/etc/hosts")
+    with FileLock(f"{tempfile.gettempdir()}/aligner-tests-hosts.lock"):
+        hosts.write_text(change(hosts.read_text()))
