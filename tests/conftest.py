@@ -26,8 +26,10 @@ from aligner_lib.run_folder.reader import RunFolder
 
 # ---- workers: pytest-xdist ------------------------------------------------------------------------------------------
 
-# Folders, the longest first, so that no worker is left alone with one at the end.
-LONGEST = ["notebooks", "remote_critic", "jobs", "megatron", "models"]
+# Files and folders, the longest first, so that no worker is left alone with one at the end.
+LONGEST = (
+    "test_slurm_notebooks.py test_slurm_training.py notebooks remote_critic jobs megatron models".split()
+)
 # What shares fixtures that take seconds runs in one worker; of other folders each file by itself.
 TOGETHER = ["jobs", "megatron"]
 
@@ -43,7 +45,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         name = item.path.parent.name if item.path.parent.name in TOGETHER else item.path.name
         item.add_marker(pytest.mark.xdist_group(name))
-    items.sort(key=lambda item: [*LONGEST, item.path.parent.name].index(item.path.parent.name))
+    items.sort(key=lambda item: min(map([*LONGEST, *item.path.parts].index, item.path.parts)))
 
 
 def made_once(tmp_path_factory, name: str, make: Callable[[Path], object]) -> Path:

@@ -74,6 +74,15 @@ def test_notebooks_show_what_can_be_looked_at(number, widgets):
     assert {widget for widget in widgets if f"{widget}(" in source} == widgets
 
 
+@pytest.mark.parametrize("number", ["03", "04", "05", "09"])
+def test_notebooks_that_train_do_it_where_they_are_told(number):
+    """On Slurm, only 05 and 09 are run."""
+    (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
+    source = ["".join(cell["source"]) for cell in cells(path, "code")]
+    assert "\nwhere = " in source[0] and "Workspace(out, profile, dataset, where)" in source[1]
+    assert "lab.submit" in "".join(source)
+
+
 @pytest.fixture(scope="session")
 def tutorial(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("tutorial")
