@@ -31,7 +31,7 @@ LONGEST = (
     "test_slurm_notebooks.py test_slurm_training.py notebooks remote_critic jobs megatron models".split()
 )
 # What shares fixtures that take seconds runs in one worker; of other folders each file by itself.
-TOGETHER = ["jobs", "megatron"]
+TOGETHER = ["tests/jobs/", "tests/megatron/"]
 
 
 def pytest_xdist_auto_num_workers(config):
@@ -40,11 +40,18 @@ def pytest_xdist_auto_num_workers(config):
     return 0 if alone else min(os.cpu_count() or 1, 4)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist's own looks for the groups
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return next((room for room in TOGETHER if file.startswith(room)), file)
+
+    return Together(config, log)
+
+
 def pytest_collection_modifyitems(items):
-    for item in items:
-        name = item.path.parent.name if item.path.parent.name in TOGETHER else item.path.name
-        item.add_marker(pytest.mark.xdist_group(name))
     items.sort(key=lambda item: min(map([*LONGEST, *item.path.parts].index, item.path.parts)))
 
 
