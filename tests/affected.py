@@ -120,12 +120,12 @@ def _next(node: str) -> frozenset[str]:
     path, _, fixture = node.partition("::")
     if fixture:
         return frozenset(_fixtures(path)[fixture])
-    tree = _tree(path)
-    found = set(_mentioned(tree, path))
+    nodes = list(ast.walk(_tree(path)))
+    found = set(_mentioned(nodes, path))
     if path in READERS["notebooks/"]:
         found |= {source for source in sources() if source.startswith("notebooks/src/")}
     if path.startswith("tests/"):
-        words = _asked_for(tree)
+        words = _asked_for(nodes)
         for above in Path(path).parents:
             conftest = f"{above}/conftest.py"
             if conftest in sources():
@@ -143,10 +143,9 @@ def _fixtures(conftest: str) -> dict[str, set[str]]:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     used = {}
     for name, function in functions.items():
-        words = _asked_for(function) | {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-        used[name] = set(_mentioned(function, conftest)).union(
-            *(bound[word] for word in bound.keys() & words)
-        )
+        nodes = list(ast.walk(function))
+        words = _asked_for(nodes) | {node.id for node in nodes if isinstance(node, ast.Name)}
+        used[name] = set(_mentioned(nodes, conftest)).union(*(bound[word] for word in bound.keys() & words))
         for above in Path(conftest).parents:  # of its own name it asks the one above for
             there = f"{above}/conftest.py"
             if there in sources():
@@ -155,29 +154,29 @@ def _fixtures(conftest: str) -> dict[str, set[str]]:
     return used
 
 
-def _asked_for(tree: ast.AST) -> set[str]:
+def _asked_for(nodes: list[ast.AST]) -> set[str]:
     """The names that could be fixtures': of arguments, and in strings (`usefixtures`)."""
-    return {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} | set(_strings(tree))
+    return {node.arg for node in nodes if isinstance(node, ast.arg)} | set(_strings(nodes))
 
 
-def _mentioned(tree: ast.AST, path: str) -> Iterator[str]:
+def _mentioned(nodes: list[ast.AST], path: str) -> Iterator[str]:
     """The files of the modules that a source imports, or names in a string."""
     name = sources()[path]
     package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             source = next(named(node, package))
             yield from _files(*(f"{source}.{alias.name}" for alias in node.names))
         yield from _files(*named(node, package))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield from _lazy_files(node.value.id, node.attr)  # cluster.Job, after `import cluster`
-    for text in _strings(tree):
+    for text in _strings(nodes):
         named_in_it = _files(*(".".join(filter(None, match)) for match in CODE.findall(text)))
         yield from (
             file for file in named_in_it if not file.startswith("tests/")
         )  # `trainer.devices` is a setting
         yield from _scripts().get(text, ())
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.List | ast.Tuple):  # a command line
             words = [str(getattr(word, "value", "")) for word in node.elts]
             started = [word for flag, word in pairwise(filter("--".__ne__, words)) if flag == "-m"]
@@ -209,10 +208,10 @@ def _lazy(path: str) -> dict[str, str]:
     return {name: home for table in tables for name, home in ast.literal_eval(table).items()}
 
 
-def _strings(tree: ast.AST) -> Iterator[str]:
+def _strings(nodes: list[ast.AST]) -> Iterator[str]:
     """Every string of a source but its docstrings."""
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
 
