@@ -92,10 +92,6 @@ def test_an_address_of_another_machine_is_told(jobs):
         serve("critic", critic.settings(trainer__ppo__address="192.0.2.1"), {})
 
 
-def test_the_critic_is_waited_for_for_ten_minutes_by_default():
-    assert compose("ppo", profile="smoke").remote_critic_rm.timeout == 600
-
-
 def test_a_run_without_checkpoints_is_refused():
     settings = ["remote_critic_rm.critic.ip=127.0.0.1", "exp_manager.create_checkpoint_callback=False"]
     with pytest.raises(ConfigError, match=r"create_checkpoint_callback=False: .* leave it True"):
