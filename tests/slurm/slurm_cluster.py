@@ -90,7 +90,7 @@ def missing_tools(accounting: bool = False) -> list[str]:
     return [tool for tool in wanted if shutil.which(tool) is None]
 
 
-def wait_for(condition: Callable[[], object], what: str, bound_s: float = 30.0):
+def wait_for(condition: Callable[[], object], what: str, bound_s: float = 120.0):
     deadline, pause = time.monotonic() + bound_s, threading.Event()
     while time.monotonic() < deadline:
         if value := condition():
@@ -177,13 +177,13 @@ class SlurmCluster:
         """Cancel what is left, bring every node back, and wait until the cluster is idle again."""
         self.tool("scancel", "--user", "root", "--full")
         self.tool("scancel", "--user", "root")
-        wait_for(lambda: not self.tool("squeue", "-h"), "an empty queue", 40)
+        wait_for(lambda: not self.tool("squeue", "-h"), "an empty queue")
         for node in NODES:
             if node not in self.daemons:
                 self.start_node(node)
             if "idle" not in self.tool("sinfo", "-h", "-n", node, "-p", "debug", "-o", "%T"):
                 self.set_node(node, "resume")
-        wait_for(lambda: self.tool("sinfo", "-h", "-p", "debug", "-o", "%T %D") == "idle 4", "idle nodes", 40)
+        wait_for(lambda: self.tool("sinfo", "-h", "-p", "debug", "-o", "%T %D") == "idle 4", "idle nodes")
 
     def log(self, name: str = "slurmctld") -> str:
         return (self.folder / "log" / f"{name}.log").read_text()

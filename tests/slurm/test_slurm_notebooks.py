@@ -14,7 +14,7 @@ from cluster.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
 RUNS = ("scale-one", "rm", "ppo")
-BOUND_S = 420
+BOUND_S = 1200
 
 
 @pytest.fixture(scope="module")
