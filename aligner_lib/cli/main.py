@@ -207,7 +207,7 @@ def doctor():
 
 @app.command(context_settings=PASS_ON)
 def test(context: typer.Context):
-    """Run the tests; further arguments go to pytest."""
+    """Run the tests (--since REF: those that a change can reach); further arguments go to pytest."""
     os.chdir(_needed("tests").parent)
     _run_module("pytest", context.args)
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from smoke_jobs import checkpoint_files, figures
 pytestmark = pytest.mark.remote_critic
 
 STEPS = {"trainer__ppo__max_steps": 10}
-NOTICED_S = 30.0
 SAID = re.compile(r"^(?:interrupted|going on) after step .*", re.MULTILINE)
 # What happens to the critic, and when (see servers.Faults); each of the 10 steps has two train steps.
 STARTS = [
@@ -49,14 +47,12 @@ def battered(jobs):
         critic.start(faults)
         for _, blow in faults.values():
             until(lambda: _struck(critic, blow) or actor.exitcode is not None, blow)  # noqa: B023
-            started = time.monotonic()
             until(lambda: _waits(log) or actor.exitcode is not None, f"{blow} noticed")
             assert actor.exitcode is None, log.read_text()
             seen.append(
                 SimpleNamespace(
                     blow=blow,
                     pid=critic.process.pid,
-                    noticed=time.monotonic() - started,
                     message=_waits(log),
                     checkpoint=run.latest_checkpoint() and run.latest_checkpoint().name,
                     critic=critic.run.status,
@@ -90,11 +86,10 @@ def _waits(log: Path) -> str | None:
     return said[-1] if said and said[-1].startswith("interrupted") else None
 
 
-def test_every_blow_was_noticed_in_time_and_said(battered):
+def test_every_blow_was_noticed_and_said(battered):
     assert [seen.blow for seen in battered.seen] == BLOWS
     assert battered.log.count("interrupted after step") == len(BLOWS) - 1  # one came while the actor waited
     for blow in battered.seen:
-        assert blow.noticed < NOTICED_S, blow
         assert "interrupted after step" in blow.message, blow
         assert "the critic at 127.0.0.1" in blow.message, blow
 
@@ -150,9 +145,7 @@ def test_a_killed_second_rank_is_noticed_and_the_run_goes_on_with_the_next_criti
     actor = start_actor(jobs, "ranks", critic, **SHORT)
     log = jobs.log("ranks")
     until(lambda: critic.other_ranks[0].exitcode is not None or actor.exitcode is not None, "the blow")
-    started = time.monotonic()
     until(lambda: _waits(log) or actor.exitcode is not None, "the blow noticed")
-    assert time.monotonic() - started < NOTICED_S
     critic.until_it_ended()
     assert "it has lost one of its ranks in" in critic.run.info["message"]
     critic.start_ranks(2, **TP2)
