@@ -234,6 +234,7 @@ def _run_module(name: str, arguments: list) -> None:
 
 
 def main() -> None:
+    """Run the command line; a mistake of the user's is one sentence and exit code 2."""
     try:
         app()
     except (UserError, ValueError, OSError) as error:

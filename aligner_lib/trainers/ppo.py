@@ -65,6 +65,7 @@ class PPOTrainer:
             self.kl_coef = value
 
     def step(self, step: int) -> dict[str, float]:
+        """One PPO step: rollout, advantages, updates. Raises KLBoundError; NonFiniteError for a loss that is none."""
         model, rollout, timers = self.config.model, self.config.model.ppo, Timers()
 
         # 1  Rollout: the policy answers this step's prompts.
@@ -117,12 +118,14 @@ class PPOTrainer:
         return rollout_metrics("val_rollouts", rollouts, rewards)
 
     def save(self, folder: Path) -> None:
+        """Write this rank's share of actor and critic."""
         self.policy.engine.save(folder)
         if parallel.is_first_rank():
             self.policy.tokenizer.save(folder)
         self.critic.save(folder / "critic")  # last: where it is away, all else is written
 
     def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
         self.critic.load(folder / "critic")  # first: it may turn out that there is no critic of this step
         self.policy.engine.load(folder, with_optimizer=True)
 
