@@ -33,10 +33,10 @@ def nobody(jobs, port: int) -> Critic:
 def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, host, reason, capfd):
     port = free_port()
     settings = actor_settings(
-        jobs, "absent", nobody(jobs, port), remote_critic_rm__timeout=1, remote_critic_rm__critic__ip=host
+        jobs, "absent", nobody(jobs, port), remote_critic_rm__timeout=3, remote_critic_rm__critic__ip=host
     )
     with pytest.raises(
-        UserError, match=rf"the critic at {host}:{port} {reason}.*, and 1 s are over .*serve-critic"
+        UserError, match=rf"the critic at {host}:{port} {reason}.*, and 3 s are over .*serve-critic"
     ):
         run_smoke_job("ppo", settings)
     assert jobs.run_folder("absent").status == "failed"
