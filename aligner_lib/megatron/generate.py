@@ -72,7 +72,11 @@ def generate(
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        responses = _generate(model, prompts, seeds, sampling, stop_id, decode)
+        # shortest first: how a row is rounded depends on its place in the batch, and all recorded figures are of this order
+        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+        ordered = [prompts[row] for row in order], [seeds[row] for row in order]
+        responses = _generate(model, *ordered, sampling, stop_id, decode)
+        responses = [response for _, response in sorted(zip(order, responses), key=lambda pair: pair[0])]
     model.train(was_training)
     return responses
 
