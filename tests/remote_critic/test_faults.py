@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import forks
 import psutil
 import pytest
 from forks import BOUND_S, until
 from servers import STEPS as SHORT
-from servers import Critic, child_of, start_actor
-from smoke_jobs import checkpoint_files, figures
+from servers import Critic, actor_settings, child_of, start_actor
+from smoke_jobs import checkpoint_files, figures, run_smoke_job
 
 pytestmark = pytest.mark.remote_critic
 
@@ -145,7 +146,7 @@ def test_nothing_is_left_of_any_server(battered):
     assert [name for name in segments if int(re.match(r"pytrtion(\d+)-", name)[1]) in servers] == []
 
 
-# ---- a critic of several ranks --------------------------------------------------------------------------------------
+# ---- several ranks --------------------------------------------------------------------------------------------------
 
 TP2 = {"model__tensor_model_parallel_size": 2}
 
@@ -167,6 +168,23 @@ def test_a_killed_second_rank_is_noticed_and_the_run_goes_on_with_the_next_criti
     assert run.status == "finished", log.read_text()
     for ours, theirs in zip(figures(run), figures(in_process), strict=True):
         assert ours == pytest.approx({name: theirs[name] for name in ours}, rel=1e-5, abs=1e-5)
+    assert [record["step"] for record in critic.run.metrics()] == list(range(1, 11))
+
+
+def test_an_actor_of_two_ranks_goes_back_as_one(jobs, in_process):
+    critic = Critic(jobs, "two_critic").start({"train": (7, "kill")})
+    settings = actor_settings(jobs, "two", critic, trainer__devices=2, **SHORT)
+    ranks = forks.start_ranks(2, run_smoke_job, "ppo", settings, folder=jobs.logs("two"))
+    until(lambda: critic.process.exitcode is not None or ranks[0].exitcode is not None, "the blow")
+    critic.start()
+    forks.finish_ranks(ranks, jobs.logs("two"))
+    critic.until_it_ended()
+    run, log = jobs.run_folder("two"), (jobs.logs("two") / "rank0.log").read_text()
+    assert run.status == "finished"
+    assert "interrupted after step 3" in log
+    assert "going on after step 2" in log
+    for ours, theirs in zip(figures(run), figures(in_process), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
     assert [record["step"] for record in critic.run.metrics()] == list(range(1, 11))
 
 
