@@ -49,6 +49,14 @@ def main() -> None:
 def _run(name: str, setting: Setting, say) -> Result:
     if name == "imports":
         return imports.measure(say=say)
+    if name == "monitor":
+        from benchmarks import monitor
+
+        return monitor.measure(setting.folder, say)
+    if name == "disk":
+        from benchmarks import disk
+
+        return disk.measure(setting, say)
     if name == "ppo":
         from benchmarks import ppo
 
@@ -99,7 +107,7 @@ def _generation(setting: Setting, say) -> Comparison:
 
 
 COMPARISONS = {"sft": _sft, "rm": _reward_model, "generation": _generation}
-NAMES = [*COMPARISONS, "ppo", "remote-critic", "imports"]
+NAMES = [*COMPARISONS, "ppo", "remote-critic", "imports", "disk", "monitor"]
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -120,24 +120,19 @@ class StepCost:
 
 
 @dataclass
-class ImportTime:
-    """Seconds of a notebook's first library cell in fresh interpreters."""
+class WaitTimes:
+    """What somebody waits for, a few times each; the best is compared with its aim, for the machine may be busy."""
 
-    seconds: list[float]
-    aim: float = 5.0
-
-    @property
-    def best(self) -> float:
-        return min(self.seconds)
+    name: str
+    seconds: dict[str, list[float]]
+    aims: dict[str, float]
 
     def as_dict(self) -> dict:
-        return {
-            "name": "imports",
-            "unit": "seconds",
-            "aim": self.aim,
-            "best": self.best,
-            "seconds": self.seconds,
+        rows = {
+            what: {"best": min(runs), "aim": self.aims[what], "seconds": runs}
+            for what, runs in self.seconds.items()
         }
+        return {"name": self.name, "unit": "seconds", "waits": rows}
 
 
 @dataclass

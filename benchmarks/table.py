@@ -6,9 +6,9 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.measure import Comparison, ImportTime, RemoteCriticBench, StepCost
+from benchmarks.measure import Comparison, RemoteCriticBench, StepCost, WaitTimes
 
-Result = Comparison | StepCost | ImportTime | RemoteCriticBench
+Result = Comparison | StepCost | WaitTimes | RemoteCriticBench
 
 
 def comparison_table(result: Comparison) -> Table:
@@ -45,12 +45,12 @@ def step_table(result: StepCost) -> Table:
     return table
 
 
-def import_table(result: ImportTime) -> Table:
-    table = _seconds_table("imports")
-    aim = verdict(result.best, result.aim, at_least=False)
-    table.add_row(
-        "a notebook's first library cell (best)", f"{result.best:.2f}", _spread(result.seconds), "", aim
-    )
+def waits_table(result: WaitTimes) -> Table:
+    """Seconds, the best of each."""
+    table = _seconds_table(result.name)
+    for what, seconds in result.seconds.items():
+        aim = verdict(min(seconds), result.aims[what], at_least=False)
+        table.add_row(what, f"{min(seconds):.2f}", _spread(seconds), "", aim)
     return table
 
 
@@ -81,7 +81,7 @@ def remote_critic_table(result: RemoteCriticBench) -> Table:
 TABLES = {
     Comparison: comparison_table,
     StepCost: step_table,
-    ImportTime: import_table,
+    WaitTimes: waits_table,
     RemoteCriticBench: remote_critic_table,
 }
 

@@ -1,14 +1,20 @@
 """What several rooms share: the smoke model, SmolLM2, and the bundled samples in the trainers' formats."""
 
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import hypothesis
 import pytest
+from affected import ROOT, affected, changed_since
+from filelock import FileLock
 from smoke_jobs import SmokeJobs
 
 # Before torch is imported: these tests hold figures of the CPU, also where a GPU is.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# Another worker has the other core, and two threads would wait for each other at every tiny product.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A property holds however long an example takes: on a busy machine any of them may take a second.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -17,6 +23,92 @@ hypothesis.settings.load_profile("untimed")
 from aligner_lib.models import fetch
 from aligner_lib.models.download import DownloadError
 from aligner_lib.run_folder.reader import RunFolder
+
+# ---- workers: pytest-xdist ------------------------------------------------------------------------------------------
+
+# Files and folders, the longest first, so that no worker is left alone with one at the end.
+LONGEST = (
+    "test_slurm_notebooks.py test_slurm_training.py notebooks remote_critic jobs megatron models".split()
+)
+# What shares fixtures that take seconds runs in one worker; of other folders each file by itself.
+TOGETHER = ["tests/jobs/", "tests/megatron/"]
+
+
+def pytest_xdist_auto_num_workers(config):
+    """One for each core; none for the one browser, or for single files."""
+    alone = config.option.markexpr == "browser" or any(".py" in name for name in config.args)
+    return 0 if alone else min(os.cpu_count() or 1, 4)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return next((room for room in TOGETHER if file.startswith(room)), file)
+
+    return Together(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: min(map([*LONGEST, *item.path.parts].index, item.path.parts)))
+
+
+def made_once(tmp_path_factory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that the first worker to ask for it makes for all."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "made").exists():
+            folder.mkdir()
+            make(folder)
+            (folder / "made").touch()
+    return folder
+
+
+# ---- ./lab test --since REF -----------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--since", metavar="REF", help="only the tests that a change since this git commit can reach"
+    )
+
+
+@cache
+def _reach(ref: str) -> tuple[set[str], str | None]:
+    try:
+        return affected(changed_since(ref))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def pytest_configure(config):
+    if ref := config.getoption("since"):
+        _reach(ref)  # a mistake is told before anything runs
+
+
+def pytest_collection(session):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and (ref := session.config.getoption("since")):
+        files, unknown = _reach(ref)
+        why = f": {unknown} may reach any test" if unknown else f" reach {len(files)} files of tests"
+        reporter.write_line(f"changes since {ref}{why}")
+
+
+def pytest_ignore_collect(collection_path, config):
+    ref = config.getoption("since")
+    if ref and collection_path.name.startswith("test_"):
+        return collection_path.relative_to(ROOT).as_posix() not in _reach(ref)[0] or None
+
+
+def pytest_sessionfinish(session, exitstatus):
+    if session.config.getoption("since") and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+# ---- models and data ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +144,10 @@ def formatted(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def rm(smoke, formatted, tmp_path_factory) -> RunFolder:
     """A reward model's run, which PPO scores with."""
-    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("rm")).run("rm", "rm")
+    made = made_once(
+        tmp_path_factory, "rm", lambda folder: SmokeJobs(smoke, formatted, folder).run("rm", "rm")
+    )
+    return RunFolder(made / "rm")
 
 
 @pytest.fixture

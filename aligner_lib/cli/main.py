@@ -207,7 +207,7 @@ def doctor():
 
 @app.command(context_settings=PASS_ON)
 def test(context: typer.Context):
-    """Run the tests; further arguments go to pytest."""
+    """Run the tests (--since REF: those that a change can reach); further arguments go to pytest."""
     os.chdir(_needed("tests").parent)
     _run_module("pytest", context.args)
 
@@ -234,6 +234,7 @@ def _run_module(name: str, arguments: list) -> None:
 
 
 def main() -> None:
+    """Run the command line; a mistake of the user's is one sentence and exit code 2."""
     try:
         app()
     except (UserError, ValueError, OSError) as error:

@@ -68,6 +68,7 @@ def keys(kind: str) -> list[str]:
 
 
 def profiles() -> list[str]:
+    """The names of the profiles there are."""
     return sorted(path.stem for path in PROFILES.glob("*.yaml"))
 
 

@@ -25,18 +25,22 @@ class Bound(NamedTuple):
 
 
 def at_least(low: float) -> Bound:
+    """Of a number: low or more."""
     return Bound(lambda value: value >= low, f"at least {low}")
 
 
 def above(low: float) -> Bound:
+    """Of a number: more than low."""
     return Bound(lambda value: value > low, f"above {low}")
 
 
 def within(low: float, high: float) -> Bound:
+    """Of a number: low to high, both included."""
     return Bound(lambda value: low <= value <= high, f"between {low} and {high}")
 
 
 def one_of(*choices: Any) -> Bound:
+    """One of a few values."""
     return Bound(lambda value: value in choices, " or ".join(map(str, choices)))
 
 
@@ -70,6 +74,8 @@ def settings(schema: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
 
 @dataclass
 class Sched:
+    """model.optim.sched: the learning rate over optimiser steps."""
+
     name: str = setting("CosineAnnealing", one_of("CosineAnnealing", "constant"))
     warmup_steps: int = setting(10, at_least(0))  # optimiser steps of linear warm-up from 0
     constant_steps: int = setting(0, at_least(0))  # optimiser steps at min_lr at the end of the decay
@@ -84,6 +90,8 @@ _BETAS = Bound(
 
 @dataclass
 class Optim:
+    """model.optim: AdamW."""
+
     # Megatron's distributed AdamW, the only one there is
     name: str = setting("distributed_fused_adam", one_of("distributed_fused_adam"))
     lr: float = setting(9e-6, above(0))  # peak learning rate
@@ -101,6 +109,8 @@ _MCORE = Bound(
 
 @dataclass
 class Model:
+    """model: what every job with a model has."""
+
     seed: int = setting(1234, at_least(0))  # of data order, sampling and new weights
     micro_batch_size: int = setting(1, at_least(1))  # samples in one forward-backward
     global_batch_size: int = setting(64, at_least(1))  # samples in one optimiser step
@@ -120,12 +130,16 @@ class Model:
 
 @dataclass
 class WandbKwargs:
+    """Names of a run at Weights & Biases."""
+
     project: str | None = None
     name: str | None = None
 
 
 @dataclass
 class CheckpointCallbackParams:
+    """Which checkpoints stay."""
+
     monitor: str | None = setting(
         None, without_effect="checkpoints are not ranked by a metric; the newest stay."
     )
@@ -151,6 +165,8 @@ Alarms = make_dataclass(
 
 @dataclass
 class ExpManager:
+    """exp_manager: the run folder, and what is written there."""
+
     explicit_log_dir: str | None = None  # the run folder
     create_wandb_logger: bool = setting(
         False,
@@ -183,6 +199,8 @@ class Loop:
 
 @dataclass
 class Trainer:
+    """trainer: processes and precision."""
+
     num_nodes: int = setting(1, at_least(1))
     devices: int = setting(1, at_least(1))  # processes a node: one a GPU; on a CPU, one a rank
     precision: str = setting("bf16", one_of("bf16", "32"))  # a CPU always computes in float32
@@ -190,6 +208,8 @@ class Trainer:
 
 @dataclass
 class PretrainedCheckpoint:
+    """Where a model comes from."""
+
     restore_from_path: str | None = None  # model name, model folder, checkpoint or run folder
 
 
@@ -199,6 +219,8 @@ _JSONL = Bound(lambda value: value == "jsonl", "jsonl, the only format that is r
 
 @dataclass
 class Data:
+    """model.data of jobs that read files by split."""
+
     data_impl: str = setting("jsonl", _JSONL)
     # {train: [files], validation: [files], test: [files]}
     data_prefix: dict[str, Any] = setting({}, names=("train", "validation", "test"))

@@ -53,6 +53,7 @@ def build_engine(architecture: Architecture, config: DictConfig, start: Path, **
 
 
 def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
+    """An actor with its reference, from an engine."""
     forward = config.model.ppo.logprob_forward_micro_batch_size or config.model.micro_batch_size
     return Policy(engine, tokenizer, sampling_settings(config), forward_micro_batch_size=forward)
 
@@ -75,10 +76,12 @@ def build_reward_model(config: DictConfig, start: Path, micro_batch_size: int) -
 
 
 def scalar_architecture(start: Path) -> Architecture:
+    """A model folder's architecture with a scalar head."""
     return replace(Architecture.load(start), head="scalar")
 
 
 def sampling_settings(config: DictConfig) -> Sampling:
+    """How responses are drawn."""
     params, lengths = config.model.ppo.sampling_params, config.model.ppo.length_params
     return Sampling(
         max_length=response_length(config),
@@ -92,6 +95,7 @@ def sampling_settings(config: DictConfig) -> Sampling:
 
 
 def warn_about_sampling(sampling: Sampling) -> None:
+    """Log what parts sampling from the log-probabilities that PPO compares."""
     if sampling.temperature != 1.0:
         logger.warning(
             f"temperature is {sampling.temperature}: the log-probabilities that PPO compares are scaled by it, too"

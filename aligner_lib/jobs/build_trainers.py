@@ -61,6 +61,7 @@ class PreparedJob:
 
 
 def sft(config: DictConfig) -> PreparedJob:
+    """Supervised fine-tuning."""
     model, data, loop = config.model, config.model.data, config.trainer.sft
     start = model_folder(model.restore_from_path, "model.restore_from_path")
     tokenizer = Tokenizer(start)
@@ -95,6 +96,7 @@ def sft(config: DictConfig) -> PreparedJob:
 
 
 def reward_model(config: DictConfig) -> PreparedJob:
+    """Reward model training."""
     model, loop = config.model, config.trainer.rm
     start = pretrained_folder(config)
     tokenizer = Tokenizer(start)
@@ -127,6 +129,7 @@ def reward_model(config: DictConfig) -> PreparedJob:
 
 
 def ppo(config: DictConfig) -> PreparedJob:
+    """PPO, with its critic in this process or in a job of its own."""
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
     start = pretrained_folder(config)
     rewards = None if has_remote_critic(config) else reward_model_folder(config.critic)

@@ -21,26 +21,31 @@ logger = logging.getLogger(__name__)
 
 
 def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> list:
+    """A split's prompts that leave room for a response; the rest is dropped, counted and logged."""
     room = config.model.encoder_seq_length - response_length(config)
     return report_dropped(split, load_prompts(files_of_split(config, split), tokenizer, room))
 
 
 def response_length(config: DictConfig) -> int:
+    """The most tokens of a response: max_length, or half of encoder_seq_length."""
     return config.model.ppo.length_params.max_length or config.model.encoder_seq_length // 2
 
 
 def files_of_split(config: DictConfig, split: str) -> list[Path]:
+    """A split's files in model.data.data_prefix."""
     key = f"model.data.data_prefix.{split}"
     return files_of(config.model.data.data_prefix.get(split), key)
 
 
 def files_of(value, key: str) -> list[Path]:
+    """One file or a list of them, as paths. Raises UserError, naming the key, for none."""
     required(value, key)
     files = list(value) if isinstance(value, list | ListConfig) else [value]
     return [Path(file).expanduser() for file in files]
 
 
 def report_dropped(split: str, loaded: tuple[list, Dropped]) -> list:
+    """The samples, after logging how many there are and what was dropped."""
     samples, dropped = loaded
     logger.info(f"{split.removesuffix('_ds')}: {len(samples)} samples")
     for line in dropped.lines():
@@ -49,6 +54,7 @@ def report_dropped(split: str, loaded: tuple[list, Dropped]) -> list:
 
 
 def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
+    """The samples of the first limit_val_batches batches."""
     return samples if loop.limit_val_batches < 0 else samples[: loop.limit_val_batches * batch_size]
 
 
@@ -64,6 +70,7 @@ def for_validation(samples: list, config: DictConfig) -> list:
 
 
 def steps_of(loop: DictConfig, samples: int, batch_size: int) -> int:
+    """The steps of a run: max_steps, or as many as max_epochs gives."""
     by_epochs = max(loop.max_epochs * samples // batch_size, 1)
     return by_epochs if loop.max_steps < 0 else loop.max_steps
 
@@ -81,6 +88,7 @@ def hashes_of(start: Path, *files) -> dict[str, str]:
 
 
 def pretrained_folder(config: DictConfig) -> Path:
+    """The model folder that pretrained_checkpoint names."""
     return model_folder(
         config.pretrained_checkpoint.restore_from_path, "pretrained_checkpoint.restore_from_path"
     )
@@ -94,10 +102,12 @@ def reward_model_folder(critic: DictConfig) -> Path:
 
 
 def model_folder(path: str | None, key: str) -> Path:
+    """The model folder that a setting names. Raises UserError, naming the key, when it is not set."""
     return resolve(required(path, key))
 
 
 def required(value, key: str):
+    """The value. Raises UserError, naming the key, when it is not set."""
     if not value:
         raise UserError(f"{key} is not set: give it as {key}=…")
     return value

@@ -20,6 +20,7 @@ from aligner_lib.run_folder.writer import RunWriter
 
 
 def join_processes(config: DictConfig) -> None:
+    """Join the other ranks, with the parallel sizes of the settings. Raises UserError when their number is another."""
     trainer = config.trainer
     expected, present = trainer.num_nodes * trainer.devices, int(os.environ.get("WORLD_SIZE", 1))
     if present != expected:

@@ -29,12 +29,15 @@ class Rollouts(TokenBatch):
 
     @property
     def response_lengths(self) -> Tensor:
+        """Tokens of the response: int64 [B]."""
         return self.response_mask.sum(dim=1)
 
     def prompt_tokens(self, row: int) -> list[int]:
+        """Token ids of one prompt."""
         return self.tokens[row, : self.prompt_lengths[row]].tolist()
 
     def response_tokens(self, row: int) -> list[int]:
+        """Token ids of one response, the stop token included."""
         return self.tokens[row, 1:][self.response_mask[row]].tolist()
 
 

@@ -109,6 +109,7 @@ class Watch:
         self._sounding = {alarm.name for alarm in active(self.rules, self._first, recent, self.limits)}
 
     def check(self, record: dict) -> list[Alarm]:
+        """The alarms that begin with this record."""
         if len(self._first) < BASELINE:
             self._first.append(record)
         self._recent.append(record)
@@ -154,6 +155,7 @@ class Figures:
 
 @rule()
 def not_finite(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """Any metric is NaN or infinite."""
     for record in now.records:
         bad = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
         if bad:
@@ -169,6 +171,7 @@ def not_finite(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None
 
 @rule("train_rollouts/init_policy_kl")
 def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """The KL is beyond its limit in all of the last records."""
     kl = now.all_beyond("train_rollouts/init_policy_kl", lambda value: value > limits.kl)
     if kl is None:
         return None
@@ -189,6 +192,8 @@ def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     "train_rollouts/init_policy_kl",
 )
 def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """The reward rose while length and KL ran away."""
+
     def change(metric: str) -> float:
         before, after = start.mean(f"train_rollouts/{metric}"), now.mean(f"train_rollouts/{metric}")
         return after - before if before is not None and after is not None else 0.0
@@ -212,6 +217,7 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
 
 @rule("train_rollouts/entropy")
 def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """The entropy fell below a share of its start."""
     before = start.mean("train_rollouts/entropy")
     if not before:
         return None
@@ -230,6 +236,7 @@ def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
 
 @rule("train_optim/clip_fraction")
 def clipping(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """Too many ratios are clipped."""
     share = now.all_beyond("train_optim/clip_fraction", lambda value: value > limits.clip_fraction)
     if share is None:
         return None
@@ -244,6 +251,7 @@ def clipping(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
 
 @rule("train_optim/first_ppo_ratio")
 def first_ratio(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """The ratio is not 1 before the first update."""
     ratio = now.mean("train_optim/first_ppo_ratio")
     if ratio is None or abs(ratio - 1) <= limits.first_ratio:
         return None
@@ -259,6 +267,7 @@ def first_ratio(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
 
 @rule("train_rollouts/fraction_of_samples_properly_ended")
 def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """Few responses end by themselves."""
     metric = "train_rollouts/fraction_of_samples_properly_ended"
     share = now.all_beyond(metric, lambda value: value < limits.finished)
     if share is None:

@@ -186,6 +186,7 @@ class RunWriter:
 
     @property
     def stop_requested(self) -> bool:
+        """Whether somebody has asked the run to stop."""
         return (self.path / "control" / "stop").exists()
 
     def acknowledge(self) -> None:
@@ -245,6 +246,7 @@ class RunWriter:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def finish(self, status: str, message: str = "") -> None:
+        """Write how the run ended. status: finished or stopped."""
         with self._lock:
             self._info |= {"status": status, "message": message}
             self._info["heartbeat"]["time"] = time.time()

@@ -26,6 +26,8 @@ Metrics = dict[str, float]
 
 
 class Trainer(Protocol):
+    """What `run_loop` runs."""
+
     controls: tuple[str, ...]  # what can be changed while it runs
 
     def change(self, name: str, value: float) -> None:
@@ -49,6 +51,8 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class LoopSettings:
+    """How long, how often, and what is kept. Intervals are in steps."""
+
     max_steps: int
     val_check_interval: int
     save_interval: int

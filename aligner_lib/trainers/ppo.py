@@ -65,6 +65,7 @@ class PPOTrainer:
             self.kl_coef = value
 
     def step(self, step: int) -> dict[str, float]:
+        """One PPO step: rollout, advantages, updates. Raises KLBoundError; NonFiniteError for a loss that is none."""
         model, rollout, timers = self.config.model, self.config.model.ppo, Timers()
 
         # 1  Rollout: the policy answers this step's prompts.
@@ -117,12 +118,14 @@ class PPOTrainer:
         return rollout_metrics("val_rollouts", rollouts, rewards)
 
     def save(self, folder: Path) -> None:
+        """Write this rank's share of actor and critic."""
         self.critic.save(folder / "critic")  # first: where it is away, there is nothing to write
         self.policy.engine.save(folder)
         if parallel.is_first_rank():
             self.policy.tokenizer.save(folder)
 
     def load(self, folder: Path | None) -> None:
+        """Go on from what `save` wrote; None: from before the first step."""
         self.critic.load(folder and folder / "critic")  # first: it may have no checkpoint of this step
         self.policy.engine.go_on_from(folder)
 

@@ -49,6 +49,7 @@ class Workspace:
 
     @property
     def model_name(self) -> str:
+        """The profile's model, as `aligner model fetch` takes it."""
         return profile_section(self.profile, "tutorial").get("model", "smollm2-135m")
 
     def model(self) -> Path:
@@ -83,6 +84,7 @@ class Workspace:
     # -- runs -----------------------------------------------------------------------------------------------------
 
     def run(self, name: str) -> RunFolder:
+        """The run folder of this name; it need not be there yet."""
         return RunFolder(self.out / "runs" / name)
 
     def policy(self) -> Path:

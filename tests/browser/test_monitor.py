@@ -1,7 +1,5 @@
 """The monitor's gates, in a real JupyterLab in a real Chromium."""
 
-import statistics
-
 import pytest
 from lab import wait_for
 
@@ -9,15 +7,11 @@ START = "from widgets import Monitor"
 
 
 def test_live(page, trainer):
-    """Records reach the chart within a second of being written (median), while the training process runs."""
+    """Records reach the chart while the training process runs (how soon: ./lab bench --only monitor)."""
     run = trainer("run", steps=400, seconds=0.25)
     page.show("live.ipynb", f"{START}\nmonitor = Monitor({str(run.path)!r})\nmonitor")
     page.wait_for_points(1)
-    page.note_arrivals()
-    known = int(max(page.points()))
-    page.wait_for_points(known + 22)
-    delays = page.delays(run, range(known + 2, known + 22))
-    assert statistics.median(delays) < 1.0, delays
+    page.wait_for_points(int(max(page.points())) + 22)
     assert run.status == "running"
 
 

@@ -12,7 +12,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import step_name
 from cluster import processes
 
-pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("here")]
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_keeps_its_checkpoint(jobs):

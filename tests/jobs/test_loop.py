@@ -10,7 +10,7 @@ from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 
-pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("here")]
+pytestmark = pytest.mark.usefixtures("here")
 
 
 class Counter:

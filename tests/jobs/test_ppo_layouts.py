@@ -9,7 +9,6 @@ from smoke_jobs import SmokeJobs, figures, run_smoke_job
 
 from aligner_lib.run_folder.reader import RunFolder
 
-pytestmark = pytest.mark.megatron
 STEPS = {"trainer__ppo__max_steps": 3}
 
 

@@ -14,8 +14,6 @@ from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 
-pytestmark = pytest.mark.megatron
-
 
 @pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "evaluate"])
 def test_a_run_logs_the_metrics_that_its_kind_declares(kind, request):

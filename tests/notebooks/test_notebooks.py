@@ -74,6 +74,15 @@ def test_notebooks_show_what_can_be_looked_at(number, widgets):
     assert {widget for widget in widgets if f"{widget}(" in source} == widgets
 
 
+@pytest.mark.parametrize("number", ["03", "04", "05", "09"])
+def test_notebooks_that_train_do_it_where_they_are_told(number):
+    """On Slurm, only 05 and 09 are run."""
+    (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
+    source = ["".join(cell["source"]) for cell in cells(path, "code")]
+    assert "\nwhere = " in source[0] and "Workspace(out, profile, dataset, where)" in source[1]
+    assert "lab.submit" in "".join(source)
+
+
 @pytest.fixture(scope="session")
 def tutorial(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("tutorial")
@@ -122,17 +131,6 @@ def test_executed_notebooks_are_small_and_show_the_monitor_as_a_picture(tutorial
 
 @pytest.mark.notebooks
 @pytest.mark.slow
-def test_the_last_notebook_alone_makes_up_what_is_missing_and_says_so(tmp_path):
-    aligner("tutorial", "--profile", "smoke", "--only", "06", "--out", str(tmp_path))
-    text = (tmp_path / "notebooks" / "06_compare.ipynb").read_text()
-    assert (
-        "there is no SFT run" in text and "there is no reward model" in text and "there is no PPO run" in text
-    )
-    assert "kl_per_token" in json.loads((tmp_path / "summary.json").read_text())["ppo"]
-
-
-@pytest.mark.notebooks
-@pytest.mark.slow
 @pytest.mark.parametrize("where", ["print", "local"])
 def test_scaling_out_runs_without_a_cluster(tmp_path, where):
     """On paper only, and on this machine: several ranks learn what one does."""
@@ -148,27 +146,39 @@ def test_scaling_out_runs_without_a_cluster(tmp_path, where):
         assert summary["scale_out"]["largest_difference"] < 1e-5
 
 
+@pytest.fixture(scope="session")
+def begun_late(tmp_path_factory) -> Path:
+    """Notebooks 05, with a remote critic, and 06 in a folder where none before them has run."""
+    out = tmp_path_factory.mktemp("begun_late")
+    aligner(
+        *("tutorial", "--profile", "smoke", "--only", "05,06"),
+        *("--out", str(out), "-p", "critic_placement=remote"),
+    )
+    return out
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+def test_what_earlier_notebooks_should_have_left_is_made_up_and_that_is_said(begun_late):
+    ppo, compare = (
+        (begun_late / "notebooks" / f"{name}.ipynb").read_text() for name in ("05_ppo", "06_compare")
+    )
+    assert "there is no SFT run" in ppo and "there is no reward model" in ppo
+    assert "there is no SFT run" in compare and "there is no reward model" not in compare
+    assert {"val_reward_ppo", "kl_per_token"} <= json.loads((begun_late / "summary.json").read_text())[
+        "ppo"
+    ].keys()
+
+
 @pytest.mark.notebooks
 @pytest.mark.remote_critic
 @pytest.mark.slow
-def test_ppo_with_a_remote_critic(tmp_path):
-    aligner(
-        "tutorial",
-        "--profile",
-        "smoke",
-        "--only",
-        "05",
-        "--out",
-        str(tmp_path),
-        "-p",
-        "critic_placement=remote",
-    )
-    text = (tmp_path / "notebooks" / "05_ppo.ipynb").read_text()
+def test_ppo_with_a_remote_critic(begun_late):
+    text = (begun_late / "notebooks" / "05_ppo.ipynb").read_text()
     assert "train steps · scores for" in text  # the line that follows the critic
-    actor, critic = (json.loads((path / "run.json").read_text()) for path in _ppo_runs(tmp_path))
+    actor, critic = (
+        json.loads((path / "run.json").read_text())
+        for path in (begun_late / "runs" / "ppo", begun_late / "runs" / "ppo" / "critic")
+    )
     assert (actor["status"], critic["status"], critic["kind"]) == ("finished", "finished", "critic")
     assert critic["message"].endswith("is done")
-
-
-def _ppo_runs(out: Path) -> tuple[Path, Path]:
-    return out / "runs" / "ppo", out / "runs" / "ppo" / "critic"

@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ from smoke_jobs import checkpoint_files, figures, run_smoke_job
 pytestmark = pytest.mark.remote_critic
 
 STEPS = {"trainer__ppo__max_steps": 10}
-NOTICED_S = 30.0
 SAID = re.compile(r"^(?:interrupted|going on) after step .*", re.MULTILINE)
 SAVED_EVERY = 2  # steps
 # What happens to the critic, and when (see servers.Faults); each of the 10 steps has two train steps.
@@ -51,7 +49,6 @@ def battered(jobs):
         critic.start(faults)
         for work, (_, blow) in faults.items():
             until(lambda: _struck(critic, blow) or actor.exitcode is not None, blow)  # noqa: B023
-            started = time.monotonic()
             until(lambda: _waits(log) or actor.exitcode is not None, f"{blow} noticed")
             assert actor.exitcode is None, log.read_text()
             seen.append(
@@ -59,7 +56,6 @@ def battered(jobs):
                     work=work,
                     blow=blow,
                     pid=critic.process.pid,
-                    noticed=time.monotonic() - started,
                     message=_waits(log),
                     checkpoint=run.latest_checkpoint() and run.latest_checkpoint().name,
                     critic=critic.run.status,
@@ -93,11 +89,10 @@ def _waits(log: Path) -> str | None:
     return said[-1] if said and said[-1].startswith("interrupted") else None
 
 
-def test_every_blow_was_noticed_in_time_and_said(battered):
+def test_every_blow_was_noticed_and_said(battered):
     assert [seen.blow for seen in battered.seen] == BLOWS
     assert battered.log.count("interrupted after step") == len(BLOWS)
     for blow in battered.seen:
-        assert blow.noticed < NOTICED_S, blow
         assert "interrupted after step" in blow.message, blow
         assert "the critic at 127.0.0.1" in blow.message, blow
 
@@ -156,9 +151,7 @@ def test_a_killed_second_rank_is_noticed_and_the_run_goes_on_with_the_next_criti
     actor = start_actor(jobs, "ranks", critic, **SHORT)
     log = jobs.log("ranks")
     until(lambda: critic.other_ranks[0].exitcode is not None or actor.exitcode is not None, "the blow")
-    started = time.monotonic()
     until(lambda: _waits(log) or actor.exitcode is not None, "the blow noticed")
-    assert time.monotonic() - started < NOTICED_S
     critic.until_it_ended()
     assert "it has lost one of its ranks in" in critic.run.info["message"]
     critic.start_ranks(2, **TP2)

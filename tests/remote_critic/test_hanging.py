@@ -106,11 +106,11 @@ def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
     (second,) = critic.other_ranks
     os.kill(second.pid, signal.SIGSTOP)
     try:
-        until(lambda: linked.lost, "the actor to notice", bound_s=20)
+        until(lambda: linked.lost, "the actor to notice")
         assert "hangs" in linked.lost
     finally:
         os.kill(second.pid, signal.SIGCONT)
-    until(lambda: _connects(linked), "the critic to go on", bound_s=20)
+    until(lambda: _connects(linked), "the critic to go on")
     critic.run.request_stop()
     critic.until_it_ended()
     assert critic.run.status == "stopped"

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import sys
-import time
 
 import forks
 import pytest
@@ -36,12 +35,10 @@ def test_a_critic_that_is_not_there_is_waited_for_and_then_told(jobs, host, reas
     settings = actor_settings(
         jobs, "absent", nobody(jobs, port), remote_critic_rm__timeout=3, remote_critic_rm__critic__ip=host
     )
-    started = time.monotonic()
     with pytest.raises(
         UserError, match=rf"the critic at {host}:{port} {reason}.*, and 3 s are over .*serve-critic"
     ):
         run_smoke_job("ppo", settings)
-    assert 3 <= time.monotonic() - started < 30
     assert jobs.run_folder("absent").status == "failed"
     assert "waiting," in capfd.readouterr().err
 
@@ -88,12 +85,10 @@ def test_another_program_at_the_port_is_told(jobs):
 def test_a_port_that_is_taken_is_told_at_once(jobs):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         critic = Critic(jobs, "taken", port=taken.getsockname()[1])
-        started = time.monotonic()
         with pytest.raises(
             UserError, match=rf"port {critic.port} of 127.0.0.1 can't be used \(Address already in use\)"
         ):
             serve("critic", critic.settings(), {})
-        assert time.monotonic() - started < 10
     assert not critic.run.path.exists()
 
 
@@ -108,10 +103,6 @@ def test_an_address_of_another_machine_is_told(jobs):
     critic = Critic(jobs, "foreign")
     with pytest.raises(UserError, match=rf"port {critic.port} of 192.0.2.1 can't be used"):
         serve("critic", critic.settings(trainer__ppo__address="192.0.2.1"), {})
-
-
-def test_the_critic_is_waited_for_for_ten_minutes_by_default():
-    assert compose("ppo", profile="smoke").remote_critic_rm.timeout == 600
 
 
 def test_a_run_without_checkpoints_is_refused():

@@ -1,4 +1,4 @@
-"""One real Slurm cluster for the tests of this folder, without accounting; a second one, with it, on demand."""
+"""A real Slurm cluster in each worker, without accounting; a second one, with it, on demand."""
 
 import os
 import sys

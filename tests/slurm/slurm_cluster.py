@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from filelock import FileLock
 
 from cluster.rendezvous import free_port
 
@@ -59,7 +60,8 @@ ReturnToService=1
 SlurmdTimeout=10
 KillWait=5
 OverTimeLimit=0
-MinJobAge=300
+MinJobAge=3600
+FirstJobId={first_job}
 MailProg=/bin/true
 GresTypes=gpu
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
@@ -88,7 +90,7 @@ def missing_tools(accounting: bool = False) -> list[str]:
     return [tool for tool in wanted if shutil.which(tool) is None]
 
 
-def wait_for(condition: Callable[[], object], what: str, bound_s: float = 30.0):
+def wait_for(condition: Callable[[], object], what: str, bound_s: float = 120.0):
     deadline, pause = time.monotonic() + bound_s, threading.Event()
     while time.monotonic() < deadline:
         if value := condition():
@@ -175,13 +177,13 @@ class SlurmCluster:
         """Cancel what is left, bring every node back, and wait until the cluster is idle again."""
         self.tool("scancel", "--user", "root", "--full")
         self.tool("scancel", "--user", "root")
-        wait_for(lambda: not self.tool("squeue", "-h"), "an empty queue", 40)
+        wait_for(lambda: not self.tool("squeue", "-h"), "an empty queue")
         for node in NODES:
             if node not in self.daemons:
                 self.start_node(node)
             if "idle" not in self.tool("sinfo", "-h", "-n", node, "-p", "debug", "-o", "%T"):
                 self.set_node(node, "resume")
-        wait_for(lambda: self.tool("sinfo", "-h", "-p", "debug", "-o", "%T %D") == "idle 4", "idle nodes", 40)
+        wait_for(lambda: self.tool("sinfo", "-h", "-p", "debug", "-o", "%T %D") == "idle 4", "idle nodes")
 
     def log(self, name: str = "slurmctld") -> str:
         return (self.folder / "log" / f"{name}.log").read_text()
@@ -204,7 +206,13 @@ class SlurmCluster:
             )
 
     def _write_configuration(self) -> None:
-        values = {"folder": self.folder, "name": self.name, "host": self._host}
+        # a power cut looks for step daemons by their job: no other cluster on this machine may have its number
+        values = {
+            "folder": self.folder,
+            "name": self.name,
+            "host": self._host,
+            "first_job": os.getpid() % 60_000 * 1000 + 1,
+        }
         lines = [_CONF.format(port=free_port(), **values)]
         lines += [_NODE.format(node=node, port=free_port()) for node in NODES]
         self.database_port = free_port()
@@ -269,8 +277,13 @@ class SlurmCluster:
 @contextlib.contextmanager
 def names_resolve():
     """The nodes' names in /etc/hosts while the cluster runs: MASTER_ADDR is one of them. Each session has its line."""
-    hosts = Path("/etc/hosts")
     line = f"127.0.0.1 {' '.join(NODES)} # aligner tests, process {os.getpid()}\n"
-    hosts.write_text(hosts.read_text().rstrip("\n") + "\n" + line)
+    _edit_hosts(lambda text: text.rstrip("\n") + "\n" + line)
     yield
-    hosts.write_text(hosts.read_text().replace(line, ""))
+    _edit_hosts(lambda text: text.replace(line, ""))
+
+
+def _edit_hosts(change: Callable[[str], str]) -> None:
+    hosts = Path("/etc/hosts")
+    with FileLock(f"{tempfile.gettempdir()}/aligner-tests-hosts.lock"):
+        hosts.write_text(change(hosts.read_text()))

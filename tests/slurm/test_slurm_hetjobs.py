@@ -6,7 +6,7 @@ from runs_help import critic, last_step, losses, trainer, unbroken_losses
 
 from cluster import Job, JobFailed, Resources, State, submit
 
-BOUND_S = 120
+BOUND_S = 300
 SHARES = {
     "critic": Resources(nodes=1, gpus_per_node=2, tasks_per_node=1, time="5", linger_s=20),
     "actor": Resources(nodes=2, gpus_per_node=8, tasks_per_node=1, time="5", linger_s=20),

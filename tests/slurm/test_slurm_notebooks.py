@@ -8,29 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from aligner_lib.run_folder.reader import RunFolder
 from cluster import Job, State
 from cluster.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
-RUNS = ("sft", "rm", "ppo")
-BOUND_S = 420
+RUNS = ("scale-one", "rm", "ppo")
+BOUND_S = 1200
 
 
 @pytest.fixture(scope="module")
 def tutorial(whole_module, tmp_path_factory) -> Path:
-    """Notebooks 03 to 05 and 09, as `aligner tutorial -p where=slurm` runs them."""
+    """Notebooks 05, which has a reward model trained first, and 09, which trains SFT."""
     out = tmp_path_factory.mktemp("tutorial")
-    words = [
-        "tutorial",
-        "--profile",
-        "smoke",
-        "--only",
-        "03,04,05,09",
-        "--out",
-        str(out),
-        "-p",
-        "where=slurm",
-    ]
+    words = ["tutorial", "--profile", "smoke", "--only", "05,09", "--out", str(out), "-p", "where=slurm"]
     done = subprocess.run(
         [sys.executable, "-m", "aligner_lib", *words],
         cwd=ROOT,
@@ -53,8 +44,7 @@ def test_each_run_was_a_slurm_job(slurm, tutorial, run):
 
 def test_the_figures_are_those_of_any_other_place(tutorial):
     summary = json.loads((tutorial / "summary.json").read_text())
-    assert summary["sft"]["val_loss_after"] <= 0.7 * summary["sft"]["val_loss_before"]
-    assert summary["rm"]["val_acc"] >= 0.9
+    assert RunFolder(tutorial / "runs" / "rm").series("validation/acc")[1][-1] >= 0.9
     assert summary["ppo"]["val_reward_ppo"] > summary["ppo"]["val_reward_sft"]
 
 

@@ -5,7 +5,7 @@ from runs_help import last_step, losses, trainer, unbroken_losses
 
 from cluster import Resources, State, submit
 
-BOUND_S = 120
+BOUND_S = 300
 
 
 def log_of(job) -> str:

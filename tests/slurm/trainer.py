@@ -13,7 +13,7 @@ import signal
 import time
 from pathlib import Path
 
-BOUND_S = 120
+BOUND_S = 300
 
 
 def main() -> None:

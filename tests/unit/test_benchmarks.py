@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.contest import Contestant, Rounds, compete
-from benchmarks.measure import Comparison, ImportTime, RemoteCriticBench, Round, Side, StepCost
+from benchmarks.measure import Comparison, RemoteCriticBench, Round, Side, StepCost, WaitTimes
 from benchmarks.setting import Setting
 from benchmarks.table import table_of, verdict
 
@@ -81,7 +81,8 @@ def test_tables_show_figures_and_verdicts():
     assert "75" in text and "50 – 100" in text and "1.40 ×" in text and "≥ 1.5 missed" in text
     text = shown(table_of(StepCost([2.2], [{"generate": 2.0}])))
     assert "generate" in text and "1.10 ×" in text and "≤ 1.25 reached" in text
-    assert "4.00" in shown(table_of(ImportTime([6.0, 4.0, 5.0])))
+    text = shown(table_of(WaitTimes("imports", {"import this": [6.0, 4.0, 5.0]}, {"import this": 5.0})))
+    assert "4.00" in text and "4.00 – 6.00" in text and "≤ 5 reached" in text
 
 
 def test_an_aim_is_reached_at_its_value():
@@ -93,7 +94,7 @@ def test_results_are_json():
     results = [
         comparison(side("ours", [1.0]), side("theirs", [2.0])),
         StepCost([1.0], [{"generate": 1.0}]),
-        ImportTime([1.0]),
+        WaitTimes("imports", {"import this": [1.0]}, {"import this": 5.0}),
     ]
     assert (
         json.loads(json.dumps([r.as_dict() for r in results]))[0]["sides"][1]["ours_is_times_as_fast"] == 2.0

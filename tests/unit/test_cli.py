@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[2]
 
 def aligner(*arguments, cwd, **environment) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "aligner_lib", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.fixture
@@ -369,7 +371,6 @@ def test_test_passes_everything_on_to_pytest(inside, monkeypatch):
 
 
 def test_doctor_tells_what_is_there_and_what_is_not(tmp_path):
-    started = time.monotonic()
     answer = aligner(
         "doctor",
         cwd=tmp_path,
@@ -377,7 +378,6 @@ def test_doctor_tells_what_is_there_and_what_is_not(tmp_path):
         ALIGNER_CACHE=str(tmp_path / "c"),
         COLUMNS="200",
     )
-    assert time.monotonic() - started < 20
     assert answer.returncode == 0, answer.stdout + answer.stderr
     for words in [
         "megatron-core",

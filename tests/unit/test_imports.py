@@ -1,65 +1,14 @@
-"""Who may import whom (design.md), read from the sources, and how long a start takes."""
+"""Who may import whom (design.md), read from the sources, and what a start loads."""
 
-import ast
 import graphlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 import pytest
+from import_graph import ROOMS, ROOT, imports, modules
 
-ROOT = Path(__file__).parents[2]
-ROOMS = ("aligner_lib", "widgets", "cluster", "data")
 HEAVY = {"torch", "megatron"}
-
-
-@cache
-def modules() -> dict[str, Path]:
-    """Every module of the project by its name."""
-    found = {}
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-@cache
-def imports(module: str, anywhere: bool = False) -> frozenset[str]:
-    """The modules that a module names in its import statements: when it is imported itself, or anywhere in it."""
-    path = modules()[module]
-    tree = ast.parse(path.read_text(), path)
-    nodes = ast.walk(tree) if anywhere else _run_at_import(tree.body)
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    return frozenset(name for node in nodes for name in _named(node, package))
-
-
-def _run_at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            yield from _run_at_import(node.orelse)
-            continue
-        yield node
-        for field in ("body", "orelse", "finalbody"):
-            yield from _run_at_import(getattr(node, field, []))
-        for handler in getattr(node, "handlers", []):
-            yield from _run_at_import(handler.body)
-
-
-def _named(node: ast.AST, package: str) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-        source = ".".join([*above, *([node.module] if node.module else [])])
-        yield source
-        # `from package import module` imports the module too
-        yield from (f"{source}.{alias.name}" for alias in node.names if f"{source}.{alias.name}" in modules())
 
 
 def reached(module: str) -> set[str]:
@@ -189,38 +138,30 @@ def test_the_library_does_not_know_what_watches_it():
         assert not {found for found in imports(name, anywhere=True) if top(found) == "widgets"}, name
 
 
-# ---- what a start costs ---------------------------------------------------------------------------------------------
-
-
-def start(code: str) -> tuple[float, set[str]]:
-    """Seconds (best of three) that a fresh interpreter takes for a statement, and the top-level modules it loaded."""
-    script = (
-        "import json, sys, time; start = time.perf_counter()\n"
-        f"try:\n    {code}\nexcept SystemExit: pass\n"
-        "seconds = time.perf_counter() - start\n"
-        "print('\\n' + json.dumps([seconds, sorted({name.partition('.')[0] for name in sys.modules})]))"
-    )
-    runs = []
-    for _ in range(3):
-        answer = subprocess.run(
-            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        runs.append(json.loads(answer.stdout.splitlines()[-1]))
-    return min(seconds for seconds, _ in runs), set(runs[0][1])
+# ---- what a start loads (its seconds: ./lab bench --only imports) ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("code", "bound"),
+    ("code", "light"),
     [
-        ("sys.argv = ['aligner', '--help']; from aligner_lib.cli.main import main; main()", 1.0),
-        ("import aligner_lib", 0.1),
-        ("import aligner_lib.run_folder.reader", 0.3),
-        ("import data", 0.5),
-        ("import cluster", 0.5),
-        ("import widgets", 1.0),
+        ("sys.argv = ['aligner', '--help']; from aligner_lib.cli.main import main; main()", HEAVY),
+        ("import aligner_lib", HEAVY),
+        ("import aligner_lib.run_folder.reader", HEAVY),
+        ("import data, data.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub", "aligner_lib"}),
+        ("import cluster; cluster.submit; cluster.Job", HEAVY | {"numpy"}),
+        (
+            "import widgets; [getattr(widgets, name) for name in widgets.__all__]",
+            HEAVY | {"transformers", "matplotlib", "pandas"},
+        ),
+        ("from widgets import compare_completions, curves, explore, show_completions", {"anywidget"}),
     ],
 )
-def test_a_start_is_quick_and_loads_nothing_heavy(code, bound):
-    seconds, loaded = start(code)
-    assert not loaded & HEAVY
-    assert seconds < bound
+def test_a_start_loads_nothing_heavy(code, light):
+    script = (
+        f"import json, sys\ntry:\n    {code}\nexcept SystemExit: pass\n"
+        "print('\\n' + json.dumps([name.partition('.')[0] for name in sys.modules]))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not light & set(json.loads(answer.stdout.splitlines()[-1]))

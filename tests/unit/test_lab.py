@@ -5,7 +5,6 @@ import pty
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -85,16 +84,11 @@ def test_the_first_start_installs_the_lock_and_the_project_then_hands_over(clone
     assert "--no-deps" in project and f"-e {clone.root}" in project
 
 
-def test_a_second_start_runs_no_installer_and_adds_little(clone):
+def test_a_second_start_runs_no_installer(clone):
     clone.lab("runs")
     clone.installs()
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        assert clone.lab("runs") == (0, "handed over: aligner_lib runs", "")
-        seconds.append(time.perf_counter() - start)
+    assert clone.lab("runs") == (0, "handed over: aligner_lib runs", "")
     assert not clone.calls_file.exists()  # uv was not even asked for its version
-    assert min(seconds) < 0.3
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "setup.py", "requirements.lock"])

@@ -10,6 +10,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
+from import_graph import ROOMS, imports, modules
 from omegaconf import OmegaConf
 from packaging.markers import Marker
 from packaging.requirements import Requirement
@@ -25,16 +26,6 @@ MACHINES = [
     for python in ("3.11", "3.12")
     for system, machine in (("linux", "x86_64"), ("darwin", "arm64"))
 ]  # fmt: skip
-NEEDED = {
-    "jupyterlab",
-    "ipywidgets",
-    "papermill",
-    "torch",
-    "megatron-core",
-    "nvidia-pytriton",
-    "submitit",
-    "plotly",
-}
 
 
 def locked(name: str, machine: dict) -> dict[str, str]:
@@ -79,9 +70,19 @@ def test_every_pin_has_a_hash():
             assert "==" in entry and "--hash=sha256:" in entry, f"{name}: {entry[:80]}"
 
 
-def test_the_packages_that_the_lessons_are_built_on_are_there():
-    assert {requirement.name for requirement in direct()} >= NEEDED
-    assert {requirement.name for requirement in direct("gpu")} == {"transformer-engine"}
+def test_what_the_project_imports_is_asked_for_or_comes_with_what_is():
+    asked = {canonicalize_name(requirement.name) for requirement in direct()}
+    with_it = {
+        canonicalize_name(Requirement(line).name)
+        for name in asked
+        for line in importlib.metadata.requires(name) or ()
+    }
+    providers = importlib.metadata.packages_distributions()
+    for module in modules():
+        for top in {name.partition(".")[0] for name in imports(module, anywhere=True)}:
+            if top not in {*sys.stdlib_module_names, *ROOMS}:
+                found = {canonicalize_name(name) for name in providers[top]}
+                assert found & (asked | with_it), f"{module} imports {top}"
 
 
 def test_megatron_core_goes_with_the_python_version():

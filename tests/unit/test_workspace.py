@@ -1,6 +1,7 @@
 """What a notebook's cell becomes: commands with the profile's files, on any resources."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,6 +51,15 @@ def test_another_data_set_is_formatted_anew(tmp_path, capsys):
     assert "Say A." in sample.read_text()
     Workspace(tmp_path, "smoke").sft_data()
     assert "Say A." not in sample.read_text()
+
+
+def test_a_ppo_run_that_is_missing_is_made_up_and_that_is_said(tmp_path, monkeypatch, capsys):
+    submitted = []
+    job = SimpleNamespace(wait=lambda: submitted.append("waited for"))
+    monkeypatch.setattr(Workspace, "submit", lambda self, *what: submitted.append(what) or job)
+    assert Workspace(tmp_path, "smoke").ppo_policy() == tmp_path / "runs" / "ppo"
+    assert submitted == [("ppo",), "waited for"]
+    assert "there is no PPO run" in capsys.readouterr().out
 
 
 def test_another_profile_s_run_is_not_taken_for_this_one_s(tmp_path):

@@ -21,6 +21,8 @@ from aligner_lib.config.schema import (
 
 @dataclass
 class CriticPPO:
+    """trainer.ppo of the critic's job."""
+
     inference_micro_batch_size: int = setting(
         4, at_least(1)
     )  # sequences in one forward of critic or reward model
@@ -34,11 +36,15 @@ class CriticPPO:
 
 @dataclass
 class CriticTrainerGroup(Trainer):
+    """trainer of the critic's job."""
+
     ppo: CriticPPO = field(default_factory=CriticPPO)
 
 
 @dataclass
 class CriticModel(Model):
+    """model of the critic's job."""
+
     # values may move this far from the rollout's in one update's loss; <= 0: not clipped
     loss_clip_val: float = 0.2
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
@@ -47,6 +53,8 @@ class CriticModel(Model):
 
 @dataclass
 class CriticConfig:
+    """All settings of `aligner serve-critic`."""
+
     trainer: CriticTrainerGroup = field(default_factory=CriticTrainerGroup)
     # the reward model
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)

@@ -37,6 +37,8 @@ _TEMPERATURE = Bound(
 
 @dataclass
 class SamplingParams:
+    """How tokens are drawn."""
+
     use_greedy: bool = False
     temperature: float = setting(1.0, _TEMPERATURE)
     top_k: int = setting(0, at_least(0))  # 0: all tokens
@@ -46,12 +48,16 @@ class SamplingParams:
 
 @dataclass
 class LengthParams:
+    """How long a response is, in tokens."""
+
     max_length: int | None = setting(None, at_least(1))  # tokens a response; None: half of encoder_seq_length
     min_length: int = setting(1, at_least(0))  # the stop token can't come before
 
 
 @dataclass
 class ActorPPO:
+    """model.ppo: rollouts, and the loss that learns from them."""
+
     num_rollout_samples: int = setting(512, at_least(1))  # responses a PPO step
     rollout_micro_batch_size: int = setting(8, at_least(1))  # prompts generated together
     num_val_samples: int | None = setting(None, at_least(1))  # held-out prompts a validation; None: all
@@ -68,6 +74,8 @@ class ActorPPO:
 
 @dataclass
 class ActorModel(Model):
+    """model of the actor."""
+
     ppo: ActorPPO = field(default_factory=ActorPPO)
     data: Data = field(default_factory=Data)
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-7, sched=Sched(min_lr=9e-8)))
@@ -75,6 +83,8 @@ class ActorModel(Model):
 
 @dataclass
 class PPOLoop(Loop):
+    """trainer.ppo: the loop, the KL penalty and the advantages."""
+
     # weight of the KL to the reference in the reward of each token
     initial_policy_kl_penalty: float = setting(0.01, at_least(0))
     use_absolute_kl: bool = True
@@ -88,11 +98,15 @@ class PPOLoop(Loop):
 
 @dataclass
 class PPOTrainerGroup(Trainer):
+    """trainer of the actor's job."""
+
     ppo: PPOLoop = field(default_factory=PPOLoop)
 
 
 @dataclass
 class Address:
+    """Where a server is: nowhere by default."""
+
     # host name or address of a job of its own; neither ip nor run: in the actor's process
     ip: str | None = None
     port: int = setting(5556, within(1, 65535))
@@ -101,6 +115,8 @@ class Address:
 
 @dataclass
 class RemoteCriticRM:
+    """The servers of a critic, and of a reward model, in jobs of their own."""
+
     critic: Address = field(default_factory=Address)
     reward_model: Address = field(default_factory=lambda: Address(port=5555))
     # requests are padded to this length; None: to the next of a few lengths
@@ -110,6 +126,8 @@ class RemoteCriticRM:
 
 @dataclass
 class PPOConfig:
+    """All settings of `aligner ppo`."""
+
     trainer: PPOTrainerGroup = field(default_factory=PPOTrainerGroup)
     # the SFT policy
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)

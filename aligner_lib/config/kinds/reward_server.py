@@ -10,6 +10,8 @@ from aligner_lib.config.schema import ExpManager, Model, Trainer, above, at_leas
 
 @dataclass
 class Inference:
+    """How the server computes, and where it listens."""
+
     micro_batch_size: int = setting(4, at_least(1))  # sequences in one forward
     port: int = setting(5555, within(1, 65535))
     address: str | None = None  # as trainer.ppo.address of the critic
@@ -18,6 +20,8 @@ class Inference:
 
 @dataclass
 class RewardServerConfig:
+    """All settings of `aligner serve-rm`."""
+
     rm_model_file: str | None = None  # the reward model: model folder, checkpoint or run folder
     inference: Inference = field(default_factory=Inference)
     trainer: Trainer = field(default_factory=Trainer)

@@ -21,6 +21,8 @@ from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, 
 
 @dataclass
 class RewardModelModel(Model):
+    """model of a reward model's job."""
+
     data: Data = field(default_factory=Data)
     # rewards leave the model as (r - mean) / std; None: measured on the validation pairs when training ends
     reward_standardization: dict[str, Any] = setting(
@@ -31,11 +33,15 @@ class RewardModelModel(Model):
 
 @dataclass
 class RewardModelTrainerGroup(Trainer):
+    """trainer of a reward model's job."""
+
     rm: Loop = field(default_factory=Loop)
 
 
 @dataclass
 class RewardModelConfig:
+    """All settings of `aligner rm`."""
+
     trainer: RewardModelTrainerGroup = field(default_factory=RewardModelTrainerGroup)
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     model: RewardModelModel = field(default_factory=RewardModelModel)

@@ -21,6 +21,8 @@ from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, STEP_TIM
 
 @dataclass
 class SFTDataset:
+    """A data set, and the batches it comes in."""
+
     file_path: Any = None  # a .jsonl file with input and output or conversations, or a list of them
     micro_batch_size: int = setting(1, at_least(1))
     global_batch_size: int = setting(128, at_least(1))
@@ -30,6 +32,8 @@ class SFTDataset:
 
 @dataclass
 class SFTData:
+    """model.data: what is trained and validated on."""
+
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
     train_ds: SFTDataset = field(default_factory=SFTDataset)
     validation_ds: SFTDataset = field(default_factory=lambda: SFTDataset(shuffle=False))
@@ -37,6 +41,8 @@ class SFTData:
 
 @dataclass
 class SFTModel(Model):
+    """model of an SFT job."""
+
     restore_from_path: str | None = None  # the start: a model name, model folder, checkpoint or run folder
     answer_only_loss: bool = True  # loss on the output and its stop token only
     data: SFTData = field(default_factory=SFTData)
@@ -45,11 +51,15 @@ class SFTModel(Model):
 
 @dataclass
 class SFTTrainerGroup(Trainer):
+    """trainer of an SFT job."""
+
     sft: Loop = field(default_factory=Loop)
 
 
 @dataclass
 class SFTConfig:
+    """All settings of `aligner sft`."""
+
     trainer: SFTTrainerGroup = field(default_factory=SFTTrainerGroup)
     model: SFTModel = field(default_factory=SFTModel)
     exp_manager: ExpManager = field(default_factory=ExpManager)

@@ -1,0 +1,61 @@
+"""What goes through the disk: as many pairs as the whole of HH has, formatted; a checkpoint of the laptop model, saved."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import WaitTimes
+from benchmarks.setting import Setting
+
+PAIRS = 160_800
+FORMAT, SAVE = f"format {PAIRS:,} pairs", "save a checkpoint of SmolLM2-135M with Adam's moments"
+AIMS = {FORMAT: 8.0, SAVE: 5.0}
+
+
+def measure(setting: Setting, say: Callable[[str], None] = print, repeats: int = 3) -> WaitTimes:
+    seconds = {
+        FORMAT: _times(_formatting(setting.folder), repeats),
+        SAVE: _times(_saving(setting.folder), repeats),
+    }
+    for what, runs in seconds.items():
+        say(f"disk: {min(runs):.2f} s: {what}")
+    return WaitTimes("disk", seconds, AIMS)
+
+
+def _times(action: Callable[[], object], repeats: int) -> list[float]:
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def _formatting(folder: Path) -> Callable[[], object]:
+    from data import format_hh, resolve
+
+    sample = b"".join(path.read_bytes() for path in resolve("sample", "hh", split="train").paths)
+    raw = folder / "raw.jsonl"
+    raw.write_bytes(sample * (PAIRS // sample.count(b"\n")))
+    return lambda: format_hh(raw, folder / "formatted", "train")
+
+
+def _saving(folder: Path) -> Callable[[], object]:
+    from aligner_lib.megatron import parallel
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+    from aligner_lib.models import fetch
+    from aligner_lib.models.architecture import Architecture
+
+    parallel.initialize()
+    adam = {"lr": 1e-5, "weight_decay": 0.1, "betas": [0.9, 0.98], "eps": 1e-8}
+    engine = Engine(Architecture.load(fetch("smollm2-135m")), Numerics(), optim=adam)
+
+    def save():
+        engine.save(folder / "checkpoint")
+        shutil.rmtree(folder / "checkpoint")
+
+    return save

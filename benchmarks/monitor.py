@@ -1,0 +1,67 @@
+"""How live the monitor is: a record's way from the run folder to the browser's chart, and attaching to a long run."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import WaitTimes
+
+TESTS = Path(__file__).parents[1] / "tests"
+MILLION = 1_000_000
+RECORD, ATTACH = "a record's way to the browser (median of 20)", "attach to a million records"
+AIMS = {RECORD: 1.0, ATTACH: 3.0}
+RECORDS_A_SECOND = 4
+ATTACHING = (
+    "import sys, time; from widgets import Monitor; started = time.perf_counter(); Monitor(sys.argv[1]); "
+    "print(time.perf_counter() - started)"
+)
+
+
+def measure(folder: Path, say: Callable[[str], None] = print) -> WaitTimes:
+    sys.path[:0] = [
+        str(TESTS / name) for name in ("browser", "widgets")
+    ]  # JupyterLab in a browser, a fake trainer
+    seconds = {RECORD: [statistics.median(_delays(folder))], ATTACH: [_attaching(folder / "long")]}
+    for what, runs in seconds.items():
+        say(f"monitor: {min(runs):.2f} s: {what}")
+    return WaitTimes("monitor", seconds, AIMS)
+
+
+def _delays(folder: Path) -> list[float]:
+    import fake_trainer
+    from lab import Lab, Page, chromium, wait_for
+    from playwright.sync_api import sync_playwright
+
+    from aligner_lib.run_folder.reader import RunFolder
+
+    run = RunFolder(folder / "live")
+    command = [sys.executable, fake_trainer.__file__, str(run.path), "--steps=400"]
+    trainer = subprocess.Popen([*command, f"--seconds={1 / RECORDS_A_SECOND}"])
+    try:
+        with Lab(folder / "lab") as server, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+            page = Page(browser.new_page(), server)
+            wait_for(run.metrics, 60, "the fake trainer wrote nothing")
+            page.show("live.ipynb", f"from widgets import Monitor\nMonitor({str(run.path)!r})")
+            page.wait_for_points(1)
+            page.note_arrivals()
+            known = int(max(page.points()))
+            page.wait_for_points(known + 22)
+            return page.delays(run, range(known + 2, known + 22))
+    finally:
+        trainer.kill()
+        trainer.wait()
+
+
+def _attaching(folder: Path) -> float:
+    from test_bounds import write_million
+
+    write_million(folder)
+    done = subprocess.run(
+        [sys.executable, "-c", ATTACHING, str(folder)], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)

@@ -1,0 +1,221 @@
+"""`./lab test --since REF`: the test files that a change since a git commit can reach.
+
+A file reaches what it imports, anywhere in it, and what it names in a string: so are other processes started
+(`-m aligner_lib`, "from cluster import Job", "trainer.py"). Of a conftest.py it reaches the fixtures that it asks for.
+What isn't Python is read by the package that it lies in, or by its READERS; of anything else, every test is a reader.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from import_graph import ROOT, modules, named
+
+READERS = {
+    "docs/": ["tests/cluster/test_resources.py"],
+    "notebooks/": [
+        "tests/notebooks/test_notebooks.py",
+        "tests/slurm/test_slurm_notebooks.py",
+        "tests/widgets/test_shipped_recordings.py",
+    ],
+    "lab": ["tests/unit/test_lab.py"],
+    "README.md": [],
+    "environment.yml": [],
+    ".gitignore": [],
+    ".ci/": [],
+}
+READ_EVERYTHING = {f"tests/unit/test_{name}.py" for name in ("docs", "imports", "setup")}
+CODE = re.compile(r"\b(?:import|from|-m) ([\w.]+)(?: import (\w+))?|\b(\w+(?:\.\w+)+)")
+
+
+def affected(changed: set[str]) -> tuple[set[str], str | None]:
+    """The test files that a change of these files can reach; where that is every one, the file that it is for."""
+    everything = {path for path in sources() if Path(path).name.startswith("test_")}
+    causes, found = set(), set(READ_EVERYTHING) if changed else set()
+    for path in changed:
+        readers = next((files for name, files in READERS.items() if path.startswith(name)), None)
+        if path in everything or re.fullmatch(r"tests/.*conftest\.py", path):
+            found |= {test for test in everything if test.startswith(path.removesuffix("conftest.py"))}
+        elif path in sources() and not path.startswith("notebooks/"):
+            causes.add(path)
+        elif readers is not None:
+            found |= set(readers)
+        elif package := _package_of(path):
+            causes |= {source for source in sources() if Path(source).parent == package}
+        elif not path.startswith("tests/") or not Path(path).name.startswith("test_"):
+            return everything, path
+    return found | {test for test in everything if reached(test) & causes}, None
+
+
+def changed_since(ref: str) -> set[str]:
+    """Files that differ from a commit, committed or not, by their paths in the repository."""
+    lists = ["diff", "--name-only", "--no-renames", ref, "--"], ["ls-files", "--others", "--exclude-standard"]
+    return {path for words in lists for path in _git(*words).splitlines()}
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", "-c", "core.quotePath=false", *words], cwd=ROOT, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise ValueError(f"--since: {done.stderr.strip().splitlines()[0]}")
+    return done.stdout
+
+
+def _package_of(path: str) -> Path | None:
+    """The nearest package around a file that is data, or that is gone."""
+    return next((above for above in Path(path).parents if f"{above}/__init__.py" in sources()), None)
+
+
+# ---- who reaches whom -----------------------------------------------------------------------------------------------
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Every Python file of the project, and the name it is imported by."""
+    found = {str(path.relative_to(ROOT)): name for name, path in modules().items()}
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        name = f"benchmarks.{path.stem}".removesuffix(".__init__")
+        found[str(path.relative_to(ROOT))] = name
+    for room in ("tests", "notebooks"):  # whose folders are on the path: their files are modules of one word
+        found |= {str(path.relative_to(ROOT)): path.stem for path in sorted((ROOT / room).rglob("*.py"))}
+    return found
+
+
+@cache
+def _paths() -> dict[str, str]:
+    """A module's file by the name that it is imported by."""
+    return {name: path for path, name in sources().items() if name != "conftest"}
+
+
+@cache
+def _scripts() -> dict[str, list[str]]:
+    """Files by the name that they are started by."""
+    found = defaultdict(list)
+    for path in sources():
+        found[Path(path).name].append(path)
+    return {name: paths for name, paths in found.items() if name != "__init__.py"}
+
+
+@cache
+def reached(path: str) -> frozenset[str]:
+    """All the files, and fixtures, that a file reaches."""
+    seen, ahead = set(), {path}
+    while ahead:
+        node = ahead.pop()
+        seen.add(node)
+        ahead |= _next(node) - seen
+    return frozenset(seen)
+
+
+@cache
+def _next(node: str) -> frozenset[str]:
+    path, _, fixture = node.partition("::")
+    if fixture:
+        return frozenset(_fixtures(path)[fixture])
+    nodes = list(ast.walk(_tree(path)))
+    found = set(_mentioned(nodes, path))
+    if path in READERS["notebooks/"]:
+        found |= {source for source in sources() if source.startswith("notebooks/src/")}
+    if path.startswith("tests/"):
+        words = _asked_for(nodes)
+        for above in Path(path).parents:
+            conftest = f"{above}/conftest.py"
+            if conftest in sources():
+                found |= {f"{conftest}::{name}" for name in _fixtures(conftest).keys() & words}
+    return frozenset(found)
+
+
+@cache
+def _fixtures(conftest: str) -> dict[str, set[str]]:
+    """By each function of a conftest.py the files and functions that it uses."""
+    tree, bound = _tree(conftest), {}
+    for node in tree.body:
+        for alias in getattr(node, "names", []):
+            bound[alias.asname or alias.name.partition(".")[0]] = _files(*named(node, ""))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    used = {}
+    for name, function in functions.items():
+        nodes = list(ast.walk(function))
+        words = _asked_for(nodes) | {node.id for node in nodes if isinstance(node, ast.Name)}
+        used[name] = set(_mentioned(nodes, conftest)).union(*(bound[word] for word in bound.keys() & words))
+        for above in Path(conftest).parents:  # of its own name it asks the one above for
+            there = f"{above}/conftest.py"
+            if there in sources():
+                known = functions if there == conftest else _fixtures(there)
+                used[name] |= {f"{there}::{word}" for word in known.keys() & words - {name}}
+    return used
+
+
+def _asked_for(nodes: list[ast.AST]) -> set[str]:
+    """The names that could be fixtures': of arguments, and in strings (`usefixtures`)."""
+    return {node.arg for node in nodes if isinstance(node, ast.arg)} | set(_strings(nodes))
+
+
+def _mentioned(nodes: list[ast.AST], path: str) -> Iterator[str]:
+    """The files of the modules that a source imports, or names in a string."""
+    name = sources()[path]
+    package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            source = next(named(node, package))
+            yield from _files(*(f"{source}.{alias.name}" for alias in node.names))
+        yield from _files(*named(node, package))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield from _lazy_files(node.value.id, node.attr)  # cluster.Job, after `import cluster`
+    for text in _strings(nodes):
+        named_in_it = _files(*(".".join(filter(None, match)) for match in CODE.findall(text)))
+        yield from (
+            file for file in named_in_it if not file.startswith("tests/")
+        )  # `trainer.devices` is a setting
+        yield from _scripts().get(text, ())
+    for node in nodes:
+        if isinstance(node, ast.List | ast.Tuple):  # a command line
+            words = [str(getattr(word, "value", "")) for word in node.elts]
+            started = [word for flag, word in pairwise(filter("--".__ne__, words)) if flag == "-m"]
+            yield from _files(*started, *(f"{name}.__main__" for name in started))
+
+
+def _files(*names: str) -> set[str]:
+    """The files of these modules, and of the packages that they lie in; a name may go on behind the module's."""
+    found = set()
+    for parts in (name.split(".") for name in names):
+        for length in range(1, len(parts) + 1):
+            if path := _paths().get(".".join(parts[:length])):
+                found.add(path)
+                found |= _lazy_files(".".join(parts[:length]), *parts[length : length + 1])
+    return found
+
+
+def _lazy_files(package: str, name: str = "") -> set[str]:
+    home = _lazy(_paths().get(package, "")).get(name)
+    return _files(f"{package}.{home}") if home else set()
+
+
+@cache
+def _lazy(path: str) -> dict[str, str]:
+    """What a package imports at its first use, and the module that has it: {"Job": "job", …}."""
+    if not path.endswith("__init__.py"):
+        return {}
+    tables = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.Dict)]
+    return {name: home for table in tables for name, home in ast.literal_eval(table).items()}
+
+
+def _strings(nodes: list[ast.AST]) -> Iterator[str]:
+    """Every string of a source but its docstrings."""
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+@cache
+def _tree(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(), path)
