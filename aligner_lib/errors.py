@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 
 class UserError(Exception):
     """A mistake in what was asked for. Its text names the value, the place and the cure."""
@@ -18,8 +16,4 @@ class UnmatchedCheckpoint(UserError):
 
 
 class Interruption(Exception):
-    """Work that was cut short and has changed nothing; its text says by what. It can be done again once `overcome`."""
-
-    def overcome(self, stop: Callable[[], bool]) -> bool:
-        """Wait until the work can be done again; False when `stop` says so first. Raises UserError when it is too long."""
-        raise NotImplementedError
+    """Another job that the work needs has gone away; its text says how. Loading a checkpoint waits for that job."""

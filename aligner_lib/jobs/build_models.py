@@ -34,7 +34,7 @@ def build_trainable_engine(
         "eps": optim.eps,
     }
     engine = build_engine(architecture, config, start, optim=settings, clip=clip)
-    engine.offloads_adam = offload
+    engine.offloads_adam, engine.start = offload, start
     return engine
 
 

@@ -32,7 +32,7 @@ def critic_server(config: DictConfig) -> Serving:
 
     def make():
         critic = build_critic(config, start)
-        return Worker(critic, critic.reward_model(RewardScale.load(start)) if combined else None, start)
+        return Worker(critic, critic.reward_model(RewardScale.load(start)) if combined else None)
 
     about = {
         "optim": OmegaConf.to_container(config.model.optim),
@@ -46,7 +46,7 @@ def reward_server(config: DictConfig) -> Serving:
     start = model_folder(config.rm_model_file, "rm_model_file")
 
     def make():
-        return Worker(None, build_reward_model(config, start, config.inference.micro_batch_size), start)
+        return Worker(None, build_reward_model(config, start, config.inference.micro_batch_size))
 
     return Serving(
         make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, {"gives": ["rewards"]}

@@ -86,7 +86,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
 def _worker(prepared, latest: Path | None):
     worker = prepared.make()
     if latest is not None:
-        worker.load(latest)
+        worker.critic.load(latest)
     return worker
 
 
@@ -130,11 +130,9 @@ def _watch(
             written = time.monotonic()
             write_json(run.path / "status.json", request_queue.status())
         if problem := listening.problem():
-            return Ended(
-                "failed", f"{problem}: start the same command again, and the actor goes on", save=False
-            )
+            return Ended("failed", f"{problem}: start the same command again, and the actor goes on")
         if run.stop_requested or signalled():
-            return Ended("stopped", f"stopped after {request_queue.updates} train steps, as asked", save=True)
+            return Ended("stopped", f"stopped after {request_queue.updates} train steps, as asked")
         return request_queue.session.should_exit()
 
     return is_over

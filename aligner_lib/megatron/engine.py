@@ -74,6 +74,7 @@ class Engine:
         self.optimizer = None
         self.steps = 0  # optimizer steps taken
         self.offloads_adam = False  # whether `offload_optimizer` puts Adam's moments on the CPU
+        self.start: Path | None = None  # the model folder that `go_on_from(None)` goes back to
         self._wrapped = self.module
         if optim is not None:
             with cpu.as_cuda():
@@ -219,6 +220,14 @@ class Engine:
                     checkpoint.load_optimizer(self.module, self.optimizer, Path(folder) / "optimizer")
                 self.steps = json.loads((Path(folder) / "optimizer" / "steps.json").read_text())
                 _set_adam_steps(self.optimizer.optimizer, self.steps)
+
+    def go_on_from(self, checkpoint: Path | None) -> None:
+        """Load weights and optimizer state; None: go back to before the first step."""
+        if checkpoint is not None:
+            self.load(checkpoint, with_optimizer=True)
+        else:
+            self.load(self.start)
+            self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
         """Reset the optimizer to its state before the first step: moments and step count are zero."""

@@ -1,13 +1,14 @@
 """The actor's side: a value model and a reward source whose critic and reward model are other jobs.
 
 Every rank makes them and calls them alike. Scores are asked for by the first rank of each model replica; whatever changes
-the critic goes through the first rank of all, which numbers the train steps and keeps those that no checkpoint of the
-critic's holds yet. So a critic that was killed and started again is brought back to where it was, to the bit.
+the critic goes through the first rank of all, which numbers the train steps. Where a server goes away, an Interruption is
+raised on every rank; `load` waits for it, and has the critic go back to the checkpoint that belongs to the actor's.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 from aligner_lib.datasets.batches import concat_restore_order
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
-from aligner_lib.remote_critic import replay_log, serialization
+from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import CriticConnection, Endpoint, Lost
 from aligner_lib.remote_critic.connections import CriticConnections, on_first_rank, what_became_of
 from aligner_lib.remote_critic.errors import NoCheckpoint, NotReady
@@ -26,16 +27,7 @@ from aligner_lib.rollouts.records import Experience, Rollouts
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
 
-
-class CriticAway(Interruption):
-    """A server can't be reached, or has not taken the train steps that it should have: nothing was changed."""
-
-    def __init__(self, reason: str, critic: RemoteCritic):
-        super().__init__(reason)
-        self._critic = critic
-
-    def overcome(self, stop: Callable[[], bool]) -> bool:
-        return self._critic.come_back(stop)
+NOTE = "remote.json"  # in the actor's checkpoint: how many train steps the critic's that belongs to it holds
 
 
 class Later(Future):
@@ -68,13 +60,11 @@ class RemoteCritic:
         self.servers = CriticConnections(critic, reward_model, str(Path(run).absolute()), timeout_s)
         self.pad_to, self.writer = pad_to, writer
         self.updates = 0  # train steps that were asked for
-        self.saved = 0  # … of which the critic's last checkpoint holds so many
-        self.kept: list[replay_log.Step] = []  # … and these it does not (on the first rank)
-        self._owes_checkpoint = False  # the actor has saved without it
+        self.saved = 0  # … those in the critic's checkpoint that the actor's newest one names
         self._begun = False
         self._valuing: list[Future] = []  # values that were asked for and are not collected
         self._executor = SerialExecutor()
-        self.about = self._reach_at_first(lambda _: None)
+        self.about = self._reach(lambda: None)
 
     # -- ValueModel -----------------------------------------------------------------------------------------------
 
@@ -94,56 +84,46 @@ class RemoteCritic:
         outcomes = [parallel.from_replica_leader(scores.result()) for scores in asked]
         own = [outcome for outcome in outcomes if not isinstance(outcome, Tensor)]
         if problems := [problem for ranks in parallel.gather_over_dp(own) for problem in ranks]:
-            raise problems[0] if isinstance(problems[0], UserError) else CriticAway(problems[0], self)
+            raise problems[0]
         return outcomes
 
     def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
         self._begin()
         whole = _joined(parallel.gather_over_dp(experience))
         self.updates += 1
-        asked = None
-        if parallel.is_first_rank():
-            self.kept.append(replay_log.Step(self.updates, whole, lr))
-            asked = self._executor.put(lambda step=self.kept[-1]: self._train(step))
-        return Later(lambda: on_first_rank(lambda: _or_nothing(asked)))
+        return self._order(
+            lambda number=self.updates: self.servers.critic.ask(
+                "train", serialization.pack_experience(whole), number=number, lr=lr.hex()
+            )
+        )
 
     def save(self, folder: Path) -> None:
-        """The critic saves in its own run folder; here it is noted which of its checkpoints belongs to the actor's.
-
-        A critic that is away saves when it is back; the train steps that it lacks are written down here.
-        """
+        """The critic saves in its own run folder; here it is noted which of its checkpoints belongs to the actor's."""
         self._begin()
-        away = on_first_rank(self._save)
+        # previous: the critic keeps it until the actor's checkpoint is complete
+        self._order(
+            lambda: self.servers.checkpoint("save", updates=self.updates, previous=self.saved)
+        ).result()
+        self.saved = self.updates
         if parallel.is_first_rank():
-            replay_log.write(folder, self.updates, self.saved, self.kept)
-        if away:
-            raise CriticAway(away, self)
+            folder.mkdir(parents=True)
+            (folder / NOTE).write_text(json.dumps({"updates": self.updates}))
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path | None) -> None:
         """Raises UnmatchedCheckpoint when the critic no longer has the checkpoint that belongs to this one."""
-        if not replay_log.is_there(folder):
+        if folder is not None and not (folder / NOTE).exists():
             raise UnmatchedCheckpoint(
                 f"{folder} holds a critic that was trained in the actor's process: leave remote_critic_rm out, or "
                 "start a new run"
             )
-        self.updates, self.saved, lacks = replay_log.read(folder)
-        if parallel.is_first_rank():
-            self.kept, self._owes_checkpoint = lacks, bool(lacks)
+        self.updates = self.saved = json.loads((folder / NOTE).read_text())["updates"] if folder else 0
         self._begun = True
-        self._reach_at_first(lambda _: self._go_back_to(self.saved))
-        self._reach_at_first(self._catch_up)
+        self._reach(self._go_back)
 
-    # -- when a server was away -----------------------------------------------------------------------------------
+    # -- waiting for the servers ----------------------------------------------------------------------------------
 
-    def come_back(self, stop: Callable[[], bool]) -> bool:
-        """Wait for the servers, and bring the critic to where the actor is; False when `stop` says so (on the first rank).
-
-        Raises UserError after `timeout_s`.
-        """
-        return self.servers.reach(self._catch_up, stop) is not None
-
-    def _reach_at_first(self, work: Callable[[dict], object]) -> dict:
-        """The critic's status. Before its first step a run has nothing to save: a wish to stop ends it here."""
+    def _reach(self, work: Callable[[], object]) -> dict:
+        """The critic's status, when `work` is done. What a run that waits could save is saved: a wish to stop ends it."""
         with stop_signals() as signalled:
             status = self.servers.reach(
                 work, lambda: signalled.is_set() or (self.writer is not None and self.writer.stop_requested)
@@ -154,62 +134,32 @@ class RemoteCritic:
             raise SystemExit(0)
         return status
 
-    def _catch_up(self, status: dict) -> None:
-        """Give the critic the train steps that it has not taken."""
-        has, first = status["updates"], self.updates + 1 - len(self.kept)
-        if not first - 1 <= has <= self.updates:
-            raise UserError(
-                f"{self.servers.critic.where} came back with {has} train steps, and the actor can give it those after "
-                f"{first - 1}: its run folder is not the one that it had; start it with its own --run again"
-            )
-        for step in self.kept:
-            if step.number <= has:
-                continue
-            self._train(step)
-            self.servers.came_further(step.number)
-            if step.number < self.updates and self.servers.others_wait:
-                raise NotReady(
-                    f"{self.servers.critic.where} takes train steps {step.number + 1} to {self.updates} again"
-                )
-        if self._owes_checkpoint:
-            self._ask_to_save()
-
-    # -- on the first rank ----------------------------------------------------------------------------------------
-
-    def _train(self, step: replay_log.Step) -> dict[str, float]:
-        return self.servers.critic.ask(
-            "train", serialization.pack_experience(step.experience), number=step.number, lr=step.lr.hex()
-        )
-
-    def _save(self) -> str | None:
-        """Why the critic has not saved, if it has not."""
-        try:
-            self._executor.put(self._ask_to_save).result()
-        except (Lost, NotReady) as error:
-            self._owes_checkpoint = True
-            return what_became_of(self.servers.critic.where, error)
-        self.saved, self.kept = self.updates, []
-        return None
-
-    def _ask_to_save(self) -> None:
-        """`previous`: the critic's checkpoint that the actor's newest one names; the critic does not remove it."""
-        self.servers.checkpoint("save", updates=self.updates, previous=self.saved)
-        self._owes_checkpoint = False
-
-    def _go_back_to(self, updates: int) -> None:
-        """Have the critic load one of its checkpoints (0: what it began with)."""
-        try:
-            self.servers.checkpoint("load", updates=updates)
-        except NoCheckpoint as error:
-            raise UnmatchedCheckpoint(str(error)) from None
-
-    # -- on every rank --------------------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         """A run that starts anew starts with the critic as it was at first."""
         if not self._begun:
-            self._begun = True
-            self._reach_at_first(lambda _: self._go_back_to(0))
+            self.load(None)
+
+    def _go_back(self) -> None:
+        """Have the critic load its checkpoint after so many train steps (0: what it began with). On the first rank."""
+        self._executor.put(lambda: None).result()  # what was asked for before is answered, or has failed
+        try:
+            self.servers.checkpoint("load", updates=self.updates)
+        except NoCheckpoint as error:
+            raise UnmatchedCheckpoint(str(error)) from None
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def _order(self, call: Callable[[], dict]) -> Future[dict]:
+        """The first rank asks the critic to change; the answer is to be had on every rank."""
+        asked = self._executor.put(call) if parallel.is_first_rank() else None
+
+        def answer() -> dict:
+            try:
+                return asked.result()
+            except (Lost, NotReady) as error:
+                raise _interruption(self.servers.critic.where, error) from None
+
+        return Later(lambda: on_first_rank(answer))
 
     def _ask(self, link: CriticConnection, kind: str, rollouts: Rollouts, **call) -> Future[Tensor]:
         """Ask a server for scores, to be had from `collect`."""
@@ -236,15 +186,17 @@ class RemoteRewardModel:
         return self._critic.collect(asked)
 
 
-def _scores(link: CriticConnection, kind: str, rollouts: Rollouts, call: Future) -> Tensor | UserError | str:
-    """The values or rewards, an error that ends the run, or why the server is away."""
+def _scores(
+    link: CriticConnection, kind: str, rollouts: Rollouts, call: Future
+) -> Tensor | UserError | Interruption:
+    """The values or rewards, or why there are none."""
     try:
         arrays = link.wait_for(call)
         if problem := arrays["problem"].reshape(-1)[0].decode():
             raise link.refusal(problem)
         return serialization.unpack_scores(kind, arrays, rollouts)
     except (Lost, NotReady) as error:
-        return what_became_of(link.where, error)
+        return _interruption(link.where, error)
     except serialization.WireError as error:
         return UserError(f"{link.where}: {error}")
     except UserError as error:
@@ -259,9 +211,5 @@ def _joined(parts: list[Experience]) -> Experience:
     return concat_restore_order(parts, [list(range(start, end)) for start, end in itertools.pairwise(ends)])
 
 
-def _or_nothing(asked: Future | None) -> dict[str, float]:
-    """A train step's metrics; none when the critic went away: it takes the step when it is back."""
-    try:
-        return asked.result()
-    except (Lost, NotReady):
-        return {}
+def _interruption(where: Endpoint, error: Exception) -> Interruption:
+    return Interruption(what_became_of(where, error))

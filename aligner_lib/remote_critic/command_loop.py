@@ -31,7 +31,7 @@ def serve(
         command, request, ended = Wait(), None, None
         if request_queue is not None:
             ended = is_over()
-            command, request = request_queue.farewell(ended) if ended else request_queue.next()
+            command, request = (End(), None) if ended else request_queue.next()
         started = time.perf_counter()
         try:
             command = parallel.from_first_rank(command)

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 
-from aligner_lib.errors import UserError
+from aligner_lib.errors import Interruption, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import CriticConnection, Endpoint, Lost
@@ -36,15 +36,15 @@ class CriticConnections:
         self.reward_model = CriticConnection(reward_model, actor) if reward_model else self.critic
         self.links = list(dict.fromkeys([self.critic, self.reward_model]))
 
-    def reach(self, work: Callable[[dict], object], stop: Callable[[], bool]) -> dict | None:
-        """Connect, and do `work`, given the critic's status, on the first rank; again, until it is done.
+    def reach(self, work: Callable[[], object], stop: Callable[[], bool]) -> dict | None:
+        """Connect, and do `work` on the first rank; again, until it is done.
 
         Returns the status; None when `stop` says so first (on the first rank). Raises UserError after `timeout_s`.
         """
-        self._furthest, self._waits_since, logged_at = 0, time.monotonic(), -math.inf
+        started, logged_at = time.monotonic(), -math.inf
         while True:
             status, reason, stopped, waited = on_first_rank(
-                lambda: (*self._attempt(work), stop(), time.monotonic() - self._waits_since)
+                lambda: (*self._attempt(work), stop(), time.monotonic() - started)
             )
             reason = reason or self._others_connect()
             if reason is None:
@@ -61,25 +61,15 @@ class CriticConnections:
                 logged_at = time.monotonic()
                 logger.info(f"waiting, {waited:.0f} s of at most {self.timeout_s:.0f} s: {reason}")
 
-    def came_further(self, step: int) -> None:
-        """For `work` to say that the critic has taken this train step: the bound begins anew, once for each step."""
-        if step > self._furthest:
-            self._furthest, self._waits_since = step, time.monotonic()
-
-    @property
-    def others_wait(self) -> bool:
-        """Whether `work` has gone on for so long that the other ranks need a word: it raises NotReady, to be done again."""
-        return time.monotonic() > self._slice_ends
-
     def checkpoint(self, kind: str, link: CriticConnection | None = None, **details) -> dict:
         """Ask a server, by default the critic's, to begin, save or load; its status. On the first rank."""
         link = link or self.critic
         request = {"kind": kind, "actor": link.actor, "actor_run": self.run} | details
         return link.ask("checkpoint", serialization.text(request, "request"))
 
-    def _attempt(self, work: Callable[[dict], object]) -> tuple[dict, str | None]:
+    def _attempt(self, work: Callable[[], object]) -> tuple[dict, str | None]:
         """The critic's status; or why it does not go on, after trying for about a slice."""
-        self._slice_ends = time.monotonic() + SLICE_S
+        slice_ends = time.monotonic() + SLICE_S
         while True:
             statuses = {}
             try:
@@ -89,10 +79,10 @@ class CriticConnections:
                         self._check_gives(link, link.connect())
                     statuses[link] = self.checkpoint("begin", link)
                 at = self.critic.where
-                work(statuses[self.critic])
+                work()
                 return statuses[self.critic], None
             except (Unreachable, Lost, NotReady) as error:
-                if self.others_wait:
+                if time.monotonic() > slice_ends:
                     return {}, what_became_of(at, error)
                 time.sleep(RETRY_S)
 
@@ -122,12 +112,12 @@ class CriticConnections:
 
 
 def on_first_rank(work: Callable[[], object]):
-    """work's result on the first rank, on every rank; an error of the user's is raised on every rank, too."""
+    """work's result on the first rank, on every rank; a UserError or Interruption is raised on every rank, too."""
     result, error = None, None
     if parallel.is_first_rank():
         try:
             result = work()
-        except UserError as raised:
+        except (UserError, Interruption) as raised:
             error = raised
     result, error = parallel.from_first_rank((result, error))
     if error is not None:

@@ -12,9 +12,9 @@ class Refusal(UserError):
 
 
 class NotReady(Refusal):
-    """The server is not the one that the actor counts on: it was started anew and lacks train steps, or it is ending.
+    """The server is not where the actor counts on it to be: it was started anew and lacks train steps, or it is ending.
 
-    The actor waits for one that it can tell what is missing, and goes on.
+    The actor waits for one that goes back to their newest common checkpoint.
     """
 
 

@@ -19,8 +19,8 @@ from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.checkpoints import CriticCheckpoints
 from aligner_lib.remote_critic.errors import NotReady, Refusal, in_a_sentence, in_words
 from aligner_lib.remote_critic.hang_detection import longest_with
-from aligner_lib.remote_critic.session import ActorSession, Ended
-from aligner_lib.remote_critic.worker import Command, End, Load, Rewards, Save, Train, Values, Wait
+from aligner_lib.remote_critic.session import ActorSession
+from aligner_lib.remote_critic.worker import Command, Load, Rewards, Save, Train, Values, Wait
 
 TICK_S = 0.5  # for which a request is waited for, between looks at what may end the service
 
@@ -54,7 +54,6 @@ class RequestQueue:
             replicas,
         )
         self.updates = checkpoints.latest() if checkpoints else 0
-        self.results: dict[int, dict] = {}  # of train steps, for those who ask again
         self.about = about | {"server": uuid.uuid4().hex}
         self.doing, self.since = "starting", time.time()
         self.longest: dict[str, float] = {}  # seconds, by kind of order
@@ -208,9 +207,6 @@ class RequestQueue:
             return Values(details["batches"])
         if request.kind == "train":
             number = details["number"]
-            if number <= self.updates:  # done already: nothing is done twice
-                request.answer.set_result(self.results.get(number, {}))
-                return None
             if number != self.updates + 1:
                 raise NotReady(f"it has taken {self.updates} train steps, and this is number {number}")
             return Train(number, details["experience"], details["lr"])
@@ -234,29 +230,15 @@ class RequestQueue:
         elif isinstance(command, Train):
             self.updates = command.number
             self.counts["train"] += 1
-            self.results[command.number] = result
             self.checkpoints.log(command.number, result, command.lr, seconds)
         elif isinstance(command, Save):
             self.checkpoints.accept(
                 command.folder, self.updates, request.details["previous"], self.session.run_path
             )
-            self.results = {n: r for n, r in self.results.items() if n > request.details["previous"]}
         elif isinstance(command, Load):
             self.updates = request.details["updates"]
-            self.results.clear()
             self.checkpoints.forget_after(self.updates)
         request.answer.set_result(self.status() if isinstance(command, Save | Load) else result)
-
-    def farewell(self, ended: Ended) -> tuple[Command, Request | None]:
-        """What is left to do before the end: to save what nobody has asked to be saved."""
-        if (
-            ended.save
-            and self.checkpoints is not None
-            and self.updates not in (0, *self.checkpoints.numbers())
-        ):
-            self._now("save")
-            return Save(self.checkpoints.tmp_dir(self.updates)), Request("save", {"previous": 0})
-        return End(), None
 
     def close(self, reason: Refusal) -> None:
         """Turn down everything that is still asked, and what will be; the first reason stays."""

@@ -13,11 +13,10 @@ ANOTHER_S = 30.0  # an actor that was heard of so lately is not replaced by anot
 
 @dataclass(frozen=True)
 class Ended:
-    """Why the service is over. save: what the critic has learnt since its last checkpoint is to be kept."""
+    """Why the service is over."""
 
     status: str  # finished, stopped or failed
     message: str
-    save: bool = False
 
 
 class ActorSession:
@@ -61,7 +60,7 @@ class ActorSession:
             info = self._actors_info()
             status = info.get("status")
             if status == "finished":
-                return Ended(status, f"its actor, {self.run_path}, is done", save=True)
+                return Ended(status, f"its actor, {self.run_path}, is done")
             if status == "stopped":
                 return Ended(status, f"its actor, {self.run_path}, was stopped")
             if status == "failed":
@@ -72,7 +71,7 @@ class ActorSession:
                 if self.run_path
                 else "no actor came within"
             )
-            return Ended("stopped", f"{silent} {self.timeout_s:.0f} s (actor_timeout)", save=True)
+            return Ended("stopped", f"{silent} {self.timeout_s:.0f} s (actor_timeout)")
         return None
 
     def _actors_info(self) -> dict:

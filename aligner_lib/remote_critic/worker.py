@@ -82,7 +82,7 @@ class Load:
     folder: Path | None  # None: back to the weights that the critic began with
 
     def execute(self, worker: Worker) -> None:
-        worker.load(self.folder)
+        worker.critic.load(self.folder)
 
 
 @dataclass
@@ -91,7 +91,6 @@ class Worker:
 
     critic: Critic | None
     reward_model: RewardModel | None
-    start: Path  # the model that the critic began as
 
     def values(self, batches: list[TokenBatch]) -> list[Tensor]:
         """float32 [B, S-1] each. No batch's numbers depend on another."""
@@ -104,12 +103,6 @@ class Worker:
 
     def train(self, experience: Experience, lr: float) -> dict[str, float]:
         return self.critic.train(experience.rows(_share(experience.size)), lr).result()
-
-    def load(self, folder: Path | None) -> None:
-        if folder is not None:
-            self.critic.load(folder)
-        else:
-            self.critic.begin_as(self.start)
 
 
 def _share(size: int) -> list[int]:

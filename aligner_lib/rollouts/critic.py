@@ -73,15 +73,9 @@ class Critic:
         self._put_own_weights_in()
         self.engine.save(folder)
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path | None) -> None:
         self._put_own_weights_in()
-        self.engine.load(folder, with_optimizer=True)
-
-    def begin_as(self, model: Path) -> None:
-        """Go back to before the first step: the weights of a model folder, and a fresh optimizer."""
-        self._put_own_weights_in()
-        self.engine.load(model)
-        self.engine.reset_optimizer()
+        self.engine.go_on_from(folder)
 
     def _put_own_weights_in(self) -> None:
         if self._reward_weights is not None:

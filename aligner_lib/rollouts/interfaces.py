@@ -36,14 +36,14 @@ class ValueModel(Protocol):
     def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
         """One optimiser step on this rank's part of a global batch; its metrics.
 
-        No metrics where the model has gone away meanwhile: it takes the step when it is back.
+        The result raises Interruption on every rank where the model has gone away.
         """
 
     def save(self, folder: Path) -> None:
         """Write weights and optimizer state; returns when they are written.
 
-        Raises Interruption where the model is away: then it is written what it lacks.
+        Raises Interruption on every rank where the model has gone away.
         """
 
-    def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+    def load(self, folder: Path | None) -> None:
+        """Go on from what `save` wrote; None: from before the first step. Waits for a model that is away."""

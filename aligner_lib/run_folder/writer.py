@@ -151,6 +151,9 @@ class RunWriter:
                 self.announce(f"{self.path / name}: lines that are no records are passed over ({odd})")
         self._watch.remember(self.folder.metrics())
         self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+            self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:

@@ -1,7 +1,8 @@
 """The loop around every trainer: resume, step, validate, save, follow requests, end cleanly.
 
 A trainer's state is its engines and the number of steps done. Data order, sampling and schedules are functions of that
-number, so a run that was killed goes on to the same figures, to the bit.
+number, so a run that was killed goes on to the same figures, to the bit. So does one whose trainer works with another
+job: when one of the two dies, both load their newest common checkpoint and do the steps since then again.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -33,16 +34,19 @@ class Trainer(Protocol):
         """Go on with another value from the next step on."""
 
     def step(self, step: int) -> Metrics:
-        """Do step number `step` (the first is 1)."""
+        """Do step number `step` (the first is 1). Like `validate` and `save` it raises Interruption where another job died."""
 
     def validate(self, step: int) -> Metrics:
         """Figures on held-out data after this many steps."""
 
     def save(self, folder: Path) -> None:
-        """Write this process's share of the state. Raises Interruption, when it is written, where another job's is not."""
+        """Write this process's share of the state."""
 
-    def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+    def load(self, folder: Path | None) -> None:
+        """Go on from what `save` wrote; None, after an Interruption alone: from before the first step.
+
+        Raises UnmatchedCheckpoint where another job lacks its part.
+        """
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,6 @@ class _Loop:
     done: int = 0  # steps
     saved: int = 0  # the step of the newest checkpoint
     changes: dict[str, float] = field(default_factory=dict)
-    unsaved_changes: bool = False
 
     def go(self) -> str:
         if self.run is not None:
@@ -85,11 +88,7 @@ class _Loop:
         self._resume()
         with stop_signals() as self.signalled:
             try:
-                if self.done == 0:
-                    self._log(self._undisturbed(self._validate, 0))
-                while self.done < self.settings.max_steps:
-                    self._step()
-                    self._obey()
+                self._train()
             except _Stopped:
                 where = f"; its checkpoint is of step {self.saved}" if self.settings.save_checkpoints else ""
                 message = f"stopped after step {self.done} of {self.settings.max_steps}, as asked{where}"
@@ -99,13 +98,33 @@ class _Loop:
     # -- the stages -----------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Load the newest checkpoint that can be loaded, and make the changes that were asked for before it."""
-        there = self.run.folder.checkpoints() if self.run is not None and self.settings.resume else []
-        there = parallel.from_first_rank(there)
+        """Go on from an earlier attempt's newest checkpoint, if there is one."""
+        there = self._checkpoints() if self.settings.resume else []
         if not there and self.settings.must_resume:
             raise FileNotFoundError(
                 "there is no checkpoint to resume from: exp_manager.resume_ignore_no_checkpoint=True starts anew"
             )
+        self._load_newest(there)
+
+    def _train(self) -> None:
+        """The steps that are left; those since the newest checkpoint again, whenever another job has died."""
+        while True:
+            try:
+                if self.done == 0:
+                    self._log(self._validate(0))
+                while self.done < self.settings.max_steps:
+                    self._step()
+                    self._obey()
+                return
+            except Interruption as interruption:
+                self._announce(f"interrupted after step {self.done}: {interruption}")
+                if parallel.from_first_rank(self._is_asked_to_stop()):
+                    raise _Stopped from None
+                self._load_newest(self._checkpoints() or [None])
+                self._announce(f"going on after step {self.done}")
+
+    def _load_newest(self, there: list[Path | None]) -> None:
+        """Load the newest of these checkpoints that can be loaded (None: from before the first step), with its changes."""
         for newest in reversed(there):
             try:
                 self.trainer.load(newest)
@@ -116,22 +135,24 @@ class _Loop:
                     f"{newest.name} can't be gone on from ({error}): back to an earlier checkpoint"
                 )
                 continue
-            state = json.loads((newest / "trainer.json").read_text())
+            state = {"step": 0, "changes": {}}
+            if newest is not None:
+                state = json.loads((newest / "trainer.json").read_text())
             self.done = self.saved = state["step"]
             self._change(state["changes"])
-            if self.run is not None and newest != there[-1]:
+            if self.run is not None:
                 self.run.rewind(self.done)
             return
 
     def _step(self) -> None:
         """One step, and the validation that is due after it."""
         started = time.perf_counter()
-        metrics = self._undisturbed(self.trainer.step, self.done + 1)
+        metrics = self.trainer.step(self.done + 1)
         self.done += 1
         metrics["timers/step_time"] = time.perf_counter() - started
         try:
             if self._is_last() or self.done % self.settings.val_check_interval == 0:
-                metrics |= self._undisturbed(self._validate, self.done)
+                metrics |= self._validate(self.done)
         finally:
             self._log(metrics)  # the step is done, also where its validation is not
 
@@ -141,60 +162,42 @@ class _Loop:
             self.run.requests(self.trainer.controls) if self.run is not None else None
         )
         stop = parallel.from_first_rank(asked.stop or self.signalled.is_set())
-        self._change(asked.changes)
-        self.unsaved_changes = bool(asked.changes)
         # a change is saved at once: its request is removed, so a run that died would go on without it
         due = asked.checkpoint or asked.changes or self.done % self.settings.save_interval == 0
         if self._is_last() or stop or due:
-            self._undisturbed(self._keep, self.done)
+            self._keep(self.changes | asked.changes)
+        self._change(asked.changes)  # now that it is saved: the steps before are never done again with it
         if self.run is not None:
             self.run.acknowledge()
         if stop and not self._is_last():
             raise _Stopped
-
-    def _undisturbed(self, work: Callable[[int], Metrics | None], step: int) -> Metrics | None:
-        """The work's figures. When it is interrupted, what was done is saved, and the work is done again."""
-        while True:
-            try:
-                return work(step)
-            except Interruption as interruption:
-                with suppress(Interruption):  # it is known
-                    self._keep(self.done)
-                kept = f", and its checkpoint is of step {self.saved}" if self.saved else ""
-                self._announce(f"interrupted after step {self.done}{kept}: {interruption}")
-                if not interruption.overcome(self._is_asked_to_stop):
-                    raise _Stopped from None
-                self._announce(f"going on after step {self.done}")
 
     def _validate(self, step: int) -> Metrics:
         started = time.perf_counter()
         metrics = self.trainer.validate(step)
         return metrics | {"timers/validation_time": time.perf_counter() - started}
 
-    def _keep(self, step: int) -> None:
-        """A checkpoint of this step, unless there is one. One that another job's part is missing from is whole, too."""
-        if not self.settings.save_checkpoints or (self.saved == step and not self.unsaved_changes):
+    def _keep(self, changes: dict[str, float]) -> None:
+        """A checkpoint of this step, complete when every job has saved its part. changes: that hold from here on."""
+        if not self.settings.save_checkpoints:
             return
-        run, missing = self.run, None
-        tmp_dir = parallel.from_first_rank(run.checkpoint_tmp_dir(step) if run is not None else None)
-        try:
-            self.trainer.save(tmp_dir)
-        except Interruption as interruption:
-            missing = interruption
+        run = self.run
+        tmp_dir = parallel.from_first_rank(run.checkpoint_tmp_dir(self.done) if run is not None else None)
+        self.trainer.save(tmp_dir)
         parallel.barrier()
         if run is not None:
-            (tmp_dir / "trainer.json").write_text(json.dumps({"step": step, "changes": self.changes}))
-            run.accept_checkpoint(tmp_dir, step, self.settings.keep_checkpoints, check=check_checkpoint)
-            run.acknowledge()  # the changes are in it
+            (tmp_dir / "trainer.json").write_text(json.dumps({"step": self.done, "changes": changes}))
+            run.accept_checkpoint(tmp_dir, self.done, self.settings.keep_checkpoints, check=check_checkpoint)
         parallel.barrier()
-        self.saved, self.unsaved_changes = step, False
-        if missing is not None:
-            raise missing
+        self.saved = self.done
 
     # -- small things ---------------------------------------------------------------------------------------------
 
     def _is_last(self) -> bool:
         return self.done == self.settings.max_steps
+
+    def _checkpoints(self) -> list[Path]:
+        return parallel.from_first_rank(self.run.folder.checkpoints() if self.run is not None else None)
 
     def _is_asked_to_stop(self) -> bool:
         return self.signalled.is_set() or (self.run is not None and self.run.stop_requested)

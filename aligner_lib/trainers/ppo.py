@@ -119,15 +119,15 @@ class PPOTrainer:
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of actor and critic."""
+        self.critic.save(folder / "critic")  # first: where it is away, there is nothing to write
         self.policy.engine.save(folder)
         if parallel.is_first_rank():
             self.policy.tokenizer.save(folder)
-        self.critic.save(folder / "critic")  # last: where it is away, all else is written
 
-    def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
-        self.critic.load(folder / "critic")  # first: it may turn out that there is no critic of this step
-        self.policy.engine.load(folder, with_optimizer=True)
+    def load(self, folder: Path | None) -> None:
+        """Go on from what `save` wrote; None: from before the first step."""
+        self.critic.load(folder and folder / "critic")  # first: it may have no checkpoint of this step
+        self.policy.engine.go_on_from(folder)
 
     # -- the stages -----------------------------------------------------------------------------------------------
 
@@ -180,9 +180,8 @@ class PPOTrainer:
             done.append(figures | {"critic/lr": self.critic_lr_schedule(number)})
         with timers("critic_train_wait"):
             learnt = [critic.result() for critic in learning]
-        if all(learnt):
-            for figures, critic in zip(done, learnt):
-                figures |= {"critic/loss": critic["loss"], "critic/grad_norm": critic["grad_norm"]}
+        for figures, critic in zip(done, learnt):
+            figures |= {"critic/loss": critic["loss"], "critic/grad_norm": critic["grad_norm"]}
         means = {name: sum(figures[name] for figures in done) / updates for name in done[0]}
         if not warming_up:
             means["train_optim/first_ppo_ratio"] = done[0]["train_optim/ppo_ratio"]

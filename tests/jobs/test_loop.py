@@ -38,12 +38,14 @@ class Counter:
         (folder / "total").write_text(str(self.total))
 
     def load(self, folder):
-        self.total = float((folder / "total").read_text())
+        self.total = float((folder / "total").read_text()) if folder else 0
 
 
 def go(path, trainer, max_steps=7, **changes) -> RunFolder:
+    from aligner_lib.jobs.runtime import configure_logging
     from aligner_lib.trainers.loop import LoopSettings, run_loop
 
+    configure_logging()
     settings = LoopSettings(**{"max_steps": max_steps, "val_check_interval": 3, "save_interval": 2} | changes)
     folder = RunFolder(path)
     with RunWriter(path, kind="sft", config={}, seed=0, hashes={}, max_steps=max_steps) as run:
@@ -261,58 +263,87 @@ def test_without_checkpoints_none_is_written(tmp_path):
 # ---- a trainer whose other half is in another job -------------------------------------------------------------------
 
 
-class Away(Interruption):
-    def __init__(self, back: bool = True):
-        super().__init__("the critic was killed")
-        self.back, self.waits = back, 0
-
-    def overcome(self, stop):
-        self.waits += 1
-        if self.back is None:
-            raise UserError("it did not come back")
-        return self.back
+def raise_once(error=None):
+    errors = [error or Interruption("the critic was killed")]
+    return lambda *_: errors and (_ for _ in ()).throw(errors.pop())
 
 
-def raise_once(error):
-    errors = [error]
-    return lambda: errors and (_ for _ in ()).throw(errors.pop())
-
-
-def test_an_interrupted_step_is_saved_before_and_done_again(tmp_path, capsys):
-    away, trainer = Away(), Counter()
-    trainer.at[4] = raise_once(away)
-    run = go(tmp_path, trainer, max_steps=5, save_interval=5, keep_checkpoints=9)
-    assert (run.status, away.waits) == ("finished", 1)
+def test_an_interrupted_run_goes_back_to_its_checkpoint_and_does_the_steps_since_then_again(tmp_path, capsys):
+    trainer = Counter({4: raise_once()})
+    run = go(tmp_path, trainer, max_steps=5, keep_checkpoints=9)
+    assert run.status == "finished"
+    assert trainer.done == [1, 2, 3, 3, 4, 5]
     assert run.series("train/total") == ([1, 2, 3, 4, 5], [1, 3, 6, 10, 15])
-    assert [path.name for path in run.checkpoints()] == ["step_000003", "step_000005"]
+    assert run.series("validation/total") == ([0, 3, 5], [0, 6, 15])
+    assert [path.name for path in run.checkpoints()] == ["step_000002", "step_000004", "step_000005"]
     said = capsys.readouterr().err
-    assert "interrupted after step 3, and its checkpoint is of step 3: the critic was killed" in said
-    assert "going on after step 3" in said
+    assert "interrupted after step 3: the critic was killed" in said
+    assert "going on after step 2" in said
 
 
-def test_an_interrupted_validation_is_done_again(tmp_path):
+@pytest.mark.parametrize("settings", [{"save_interval": 5}, {"save_checkpoints": False}])
+def test_before_the_first_checkpoint_an_interrupted_run_goes_back_to_its_start(tmp_path, settings):
+    trainer = Counter({4: raise_once()})
+    run = go(tmp_path, trainer, max_steps=5, **settings)
+    assert trainer.done == [1, 2, 3, 1, 2, 3, 4, 5]
+    assert run.series("train/total") == ([1, 2, 3, 4, 5], [1, 3, 6, 10, 15])
+    assert run.series("validation/total") == ([0, 3, 5], [0, 6, 15])
+
+
+@pytest.mark.parametrize("at", [0, 3, 4])
+def test_an_interrupted_validation_is_done_again(tmp_path, at):
     trainer = Counter()
-    validate, once = trainer.validate, raise_once(Away())
-    trainer.validate = lambda step: (step == 3 and once(), validate(step))[1]
+    validate, once = trainer.validate, raise_once()
+    trainer.validate = lambda step: (step == at and once(), validate(step))[1]
     run = go(tmp_path, trainer, max_steps=4)
+    assert run.series("train/total") == ([1, 2, 3, 4], [1, 3, 6, 10])
     assert run.series("validation/total") == ([0, 3, 4], [0, 6, 10])
 
 
-def test_a_wait_in_vain_ends_the_run_and_keeps_what_was_done(tmp_path):
-    trainer = Counter()
-    trainer.at[4] = raise_once(Away(back=None))
+@pytest.mark.parametrize(("at", "done"), [(4, [1, 2, 3, 4, 3, 4, 5, 6, 7]), (7, [1, 2, 3, 4, 5, 6, 7, 7])])
+def test_an_interrupted_checkpoint_is_none(tmp_path, at, done):
+    trainer = AskedWhileSaving({}, {at: raise_once()})
+    run = go(tmp_path, trainer, keep_checkpoints=9)
+    assert run.status == "finished"
+    assert trainer.done == done
+    assert run.series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert [int(path.name[5:]) for path in run.checkpoints()] == [2, 4, 6, 7]
+
+
+def test_a_change_whose_checkpoint_was_interrupted_is_made_after_a_step_that_is_done_again(tmp_path):
+    """Not before: the steps since the checkpoint are done again as they were."""
+    at = {3: control(tmp_path, "set.json", '{"weight": 10}')}
+    trainer = AskedWhileSaving(at, {3: raise_once()})
+    trainer.at[3] = lambda write=trainer.at[3]: trainer.done.count(3) or write()
+    run = go(tmp_path, trainer)
+    assert trainer.done == [1, 2, 3, 3, 4, 5, 6, 7]
+    assert run.series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
+    assert list((tmp_path / "control").iterdir()) == []
+
+
+def test_a_wait_in_vain_ends_the_run_and_keeps_its_checkpoint(tmp_path):
+    trainer = Counter({4: raise_once()})
+    trainer.load = raise_once(UserError("it did not come back"))
     with pytest.raises(UserError, match="it did not come back"):
-        go(tmp_path, trainer, save_interval=7)
+        go(tmp_path, trainer)
     run = RunFolder(tmp_path)
-    assert (run.status, run.latest_checkpoint().name) == ("failed", "step_000003")
+    assert (run.status, run.latest_checkpoint().name) == ("failed", "step_000002")
     assert run.series("train/total")[0] == [1, 2, 3]
 
 
-def test_a_stop_ends_the_wait(tmp_path):
-    trainer = Counter()
-    trainer.at[4] = raise_once(Away(back=False))
-    run = go(tmp_path, trainer, save_interval=7)
-    assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000003")
+@pytest.mark.parametrize("how", ["control file", "SIGTERM"])
+def test_an_interrupted_run_that_was_asked_to_stop_does_not_wait(tmp_path, how):
+    ask = {
+        "control file": RunFolder(tmp_path).request_stop,
+        "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    }[how]
+    trainer = Counter({4: lambda: (ask(), raise_once()())})
+    run = go(tmp_path, trainer)
+    assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000002")
+    assert run.info["message"] == "stopped after step 3 of 7, as asked; its checkpoint is of step 2"
+    again = Counter()
+    assert go(tmp_path, again).series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert again.done == [3, 4, 5, 6, 7]
 
 
 def test_a_checkpoint_without_its_other_half_is_passed_over(tmp_path, capsys):

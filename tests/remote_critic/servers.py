@@ -143,7 +143,7 @@ def actor_settings(jobs: SmokeJobs, run: str, critic: Critic, **more: object) ->
 
 
 def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
-    """When a command of this kind was executed, before it is answered, the fault happens.
+    """When a command of this kind was executed, before it is answered, the fault happens, once.
 
     at: of commands for values or rewards so many since the critic's start; of the others the one of this train step.
     """
@@ -156,7 +156,7 @@ def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
         "save": worker.Save,
     }
     command = commands[work]
-    execute, done = command.execute, iter(range(1, 1 << 30))
+    execute, done, faults = command.execute, iter(range(1, 1 << 30)), [fault]
 
     def execute_and_fail(self, worker):
         result = execute(self, worker)
@@ -166,7 +166,7 @@ def _inject(work: str, at: int, fault: Callable[[object], object]) -> None:
             "train": lambda: self.number,
             "save": lambda: int(self.folder.name.rpartition("_")[2]),
         }[work]()
-        return fault(result) if number == at else result
+        return faults.pop()(result) if number == at and faults else result
 
     command.execute = execute_and_fail
 

@@ -59,6 +59,19 @@ def test_an_actor_that_waits_for_its_critic_can_be_stopped(jobs, how):
     assert jobs.run_folder(run).info["message"] == "stopped while it waited for the critic, as asked"
 
 
+def test_an_actor_whose_critic_died_can_be_stopped_and_keeps_its_checkpoint(jobs):
+    critic, log = Critic(jobs, "left_critic").start({"train": (7, "kill")}), jobs.log("left")
+    actor = start_actor(jobs, "left", critic, trainer__ppo__max_steps=5)
+    waits = lambda: log.exists() and "interrupted after step 3" in log.read_text()  # noqa: E731
+    until(lambda: waits() or actor.exitcode is not None, "the wait")
+    jobs.run_folder("left").request_stop()
+    actor.join(30)
+    actor.kill()
+    assert actor.exitcode == 0, log.read_text()
+    run = jobs.run_folder("left")
+    assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000002")
+
+
 def test_another_program_at_the_port_is_told(jobs):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

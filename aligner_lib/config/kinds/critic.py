@@ -28,7 +28,7 @@ class CriticPPO:
     )  # sequences in one forward of critic or reward model
     port: int = setting(5556, within(1, 65535))
     address: str | None = None  # to listen on; None: loopback, in a Slurm job the node's own
-    # seconds without a word from the actor, after which the server saves and ends
+    # seconds without a word from the actor, after which the server ends
     actor_timeout: float = setting(600.0, above(0))
     combine_rm_and_critic_server: bool = True  # False: the reward model has a server of its own (serve-rm)
     gradient_clip_val: float = setting(1.0, at_least(0))

@@ -187,8 +187,8 @@ def check_servers(config: DictConfig) -> None:
 def _check_checkpoints(config: DictConfig) -> None:
     if has_remote_critic(config) and not config.exp_manager.create_checkpoint_callback:
         raise ConfigError(
-            "exp_manager.create_checkpoint_callback=False: beside a critic in a job of its own the actor keeps all that "
-            "the critic has learnt since its last checkpoint, which would fill its memory; leave it True, and raise "
+            "exp_manager.create_checkpoint_callback=False: when a critic in a job of its own dies, both jobs go back to "
+            "their newest common checkpoint, and without any to the start; leave it True, and raise "
             "trainer.ppo.save_interval for fewer checkpoints"
         )
 
