@@ -22,9 +22,9 @@ NOTES = "failed_rank_*.json"  # in the run folder's job/: why another rank than 
 def serve(
     worker: Worker, request_queue: RequestQueue | None, is_over: Callable[[], Ended | None] | None, job: Path
 ) -> Ended | None:
-    """Obey orders until it is over. request_queue, is_over: on the first rank; the others get None back. job: for the ranks' notes.
+    """Execute commands until it is over. request_queue, is_over: on the first rank; the others get None back. job: for the ranks' notes.
 
-    An exception in an order goes to the actor in a sentence, and ends the service: half a step may have been taken. Of
+    An exception in a command goes to the actor in a sentence, and ends the service: half a step may have been taken. Of
     another rank's exception the first one hears through its note; of its death by what they did together, which fails.
     """
     while True:

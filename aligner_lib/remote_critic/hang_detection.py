@@ -1,4 +1,4 @@
-"""When an order has taken too long: a server that answers may hang all the same, where one of its ranks does."""
+"""When a command has taken too long: a server that answers may hang all the same, where one of its ranks does."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ FIRST_S = 600.0  # the first of a kind: libraries set themselves up, and nobody 
 
 
 def overdue(status: dict) -> str | None:
-    """Why a server that answers is given up: one of its ranks hangs, so that no order comes to its end."""
+    """Why a server that answers is given up: one of its ranks hangs, so that no command comes to its end."""
     doing, seconds = status["doing"], status["doing_s"]
     if doing == "starting":
         return None
     longest = (
         0.0 if doing == "idle" else status["longest_s"].get(doing)
-    )  # idle: it looks for orders all the time
+    )  # idle: it looks for commands all the time
     if longest is None:
         return f"hangs: its first {doing} has gone on for {seconds:.0f} s" if seconds > FIRST_S else None
     if seconds <= max(OVERDUE_S, OVERDUE_FACTOR * longest):

@@ -1,7 +1,7 @@
-"""The first rank's request_queue: requests from the wire become orders, one after the other.
+"""Requests of the actor become commands for all ranks, one after the other. On the first rank.
 
-PyTriton calls `RequestQueue.answer_…` in threads of its own; they put what is asked on the request_queue and wait. The main thread takes
-it from there (`server.serve`), has all ranks execute it, and answers.
+PyTriton calls `RequestQueue.answer_…` in threads of its own; they queue what is asked and wait. The main thread takes it
+from there (`command_loop.serve`), has all ranks execute it, and answers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RequestQueue:
         self.updates = checkpoints.latest() if checkpoints else 0
         self.about = about | {"server": uuid.uuid4().hex}
         self.doing, self.since = "starting", time.time()
-        self.longest: dict[str, float] = {}  # seconds, by kind of order
+        self.longest: dict[str, float] = {}  # seconds, by kind of command
         self._turn = time.monotonic()  # when the main thread last took an command, or looked for one
         self.counts = {"values": 0, "rewards": 0, "train": 0, "merged": 0, "busy_s": 0.0}
         self._requests: queue.Queue[Request] = queue.Queue()

@@ -1,4 +1,4 @@
-"""The models under orders: what every rank of a server's job does with what its first rank was asked.
+"""The commands that all ranks of a server's job execute, and the models that they are executed on.
 
 B samples of a request, S longest of them, D data-parallel ranks; rank d takes every D-th sample
 """
