@@ -175,7 +175,7 @@ def test_what_earlier_notebooks_should_have_left_is_made_up_and_that_is_said(beg
 @pytest.mark.slow
 def test_ppo_with_a_remote_critic(begun_late):
     text = (begun_late / "notebooks" / "05_ppo.ipynb").read_text()
-    assert "train steps · scores for" in text  # the line that follows the critic
+    assert "train steps · values for" in text  # the line that follows the critic
     actor, critic = (
         json.loads((path / "run.json").read_text())
         for path in (begun_late / "runs" / "ppo", begun_late / "runs" / "ppo" / "critic")

@@ -165,14 +165,14 @@ def test_a_killed_second_rank_is_noticed_and_the_run_goes_on_with_the_next_criti
 
 
 def test_an_actor_of_two_ranks_goes_back_as_one(jobs, in_process):
-    critic = Critic(jobs, "two_critic").start({"train": (7, "kill")})
-    settings = actor_settings(jobs, "two", critic, trainer__devices=2, **SHORT)
-    ranks = forks.start_ranks(2, run_smoke_job, "ppo", settings, folder=jobs.logs("two"))
+    critic = Critic(jobs, "actor_ranks_critic").start({"train": (7, "kill")})
+    settings = actor_settings(jobs, "actor_ranks", critic, trainer__devices=2, **SHORT)
+    ranks = forks.start_ranks(2, run_smoke_job, "ppo", settings, folder=jobs.logs("actor_ranks"))
     until(lambda: critic.process.exitcode is not None or ranks[0].exitcode is not None, "the blow")
     critic.start()
-    forks.finish_ranks(ranks, jobs.logs("two"))
+    forks.finish_ranks(ranks, jobs.logs("actor_ranks"))
     critic.until_it_ended()
-    run, log = jobs.run_folder("two"), (jobs.logs("two") / "rank0.log").read_text()
+    run, log = jobs.run_folder("actor_ranks"), (jobs.logs("actor_ranks") / "rank0.log").read_text()
     assert run.status == "finished"
     assert "interrupted after step 3" in log
     assert "going on after step 2" in log

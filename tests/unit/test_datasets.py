@@ -203,7 +203,7 @@ def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokeniz
 
     def learnt(answer_only_loss: bool) -> list[int]:
         trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=answer_only_loss)
-        batch = SFTTrainer._collate(trainer, [sample])
+        batch = SFTTrainer.collate(trainer, [sample])
         return batch.tokens[0, 1:][batch.mask[0]].tolist()  # column i predicts token i + 1
 
     assert learnt(True) == [
