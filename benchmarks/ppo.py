@@ -18,7 +18,6 @@ from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
-from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import Critic
 from aligner_lib.rollouts.policy import Policy, to_rollouts
 from aligner_lib.rollouts.records import Rollouts
@@ -88,7 +87,7 @@ def _trainer(setting: Setting) -> PPOTrainer:
             Sampling(max_length=RESPONSE),
             forward_micro_batch_size=setting.micro_batch,
         ),
-        reward_source=critic.reward_model(RewardScale()),
+        reward_source=critic.reward_model(),
         critic=critic,
         train_prompts=prompts,
         val_prompts=[],

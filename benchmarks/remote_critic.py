@@ -15,7 +15,7 @@ from aligner_lib.config.compose import compose
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import CriticConnection, Endpoint
-from aligner_lib.rollouts.records import Experience
+from aligner_lib.rollouts.records import CriticExperience
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace import CRITIC_AND_ACTOR, Workspace
 from benchmarks.measure import RemoteCriticBench
@@ -128,15 +128,11 @@ def _tokens(size: int, length: int) -> TokenBatch:
     return TokenBatch(tokens=torch.full((size, length), 5), lengths=torch.full((size,), length))
 
 
-def _experience(size: int, length: int) -> Experience:
+def _experience(size: int, length: int) -> CriticExperience:
     numbers = torch.ones(size, length - 1)
-    return Experience(
+    return CriticExperience(
         **vars(_tokens(size, length)),
         response_mask=numbers.bool(),
-        finished=torch.ones(size, dtype=torch.bool),
-        group=torch.arange(size),
-        logprobs=numbers,
         values=numbers,
-        advantages=numbers,
         returns=numbers,
     )

@@ -26,20 +26,15 @@ def response_mask(prompt_lengths: Tensor, lengths: Tensor, size: int) -> Tensor:
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """The mean over all elements where mask is 1: scalar; 0 for an empty mask."""
-    return (values * mask).sum() / mask.sum().clamp(min=1.0)
-
-
-def kl_penalty(logprobs: Tensor, reference_logprobs: Tensor, absolute: bool) -> Tensor:
-    """Estimate of KL(policy ‖ reference) from the sampled token (k1): log π − log π_ref in nats, or its absolute value."""
-    kl = logprobs - reference_logprobs
-    return kl.abs() if absolute else kl
+    """Each row's mean over the elements where mask is 1: [B, S-1] → [B]; 0 for an empty row."""
+    return (values * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1.0)
 
 
 def rewards_with_kl(rewards: Tensor, kl: Tensor, mask: Tensor, coefficient: float) -> Tensor:
     """Per-token rewards: the response's score at its last token, and −coefficient · kl at every token.
 
-    rewards: float [B]; kl: float [B, S-1], 0 outside the mask → float [B, S-1].
+    rewards: float [B]; kl: float [B, S-1] in nats, 0 outside the mask: log π − log π_ref, an estimate from the sampled
+    token (k1), or its absolute value → float [B, S-1].
     """
     per_token = -coefficient * kl
     last = (mask * torch.arange(mask.shape[1], device=mask.device)).argmax(dim=1)

@@ -66,6 +66,7 @@ def build_critic(config: DictConfig, start: Path) -> Critic:
         loss_clip=config.model.loss_clip_val,
         micro_batch_size=config.model.micro_batch_size,
         inference_micro_batch_size=config.trainer.ppo.inference_micro_batch_size,
+        scale=RewardScale.load(start),
     )
 
 
@@ -99,6 +100,16 @@ def warn_about_sampling(sampling: Sampling) -> None:
     if sampling.temperature != 1.0:
         logger.warning(
             f"temperature is {sampling.temperature}: the log-probabilities that PPO compares are scaled by it, too"
+        )
+    if sampling.greedy:
+        logger.warning(
+            "use_greedy=True: responses are the likeliest ones, and the log-probabilities that PPO compares are of "
+            "sampling; advantages then tell little, so train with use_greedy=False"
+        )
+    if sampling.min_length > 1:
+        logger.warning(
+            f"min_length={sampling.min_length}: the stop token is barred from the first tokens, which the "
+            "log-probabilities that PPO compares don't know of; prefer min_length=1 in training"
         )
     if sampling.top_k or sampling.top_p != 1.0:
         logger.warning(

@@ -11,7 +11,6 @@ from aligner_lib.jobs.build_models import build_critic, build_reward_model
 from aligner_lib.jobs.inputs import model_folder, pretrained_folder
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.remote_critic.worker import Worker
 
 
@@ -32,7 +31,7 @@ def critic_server(config: DictConfig) -> Serving:
 
     def make():
         critic = build_critic(config, start)
-        return Worker(critic, critic.reward_model(RewardScale.load(start)) if combined else None)
+        return Worker(critic, critic.reward_model() if combined else None)
 
     about = {
         "optim": OmegaConf.to_container(config.model.optim),

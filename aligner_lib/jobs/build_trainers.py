@@ -137,7 +137,8 @@ def ppo(config: DictConfig) -> PreparedJob:
     train = prompts_of_split(config, "train", tokenizer)
     validation = prompts_of_split(config, "validation", tokenizer)
     max_steps = steps_of(loop, len(train), rollout.num_rollout_samples)
-    updates = max_steps * (rollout.num_rollout_samples // model.global_batch_size)
+    updates = rollout.num_rollout_samples // model.global_batch_size  # a step
+    actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * updates
     validation = limited(validation, loop, val_rollout_micro_batch_size(config))[: rollout.num_val_samples]
     validation = for_validation(validation, config)
     warn_about_sampling(sampling_settings(config))
@@ -152,8 +153,8 @@ def ppo(config: DictConfig) -> PreparedJob:
             critic=critic,
             train_prompts=train,
             val_prompts=validation,
-            lr_schedule=LRSchedule(model.optim, updates),
-            critic_lr_schedule=LRSchedule(critic_optim, updates),
+            lr_schedule=LRSchedule(model.optim, actor_steps),
+            critic_lr_schedule=LRSchedule(critic_optim, max_steps * updates),
             config=config,
             run=run,
         )
@@ -201,7 +202,7 @@ def _reward_source_and_critic(
     """Who judges PPO's rollouts, in this process or in other jobs, and the settings of the critic's optimiser."""
     if rewards is not None:
         critic = build_critic(config.critic, rewards)
-        return critic.reward_model(RewardScale.load(rewards)), critic, config.critic.model.optim
+        return critic.reward_model(), critic, config.critic.model.optim
     from aligner_lib.remote_critic.client import RemoteCritic, RemoteRewardModel
     from aligner_lib.remote_critic.connection import Endpoint
 

@@ -21,6 +21,7 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import adam, checkpoint, cpu, parallel
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
 from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.tensor_store import StoreWriter
 
 from megatron.core.distributed import (
@@ -89,7 +90,8 @@ class Engine:
         """One optimizer step over this rank's micro batches of a global batch. All ranks call it together.
 
         lr: the learning rate of this step. Returns loss and the loss function's metrics, each a mean over the
-        items of the global batch, and grad_norm (L2, before clipping). Raises NonFiniteError.
+        items of the global batch, and grad_norm (L2, before clipping). Where no item counts in the whole global
+        batch it returns {} and takes no step. Raises NonFiniteError.
         """
         assert self.optimizer is not None, "this engine was built to compute only"
         self._reload_optimizer()
@@ -98,6 +100,8 @@ class Engine:
             self._wrapped.zero_grad_buffer()
             self.optimizer.zero_grad()
             terms = self._run(micro_batches, loss, forward_only=False)
+            if not terms:
+                return {}  # Adam would move the weights by its momentum alone
             if not math.isfinite(terms["loss"]):
                 raise NonFiniteError(f"the loss is {terms['loss']}")
             for group in self.optimizer.param_groups:
@@ -172,8 +176,8 @@ class Engine:
             names = parallel.from_last_stage_object(names if parallel.is_last_stage() else None)
             sums = parallel.from_last_stage(sums if parallel.is_last_stage() else None)
         sums = parallel.sum_over_dp(sums)
-        count = sums[0].item()
-        return {name: value / max(count, 1.0) for name, value in zip(names, sums[1:].tolist())}
+        count, *totals = sums.tolist()
+        return {name: total / count for name, total in zip(names, totals)} if count else {}
 
     def _schedule(self, micro_batches, loss, forward_only: bool, collect_non_loss_data: bool = False) -> list:
         def forward_step(batches, model):
@@ -228,6 +232,16 @@ class Engine:
         else:
             self.load(self.start)
             self.reset_optimizer()
+
+    def standardize_values(self, scale: RewardScale) -> None:
+        """Change a scalar head so that it says (value − mean) / std from here on."""
+        head = getattr(self.module, "value_head", None)  # on the last pipeline stage
+        if head is not None:
+            with torch.no_grad():
+                head.weight.div_(scale.std)
+                head.bias.sub_(scale.mean).div_(scale.std)
+        if self.optimizer is not None:
+            self.optimizer.reload_model_params()
 
     def reset_optimizer(self) -> None:
         """Reset the optimizer to its state before the first step: moments and step count are zero."""

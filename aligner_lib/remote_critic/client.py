@@ -23,7 +23,7 @@ from aligner_lib.remote_critic.connection import CriticConnection, Endpoint, Los
 from aligner_lib.remote_critic.connections import CriticConnections, on_first_rank, what_became_of
 from aligner_lib.remote_critic.errors import NoCheckpoint, NotReady
 from aligner_lib.remote_critic.serial_executor import SerialExecutor
-from aligner_lib.rollouts.records import Experience, Rollouts
+from aligner_lib.rollouts.records import CriticExperience, Rollouts
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
 
@@ -87,7 +87,7 @@ class RemoteCritic:
             raise problems[0]
         return outcomes
 
-    def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
+    def train(self, experience: CriticExperience, lr: float) -> Future[dict[str, float]]:
         self._begin()
         whole = _joined(parallel.gather_over_dp(experience))
         self.updates += 1
@@ -203,7 +203,7 @@ def _scores(
         return error
 
 
-def _joined(parts: list[Experience]) -> Experience:
+def _joined(parts: list[CriticExperience]) -> CriticExperience:
     """The replicas' parts of a global batch, one after the other."""
     ends = [0]
     for part in parts:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.records import Experience
+from aligner_lib.rollouts.records import CriticExperience
 
 Arrays = dict[str, np.ndarray]
 
@@ -24,9 +24,8 @@ _EXPERIENCE = {
     "tokens": (np.int64, (-1, -1)),
     "lengths": (np.int64, (-1,)),
     "response_mask": (np.bool_, (-1, -1)),
-    "finished": (np.bool_, (-1,)),
-    "group": (np.int64, (-1,)),
-    **{name: (np.float32, (-1, -1)) for name in ("logprobs", "values", "advantages", "returns")},
+    "values": (np.float32, (-1, -1)),
+    "returns": (np.float32, (-1, -1)),
 }
 
 
@@ -121,14 +120,14 @@ def unpack_scores(kind: str, arrays: Arrays, batch: TokenBatch) -> Tensor:
 # ---- experience -----------------------------------------------------------------------------------------------------
 
 
-def pack_experience(experience: Experience) -> Arrays:
+def pack_experience(experience: CriticExperience) -> Arrays:
     return {
         name: getattr(experience, name).cpu().numpy().astype(dtype)
         for name, (dtype, _) in _EXPERIENCE.items()
     }
 
 
-def unpack_experience(arrays: Arrays, vocab_size: int) -> Experience:
+def unpack_experience(arrays: Arrays, vocab_size: int) -> CriticExperience:
     """Raises WireError for shapes that differ, token ids that can't be, and numbers that are none."""
     tokens, lengths = arrays["tokens"], arrays["lengths"]
     _check_tokens(tokens, lengths, vocab_size)
@@ -136,12 +135,12 @@ def unpack_experience(arrays: Arrays, vocab_size: int) -> Experience:
         expected = [len(tokens), tokens.shape[1] - (name != "tokens")][: len(shape)]
         if list(arrays[name].shape) != expected:
             raise WireError(f"{name} has the shape {list(arrays[name].shape)}, and tokens ask for {expected}")
-    for name in ("logprobs", "values", "advantages", "returns"):
+    for name in ("values", "returns"):
         rows, places = np.nonzero(~np.isfinite(arrays[name]) & arrays["response_mask"])
         if len(rows):
             value = arrays[name][rows[0], places[0]]
             raise WireError(f"{name} of sample {rows[0]} of {len(tokens)} at token {places[0]} is {value}")
-    return Experience(**{name: torch.from_numpy(arrays[name].copy()) for name in _EXPERIENCE})
+    return CriticExperience(**{name: torch.from_numpy(arrays[name].copy()) for name in _EXPERIENCE})
 
 
 def _check_tokens(tokens: np.ndarray, lengths: np.ndarray, vocab_size: int) -> None:

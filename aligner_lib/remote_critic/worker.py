@@ -18,7 +18,7 @@ from aligner_lib.algorithms.batching import share_of_rank
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.critic import Critic, RewardModel
-from aligner_lib.rollouts.records import Experience
+from aligner_lib.rollouts.records import CriticExperience
 
 
 class Command(Protocol):
@@ -61,7 +61,7 @@ class Rewards:
 @dataclass
 class Train:
     number: int  # of this update, from 1
-    experience: Experience
+    experience: CriticExperience
     lr: float
 
     def execute(self, worker: Worker) -> dict[str, float]:
@@ -101,7 +101,7 @@ class Worker:
         """float32 [B] each."""
         return _map_shares(self.reward_model.score, batches, [torch.zeros(batch.size) for batch in batches])
 
-    def train(self, experience: Experience, lr: float) -> dict[str, float]:
+    def train(self, experience: CriticExperience, lr: float) -> dict[str, float]:
         return self.critic.train(experience.rows(_share(experience.size)), lr).result()
 
 

@@ -15,7 +15,7 @@ from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms, NonFiniteError
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.rollouts.records import Experience
+from aligner_lib.rollouts.records import CriticExperience
 
 
 @dataclass
@@ -46,12 +46,16 @@ class Critic:
     loss_clip: float
     micro_batch_size: int
     inference_micro_batch_size: int
+    scale: RewardScale = field(default_factory=RewardScale)  # of the reward model that it begins as
     _reward_weights: FrozenWeights | None = field(default=None, init=False)
 
-    def reward_model(self, scale: RewardScale) -> RewardModel:
+    def __post_init__(self):
+        self.engine.standardize_values(self.scale)  # values are in the units of rewards, from the first on
+
+    def reward_model(self) -> RewardModel:
         """A reward model with the weights that the critic has now, in the same module."""
         self._reward_weights = FrozenWeights(self.engine.module)
-        return RewardModel(self.engine, scale, self.inference_micro_batch_size, self._reward_weights)
+        return RewardModel(self.engine, RewardScale(), self.inference_micro_batch_size, self._reward_weights)
 
     def values(self, rollouts: TokenBatch) -> Future[Tensor]:
         self._put_own_weights_in()
@@ -60,7 +64,7 @@ class Critic:
     def collect(self, asked: list[Future[Tensor]]) -> list[Tensor]:
         return [values.result() for values in asked]
 
-    def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
+    def train(self, experience: CriticExperience, lr: float) -> Future[dict[str, float]]:
         self._put_own_weights_in()
         groups = length_grouped(experience.lengths.tolist(), self.micro_batch_size)
         micro_batches = [experience.rows(group).to(DEVICE) for group in groups]
@@ -76,12 +80,14 @@ class Critic:
     def load(self, folder: Path | None) -> None:
         self._put_own_weights_in()
         self.engine.go_on_from(folder)
+        if folder is None:
+            self.engine.standardize_values(self.scale)
 
     def _put_own_weights_in(self) -> None:
         if self._reward_weights is not None:
             self._reward_weights.put_back()
 
-    def _loss(self, model, batch: Experience, hidden: Tensor) -> LossTerms:
+    def _loss(self, model, batch: CriticExperience, hidden: Tensor) -> LossTerms:
         values = model.values(hidden[:-1]).t()  # [B, S-1]
         losses = critic_loss(values, batch.values, batch.returns, self.loss_clip)
         return LossTerms((losses * batch.response_mask).sum(), batch.response_mask.sum())

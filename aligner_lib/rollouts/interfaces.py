@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from aligner_lib.rollouts.records import Experience, Rollouts
+from aligner_lib.rollouts.records import CriticExperience, Rollouts
 
 
 class RewardSource(Protocol):
@@ -33,7 +33,7 @@ class ValueModel(Protocol):
     def collect(self, asked: list[Future[Tensor]]) -> list[Tensor]:
         """See RewardSource."""
 
-    def train(self, experience: Experience, lr: float) -> Future[dict[str, float]]:
+    def train(self, experience: CriticExperience, lr: float) -> Future[dict[str, float]]:
         """One optimiser step on this rank's part of a global batch; its metrics.
 
         The result raises Interruption on every rank where the model has gone away.

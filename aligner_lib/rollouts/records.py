@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
@@ -28,8 +28,8 @@ class Rollouts(TokenBatch):
         return self.response_mask.int().argmax(dim=1) + 1
 
     @property
-    def response_lengths(self) -> Tensor:
-        """Tokens of the response: int64 [B]."""
+    def generation_lengths(self) -> Tensor:
+        """Tokens of the response alone: int64 [B]."""
         return self.response_mask.sum(dim=1)
 
     def prompt_tokens(self, row: int) -> list[int]:
@@ -42,10 +42,30 @@ class Rollouts(TokenBatch):
 
 
 @dataclass
+class CriticExperience(TokenBatch):
+    """What a critic learns from."""
+
+    response_mask: Tensor  # bool [B, S-1]
+    values: Tensor  # float32 [B, S-1], of the critic when the step began
+    returns: Tensor  # float32 [B, S-1]
+
+
+@dataclass
 class Experience(Rollouts):
-    """Rollouts with all that training needs: what actor and critic learn from."""
+    """Rollouts with all that training needs."""
 
     logprobs: Tensor  # float32 [B, S-1], of the policy that generated them
-    values: Tensor  # float32 [B, S-1], of the critic at that time
+    reference_logprobs: Tensor  # float32 [B, S-1], of the policy that PPO began with
+    values: Tensor  # float32 [B, S-1], of the critic when the step began
     advantages: Tensor  # float32 [B, S-1]
     returns: Tensor  # float32 [B, S-1]
+    loss_mask: Tensor  # bool [B, S-1], the tokens that the actor learns from; the critic learns from the whole response
+
+    @property
+    def kl(self) -> Tensor:
+        """log π − log π_ref of each token in nats, whose mean estimates the KL: float32 [B, S-1], 0 outside responses."""
+        return (self.logprobs - self.reference_logprobs) * self.response_mask
+
+    def for_critic(self) -> CriticExperience:
+        """The critic's part of it."""
+        return CriticExperience(**{f.name: getattr(self, f.name) for f in fields(CriticExperience)})

@@ -169,10 +169,10 @@ def not_finite(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None
     return None
 
 
-@rule("train_rollouts/init_policy_kl")
+@rule("train_rollouts/kl")
 def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     """The KL is beyond its limit in all of the last records."""
-    kl = now.all_beyond("train_rollouts/init_policy_kl", lambda value: value > limits.kl)
+    kl = now.all_beyond("train_rollouts/kl", lambda value: value > limits.kl)
     if kl is None:
         return None
     return Alarm(
@@ -188,8 +188,8 @@ def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
 @rule(
     "train_rollouts/rewards",
     "train_rollouts/rewards_std",
-    "train_rollouts/response_lengths",
-    "train_rollouts/init_policy_kl",
+    "train_rollouts/generation_length",
+    "train_rollouts/kl",
 )
 def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     """The reward rose while length and KL ran away."""
@@ -199,9 +199,9 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
         return after - before if before is not None and after is not None else 0.0
 
     spread = start.mean("train_rollouts/rewards_std") or 1.0
-    kl = now.mean("train_rollouts/init_policy_kl") or 0.0
-    length = start.mean("train_rollouts/response_lengths") or 1.0
-    drift = change("response_lengths") / length
+    kl = now.mean("train_rollouts/kl") or 0.0
+    length = start.mean("train_rollouts/generation_length") or 1.0
+    drift = change("generation_length") / length
     if change("rewards") < limits.reward_rise * spread or kl < limits.kl or abs(drift) < limits.length_drift:
         return None
     return Alarm(
@@ -276,6 +276,6 @@ def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         "endless",
         now.step,
         "Responses don't end",
-        f"Only {share:.0%} of the responses end by themselves, and only these train the actor.",
-        "Raise model.ppo.length_params.max_length, check the end strings, or penalise the KL more.",
+        f"Only {share:.0%} of the responses end by themselves; the others are cut off and judged as they are.",
+        "Raise model.ppo.length_params.max_length or trainer.ppo.missing_eos_penalty, or check the end strings.",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aligner_lib.algorithms import ppo
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import roll_out
@@ -32,9 +31,7 @@ class Evaluation:
             self.policy, self.reward_source, mine, 0, self.seed, self.rollout_micro_batch_size
         )
         rewards, _ = judgements()
-        kl = ppo.kl_penalty(
-            self.policy.logprobs(rollouts)[0], self.policy.reference_logprobs(rollouts), absolute=False
-        )
+        kl = self.policy.logprobs(rollouts)[0] - self.policy.reference_logprobs(rollouts)
         records = rollout_records("evaluation", 0, self.policy.tokenizer, rollouts, rewards, kl)
         if self.run is not None:
             self.run.log_rollouts(records)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from aligner_lib.errors import Interruption, UnmatchedCheckpoint
+from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.models.tensor_store import check_store
 from aligner_lib.run_folder.writer import RunWriter
@@ -67,6 +67,10 @@ def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) ->
     return _Loop(trainer, settings, run).go()
 
 
+class BoundExceeded(UserError):
+    """A trainer won't go further, before it changed anything in this step. The run ends as failed, with a checkpoint."""
+
+
 class _Stopped(Exception):
     """Somebody asked for the end."""
 
@@ -93,6 +97,10 @@ class _Loop:
                 where = f"; its checkpoint is of step {self.saved}" if self.settings.save_checkpoints else ""
                 message = f"stopped after step {self.done} of {self.settings.max_steps}, as asked{where}"
                 return self._finish("stopped", message)
+            except BoundExceeded:
+                if self.saved < self.done:
+                    self._keep(self.changes)
+                raise
         return self._finish("finished", f"{self.done} steps")
 
     # -- the stages -----------------------------------------------------------------------------------------------

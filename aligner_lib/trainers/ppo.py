@@ -19,7 +19,6 @@ from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.batching import global_batch, length_grouped, share_of_rank
 from aligner_lib.config.kinds.ppo import val_rollout_micro_batch_size
 from aligner_lib.datasets.load import PromptSample
-from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import LossTerms
@@ -30,11 +29,12 @@ from aligner_lib.rollouts.policy import Policy
 from aligner_lib.rollouts.records import Experience, Rollouts
 from aligner_lib.rollouts.timers import Timers
 from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.trainers.loop import BoundExceeded
 from aligner_lib.trainers.lr import LRSchedule
 from aligner_lib.trainers.rollout_metrics import experience_metrics, rollout_metrics, rollout_records
 
 
-class KLBoundError(UserError):
+class KLBoundError(BoundExceeded):
     """The policy has gone further from its reference than the configured bound."""
 
 
@@ -92,12 +92,12 @@ class PPOTrainer:
                 rewards, values = judgements()
 
         # 3  Rewards less the KL penalty become advantages and returns.
-        experience, kl, token_rewards = self._experience(
-            rollouts, rewards, values, logprobs, reference_logprobs
-        )
+        experience, token_rewards = self._experience(rollouts, rewards, values, logprobs, reference_logprobs)
         metrics = rollout_metrics("train_rollouts", experience, rewards)
-        metrics |= experience_metrics(experience, kl, token_rewards, entropies)
-        self._report("train", step, experience, rewards, kl, experience.advantages)
+        metrics |= experience_metrics(
+            experience, token_rewards, entropies, self.config.trainer.ppo.use_absolute_kl
+        )
+        self._report("train", step, experience, rewards, experience.kl, experience.advantages)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
 
         # 4  Actor and critic learn from it, one global batch after the other.
@@ -147,61 +147,71 @@ class PPOTrainer:
         values: Tensor,
         logprobs: Tensor,
         reference_logprobs: Tensor,
-    ) -> tuple[Experience, Tensor, Tensor]:
-        """What to learn from, the KL of each token and the reward of each token."""
+    ) -> tuple[Experience, Tensor]:
+        """What to learn from, and the reward of each token."""
         loop, mask = self.config.trainer.ppo, rollouts.response_mask
-        kl = ppo.kl_penalty(logprobs, reference_logprobs, loop.use_absolute_kl) * mask
-        token_rewards = ppo.rewards_with_kl(rewards, kl, mask, self.kl_coef)
+        kl = (logprobs - reference_logprobs) * mask
+        rewards = rewards - loop.missing_eos_penalty * ~rollouts.finished
+        token_rewards = ppo.rewards_with_kl(
+            rewards, kl.abs() if loop.use_absolute_kl else kl, mask, self.kl_coef
+        )
         advantages, returns = ppo.advantages_and_returns(
             values, token_rewards, mask, loop.discount_factor, loop.gae_lambda
         )
+        loss_mask = mask & rollouts.finished[:, None] if loop.mask_truncated_responses else mask
         if loop.normalize_advantages:
-            advantages = ppo.normalize(advantages, mask, parallel.sum_over_dp)
+            advantages = ppo.normalize(advantages, loss_mask, parallel.sum_over_dp)
         experience = Experience(
             **vars(rollouts),
             logprobs=logprobs,
+            reference_logprobs=reference_logprobs,
             values=values,
             advantages=advantages,
             returns=returns,
+            loss_mask=loss_mask,
         )
-        return experience, kl, token_rewards
+        return experience, token_rewards
 
     def _train(self, step: int, experience: Experience, timers: Timers) -> dict[str, float]:
         updates = self.config.model.ppo.num_rollout_samples // self.config.model.global_batch_size
         local_size = experience.size // updates
         warming_up = step <= self.config.trainer.ppo.critic_warmup_steps
-        done: list[dict[str, float]] = []
+        actor: list[dict[str, float]] = []
+        critic: list[dict[str, float]] = []
         learning: list[Future[dict[str, float]]] = []
         for update in range(updates):
-            number = (step - 1) * updates + update + 1
             batch = experience.rows(torch.arange(update * local_size, (update + 1) * local_size))
-            learning.append(self.critic.train(batch, self.critic_lr_schedule(number)))
-            figures = {} if warming_up else self._train_actor(batch, self.lr_schedule(number))
-            done.append(figures | {"critic/lr": self.critic_lr_schedule(number)})
+            critic_lr = self.critic_lr_schedule((step - 1) * updates + update + 1)
+            learning.append(self.critic.train(batch.for_critic(), critic_lr))
+            critic.append({"critic/lr": critic_lr})
+            if not warming_up:
+                actor.append(self._train_actor(batch))
         with timers("critic_train_wait"):
-            learnt = [critic.result() for critic in learning]
-        for figures, critic in zip(done, learnt):
-            figures |= {"critic/loss": critic["loss"], "critic/grad_norm": critic["grad_norm"]}
-        means = {name: sum(figures[name] for figures in done) / updates for name in done[0]}
-        if not warming_up:
-            means["train_optim/first_ppo_ratio"] = done[0]["train_optim/ppo_ratio"]
-            means["train_optim/optim_step"] = step * updates
-        return means
+            for figures, learnt in zip(critic, learning):
+                terms = learnt.result()
+                figures |= {"critic/loss": terms["loss"], "critic/grad_norm": terms["grad_norm"]}
+        metrics = _means(critic) | _means(actor)
+        if any(actor):
+            metrics["train_optim/optim_step"] = self.policy.engine.steps
+        if actor and actor[0]:
+            metrics["train_optim/first_ppo_ratio"] = actor[0]["train_optim/ppo_ratio"]
+        return metrics
 
-    def _train_actor(self, batch: Experience, lr: float) -> dict[str, float]:
-        """One optimiser step of the actor, on the finished responses: the loss takes no others (see _actor_loss)."""
-        learnable = (
-            batch.rows(torch.nonzero(batch.finished).flatten()) if batch.finished.any() else batch.rows([0])
-        )
+    def _train_actor(self, batch: Experience) -> dict[str, float]:
+        """One optimiser step of the actor and its metrics; neither where no token of the global batch is learnt from."""
+        rows = batch.loss_mask.any(dim=1).nonzero().flatten().tolist()
+        learnable = batch.rows(rows or [0])  # every rank takes part, if only with a row that says nothing
         groups = length_grouped(learnable.lengths.tolist(), self.config.model.micro_batch_size)
         micro_batches = [learnable.rows(group).to(DEVICE) for group in groups]
+        lr = self.lr_schedule(self.policy.engine.steps + 1)  # the schedule begins with the first update
         terms = self.policy.engine.train_step(micro_batches, self._actor_loss, lr)
+        if not terms:
+            return {}
         return {f"train_optim/{name}": value for name, value in terms.items()} | {"train_optim/lr": lr}
 
     def _actor_loss(self, model, batch: Experience, hidden: Tensor) -> LossTerms:
-        """The clipped loss over finished responses; one that was cut off says nothing about when to stop."""
-        settings = self.config.model.ppo
-        mask = batch.response_mask & batch.finished[:, None]
+        """PPO's clipped loss, less the entropy bonus, over the tokens of loss_mask."""
+        settings, mask = self.config.model.ppo, batch.loss_mask
         logprobs, entropies = selected_logprobs(
             model,
             batch.tokens,
@@ -227,9 +237,13 @@ class PPOTrainer:
     def _check_kl(self, kl: float, step: int) -> None:
         bound = self.config.trainer.ppo.max_init_policy_kl
         if bound is not None and kl > bound:
+            difference = (
+                "|log π − log π_ref|" if self.config.trainer.ppo.use_absolute_kl else "log π − log π_ref"
+            )
             raise KLBoundError(
-                f"at step {step} the KL to the reference is {kl:.3f} nats a token, beyond trainer.ppo.max_init_policy_kl="
-                f"{bound}: raise trainer.ppo.initial_policy_kl_penalty or lower model.optim.lr"
+                f"at step {step} init_policy_kl, the mean of {difference}, is {kl:.3f} nats, beyond "
+                f"trainer.ppo.max_init_policy_kl={bound}: raise trainer.ppo.initial_policy_kl_penalty or lower "
+                "model.optim.lr, and go on from the checkpoint of the step before"
             )
 
     def _report(
@@ -238,3 +252,10 @@ class PPOTrainer:
         records = rollout_records(split, step, self.policy.tokenizer, rollouts, rewards, kl, advantages)
         if self.run is not None:
             self.run.log_rollouts(records)
+
+
+def _means(updates: list[dict[str, float]]) -> dict[str, float]:
+    """Of each figure over the updates that have it."""
+    names = dict.fromkeys(name for figures in updates for name in figures)
+    having = {name: [figures[name] for figures in updates if name in figures] for name in names}
+    return {name: sum(values) / len(values) for name, values in having.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from aligner_lib.algorithms.ppo import masked_mean
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.records import Experience, Rollouts
@@ -14,30 +15,45 @@ def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str
     """Means over all ranks' responses under group/, and the standard deviation of the rewards."""
     per_response = {
         "rewards": rewards,
-        "response_lengths": rollouts.response_lengths.float(),
+        "response_lengths": rollouts.lengths.float(),
         "prompt_lengths": rollouts.prompt_lengths.float(),
-        "generation_length": rollouts.lengths.float(),
+        "generation_length": rollouts.generation_lengths.float(),
         "fraction_of_samples_properly_ended": rollouts.finished.float(),
     }
     figures = {name: mean_std(values)[0] for name, values in per_response.items()}
     figures["rewards_std"] = mean_std(rewards)[1]
     figures["rollout_size"] = parallel.sum_over_dp(torch.tensor([float(rollouts.size)])).item()
-    figures["tokens"] = figures["rollout_size"] * figures["generation_length"]
+    figures["tokens"] = figures["rollout_size"] * figures["response_lengths"]
     return {f"{group}/{name}": value for name, value in figures.items()}
 
 
 def experience_metrics(
-    experience: Experience, kl: Tensor, token_rewards: Tensor, entropies: Tensor
+    experience: Experience, token_rewards: Tensor, entropies: Tensor, absolute_kl: bool
 ) -> dict[str, float]:
-    """Means and spreads over all ranks' response tokens, under train_rollouts/."""
+    """Means and spreads over all ranks' responses and their tokens, under train_rollouts/.
+
+    token_rewards: float [B, S-1], with the KL penalty; entropies: float [B, S-1] in nats; absolute_kl: whether the
+    penalty takes |log π − log π_ref|.
+    """
     counts = experience.response_mask
+    penalty = experience.kl.abs() if absolute_kl else experience.kl
     figures = {
-        "init_policy_kl": mean_std(kl[counts])[0],
+        "kl": mean_std(experience.kl[counts])[0],
+        "init_policy_kl": mean_std(masked_mean(penalty, counts))[0],
         "entropy": mean_std(entropies[counts])[0],
-        "rewards_with_kl": mean_std(token_rewards.sum(dim=1))[0],
+        "rewards_with_kl": mean_std(masked_mean(token_rewards, counts))[0],
+        "rlhf_rewards": mean_std(token_rewards.sum(dim=1))[0],
     }
-    for name in ("advantages", "returns", "values"):
-        figures[f"{name}_mean"], figures[f"{name}_std"] = mean_std(getattr(experience, name)[counts])
+    spreads = {
+        "advantages": experience.returns - experience.values,  # before they were normalised
+        "returns": experience.returns,
+        "values": experience.values,
+    }
+    for name, values in spreads.items():
+        figures[f"{name}_mean"], figures[f"{name}_std"] = mean_std(values[counts])
+    if figures["returns_std"] > 0:
+        unexplained = figures["advantages_std"] / figures["returns_std"]
+        figures["explained_variance"] = 1.0 - unexplained**2
     return {f"train_rollouts/{name}": value for name, value in figures.items()}
 
 

@@ -42,7 +42,7 @@ prompt_lengths, lengths = torch.tensor([2]), torch.tensor([5])  # 2 prompt token
 mask = ppo.response_mask(prompt_lengths, lengths, size=4)
 logprobs = torch.tensor([[0.0, -1.0, -0.5, -0.2]]) * mask
 reference_logprobs = torch.tensor([[0.0, -1.2, -0.5, -0.6]]) * mask
-kl = ppo.kl_penalty(logprobs, reference_logprobs, absolute=False)
+kl = logprobs - reference_logprobs
 rewards = ppo.rewards_with_kl(torch.tensor([1.0]), kl, mask, coefficient=0.5)
 for name, row in {"mask": mask, "kl": kl, "rewards": rewards}.items():
     print(f"{name:8}", [round(value, 4) for value in row[0].tolist()])
@@ -134,13 +134,13 @@ await monitor
 # | reward up, KL up slowly | healthy | |
 # | reward up fast, KL and length drift | reward hacking | `trainer.ppo.initial_policy_kl_penalty` up |
 # | reward flat | the learning rate is too low, or the rewards don't differ | `model.optim.lr` up; look at `train_rollouts/rewards_std` |
-# | few responses end | the actor trains only on those that do | `model.ppo.length_params.max_length` up |
+# | few responses end | they are cut off and judged as they are | `model.ppo.length_params.max_length` or `trainer.ppo.missing_eos_penalty` up |
 
 # %%
 run = lab.run("ppo")
 curves(
     run,
-    metrics=["train_rollouts/rewards", "train_rollouts/init_policy_kl", "train_rollouts/response_lengths"],
+    metrics=["train_rollouts/rewards", "train_rollouts/kl", "train_rollouts/generation_length"],
 )
 
 # %%
@@ -154,7 +154,7 @@ curves(
 # %%
 first = next(record for record in run.metrics() if record["step"] == 1)
 print("ratio at the first update:", first["train_optim/first_ppo_ratio"])
-print("KL before the first update:", first["train_rollouts/init_policy_kl"])
+print("KL before the first update:", first["train_rollouts/kl"])
 
 # %% [markdown]
 # ## What does it write now?
@@ -176,8 +176,8 @@ figures = {
     "val_reward_sft": before["val_rollouts/rewards"],
     "val_reward_ppo": after["val_rollouts/rewards"],
     "val_reward_sft_std": before["val_rollouts/rewards_std"],
-    "mean_length_sft": before["val_rollouts/response_lengths"],
-    "mean_length_ppo": after["val_rollouts/response_lengths"],
+    "mean_length_sft": before["val_rollouts/generation_length"],
+    "mean_length_ppo": after["val_rollouts/generation_length"],
 }
 lab.record("05", {"ppo": figures})
 gain = (figures["val_reward_ppo"] - figures["val_reward_sft"]) / figures["val_reward_sft_std"]
@@ -227,7 +227,7 @@ for alarm in broken.alarms():
 mended = run if exercise == "live" else Recording("healthy", speed=float("inf"))
 curves(
     [mended, broken],
-    metrics=["train_rollouts/rewards", "train_rollouts/init_policy_kl", "train_rollouts/response_lengths"],
+    metrics=["train_rollouts/rewards", "train_rollouts/kl", "train_rollouts/generation_length"],
 )
 
 # %%

@@ -41,7 +41,7 @@ for name, policy in POLICIES.items():
 MEASURES = {
     "rewards": "reward",
     "rewards_std": "its spread",
-    "response_lengths": "tokens",
+    "generation_length": "tokens",
     "kl": "KL a token",
 }
 figures = {name: run.metrics()[-1] for name, run in runs.items()}

@@ -42,13 +42,14 @@ def test_a_kl_beyond_the_bound_ends_the_run(jobs):
     )
     with pytest.raises(
         UserError,
-        match=r"at step 2 the KL to the reference is .* beyond trainer\.ppo\.max_init_policy_kl=1e-06",
+        match=r"at step 2 init_policy_kl, the mean of \|log π − log π_ref\|, is .*\.ppo\.max_init_policy_kl=1e-06",
     ):
         run_smoke_job("ppo", settings)
     run = jobs.run_folder("kl")
     assert run.status == "failed"
     assert "raise trainer.ppo.initial_policy_kl_penalty" in run.info["message"]
     assert steps(run) == [0, 1]
+    assert run.latest_checkpoint().name == step_name(1)  # though it saves every second step
     assert max(record["step"] for record in run.rollouts()) == 2  # what went too far can be read
 
 

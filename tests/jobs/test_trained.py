@@ -1,6 +1,8 @@
 """What the three trainers must show on the smoke model, and what a run folder holds afterwards."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.models.tensor_store import StoreReader
 
 
 @pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "evaluate"])
@@ -63,9 +66,9 @@ def test_a_checkpoint_between_validations_has_the_scale_of_its_own_weights(jobs,
 
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_is_0(ppo):
     first = ppo.metrics()[1]
-    assert first["train_rollouts/init_policy_kl"] == 0
+    assert first["train_rollouts/kl"] == first["train_rollouts/init_policy_kl"] == 0
     second = ppo.metrics()[2]  # the first step only trains the critic
-    assert second["train_rollouts/init_policy_kl"] == 0
+    assert second["train_rollouts/kl"] == second["train_rollouts/init_policy_kl"] == 0
     _, ratios = ppo.series("train_optim/first_ppo_ratio")
     assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
 
@@ -82,6 +85,7 @@ def test_at_another_temperature_the_ratio_is_1_too_and_that_is_said(jobs):
     assert first["train_optim/first_ppo_ratio"] == pytest.approx(1.0, abs=1e-5)
     assert first["train_rollouts/init_policy_kl"] == 0
     log = jobs.log("ppo_hot").read_text()
+    assert "greedy" not in log and "min_length" not in log
     assert "temperature is 0.7: the log-probabilities that PPO compares are scaled by it" in log
     assert "top_p=0.9: responses come from a cut distribution" in log
 
@@ -94,21 +98,123 @@ def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
     assert ppo.metrics()[3]["train_rollouts/init_policy_kl"] > 0
 
 
+@pytest.mark.parametrize(
+    "setting, value, words",
+    [
+        ("sampling_params__use_greedy", True, "use_greedy=True: responses are the likeliest ones"),
+        ("length_params__min_length", 2, "min_length=2: the stop token is barred from the first tokens"),
+    ],
+)
+def test_sampling_that_parts_from_the_log_probabilities_is_told(jobs, caplog, setting, value, words):
+    from aligner_lib.config.compose import compose
+    from aligner_lib.jobs.build_trainers import ppo as prepare
+
+    prepare(compose("ppo", jobs.settings("ppo", "told", **{f"model__ppo__{setting}": value}), "smoke"))
+    assert words in caplog.text
+
+
 def test_the_actor_takes_two_optimiser_steps_a_rollout(ppo):
-    assert ppo.series("train_optim/optim_step") == (list(range(2, 9)), [4, 6, 8, 10, 12, 14, 16])
+    assert ppo.series("train_optim/optim_step") == (list(range(2, 9)), [2, 4, 6, 8, 10, 12, 14])
+
+
+def test_the_actor_s_schedule_begins_with_its_first_update_and_ends_with_its_last(jobs):
+    """Five steps of which the critic has two for itself: one update in each of the others, with two of warm-up."""
+    run = jobs.run(
+        "ppo",
+        "ppo_schedule",
+        trainer__ppo__max_steps=5,
+        trainer__ppo__critic_warmup_steps=2,
+        model__global_batch_size=16,
+        model__optim__lr=0.003,
+        model__optim__sched__warmup_steps=2,
+        model__optim__sched__min_lr=0.0005,
+    )
+    assert run.series("train_optim/lr") == ([3, 4, 5], pytest.approx([0.001, 0.002, 0.003]))
+    assert run.series("train_optim/optim_step") == ([3, 4, 5], [1, 2, 3])
+
+
+def test_the_actor_learns_from_responses_that_were_cut_off_too(ppo):
+    """What is normalised is what is learnt from: all tokens, or with masking those of responses that ended."""
+    advantages = [a for r in ppo.rollouts() if r["step"] == 2 for a in r["token_advantage"]]
+    assert {r["finished"] for r in ppo.rollouts() if r["step"] == 2} == {True, False}
+    assert_normalized(advantages)
+    assert sum(a > 0 for a in advantages) / len(advantages) == pytest.approx(0.5, abs=0.35)
+
+
+def test_truncated_responses_are_left_out_of_loss_and_normalisation_on_request(jobs, ppo):
+    masked = jobs.run(
+        "ppo", "ppo_masked", trainer__ppo__max_steps=2, trainer__ppo__mask_truncated_responses=True
+    )
+    records = [r for r in masked.rollouts() if r["step"] == 2 and r["split"] == "train"]
+    assert_normalized([a for r in records if r["finished"] for a in r["token_advantage"]])
+    assert {a for r in records if not r["finished"] for a in r["token_advantage"]} == {0.0}
+    one, other = (run.metrics()[2]["train_optim/loss"] for run in (masked, ppo))
+    assert one != other
+
+
+def assert_normalized(advantages: list[float]) -> None:
+    assert sum(advantages) / len(advantages) == pytest.approx(0, abs=1e-3)
+    assert sum(a * a for a in advantages) / len(advantages) == pytest.approx(1, abs=1e-3)
+
+
+def test_an_update_in_which_nothing_counts_is_no_update(jobs):
+    """Responses of one token that never end, and only what ends is learnt from: no metric, no step, the same weights."""
+    run = jobs.run(
+        "ppo",
+        "ppo_nothing",
+        trainer__ppo__max_steps=2,
+        trainer__ppo__critic_warmup_steps=0,
+        trainer__ppo__mask_truncated_responses=True,
+        model__ppo__length_params__max_length=1,
+        model__ppo__length_params__min_length=1,
+        model__ppo__sampling_params__end_strings="[]",
+        model__ppo__sampling_params__top_k=1,
+    )
+    assert not any(name.startswith("train_optim/") for record in run.metrics() for name in record)
+    assert run.metrics()[2]["critic/loss"] > 0
+    assert run.alarms() == [] or {alarm["name"] for alarm in run.alarms()} == {"endless"}
+    kept = run.latest_checkpoint()
+    assert json.loads((kept / "optimizer" / "steps.json").read_text()) == 0
+    trained, start = (folder / "weights" for folder in (kept, jobs.model))
+    for name in StoreReader(start).names():
+        assert torch.equal(whole(trained, name), whole(start, name)), name
+
+
+def whole(store: Path, name: str) -> torch.Tensor:
+    return StoreReader(store).read_whole(name)
+
+
+def test_a_missing_end_costs_what_is_asked(jobs):
+    run = jobs.run("ppo", "ppo_penalty", trainer__ppo__max_steps=1, trainer__ppo__missing_eos_penalty=2.5)
+    records = [r for r in run.rollouts() if r["split"] == "train"]
+    expected = [r["reward"] - (0.0 if r["finished"] else 2.5) for r in records]  # no KL yet
+    assert run.metrics()[1]["train_rollouts/rlhf_rewards"] == pytest.approx(sum(expected) / 16, abs=1e-5)
+    assert run.metrics()[1]["train_rollouts/rewards"] == pytest.approx(
+        sum(r["reward"] for r in records) / 16, abs=1e-5
+    )
 
 
 def test_rollout_records_agree_with_the_metrics(ppo):
+    coefficient = 0.01  # of the smoke profile
     for record in ppo.metrics()[1:]:
         rollouts = [r for r in ppo.rollouts() if r["step"] == record["step"] and r["split"] == "train"]
         assert len(rollouts) == record["train_rollouts/rollout_size"] == 16
         mean = lambda name: sum(r[name] for r in rollouts) / 16  # noqa: B023, E731
         assert record["train_rollouts/rewards"] == pytest.approx(mean("reward"), abs=1e-5)
-        assert record["train_rollouts/response_lengths"] == pytest.approx(mean("length"))
+        assert record["train_rollouts/generation_length"] == pytest.approx(mean("length"))
+        both = record["train_rollouts/generation_length"] + record["train_rollouts/prompt_lengths"]
+        assert record["train_rollouts/response_lengths"] == pytest.approx(both)
         assert record["train_rollouts/fraction_of_samples_properly_ended"] == mean("finished")
         tokens = sum(r["length"] for r in rollouts)
         kl = sum(r["kl"] * r["length"] for r in rollouts) / tokens
-        assert record["train_rollouts/init_policy_kl"] == pytest.approx(kl, abs=1e-6)
+        assert record["train_rollouts/kl"] == pytest.approx(kl, abs=1e-6)
+        absolute = [[abs(k) for k in r["token_kl"]] for r in rollouts]
+        means = [sum(kls) / len(kls) for kls in absolute]
+        assert record["train_rollouts/init_policy_kl"] == pytest.approx(sum(means) / 16, abs=1e-5)
+        rewards = [r["reward"] - coefficient * sum(kls) for r, kls in zip(rollouts, absolute)]
+        assert record["train_rollouts/rlhf_rewards"] == pytest.approx(sum(rewards) / 16, abs=1e-5)
+        by_token = [reward / r["length"] for reward, r in zip(rewards, rollouts)]
+        assert record["train_rollouts/rewards_with_kl"] == pytest.approx(sum(by_token) / 16, abs=1e-5)
         advantages = [a for r in rollouts for a in r["token_advantage"]]
         assert len(advantages) == tokens
         assert sum(advantages) / tokens == pytest.approx(0, abs=1e-3)  # normalised over the rollout's tokens

@@ -8,7 +8,7 @@ import torch
 
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.rollouts.records import Experience
+from aligner_lib.rollouts.records import CriticExperience
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 
@@ -57,17 +57,13 @@ def exchanges(monkeypatch) -> list[None]:
     return seen
 
 
-def learnable(batch: TokenBatch) -> Experience:
+def learnable(batch: TokenBatch) -> CriticExperience:
     numbers = torch.ones(batch.size, batch.tokens.shape[1] - 1)
-    return Experience(
+    return CriticExperience(
         tokens=batch.tokens,
         lengths=batch.lengths,
         response_mask=numbers.bool(),
-        finished=torch.ones(batch.size, dtype=torch.bool),
-        group=torch.arange(batch.size),
-        logprobs=numbers,
         values=numbers,
-        advantages=numbers,
         returns=numbers,
     )
 
@@ -75,9 +71,9 @@ def learnable(batch: TokenBatch) -> Experience:
 def test_critic_and_reward_model_exchange_their_weights_once_a_step(starts, exchanges, tmp_path):
     from aligner_lib.rollouts.critic import Critic
 
-    critic = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2)
+    critic = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2, RewardScale(0.5, 2.0))
     critic.engine.start = Path(starts) / "scalar"
-    reward_model = critic.reward_model(RewardScale())
+    reward_model = critic.reward_model()
     samples = tiny.Samples.draw(6, seed=0)
     batches = [TokenBatch(samples.tokens, samples.lengths).rows(rows) for rows in ([0, 1], [2, 3, 4], [5])]
 
@@ -103,3 +99,20 @@ def test_critic_and_reward_model_exchange_their_weights_once_a_step(starts, exch
     assert torch.equal(judged()[0], values)
     critic.load(None)
     assert torch.equal(judged()[0], first_values)
+
+
+def test_a_critic_begins_in_the_units_of_rewards(starts):
+    """Rewards leave the reward model as (r − 0.5) / 2; what predicts them is not to learn that first."""
+    from aligner_lib.rollouts.critic import Critic, RewardModel
+
+    samples = tiny.Samples.draw(3, seed=0)
+    batch = TokenBatch(samples.tokens, samples.lengths)
+    plain = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2)
+    critic = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2, RewardScale(0.5, 2.0))
+    alone = RewardModel(tiny.new_engine("scalar", starts / "scalar"), RewardScale(0.5, 2.0), 2)
+    raw, values = plain.values(batch).result(), critic.values(batch).result()
+    assert raw.abs().max() > 1e-3
+    real = torch.arange(raw.shape[1]) < batch.lengths[:, None] - 1
+    torch.testing.assert_close(values[real], (raw[real] - 0.5) / 2, atol=1e-6, rtol=0)
+    rewards = critic.reward_model().score(batch).result()
+    torch.testing.assert_close(rewards, alone.score(batch).result(), atol=1e-6, rtol=0)

@@ -13,7 +13,7 @@ from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words
 from aligner_lib.remote_critic.hang_detection import longest_with, overdue
 from aligner_lib.remote_critic.session import ActorSession
-from aligner_lib.rollouts.records import Experience
+from aligner_lib.rollouts.records import CriticExperience
 
 pytestmark = pytest.mark.remote_critic
 
@@ -90,13 +90,11 @@ def ask(request_queue, kind: str, actor: str = "run#1", run: str = "run", **deta
 
 def train(request_queue, number: int, lr: float = 0.5, actor: str = "run#1") -> dict:
     size = (2, 3)
-    numbers = {name: torch.ones(2, 2) for name in ("logprobs", "values", "advantages", "returns")}
-    experience = Experience(
+    numbers = {name: torch.ones(2, 2) for name in ("values", "returns")}
+    experience = CriticExperience(
         tokens=torch.ones(size, dtype=torch.int64),
         lengths=torch.tensor([3, 3]),
         response_mask=torch.ones(2, 2, dtype=torch.bool),
-        finished=torch.tensor([True, True]),
-        group=torch.tensor([0, 1]),
         **numbers,
     )
     parameters = {"actor": actor, "number": number, "lr": lr.hex()}

@@ -32,7 +32,7 @@ def test_rows_are_padded_on_the_right():
 def test_prompt_and_response_come_apart_again():
     batch = rollouts(([5, 6], [7, 8, 9]), ([5], [7]))
     assert batch.size == 2
-    assert batch.response_lengths.tolist() == [3, 1]
+    assert batch.generation_lengths.tolist() == [3, 1]
     assert (batch.prompt_tokens(0), batch.response_tokens(0)) == ([5, 6], [7, 8, 9])
     assert (batch.prompt_tokens(1), batch.response_tokens(1)) == ([5], [7])
 
@@ -40,7 +40,15 @@ def test_prompt_and_response_come_apart_again():
 def test_chosen_rows_lose_columns_that_none_of_them_uses():
     batch = rollouts(([1], [2, 3, 4]), ([5, 6], [7]), ([8], [9]))
     table = torch.arange(9.0).reshape(3, 3)  # predictions are one column fewer than tokens
-    experience = Experience(**vars(batch), logprobs=table, values=table, advantages=table, returns=table)
+    experience = Experience(
+        **vars(batch),
+        logprobs=table,
+        reference_logprobs=table + 0.5,
+        values=table,
+        advantages=table,
+        returns=table,
+        loss_mask=batch.response_mask,
+    )
     chosen = experience.rows([2, 1])
     assert chosen.tokens.tolist() == [[8, 9, PAD], [5, 6, 7]]
     assert chosen.lengths.tolist() == [2, 3]
@@ -48,6 +56,7 @@ def test_chosen_rows_lose_columns_that_none_of_them_uses():
     assert chosen.response_mask.tolist() == [[True, False], [False, True]]
     assert chosen.group.tolist() == [2, 1]
     assert isinstance(chosen, Experience)
+    assert chosen.kl.tolist() == [[-0.5, 0], [0, -0.5]]
 
 
 def test_a_response_of_two_turns_is_what_its_mask_says():
@@ -60,7 +69,7 @@ def test_a_response_of_two_turns_is_what_its_mask_says():
         group=torch.tensor([4, 4]),
     )
     assert batch.prompt_lengths.tolist() == [2, 1]
-    assert batch.response_lengths.tolist() == [3, 1]
+    assert batch.generation_lengths.tolist() == [3, 1]
     assert (batch.prompt_tokens(0), batch.response_tokens(0)) == ([1, 2], [3, 4, 7])
     assert (batch.prompt_tokens(1), batch.response_tokens(1)) == ([8], [9])
     joined = concat_restore_order([batch.rows([1]), batch.rows([0])], [[1], [0]], fill=PAD)

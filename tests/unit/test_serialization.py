@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aligner_lib.datasets.batches import TokenBatch, concat_restore_order
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words, in_words
-from aligner_lib.rollouts.records import Experience
+from aligner_lib.rollouts.records import CriticExperience
 
 VOCAB = 50
 
@@ -27,20 +27,16 @@ def token_batches(draw) -> TokenBatch:
     return TokenBatch(tokens=tokens, lengths=torch.tensor(lengths))
 
 
-def experience_of(batch: TokenBatch, seed: int = 0) -> Experience:
+def experience_of(batch: TokenBatch, seed: int = 0) -> CriticExperience:
     generator = torch.Generator().manual_seed(seed)
     size, width = batch.tokens.shape
-    numbers = [torch.randn(size, width - 1, generator=generator) for _ in range(4)]
-    return Experience(
+    values, returns = (torch.randn(size, width - 1, generator=generator) for _ in range(2))
+    return CriticExperience(
         tokens=batch.tokens,
         lengths=batch.lengths,
         response_mask=torch.ones(size, width - 1, dtype=torch.bool),
-        finished=torch.arange(size) % 2 == 0,
-        group=torch.arange(size),
-        logprobs=numbers[0],
-        values=numbers[1],
-        advantages=numbers[2],
-        returns=numbers[3],
+        values=values,
+        returns=returns,
     )
 
 
@@ -165,7 +161,7 @@ def test_scores_of_another_shape_are_refused():
         serialization.unpack_scores("values", narrow, BATCH)
 
 
-@pytest.mark.parametrize("name", ["returns", "advantages", "values", "logprobs"])
+@pytest.mark.parametrize("name", ["returns", "values"])
 def test_experience_that_is_no_number_is_named(name):
     arrays = serialization.pack_experience(experience_of(BATCH))
     arrays[name][1, 2] = np.nan
@@ -180,6 +176,6 @@ def test_experience_of_another_shape_is_refused():
     ):
         serialization.unpack_experience(arrays | {"returns": arrays["returns"][:, :2]}, VOCAB)
     with pytest.raises(
-        serialization.WireError, match=r"finished has the shape \[1\], and tokens ask for \[2\]"
+        serialization.WireError, match=r"response_mask has the shape \[1, 3\], and tokens ask for \[2, 3\]"
     ):
-        serialization.unpack_experience(arrays | {"finished": arrays["finished"][:1]}, VOCAB)
+        serialization.unpack_experience(arrays | {"response_mask": arrays["response_mask"][:1]}, VOCAB)

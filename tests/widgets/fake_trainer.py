@@ -35,15 +35,18 @@ def ppo_metrics(step: int, steps: int, kl_coef: float, chance: random.Random) ->
     first = step == 1
     return {
         "train_rollouts/rollout_size": 16,
-        "train_rollouts/response_lengths": length,
+        "train_rollouts/response_lengths": length + 14,
         "train_rollouts/prompt_lengths": 14.0,
-        "train_rollouts/generation_length": length + 14,
+        "train_rollouts/generation_length": length,
         "train_rollouts/tokens": 16 * (length + 14),
         "train_rollouts/rewards": reward,
         "train_rollouts/rewards_std": 0.45 - 0.2 * t,
         "train_rollouts/fraction_of_samples_properly_ended": ended,
-        "train_rollouts/init_policy_kl": 0.0 if first else kl,
-        "train_rollouts/rewards_with_kl": reward - kl_coef * kl * length,
+        "train_rollouts/kl": 0.0 if first else kl,
+        "train_rollouts/init_policy_kl": 0.0 if first else 2 * kl,
+        "train_rollouts/rlhf_rewards": reward - 2 * kl_coef * kl * length,
+        "train_rollouts/rewards_with_kl": reward / length - 2 * kl_coef * kl,
+        "train_rollouts/explained_variance": 0.8 * t,
         "train_rollouts/consumed_samples": 16 * step,
         "train_optim/loss": chance.gauss(0, 0.02),
         "train_optim/ppo_ratio": 1.0 if first else 1 + chance.gauss(0, 0.004),
@@ -98,11 +101,11 @@ def rollouts(step: int, metrics: dict, chance: random.Random) -> list[dict]:
     for prompt in PROMPTS:
         tokens = [
             " " + chance.choice(WORDS)
-            for _ in range(max(3, round(metrics["train_rollouts/response_lengths"] / 4)))
+            for _ in range(max(3, round(metrics["train_rollouts/generation_length"] / 4)))
         ]
         if "<script>" in prompt:
             tokens[1] = " <script>window.stolen = 2</script><img src=x onerror='window.stolen=3'>"
-        kl = metrics["train_rollouts/init_policy_kl"]
+        kl = metrics["train_rollouts/kl"]
         records.append(
             {
                 "step": step,

@@ -14,8 +14,8 @@ PPO = alarms_of("ppo")
 HEALTHY = {
     "train_rollouts/rewards": 0.0,
     "train_rollouts/rewards_std": 1.0,
-    "train_rollouts/init_policy_kl": 0.02,
-    "train_rollouts/response_lengths": 40.0,
+    "train_rollouts/kl": 0.02,
+    "train_rollouts/generation_length": 40.0,
     "train_rollouts/entropy": 2.0,
     "train_rollouts/fraction_of_samples_properly_ended": 0.95,
     "train_optim/clip_fraction": 0.05,
@@ -31,7 +31,7 @@ def records(count=3, start=0, **changes):
 @pytest.mark.parametrize(
     "changes, name",
     [
-        ({"rollouts__init_policy_kl": 0.4}, "kl"),
+        ({"rollouts__kl": 0.4}, "kl"),
         ({"rollouts__entropy": 0.2}, "entropy"),
         ({"rollouts__entropy": 0.0}, "entropy"),
         ({"optim__clip_fraction": 0.5}, "clip_fraction"),
@@ -47,7 +47,7 @@ def test_each_alarm(changes, name):
     assert alarm.meaning.endswith(".") and alarm.control.endswith(".")
 
 
-HACKING = {"rollouts__rewards": 1.0, "rollouts__init_policy_kl": 0.4, "rollouts__response_lengths": 30.0}
+HACKING = {"rollouts__rewards": 1.0, "rollouts__kl": 0.4, "rollouts__generation_length": 30.0}
 
 
 def test_reward_hacking_is_more_than_a_large_kl():
@@ -58,7 +58,7 @@ def test_reward_hacking_is_more_than_a_large_kl():
 
 @pytest.mark.parametrize(
     "healthy",
-    [{"rollouts__rewards": 0.2}, {"rollouts__init_policy_kl": 0.2}, {"rollouts__response_lengths": 35.0}],
+    [{"rollouts__rewards": 0.2}, {"rollouts__kl": 0.2}, {"rollouts__generation_length": 35.0}],
 )
 def test_reward_hacking_needs_all_three(healthy):
     alarms = active(PPO, records(4), records(3, 20, **HACKING | healthy))
@@ -78,7 +78,7 @@ def test_metrics_are_all_that_the_rules_read():
 
 
 def test_one_odd_step_is_no_alarm():
-    assert active(PPO, records(5), records(2, 20) + records(1, 22, rollouts__init_policy_kl=9.0)) == []
+    assert active(PPO, records(5), records(2, 20) + records(1, 22, rollouts__kl=9.0)) == []
 
 
 def test_a_reward_that_rises_alone_is_success():
@@ -86,7 +86,7 @@ def test_a_reward_that_rises_alone_is_success():
 
 
 def test_thresholds_are_the_callers():
-    assert active(PPO, records(5), records(3, 20, rollouts__init_policy_kl=0.4), Thresholds(kl=0.5)) == []
+    assert active(PPO, records(5), records(3, 20, rollouts__kl=0.4), Thresholds(kl=0.5)) == []
 
 
 def test_stale_heartbeat():
@@ -139,7 +139,7 @@ def test_a_monitor_takes_the_limits_that_the_run_was_given(tmp_path):
     config = {"exp_manager": {"alarms": {"kl": 0.5, "a_later_version_s": 1.0}}}
     with RunWriter(tmp_path, kind="ppo", config=config, seed=0, hashes={}, max_steps=9) as writer:
         writer.start(0, tensorboard=False)
-        for record in records(4, rollouts__init_policy_kl=0.4):
+        for record in records(4, rollouts__kl=0.4):
             writer.log(record["step"], {name: record[name] for name in HEALTHY})
         writer.finish("finished")
     run = RunFolder(tmp_path)

@@ -11,7 +11,7 @@ from widgets.explorer import PLOTLY
 
 
 def test_two_runs_share_charts_and_each_is_in_the_legend_once(healthy, gaming):
-    figure = explore([healthy, gaming], ["train_rollouts/rewards", "train_rollouts/init_policy_kl"]).figure
+    figure = explore([healthy, gaming], ["train_rollouts/rewards", "train_rollouts/kl"]).figure
     assert [trace.name for trace in figure.data if trace.showlegend is not False] == ["healthy", "gaming"]
     assert len(figure.data) == 2 * 2 * 2  # charts, runs, and for each what was logged and its mean
     assert {trace.line.color for trace in figure.data} == {"#0072B2", "#D55E00"}

@@ -44,7 +44,7 @@ def test_the_healthy_run_is_quiet_and_gets_better():
     validation = [r["val_rollouts/rewards"] for r in run.metrics() if "val_rollouts/rewards" in r]
     assert validation[-1] > validation[0] + 0.5
     first = next(record for record in run.metrics() if record["step"] == 1)
-    assert first["train_rollouts/init_policy_kl"] == 0
+    assert first["train_rollouts/kl"] == 0
     assert first["train_optim/first_ppo_ratio"] == pytest.approx(1, abs=1e-5)
 
 

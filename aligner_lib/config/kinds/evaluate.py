@@ -30,7 +30,7 @@ FIGURES = MetricGroup(
         metric(
             "evaluation/response_lengths evaluation/prompt_lengths evaluation/generation_length",
             "tokens",
-            "mean response tokens, prompt tokens, and both",
+            "mean tokens of prompt and response together, of the prompt, and of the response",
         ),
         metric(
             "evaluation/fraction_of_samples_properly_ended",
@@ -47,7 +47,7 @@ FIGURES = MetricGroup(
             "evaluation/kl evaluation/kl_std",
             "nats a token",
             "mean and standard deviation over response tokens of the *signed* log π − log π_ref, in nats. The mean "
-            "estimates the KL a token; `init_policy_kl`, with absolute values, is larger",
+            "estimates the KL a token, as `train_rollouts/kl` does in training",
             "0 for the reference itself",
         ),
     ),

@@ -92,7 +92,12 @@ class PPOLoop(Loop):
     gae_lambda: float = setting(0.95, within(0, 1))
     normalize_advantages: bool = True
     critic_warmup_steps: int = setting(0, at_least(0))  # first steps, which train only the critic
-    # nats a token; beyond it the run ends with an error; None: no bound
+    missing_eos_penalty: float = setting(
+        0.0, at_least(0)
+    )  # taken from the reward of a response that was cut off
+    # leave responses that were cut off out of the actor's loss and normalisation, as NeMo-Aligner does
+    mask_truncated_responses: bool = False
+    # of init_policy_kl in nats; beyond it the run ends with an error, and a checkpoint; None: no bound
     max_init_policy_kl: float | None = setting(None, above(0))
 
 
@@ -234,9 +239,9 @@ RESPONSES = MetricGroup(
             "`temperature`, the reward model",
         ),
         metric(
-            "train_rollouts/response_lengths val_rollouts/response_lengths",
+            "train_rollouts/generation_length val_rollouts/generation_length",
             "tokens",
-            "mean response tokens",
+            "mean response tokens, the stop token included",
             "a slow drift. A jump up or down with rising rewards is the commonest sign of a gamed reward model",
             "`initial_policy_kl_penalty`, `length_params`",
         ),
@@ -247,9 +252,9 @@ RESPONSES = MetricGroup(
             "varies with the prompts drawn; constant in validation",
         ),
         metric(
-            "train_rollouts/generation_length val_rollouts/generation_length",
+            "train_rollouts/response_lengths val_rollouts/response_lengths",
             "tokens",
-            "mean tokens of prompt and response together",
+            "mean tokens of prompt and response together; NeMo-Aligner's name for where the response ends",
             "",
             "`model.encoder_seq_length`",
         ),
@@ -257,8 +262,8 @@ RESPONSES = MetricGroup(
             "train_rollouts/fraction_of_samples_properly_ended val_rollouts/fraction_of_samples_properly_ended",
             "",
             "share of responses that end with the stop token or an end string, before `max_length`",
-            "near 1, or rising to it. Only these train the actor",
-            "`model.ppo.length_params.max_length`, `end_strings`",
+            "near 1, or rising to it. With `mask_truncated_responses` only these train the actor",
+            "`model.ppo.length_params.max_length`, `missing_eos_penalty`",
         ),
         metric(
             "train_rollouts/rollout_size val_rollouts/rollout_size",
@@ -275,16 +280,25 @@ RESPONSES = MetricGroup(
 )
 TOKENS = MetricGroup(
     "PPO, tokens and bookkeeping",
-    "Means and deviations are over the response tokens of the rollout.",
+    "Means and deviations are over the response tokens of the rollout, unless they say otherwise.",
     (
+        metric(
+            "train_rollouts/kl",
+            "nats a token",
+            "mean of log π − log π_ref, which estimates the KL a token. π is the policy that generated, π_ref the one "
+            "that PPO started from. `evaluation/kl` is the same on other prompts",
+            "exactly 0 at step 1, then grows slowly. [The alarm](widgets.md#alarms) is at KLALARM; the smoke model goes "
+            "beyond 1",
+            "up too fast: `initial_policy_kl_penalty` up, `model.optim.lr` down",
+        ),
         metric(
             "train_rollouts/init_policy_kl",
             "nats a token",
-            "mean of |log π − log π_ref| in nats a token; with `use_absolute_kl=False` of the signed difference. π is "
-            "the policy that generated, π_ref the one that PPO started from",
-            "exactly 0 at step 1, then grows slowly. [The alarm](widgets.md#alarms) is at 0.3; the smoke model goes "
-            "beyond 1",
-            "up too fast: `initial_policy_kl_penalty` up, `model.optim.lr` down. `max_init_policy_kl` ends the run",
+            "what the penalty takes, and NeMo-Aligner's figure: each response's mean of |log π − log π_ref| (with "
+            "`use_absolute_kl=False` of the signed difference), averaged over responses. Larger than `kl`, for there "
+            "ups and downs cancel",
+            "exactly 0 at step 1, then grows slowly",
+            "`max_init_policy_kl` ends the run",
         ),
         metric(
             "train_rollouts/entropy",
@@ -294,24 +308,31 @@ TOKENS = MetricGroup(
             "`model.ppo.entropy_bonus` up, `model.optim.lr` down",
         ),
         metric(
-            "train_rollouts/rewards_with_kl",
+            "train_rollouts/rlhf_rewards",
             "",
-            "mean over responses of the reward less `kl_coef` times the sum of the KL of its tokens: what PPO really "
-            "maximises",
+            "mean over responses of the reward (less `missing_eos_penalty` where the end is missing) less `kl_coef` times "
+            "the sum of the KL penalties of its tokens: what PPO really maximises",
             "rises. If it falls while `rewards` rises, the penalty outweighs the gain",
             "`initial_policy_kl_penalty`",
         ),
         metric(
+            "train_rollouts/rewards_with_kl",
+            "",
+            "the same reward as a mean over each response's tokens, then over responses: NeMo-Aligner's figure",
+            "smaller than `rlhf_rewards` by the length of a response",
+        ),
+        metric(
             "train_rollouts/advantages_mean train_rollouts/advantages_std",
             "",
-            "the advantages that the actor learns from",
-            "0 and 1 with `normalize_advantages`",
+            "the advantages, before they are normalised",
+            "the mean nears 0 as the critic learns",
+            "`critic.model.optim.lr`",
         ),
         metric(
             "train_rollouts/returns_mean train_rollouts/returns_std",
             "",
-            "advantages before normalisation, plus values: what the critic should predict",
-            "the mean follows `rewards_with_kl`",
+            "advantages plus values: what the critic should predict",
+            "the mean follows `rlhf_rewards`",
             "`discount_factor`, `gae_lambda`",
         ),
         metric(
@@ -319,6 +340,14 @@ TOKENS = MetricGroup(
             "",
             "what the critic predicted",
             "the mean follows `returns_mean`",
+            "`critic.model.optim.lr`, `critic_warmup_steps`",
+        ),
+        metric(
+            "train_rollouts/explained_variance",
+            "",
+            "1 − Var(returns − values) / Var(returns): the share of the returns' differences that the critic foresaw. "
+            "Absent where all returns are equal",
+            "rises towards 1. At 0 a constant would do as well, below 0 better",
             "`critic.model.optim.lr`, `critic_warmup_steps`",
         ),
         metric(
@@ -344,8 +373,9 @@ TOKENS = MetricGroup(
 )
 ACTOR = MetricGroup(
     "PPO, actor",
-    "Means over the response tokens of properly ended responses, one mean for each global batch, then over the"
-    " step's global batches. Absent during `critic_warmup_steps`.",
+    "Means over the response tokens (with `mask_truncated_responses`: of properly ended responses), one mean for each "
+    "global batch, then over the step's global batches. Absent during `critic_warmup_steps`, and where no token was "
+    "learnt from: then no optimiser step is taken either.",
     (
         metric(
             "train_optim/loss",
@@ -407,7 +437,7 @@ ACTOR = MetricGroup(
         metric(
             "train_optim/optim_step",
             "optimiser steps",
-            "the actor's optimiser steps so far; those of the critic's warm-up are counted too",
+            "the actor's optimiser steps so far, on which its learning rate depends; the critic's warm-up takes none",
         ),
     ),
 )
@@ -498,20 +528,20 @@ CHARTS = (
     ),
     chart(
         "KL to the reference",
-        ("train", "train_rollouts/init_policy_kl"),
+        ("train", "train_rollouts/kl"),
         hint="0 before the first update, then grows slowly and levels off.",
     ),
     chart(
         "Response length",
-        ("train", "train_rollouts/response_lengths"),
-        ("validation", "val_rollouts/response_lengths"),
+        ("train", "train_rollouts/generation_length"),
+        ("validation", "val_rollouts/generation_length"),
         hint="Drifts a little. A jump to the limit means that responses no longer end.",
     ),
     chart(
         "Responses that ended",
         ("train", "train_rollouts/fraction_of_samples_properly_ended"),
         ("validation", "val_rollouts/fraction_of_samples_properly_ended"),
-        hint="Near 1: only these train the actor.",
+        hint="Near 1, or rising to it: the others were cut off at max_length.",
     ),
     chart(
         "Probability ratio",
@@ -520,6 +550,11 @@ CHARTS = (
         hint="Stays close to 1; exactly 1 before the first update.",
     ),
     chart("Actor loss", ("actor", "train_optim/loss"), hint="Hovers around 0: it is no measure of progress."),
+    chart(
+        "What the critic explains",
+        ("explained variance", "train_rollouts/explained_variance"),
+        hint="Rises towards 1. At 0 a constant would predict the returns as well.",
+    ),
 )
 
 KIND = JobKind(
