@@ -86,7 +86,7 @@ def make_engine(setting: Setting, architecture, optim: dict | None = None):
 
     parallel.initialize()
     engine = Engine(architecture, Numerics(), optim=optim, clip=setting.clip)
-    engine.load(setting.model_folder)
+    engine.load(setting.model_folder, new_head=architecture.head == "scalar")
     return engine
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -23,9 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 def build_trainable_engine(
-    architecture: Architecture, config: DictConfig, clip: float, start: Path, offload: bool = False
+    architecture: Architecture,
+    config: DictConfig,
+    clip: float,
+    start: Path,
+    offload: bool = False,
+    new_head: bool = False,
 ) -> Engine:
-    """offload: whether Adam's moments wait on the CPU while nothing is trained."""
+    """offload: whether Adam's moments wait on the CPU while nothing is trained. new_head: see Engine.load."""
     optim = config.model.optim
     settings = {
         "lr": optim.lr,
@@ -33,12 +37,14 @@ def build_trainable_engine(
         "betas": list(optim.betas),
         "eps": optim.eps,
     }
-    engine = build_engine(architecture, config, start, optim=settings, clip=clip)
+    engine = build_engine(architecture, config, start, new_head, optim=settings, clip=clip)
     engine.offloads_adam, engine.start = offload, start
     return engine
 
 
-def build_engine(architecture: Architecture, config: DictConfig, start: Path, **training) -> Engine:
+def build_engine(
+    architecture: Architecture, config: DictConfig, start: Path, new_head: bool = False, **training
+) -> Engine:
     """An engine with the weights of `start`; without `training` it only computes."""
     model = config.model
     numerics = Numerics(
@@ -48,7 +54,7 @@ def build_engine(architecture: Architecture, config: DictConfig, start: Path, **
         recompute_num_layers=model.activations_checkpoint_num_layers,
     )
     engine = Engine(architecture, numerics, **training)
-    engine.load(start)
+    engine.load(start, new_head=new_head)
     return engine
 
 
@@ -62,7 +68,7 @@ def build_critic(config: DictConfig, start: Path) -> Critic:
     """A critic that begins as the reward model `start`."""
     clip, offload = config.trainer.ppo.gradient_clip_val, config.model.offload_adam_states
     return Critic(
-        engine=build_trainable_engine(scalar_architecture(start), config, clip, start, offload),
+        engine=build_trainable_engine(Architecture.load(start), config, clip, start, offload),
         loss_clip=config.model.loss_clip_val,
         micro_batch_size=config.model.micro_batch_size,
         inference_micro_batch_size=config.trainer.ppo.inference_micro_batch_size,
@@ -72,13 +78,8 @@ def build_critic(config: DictConfig, start: Path) -> Critic:
 
 def build_reward_model(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModel:
     """A reward model with a module of its own."""
-    engine = build_engine(scalar_architecture(start), config, start)
+    engine = build_engine(Architecture.load(start), config, start)
     return RewardModel(engine, RewardScale.load(start), micro_batch_size)
-
-
-def scalar_architecture(start: Path) -> Architecture:
-    """A model folder's architecture with a scalar head."""
-    return replace(Architecture.load(start), head="scalar")
 
 
 def sampling_settings(config: DictConfig) -> Sampling:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.jobs.build_models import build_critic, build_reward_model
-from aligner_lib.jobs.inputs import model_folder, pretrained_folder
+from aligner_lib.jobs.inputs import model_folder
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.remote_critic.worker import Worker
@@ -26,7 +26,7 @@ class Serving:
 
 def critic_server(config: DictConfig) -> Serving:
     """Critic and reward model, or the critic alone."""
-    start = pretrained_folder(config)
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "scalar")
     combined = config.trainer.ppo.combine_rm_and_critic_server
 
     def make():
@@ -42,7 +42,7 @@ def critic_server(config: DictConfig) -> Serving:
 
 def reward_server(config: DictConfig) -> Serving:
     """A reward model alone."""
-    start = model_folder(config.rm_model_file, "rm_model_file")
+    start = model_folder(config, "rm_model_file", "scalar")
 
     def make():
         return Worker(None, build_reward_model(config, start, config.inference.micro_batch_size))

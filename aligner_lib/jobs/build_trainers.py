@@ -6,7 +6,7 @@ Data is read and checked before any model is built, so that a mistake in a path 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,7 +21,6 @@ from aligner_lib.jobs.build_models import (
     build_reward_model,
     build_trainable_engine,
     sampling_settings,
-    scalar_architecture,
     warn_about_sampling,
 )
 from aligner_lib.jobs.inputs import (
@@ -31,10 +30,8 @@ from aligner_lib.jobs.inputs import (
     hashes_of,
     limited,
     model_folder,
-    pretrained_folder,
     prompts_of_split,
     report_dropped,
-    reward_model_folder,
     steps_of,
 )
 from aligner_lib.models import model_hash
@@ -48,6 +45,8 @@ from aligner_lib.trainers.lr import LRSchedule
 from aligner_lib.trainers.ppo import PPOTrainer
 from aligner_lib.trainers.reward_model import RewardModelTrainer
 from aligner_lib.trainers.sft import SFTTrainer
+
+REWARD_MODEL = "critic.pretrained_checkpoint.restore_from_path"  # and what the critic begins as
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class PreparedJob:
 def sft(config: DictConfig) -> PreparedJob:
     """Supervised fine-tuning."""
     model, data, loop = config.model, config.model.data, config.trainer.sft
-    start = model_folder(model.restore_from_path, "model.restore_from_path")
+    start = model_folder(config, "model.restore_from_path", "lm")
     tokenizer = Tokenizer(start)
 
     def load(dataset: DictConfig, name: str) -> list:
@@ -98,7 +97,9 @@ def sft(config: DictConfig) -> PreparedJob:
 def reward_model(config: DictConfig) -> PreparedJob:
     """Reward model training."""
     model, loop = config.model, config.trainer.rm
-    start = pretrained_folder(config)
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path")
+    architecture = Architecture.load(start)
+    new_head = architecture.head == "lm"  # a reward model, trained further, keeps its own
     tokenizer = Tokenizer(start)
 
     def load(split: str) -> list:
@@ -113,7 +114,9 @@ def reward_model(config: DictConfig) -> PreparedJob:
 
     def build(run):
         return RewardModelTrainer(
-            engine=build_trainable_engine(scalar_architecture(start), config, loop.gradient_clip_val, start),
+            engine=build_trainable_engine(
+                replace(architecture, head="scalar"), config, loop.gradient_clip_val, start, new_head=new_head
+            ),
             tokenizer=tokenizer,
             train=train,
             validation=validation,
@@ -131,8 +134,8 @@ def reward_model(config: DictConfig) -> PreparedJob:
 def ppo(config: DictConfig) -> PreparedJob:
     """PPO, with its critic in this process or in a job of its own."""
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
-    start = pretrained_folder(config)
-    rewards = None if has_remote_critic(config) else reward_model_folder(config.critic)
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
+    rewards = None if has_remote_critic(config) else model_folder(config, REWARD_MODEL, "scalar")
     tokenizer = Tokenizer(start)
     train = prompts_of_split(config, "train", tokenizer)
     validation = prompts_of_split(config, "validation", tokenizer)
@@ -168,8 +171,9 @@ def ppo(config: DictConfig) -> PreparedJob:
 def evaluation(config: DictConfig) -> PreparedJob:
     """PPO's config with `policy.restore_from_path`: the reference is pretrained_checkpoint, as in PPO."""
     rollout = config.model.ppo
-    reference, rewards = pretrained_folder(config), reward_model_folder(config.critic)
-    start = model_folder(config.policy.restore_from_path, "policy.restore_from_path")
+    reference = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
+    rewards = model_folder(config, REWARD_MODEL, "scalar")
+    start = model_folder(config, "policy.restore_from_path", "lm")
     tokenizer = Tokenizer(reference)
     prompts = prompts_of_split(config, "validation", tokenizer)[: rollout.num_val_samples]
     prompts = for_validation(prompts, config)

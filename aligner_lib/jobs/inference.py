@@ -7,10 +7,10 @@ score = scoring("runs/rm")         # score("How are you?", "Well.") is the rewar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.jobs.inputs import check_head
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Response, Sampling, generate
@@ -33,11 +33,11 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
     """What the model answers to a question or a conversation: the same text whenever it is asked the same.
 
     model: a model folder, checkpoint or run folder. max_length: tokens of an answer. sampling: fields of Sampling,
-    such as temperature. Raises ValueError for sampling that makes no sense.
+    such as temperature. Raises ValueError for sampling that makes no sense, UserError for a reward model.
     """
-    start = resolve(model)
+    start = _resolve(model, "lm")
     tokenizer, drawn = Tokenizer(start), Sampling(max_length=max_length, **sampling)
-    module = _engine(Architecture.load(start), start).module
+    module = _engine(start).module
 
     def answer(text: str) -> str:
         prompt = tokenizer.encode(as_prompt(text))
@@ -50,11 +50,13 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
 
 
 def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
-    """What the reward model gives an answer to a question or a conversation, standardised as PPO sees it."""
-    start = resolve(reward_model)
+    """What the reward model gives an answer to a question or a conversation, standardised as PPO sees it.
+
+    Raises UserError for a language model.
+    """
+    start = _resolve(reward_model, "scalar")
     tokenizer = Tokenizer(start)
-    engine = _engine(replace(Architecture.load(start), head="scalar"), start)
-    judge = RewardModel(engine, RewardScale.load(start), micro_batch_size=1)
+    judge = RewardModel(_engine(start), RewardScale.load(start), micro_batch_size=1)
 
     def score(text: str, answer: str) -> float:
         prompt, whole = (tokenizer.encode(t) for t in (as_prompt(text), f"{as_prompt(text)} {answer}"))
@@ -64,8 +66,14 @@ def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
     return score
 
 
-def _engine(architecture: Architecture, start: Path) -> Engine:
+def _resolve(model: str | Path, head: str) -> Path:
+    folder = resolve(model)
+    check_head(folder, head, str(model))
+    return folder
+
+
+def _engine(start: Path) -> Engine:
     parallel.initialize()
-    engine = Engine(architecture, Numerics())
+    engine = Engine(Architecture.load(start), Numerics())
     engine.load(start)
     return engine

@@ -6,6 +6,7 @@ Data is read and checked before any model is built, so that a mistake in a path 
 from __future__ import annotations
 
 import logging
+from functools import reduce
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
@@ -15,6 +16,7 @@ from aligner_lib.datasets.load import Dropped, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import model_hash, resolve
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.hash import file_hash
 
 logger = logging.getLogger(__name__)
@@ -87,23 +89,31 @@ def hashes_of(start: Path, *files) -> dict[str, str]:
 # ---- model folders --------------------------------------------------------------------------------------------------
 
 
-def pretrained_folder(config: DictConfig) -> Path:
-    """The model folder that pretrained_checkpoint names."""
-    return model_folder(
-        config.pretrained_checkpoint.restore_from_path, "pretrained_checkpoint.restore_from_path"
+def model_folder(config: DictConfig, key: str, head: str | None = None) -> Path:
+    """The model folder that a setting names. head: `lm` or `scalar` where only one of them will do.
+
+    Raises UserError, naming the key, when it is not set, or set to a model with the other head.
+    """
+    path = required(reduce(getattr, key.split("."), config), key)
+    folder = resolve(path)
+    if head is not None:
+        check_head(folder, head, f"{key}={path}")
+    return folder
+
+
+def check_head(folder: Path, head: str, named: str) -> None:
+    """Raises UserError for a model with the other head. named: how the user named it."""
+    if Architecture.load(folder).head == head:
+        return
+    if head == "scalar":
+        raise UserError(
+            f"{named} is a language model ({folder}), without a head that gives rewards: give a reward model, such as "
+            "the run folder of `aligner rm`"
+        )
+    raise UserError(
+        f"{named} is a reward model or a critic ({folder}), which scores text and writes none: give a language model, "
+        "such as the run folder of `aligner sft`"
     )
-
-
-def reward_model_folder(critic: DictConfig) -> Path:
-    """The reward model's folder, which the critic begins as."""
-    return model_folder(
-        critic.pretrained_checkpoint.restore_from_path, "critic.pretrained_checkpoint.restore_from_path"
-    )
-
-
-def model_folder(path: str | None, key: str) -> Path:
-    """The model folder that a setting names. Raises UserError, naming the key, when it is not set."""
-    return resolve(required(path, key))
 
 
 def required(value, key: str):

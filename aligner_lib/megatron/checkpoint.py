@@ -32,11 +32,12 @@ def save_weights(model, writer: StoreWriter) -> None:
                 writer.add(_block(shard), parameter.detach().flatten()[start:end].view(shard.local_shape))
 
 
-def load_weights(model, folder: Path) -> None:
+def load_weights(model, folder: Path, new_head: bool = False) -> None:
     """Fill the model from a store written under any parallelism.
 
-    A scalar head that the store lacks stays as it is (zero). Raises FileNotFoundError when there is no store,
-    ValueError for a store of another architecture or with weights that the model has no parameter for.
+    new_head: the store is a language model's and the model is a scalar one, whose head stays as it is (zero).
+    Raises FileNotFoundError when there is no store, ValueError for a store of another architecture or with
+    weights that the model has no parameter for.
     """
     store = StoreReader(folder)
     used = set()
@@ -44,13 +45,14 @@ def load_weights(model, folder: Path) -> None:
         flat = parameter.data.view(-1)
         for shard, start, end in shards:
             used.add(shard.key)
-            if shard.key.startswith("value_head.") and shard.key not in store:
+            if new_head and shard.key.startswith("value_head."):
                 continue
             if shard.key not in store:
                 raise ValueError(f"{folder} has no {shard.key}: the checkpoint is of another architecture")
             flat[start:end] = store.read(_block(shard), parameter.dtype).flatten()
-    unused = [name for name in store.names() if name not in used]
-    if unused and _is_alone(model) and not _may_drop(model, unused):
+    unneeded = {"output_layer.weight"} if new_head else set()
+    unused = [name for name in store.names() if name not in used | unneeded]
+    if unused and _is_alone(model):
         raise ValueError(f"{folder} has weights that the model has no place for: {', '.join(unused[:5])}")
 
 
@@ -130,8 +132,3 @@ def _is_tp_main(shard: ShardedTensor) -> bool:
 
 def _is_alone(model) -> bool:
     return model.pre_process and model.post_process
-
-
-def _may_drop(model, names: list[str]) -> bool:
-    """A scalar model may start from a language model, whose output layer it does not need."""
-    return model.architecture.head == "scalar" and set(names) <= {"output_layer.weight"}

@@ -210,13 +210,14 @@ class Engine:
 
     # -- weights --------------------------------------------------------------------------------------------------
 
-    def load(self, folder: Path, with_optimizer: bool = False) -> None:
+    def load(self, folder: Path, with_optimizer: bool = False, new_head: bool = False) -> None:
         """Load weights, and with_optimizer also the optimizer state, from a checkpoint of any parallelism.
 
+        new_head: the checkpoint is a language model's, and the scalar head stays as it is (zero in a new engine).
         Raises FileNotFoundError when there is none, ValueError for one of another architecture.
         """
         self._reload_optimizer()
-        checkpoint.load_weights(self.module, Path(folder) / "weights")
+        checkpoint.load_weights(self.module, Path(folder) / "weights", new_head)
         if self.optimizer is not None:
             self.optimizer.reload_model_params()
             if with_optimizer:

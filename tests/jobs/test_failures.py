@@ -105,6 +105,39 @@ def test_a_model_that_is_not_there_is_told(jobs):
         run_smoke_job("sft", jobs.settings("sft", "none", model__restore_from_path="/nowhere/model"))
 
 
+LANGUAGE_MODEL = r"is a language model \(.*\), without a head that gives rewards: give a reward model"
+REWARD_MODEL = r"is a reward model or a critic \(.*\), which scores text and writes none: give a language model"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "message"),
+    [
+        ("sft", "model.restore_from_path", REWARD_MODEL),
+        ("ppo", "pretrained_checkpoint.restore_from_path", REWARD_MODEL),
+        ("ppo", "critic.pretrained_checkpoint.restore_from_path", LANGUAGE_MODEL),
+        ("evaluate", "pretrained_checkpoint.restore_from_path", REWARD_MODEL),
+        ("evaluate", "policy.restore_from_path", REWARD_MODEL),
+        ("evaluate", "critic.pretrained_checkpoint.restore_from_path", LANGUAGE_MODEL),
+    ],
+)
+def test_a_model_with_the_wrong_head_is_told_before_any_is_built(jobs, rm, kind, key, message):
+    path = jobs.model if message == LANGUAGE_MODEL else rm.path
+    with pytest.raises(UserError, match=rf"^{key}={path} {message}"):
+        run_smoke_job(kind, jobs.settings(kind, "head", **{key: f"'{path}'"}))
+    assert not jobs.run_folder("head").path.exists()
+
+
+def test_a_reward_model_may_be_trained_further(jobs, rm):
+    more = jobs.run(
+        "rm",
+        "rm_further",
+        pretrained_checkpoint__restore_from_path=f"'{rm.path}'",
+        trainer__rm__max_steps=1,
+    )
+    last, first = rm.metrics()[-1], more.metrics()[0]
+    assert first["validation/loss"] == pytest.approx(last["validation/loss"], abs=1e-6)
+
+
 def test_a_reward_model_that_is_not_set_is_told(jobs):
     with pytest.raises(UserError, match=r"critic\.pretrained_checkpoint\.restore_from_path"):
         run_smoke_job(

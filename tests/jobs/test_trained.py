@@ -283,6 +283,16 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         assert said == pytest.approx(scored.tolist(), abs=1e-5)
 
 
+def test_a_talk_with_a_model_of_the_wrong_head_is_refused(rm, smoke):
+    from aligner_lib.errors import UserError
+    from aligner_lib.jobs.inference import answering, scoring
+
+    with pytest.raises(UserError, match=rf"{rm.path} is a reward model or a critic"):
+        answering(rm.path)
+    with pytest.raises(UserError, match=rf"{smoke} is a language model"):
+        scoring(smoke)
+
+
 def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
     from aligner_lib.jobs.inference import answering
     from aligner_lib.megatron.engine import Engine

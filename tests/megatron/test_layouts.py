@@ -96,11 +96,17 @@ def test_in_one_process_a_checkpoint_goes_on_to_the_bit(figures, measured, name)
 
 
 def test_a_scalar_model_starts_from_a_language_model_with_a_head_of_zeros(starts, one_process):
-    engine = new_engine("scalar", starts / "untied")
+    engine = new_engine("scalar")
+    engine.load(starts / "untied", new_head=True)
     store = StoreReader(starts / "untied" / "weights")
     embedding = engine.module.embedding.word_embeddings.weight
     assert torch.equal(embedding, store.read_whole("embedding.word_embeddings.weight"))
     assert not engine.module.value_head.weight.any()
+
+
+def test_a_head_that_is_missing_is_not_taken_for_a_new_one(starts, one_process):
+    with pytest.raises(ValueError, match=r"has no value_head\.weight: the checkpoint is of another arch"):
+        new_engine("scalar", starts / "untied")
 
 
 def test_a_checkpoint_of_another_architecture_is_refused(starts, one_process):

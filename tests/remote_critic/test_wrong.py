@@ -112,6 +112,17 @@ def test_a_run_without_checkpoints_is_refused():
     compose("ppo", settings[1:], profile="smoke")
 
 
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("critic", "pretrained_checkpoint.restore_from_path"), ("reward_server", "rm_model_file")],
+)
+def test_a_language_model_is_not_served(jobs, kind, key):
+    critic = Critic(jobs, f"headless_{kind}", kind)
+    with pytest.raises(UserError, match=rf"^{key}=.* is a language model \(.*\), without a head"):
+        serve(kind, critic.settings(**{key: f"'{jobs.model}'"}), {})
+    assert not critic.run.path.exists()
+
+
 def test_numpy_2_is_told(monkeypatch):
     monkeypatch.setattr(pytriton_server.np, "__version__", "2.1.0")
     with pytest.raises(UserError, match=r"numpy 2\.1\.0 is installed.*'numpy>=1\.26,<2'"):
