@@ -45,7 +45,7 @@ class Dropped:
 class SFTSample:
     """One SFT sample: token ids of prompt and answer, and which of them count in the loss."""
 
-    tokens: list[int]  # input, output, stop token
+    tokens: list[int]  # BOS where the tokenizer has one, input, output, stop token
     answer_start: int  # index of the output's first token
     others: tuple[
         tuple[int, int], ...
@@ -90,7 +90,8 @@ class PromptSample:
 def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tuple[list[SFTSample], Dropped]:
     """SFT samples from JSON Lines files, and what was dropped. max_length: tokens.
 
-    {"input", "output"} lines become `{input} {output}` and a stop token. A sample over max_length loses the
+    {"input", "output"} lines become `{input} {output}` and a stop token. The text is tokenised whole; which
+    tokens are the output's, `Tokenizer.encode_parts` says. A sample over max_length loses the
     end of its input, never of its output. If the output is empty, or too long by itself, the sample is
     dropped.
 
@@ -108,13 +109,14 @@ def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tu
         prompt, answer = _text(record, "input"), _text(record, "output")
         if not answer.strip():
             return "empty output"
-        answer_ids = tokenizer.encode(" " + answer) + [tokenizer.eos_id]
-        room = max_length - len(answer_ids)
+        if not prompt.strip():
+            return "empty input"
+        prompt_ids, answer_ids = tokenizer.encode_parts([prompt, f" {answer}"])
+        answer_ids.append(tokenizer.eos_id)
+        room = max_length - len(tokenizer.bos_ids) - len(answer_ids)
         if room < 1:
             return f"output longer than {max_length} tokens (encoder_seq_length)"
-        prompt_ids = tokenizer.encode(prompt)[:room]
-        if not prompt_ids:
-            return "empty input"
+        prompt_ids = tokenizer.bos_ids + prompt_ids[:room]
         return SFTSample(prompt_ids + answer_ids, len(prompt_ids))
 
     return _load(files, make)
@@ -143,14 +145,13 @@ def _conversation(turns: list[tuple[str, str]], tokenizer: Tokenizer, max_length
         return "the last turn is not the assistant's"
     if any(role == "Assistant" and not text.strip() for role, text in turns):
         return "an empty answer"
-    tokens: list[int] = []
-    answers: list[tuple[int, int]] = []
-    for i, (role, text) in enumerate(turns):
-        tokens += tokenizer.encode(("\n\n" if i else "") + f"{role}:")
-        start = len(tokens)
-        tokens += tokenizer.encode(f" {text.strip()}")
-        if role == "Assistant":
-            answers.append((start, len(tokens)))
+    parts = [part for role, text in turns for part in (f"\n\n{role}:", f" {text.strip()}")]
+    parts[0] = parts[0].lstrip()
+    tokens, answers = list(tokenizer.bos_ids), []
+    for i, ids in enumerate(tokenizer.encode_parts(parts)):
+        if i % 2 and turns[i // 2][0] == "Assistant":
+            answers.append((len(tokens), len(tokens) + len(ids)))
+        tokens += ids
     tokens.append(tokenizer.eos_id)
     if len(tokens) > max_length:
         return f"longer than {max_length} tokens (encoder_seq_length)"
@@ -193,9 +194,9 @@ def load_prompts(
 
     def make(record: dict) -> PromptSample | str:
         text = _text(record, "text")
-        ids = tokenizer.encode(text)
-        if not ids:
+        if not text.strip():
             return "empty text"
+        ids = tokenizer.encode(text)
         if len(ids) > max_length:
             return f"longer than {max_length} tokens (encoder_seq_length less the response's max_length)"
         return PromptSample(ids, text)

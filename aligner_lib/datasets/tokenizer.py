@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from bisect import bisect_left
 from functools import cached_property
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 from tokenizers import Tokenizer as _Tokenizer
+
+REPLACEMENT = "\ufffd"  # what decoding gives for the bytes of an incomplete character
 
 
 class Tokenizer:
     """A model folder's tokenizer: `tokenizer.json` and `tokenizer_config.json` (Hugging Face tokenizers).
 
-    The stop token (`eos_id`) ends a response. Padding uses the same id, so code tells padding by masks and
-    lengths, never by the id. Raises FileNotFoundError for a folder without a tokenizer.
+    A text is tokenised whole and begins with `bos_ids`, so that its ids are those of `transformers`; what a
+    tokenizer puts behind a text is left out. The stop token (`eos_id`) ends a response. Padding uses the same id,
+    so code tells padding by masks and lengths, never by the id. Raises FileNotFoundError for a folder without a
+    tokenizer.
     """
 
     def __init__(self, folder: Path):
@@ -23,43 +29,121 @@ class Tokenizer:
         if not path.exists():
             raise FileNotFoundError(f"{self.folder} has no tokenizer.json: it is no model folder")
         self._tokenizer = _Tokenizer.from_file(str(path))
+        self._tokenizer.no_truncation()  # both may be set in the file: a data set's tool left them there
+        self._tokenizer.no_padding()
         self.config = json.loads((self.folder / "tokenizer_config.json").read_text())
+
+    # -- special tokens -------------------------------------------------------------------------------------------
 
     @cached_property
     def eos_id(self) -> int:
         """The id of the stop token. Raises ValueError when it is not in the vocabulary."""
-        token = self.config["eos_token"]
-        token = token["content"] if isinstance(token, dict) else token
-        token_id = self._tokenizer.token_to_id(token)
-        if token_id is None:
-            raise ValueError(f"{self.folder}: the stop token {token!r} is not in the vocabulary")
-        return token_id
+        return self._id_of("eos_token", "stop token")
 
     @property
     def pad_id(self) -> int:
         """The id used for padding: the stop token's."""
         return self.eos_id
 
+    @cached_property
+    def bos_ids(self) -> list[int]:
+        """What a text begins with: the BOS token for some models, nothing for others.
+
+        `add_bos_token` of tokenizer_config.json decides where it is set (as transformers 4 has it for Llama),
+        else the post-processor of tokenizer.json (as transformers 5 always has it). Raises ValueError when the BOS
+        token is not in the vocabulary.
+        """
+        adds_bos = self.config.get("add_bos_token")
+        if adds_bos is None:
+            encoding = self._tokenizer.encode("a")
+            ids = zip(encoding.ids, encoding.special_tokens_mask)
+            return [token_id for token_id, _ in takewhile(lambda pair: pair[1], ids)]
+        return [self._id_of("bos_token", "BOS token")] if adds_bos else []
+
     @property
     def vocab_size(self) -> int:
         """The number of token ids, special tokens included."""
         return self._tokenizer.get_vocab_size()
 
+    def _id_of(self, key: str, name: str) -> int:
+        token = self.config.get(key)
+        token = token["content"] if isinstance(token, dict) else token
+        token_id = self._tokenizer.token_to_id(token or "")
+        if token_id is None:
+            raise ValueError(f"{self.folder}: the {name} {token!r} is not in the vocabulary")
+        return token_id
+
+    # -- text to ids ----------------------------------------------------------------------------------------------
+
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text; no special token is added."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        """Token ids of a text, `bos_ids` included."""
+        return self.bos_ids + self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of each text; no special token is added."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+        """Token ids of each text, `bos_ids` included."""
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        return [self.bos_ids + encoding.ids for encoding in encodings]
 
-    def decode(self, ids: list[int], special_tokens: bool = False) -> str:
-        """The text of token ids; special tokens are left out unless special_tokens is True."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=not special_tokens)
+    def encode_parts(self, parts: list[str]) -> list[list[int]]:
+        """Token ids of a text that is given in parts: of each part those that end in it, without `bos_ids`.
+
+        The text is tokenised whole, for a part alone may have other tokens. A token that spans a border belongs to
+        the part behind it: so an answer is learnt from its first character on, and none of the turn after it.
+        """
+        encoding = self._tokenizer.encode("".join(parts), add_special_tokens=False)
+        borders = list(accumulate(map(len, parts)))
+        ids: list[list[int]] = [[] for _ in parts]
+        for token_id, (_, end) in zip(encoding.ids, encoding.offsets):
+            ids[bisect_left(borders, end)].append(token_id)
+        assert [token_id for part in ids for token_id in part] == encoding.ids, "tokens out of their text's order"
+        return ids
+
+    # -- ids to text ----------------------------------------------------------------------------------------------
+
+    def decode(self, ids: list[int], special_tokens: bool = False, continues: bool = False) -> str:
+        """The text of token ids; special tokens are left out unless special_tokens is True.
+
+        continues: whether the ids follow others, as a response follows its prompt. The space before their first
+        word is then kept; SentencePiece's tokenizers have one before a text's first word, which decoding removes.
+        """
+        if not special_tokens:
+            ids = [token_id for token_id in ids if token_id not in self._special_ids]
+        if not continues:
+            return self._decode(ids)
+        return self._decode([self.eos_id, *ids]).removeprefix(self._eos_text)
 
     def tokens(self, ids: list[int]) -> list[str]:
-        """The text of each token, to show values token by token."""
-        return [self._tokenizer.decode([token_id], skip_special_tokens=False) for token_id in ids]
+        """What each token adds to the text, special tokens included, to show values token by token.
+
+        A character that several tokens make up stands at the last of them, and the others are empty.
+        """
+        pieces: list[str] = []
+        pending, shown = [], 0  # tokens since the last complete character, and how much of their text was added
+        for token_id in ids:
+            pending.append(token_id)
+            text = self.decode(pending, special_tokens=True, continues=True)
+            complete = text.rstrip(REPLACEMENT)
+            pieces.append(complete[shown:])
+            shown = len(complete)
+            if complete == text:
+                pending, shown = [], 0
+        if pending:
+            pieces[-1] += text[shown:]
+        return pieces
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    @cached_property
+    def _eos_text(self) -> str:
+        return self._decode([self.eos_id])
+
+    @cached_property
+    def _special_ids(self) -> set[int]:
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token_id for token_id, token in added.items() if token.special}
+
+    # -- files ----------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
         """Copy the tokenizer's files into another model folder."""

@@ -7,19 +7,20 @@ score = scoring("runs/rm")         # score("How are you?", "Well.") is the rewar
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.inputs import check_head
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine
-from aligner_lib.megatron.generate import Response, Sampling, generate
+from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.model import Numerics
 from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import RewardModel
-from aligner_lib.rollouts.policy import to_rollouts
 
 END_OF_PROMPT = "Assistant:"
 
@@ -41,9 +42,8 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
 
     def answer(text: str) -> str:
         prompt = tokenizer.encode(as_prompt(text))
-        (response,) = generate(
-            module, [prompt], [seed], drawn, stop_id=tokenizer.eos_id, decode=tokenizer.decode
-        )
+        decode = partial(tokenizer.decode, special_tokens=True, continues=True)  # for end strings, as in a rollout
+        (response,) = generate(module, [prompt], [seed], drawn, stop_id=tokenizer.eos_id, decode=decode)
         return tokenizer.decode(response.tokens).strip()
 
     return answer
@@ -59,9 +59,8 @@ def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
     judge = RewardModel(_engine(start), RewardScale.load(start), micro_batch_size=1)
 
     def score(text: str, answer: str) -> float:
-        prompt, whole = (tokenizer.encode(t) for t in (as_prompt(text), f"{as_prompt(text)} {answer}"))
-        response = Response([*whole[len(prompt) :], tokenizer.eos_id], finished=True)
-        return judge.score(to_rollouts([prompt], [response], [0], tokenizer.pad_id)).result().item()
+        tokens = [*tokenizer.encode(f"{as_prompt(text)} {answer}"), tokenizer.eos_id]
+        return judge.score(TokenBatch(*pad_rows([tokens], tokenizer.pad_id))).result().item()
 
     return score
 

@@ -38,6 +38,8 @@ def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
         "model_max_length": field("llama.context_length"),
         "clean_up_tokenization_spaces": False,
     }
+    if field("tokenizer.ggml.add_bos_token", False):
+        config["add_bos_token"] = True
     if template := field("tokenizer.chat_template", ""):
         config["chat_template"] = template
     write_json(out / "tokenizer_config.json", config)

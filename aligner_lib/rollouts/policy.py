@@ -40,7 +40,8 @@ class Policy:
             seeds,
             self.sampling,
             stop_id=self.tokenizer.eos_id,
-            decode=partial(self.tokenizer.decode, special_tokens=True),  # an end string may be one
+            # an end string may be a special token, or begin with a space
+            decode=partial(self.tokenizer.decode, special_tokens=True, continues=True),
         )
         return to_rollouts(prompts, responses, group, self.tokenizer.pad_id)
 

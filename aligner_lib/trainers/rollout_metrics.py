@@ -75,7 +75,7 @@ def rollout_records(
             "step": step,
             "split": split,
             "prompt": tokenizer.decode(rollouts.prompt_tokens(row)),
-            "response": tokenizer.decode(text_ids),
+            "response": tokenizer.decode(text_ids, continues=True),
             "reward": rewards[row].item(),
             "length": len(response),
             "finished": bool(rollouts.finished[row]),

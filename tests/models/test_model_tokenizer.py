@@ -1,4 +1,4 @@
-"""The tokenizer that is rebuilt from a GGUF file gives the ids that it was made with."""
+"""Tokenizers of all kinds give transformers' ids, and one that is rebuilt from a GGUF file those that it was made with."""
 
 import json
 
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_llama import ARCH, random_weights, write_gguf
+from tiny_tokenizers import STYLES, gpt2, llama_2, llama_3
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import import_hf, resolve
@@ -24,6 +25,112 @@ TEXTS = [
     "\r\n \n\t",
     "",
 ]
+
+
+# ---- as transformers ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=STYLES)
+def folder(request, tmp_path_factory):
+    return STYLES[request.param](tmp_path_factory.mktemp(request.param))
+
+
+def as_transformers(folder):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def test_a_text_has_the_ids_that_transformers_gives_it(folder):
+    tokenizer, reference = Tokenizer(folder), as_transformers(folder)
+    assert {text: tokenizer.encode(text) for text in TEXTS} == {text: reference.encode(text) for text in TEXTS}
+    assert tokenizer.encode_batch(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
+
+
+def test_ids_have_the_text_that_transformers_gives_them(folder):
+    tokenizer, reference = Tokenizer(folder), as_transformers(folder)
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+        assert tokenizer.decode(ids, special_tokens=True) == reference.decode(ids)
+
+
+@given(st.text(), st.text())
+def test_a_text_in_parts_is_the_whole_text(folder, prompt, answer):
+    tokenizer = Tokenizer(folder)
+    parts = tokenizer.encode_parts([prompt, answer])
+    assert tokenizer.bos_ids + parts[0] + parts[1] == tokenizer.encode(prompt + answer)
+
+
+@pytest.mark.parametrize("answer", [" Hello there.", "Hello", " naïve 北京 😀 ½", "\n\n end", "  two", ""])
+def test_a_response_goes_on_where_its_prompt_ends(folder, answer):
+    """As one text, and token by token; SentencePiece drops a text's first space, and a response's own is kept."""
+    tokenizer, prompt = Tokenizer(folder), "User: Hi?\n\nAssistant:"
+    prompt_ids, answer_ids = tokenizer.encode_parts([prompt, answer])
+    assert tokenizer.decode(tokenizer.bos_ids + prompt_ids) == prompt
+    assert tokenizer.decode(answer_ids, continues=True) == answer
+    assert "".join(tokenizer.tokens(answer_ids)) == answer
+    ended = [*answer_ids, tokenizer.eos_id]
+    assert tokenizer.decode(ended, continues=True) == answer
+    assert tokenizer.tokens(ended)[-1] == "</s>"
+
+
+def test_a_character_of_several_tokens_stands_at_the_last_of_them(tmp_path):
+    tokenizer = Tokenizer(llama_2(tmp_path))
+    _, ids = tokenizer.encode_parts(["a", "é😀b"])
+    assert ids[:6] == [3 + byte for byte in "é😀".encode()]  # byte b has the id 3 + b
+    assert tokenizer.tokens(ids) == ["", "é", "", "", "", "😀", "b"]
+    assert tokenizer.tokens(ids[:3]) == ["", "é", "\ufffd"]  # cut off within a character
+
+
+@pytest.mark.parametrize(
+    ("make", "add_bos_token", "expected"),
+    [
+        (gpt2, None, []),
+        (gpt2, False, []),
+        (gpt2, True, [1]),
+        (llama_3, None, [1]),  # tokenizer.json's post-processor
+        (llama_3, True, [1]),
+        (llama_3, False, []),
+    ],
+)
+def test_bos_is_as_the_configuration_says(tmp_path, make, add_bos_token, expected):
+    folder = make(tmp_path)
+    change_config(folder, add_bos_token=add_bos_token)
+    tokenizer = Tokenizer(folder)
+    assert tokenizer.bos_ids == expected
+    assert tokenizer.encode("Hello") == expected + tokenizer.encode_parts(["Hello"])[0]
+
+
+def test_a_bos_token_that_is_not_there_is_told(tmp_path):
+    folder = gpt2(tmp_path)
+    change_config(folder, add_bos_token=True, bos_token="<begin>")
+    with pytest.raises(ValueError, match=r"the BOS token '<begin>' is not in the vocabulary"):
+        Tokenizer(folder).encode("a")
+
+
+def change_config(folder, **settings):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def test_what_a_tokenizer_file_puts_behind_a_text_or_cuts_off_is_left_out(tmp_path):
+    from tokenizers import Tokenizer as Library
+    from tokenizers import processors
+
+    folder = llama_3(tmp_path)
+    before = Tokenizer(folder).encode("Hello there")
+    library = Library.from_file(str(folder / "tokenizer.json"))
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    library.enable_truncation(3)
+    library.enable_padding(length=64)
+    library.save(str(folder / "tokenizer.json"))
+    assert Tokenizer(folder).encode("Hello there") == before
+
+
+# ---- from a GGUF file -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +175,9 @@ def test_digits_stay_apart_where_the_pre_tokenizer_says_so(tmp_path, pre, ids):
     write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
     assert Tokenizer(tmp_path).encode("1121") == ids
     assert Tokenizer(tmp_path).encode("1121<end>") == [*ids, 3]
+    metadata["tokenizer.ggml.add_bos_token"] = True
+    write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
+    assert Tokenizer(tmp_path).encode("1121") == [3, *ids]
 
 
 def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, smoke):

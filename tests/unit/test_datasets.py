@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tiny_tokenizers import STYLES, llama_3, write
+
 from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 
@@ -174,6 +176,71 @@ def test_several_files_are_one_data_set(jsonl, tokenizer):
     assert dropped.total == 2
 
 
+# ---- every kind of tokenizer ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=STYLES)
+def styled(request, tmp_path_factory):
+    """A tokenizer, and transformers' from the same folder."""
+    from transformers import AutoTokenizer
+
+    folder = STYLES[request.param](tmp_path_factory.mktemp(request.param))
+    return Tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+
+
+PROMPT = "User: How are you, in 北京?\n\nAssistant:"
+ANSWERS = ["I am well 😀.", "Go away."]
+
+
+def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_text(jsonl, styled):
+    tokenizer, reference = styled
+    (sample,), _ = load_sft([jsonl({"input": PROMPT, "output": ANSWERS[0]})], tokenizer, 256)
+    assert sample.tokens == [*reference.encode(f"{PROMPT} {ANSWERS[0]}"), tokenizer.eos_id]
+    assert tokenizer.decode(sample.tokens[: sample.answer_start]) == PROMPT
+    assert tokenizer.decode(sample.tokens[sample.answer_start : -1], continues=True) == f" {ANSWERS[0]}"
+
+
+def test_pairs_and_prompts_have_the_ids_of_the_whole_text_and_one_beginning(jsonl, styled):
+    tokenizer, reference = styled
+    texts = [f"{PROMPT} {answer}" for answer in ANSWERS]
+    (pair,), _ = load_pairs([jsonl(*({"text": text} for text in texts))], tokenizer, 256)
+    (prompt,), _ = load_prompts([jsonl({"text": PROMPT})], tokenizer, 256)
+    assert prompt.tokens == reference.encode(PROMPT)
+    for ids, text, answer in zip((pair.chosen, pair.rejected), texts, ANSWERS):
+        assert ids == [*reference.encode(text), tokenizer.eos_id]
+        assert ids[: len(prompt.tokens)] == prompt.tokens
+        assert tokenizer.decode(ids[len(prompt.tokens) :], continues=True) == f" {answer}"
+
+
+def test_a_conversation_has_the_ids_of_the_whole_text(jsonl, styled):
+    tokenizer, reference = styled
+    (sample,), _ = load_sft([jsonl(MESSAGES)], tokenizer, 512)
+    assert sample.tokens == [*reference.encode(CONVERSATION), tokenizer.eos_id]
+
+
+def test_a_token_that_spans_the_border_belongs_to_the_answer(jsonl, tmp_path):
+    """`Q? A` has the tokens Q, `? ` and A: the second is the prompt's last character and the answer's first."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    vocabulary = {token: i for i, token in enumerate(["Q", "?", " ", "A", "? ", "</s>"])}
+    library = Library(models.BPE(vocabulary, [("?", " ")]))
+    tokenizer = Tokenizer(write(tmp_path, library, "PreTrainedTokenizerFast"))
+    (sample,), _ = load_sft([jsonl({"input": "Q?", "output": "A"})], tokenizer, 8)
+    assert (sample.tokens, sample.answer_start) == ([0, 4, 3, 5], 1)
+
+
+def test_a_token_that_spans_an_answer_and_the_next_turn_is_not_learnt(jsonl, tmp_path):
+    """Llama 3 has the full stop and the empty line after it in one token: the stop token is to follow, not the line."""
+    tokenizer = Tokenizer(llama_3(tmp_path))
+    (sample,), _ = load_sft([jsonl(MESSAGES)], tokenizer, 512)
+    ((start, end),) = sample.others
+    text = lambda ids: tokenizer.decode(ids, continues=True)  # noqa: E731
+    assert text(sample.tokens[sample.answer_start : start]) == " Hello"
+    assert text(sample.tokens[start:end]) == ".\n\nUser: Well?\n\nAssistant:"
+    assert text(sample.tokens[end:]) == " Yes."
+
+
 # ---- conversations --------------------------------------------------------------------------------------------------
 
 TURNS = [
@@ -191,6 +258,9 @@ NEMO = {
 }
 
 
+CONVERSATION = "System: Be kind.\n\nUser: Hi?\n\nAssistant: Hello.\n\nUser: Well?\n\nAssistant: Yes."
+
+
 @pytest.mark.parametrize("record", [MESSAGES, NEMO], ids=["messages", "conversations"])
 def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokenizer, record):
     pytest.importorskip("torch")
@@ -198,8 +268,7 @@ def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokeniz
 
     (sample,), dropped = load_sft([jsonl(record)], tokenizer, 64)
     assert dropped.lines() == []
-    text = "System: Be kind.\n\nUser: Hi?\n\nAssistant: Hello.\n\nUser: Well?\n\nAssistant: Yes."
-    assert tokenizer.decode(sample.tokens) == text and sample.tokens[-1] == tokenizer.eos_id
+    assert tokenizer.decode(sample.tokens) == CONVERSATION and sample.tokens[-1] == tokenizer.eos_id
 
     def learnt(answer_only_loss: bool) -> list[int]:
         trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=answer_only_loss)
