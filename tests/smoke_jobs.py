@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +89,17 @@ class SmokeJobs:
 
     def _evaluate(self) -> dict[str, object]:
         return self._ppo() | {"policy.restore_from_path": f"'{self.model}'"}
+
+
+def with_other_tokenizer(model: Path, folder: Path) -> Path:
+    """A copy of a model folder in which two tokens of the vocabulary have changed places."""
+    shutil.copytree(model, folder)
+    path = folder / "tokenizer.json"
+    stored = json.loads(path.read_text())
+    vocabulary = stored["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    path.write_text(json.dumps(stored))
+    return folder
 
 
 SPLITS = (("train", "train"), ("validation", "test"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from bisect import bisect_left
@@ -10,6 +11,8 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 
 from tokenizers import Tokenizer as _Tokenizer
+
+from aligner_lib.errors import UserError
 
 REPLACEMENT = "\ufffd"  # what decoding gives for the bytes of an incomplete character
 
@@ -143,10 +146,36 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         return {token_id for token_id, token in added.items() if token.special}
 
-    # -- files ----------------------------------------------------------------------------------------------------
+    # -- comparing, copying ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def hash(self) -> str:
+        """32 hex digits that change with the ids of any text, `bos_ids` and stop token included.
+
+        Of tokenizer.json's content; how the file is written, and how ids are decoded, does not count.
+        """
+        content = json.loads(self._tokenizer.to_str())
+        for name in ("version", "truncation", "padding", "post_processor", "decoder"):
+            del content[name]
+        content |= {"bos_ids": self.bos_ids, "eos_id": self.eos_id}
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def save(self, folder: Path) -> None:
         """Copy the tokenizer's files into another model folder."""
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             if (self.folder / name).exists() and Path(folder) != self.folder:
                 shutil.copy(self.folder / name, Path(folder) / name)
+
+
+def check_same_tokenizer(policy: Tokenizer, other_hash: str, other: str) -> None:
+    """Raises UserError when a model that reads the policy's token ids has a tokenizer with another hash.
+
+    other: the model, and where it lies.
+    """
+    if other_hash != policy.hash:
+        raise UserError(
+            f"{other} has another tokenizer than the policy in {policy.folder}, and would read its token ids as other "
+            "text: both must come from one model. Give `aligner rm` the policy's model as "
+            "pretrained_checkpoint.restore_from_path, and the reward model that comes of it here"
+        )

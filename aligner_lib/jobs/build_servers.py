@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.build_models import build_critic, build_reward_model
 from aligner_lib.jobs.inputs import model_folder
 from aligner_lib.models import model_hash
@@ -37,7 +39,7 @@ def critic_server(config: DictConfig) -> Serving:
         "optim": OmegaConf.to_container(config.model.optim),
         "gives": ["values"] + ["rewards"] * combined,
     }
-    return Serving(make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, about)
+    return _serving(make, start, about)
 
 
 def reward_server(config: DictConfig) -> Serving:
@@ -47,6 +49,9 @@ def reward_server(config: DictConfig) -> Serving:
     def make():
         return Worker(None, build_reward_model(config, start, config.inference.micro_batch_size))
 
-    return Serving(
-        make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, {"gives": ["rewards"]}
-    )
+    return _serving(make, start, {"gives": ["rewards"]})
+
+
+def _serving(make: Callable[[], Worker], start: Path, about: dict) -> Serving:
+    about |= {"model": str(start), "tokenizer": Tokenizer(start).hash}
+    return Serving(make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, about)

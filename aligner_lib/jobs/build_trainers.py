@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.config.kinds.ppo import has_remote_critic, val_rollout_micro_batch_size
 from aligner_lib.datasets.load import load_pairs, load_sft
-from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.jobs.build_models import (
     build_critic,
     build_engine,
@@ -137,6 +137,8 @@ def ppo(config: DictConfig) -> PreparedJob:
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     rewards = None if has_remote_critic(config) else model_folder(config, REWARD_MODEL, "scalar")
     tokenizer = Tokenizer(start)
+    if rewards is not None:
+        check_same_tokenizer(tokenizer, Tokenizer(rewards).hash, f"the reward model in {rewards}")
     train = prompts_of_split(config, "train", tokenizer)
     validation = prompts_of_split(config, "validation", tokenizer)
     max_steps = steps_of(loop, len(train), rollout.num_rollout_samples)
@@ -149,7 +151,7 @@ def ppo(config: DictConfig) -> PreparedJob:
     def build(run):
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
-        reward_source, critic, critic_optim = _reward_source_and_critic(config, rewards, run)
+        reward_source, critic, critic_optim = _reward_source_and_critic(config, tokenizer, rewards, run)
         return PPOTrainer(
             policy=build_policy(engine, config, tokenizer),
             reward_source=reward_source,
@@ -174,7 +176,9 @@ def evaluation(config: DictConfig) -> PreparedJob:
     reference = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     rewards = model_folder(config, REWARD_MODEL, "scalar")
     start = model_folder(config, "policy.restore_from_path", "lm")
-    tokenizer = Tokenizer(reference)
+    tokenizer = Tokenizer(start)
+    for name, folder in {"reference": reference, "reward model": rewards}.items():
+        check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
     prompts = prompts_of_split(config, "validation", tokenizer)[: rollout.num_val_samples]
     prompts = for_validation(prompts, config)
 
@@ -201,7 +205,7 @@ def evaluation(config: DictConfig) -> PreparedJob:
 
 
 def _reward_source_and_critic(
-    config: DictConfig, rewards: Path | None, run: RunWriter | None
+    config: DictConfig, tokenizer: Tokenizer, rewards: Path | None, run: RunWriter | None
 ) -> tuple[RewardSource, ValueModel, DictConfig]:
     """Who judges PPO's rollouts, in this process or in other jobs, and the settings of the critic's optimiser."""
     if rewards is not None:
@@ -215,6 +219,7 @@ def _reward_source_and_critic(
     critic = RemoteCritic(
         critic=Endpoint("critic", **remote.critic),
         reward_model=Endpoint("reward_model", **remote.reward_model) if apart else None,
+        tokenizer=tokenizer,
         run=Path(config.exp_manager.explicit_log_dir),
         timeout_s=remote.timeout,
         pad_to=remote.pad_to_length,

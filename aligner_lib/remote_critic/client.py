@@ -16,6 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from aligner_lib.datasets.batches import concat_restore_order
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import serialization
@@ -50,14 +51,17 @@ class RemoteCritic:
         self,
         critic: Endpoint,
         reward_model: Endpoint | None,
+        tokenizer: Tokenizer,
         run: Path,
         timeout_s: float,
         pad_to: int | None,
         writer: RunWriter | None = None,
     ):
-        """run: the actor's run folder. timeout_s: how long to wait for a server. pad_to: pad_to_length. writer: the run's,
-        on the first rank: it knows of a wish to stop."""
-        self.servers = CriticConnections(critic, reward_model, str(Path(run).absolute()), timeout_s)
+        """tokenizer: the policy's. run: the actor's run folder. timeout_s: how long to wait for a server. pad_to:
+        pad_to_length. writer: the run's, on the first rank: it knows of a wish to stop."""
+        self.servers = CriticConnections(
+            critic, reward_model, tokenizer, str(Path(run).absolute()), timeout_s
+        )
         self.pad_to, self.writer = pad_to, writer
         self.updates = 0  # train steps that were asked for
         self.saved = 0  # … those in the critic's checkpoint that the actor's newest one names

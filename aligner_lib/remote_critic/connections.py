@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 
+from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.errors import Interruption, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import serialization
@@ -28,9 +29,16 @@ LOG_EVERY_S = 15.0  # between two lines that say so
 class CriticConnections:
     """The critic's server and, where it is another one, the reward model's; none is connected yet."""
 
-    def __init__(self, critic: Endpoint, reward_model: Endpoint | None, run: str, timeout_s: float):
-        """run: the actor's run folder. timeout_s: how long to wait for a server."""
-        self.run, self.timeout_s = run, timeout_s
+    def __init__(
+        self,
+        critic: Endpoint,
+        reward_model: Endpoint | None,
+        tokenizer: Tokenizer,
+        run: str,
+        timeout_s: float,
+    ):
+        """tokenizer: the policy's. run: the actor's run folder. timeout_s: how long to wait for a server."""
+        self.tokenizer, self.run, self.timeout_s = tokenizer, run, timeout_s
         actor = parallel.from_first_rank(f"{run}#{time.time_ns():x}")
         self.critic = CriticConnection(critic, actor)
         self.reward_model = CriticConnection(reward_model, actor) if reward_model else self.critic
@@ -76,7 +84,7 @@ class CriticConnections:
                 for link in self.links:
                     at = link.where
                     if link.lost:
-                        self._check_gives(link, link.connect())
+                        self._check(link, link.connect())
                     statuses[link] = self.checkpoint("begin", link)
                 at = self.critic.where
                 work()
@@ -86,8 +94,8 @@ class CriticConnections:
                     return {}, what_became_of(at, error)
                 time.sleep(RETRY_S)
 
-    def _check_gives(self, link: CriticConnection, status: dict) -> None:
-        """Raises UserError for another kind of server than the settings say."""
+    def _check(self, link: CriticConnection, status: dict) -> None:
+        """Raises UserError for another kind of server than the settings say, or a model with another tokenizer."""
         alone = {"values"} if link is self.critic else {"rewards"}
         needed = alone if len(self.links) > 1 else {"values", "rewards"}
         if missing := needed - set(status["gives"]):
@@ -96,6 +104,7 @@ class CriticConnections:
                 "kind of server; check its port, and that model.ppo.combine_rm_and_critic_server says here what "
                 "trainer.ppo.combine_rm_and_critic_server says there"
             )
+        check_same_tokenizer(self.tokenizer, status["tokenizer"], f"{link.where}, which has {status['model']},")
 
     def _others_connect(self) -> str | None:
         """The first ranks of the other replicas connect, too; why not, on every rank."""

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from smoke_jobs import run_smoke_job, steps
+from smoke_jobs import run_smoke_job, steps, with_other_tokenizer
 
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import step_name
@@ -125,6 +125,24 @@ def test_a_model_with_the_wrong_head_is_told_before_any_is_built(jobs, rm, kind,
     with pytest.raises(UserError, match=rf"^{key}={path} {message}"):
         run_smoke_job(kind, jobs.settings(kind, "head", **{key: f"'{path}'"}))
     assert not jobs.run_folder("head").path.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "other"),
+    [
+        ("ppo", "pretrained_checkpoint.restore_from_path", "the reward model in {rewards}"),
+        ("evaluate", "policy.restore_from_path", "the reference in {model}"),
+        ("evaluate", "critic.pretrained_checkpoint.restore_from_path", "the reward model in {other}"),
+    ],
+)
+def test_models_with_different_tokenizers_are_told(jobs, rm, tmp_path, kind, key, other):
+    rewards = rm.latest_checkpoint()
+    start = rewards if key.startswith("critic") else jobs.model
+    folder = with_other_tokenizer(start, tmp_path / "other")
+    other = other.format(rewards=rewards, model=jobs.model, other=folder)
+    with pytest.raises(UserError, match=rf"^{other} has another tokenizer than the policy in {tmp_path.parent}"):
+        run_smoke_job(kind, jobs.settings(kind, "tokens", **{key: f"'{folder}'"}))
+    assert not jobs.run_folder("tokens").path.exists()
 
 
 def test_a_reward_model_may_be_trained_further(jobs, rm):

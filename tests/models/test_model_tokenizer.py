@@ -96,7 +96,7 @@ def test_a_character_of_several_tokens_stands_at_the_last_of_them(tmp_path):
 )
 def test_bos_is_as_the_configuration_says(tmp_path, make, add_bos_token, expected):
     folder = make(tmp_path)
-    change_config(folder, add_bos_token=add_bos_token)
+    rewrite(folder, lambda stored, config: config.update(add_bos_token=add_bos_token))
     tokenizer = Tokenizer(folder)
     assert tokenizer.bos_ids == expected
     assert tokenizer.encode("Hello") == expected + tokenizer.encode_parts(["Hello"])[0]
@@ -104,14 +104,9 @@ def test_bos_is_as_the_configuration_says(tmp_path, make, add_bos_token, expecte
 
 def test_a_bos_token_that_is_not_there_is_told(tmp_path):
     folder = gpt2(tmp_path)
-    change_config(folder, add_bos_token=True, bos_token="<begin>")
+    rewrite(folder, lambda stored, config: config.update(add_bos_token=True, bos_token="<begin>"))
     with pytest.raises(ValueError, match=r"the BOS token '<begin>' is not in the vocabulary"):
         Tokenizer(folder).encode("a")
-
-
-def change_config(folder, **settings):
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
 def test_what_a_tokenizer_file_puts_behind_a_text_or_cuts_off_is_left_out(tmp_path):
@@ -128,6 +123,50 @@ def test_what_a_tokenizer_file_puts_behind_a_text_or_cuts_off_is_left_out(tmp_pa
     library.enable_padding(length=64)
     library.save(str(folder / "tokenizer.json"))
     assert Tokenizer(folder).encode("Hello there") == before
+
+
+# ---- the same for two models? ---------------------------------------------------------------------------------------
+
+
+def test_the_hash_tells_tokenizers_apart(tmp_path):
+    assert len({Tokenizer(make(tmp_path / name)).hash for name, make in STYLES.items()}) == len(STYLES)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stored, config: config.update(add_bos_token=True),
+        lambda stored, config: config.update(eos_token="<unk>"),
+        lambda stored, config: stored["model"]["merges"].pop(),
+        lambda stored, config: stored.update(normalizer={"type": "Lowercase"}),
+    ],
+    ids=["BOS", "stop token", "merges", "normaliser"],
+)
+def test_the_hash_changes_with_what_the_tokenizer_does(tmp_path, change):
+    before = Tokenizer(gpt2(tmp_path)).hash
+    rewrite(tmp_path, change)
+    assert Tokenizer(tmp_path).hash != before
+
+
+def test_the_hash_is_of_the_content_not_of_its_writing(tmp_path):
+    def reorder(stored, config):
+        vocabulary = stored["model"]["vocab"]
+        stored["model"]["vocab"] = dict(sorted(vocabulary.items(), reverse=True))
+        stored["model"] = dict(reversed(stored["model"].items()))
+        stored["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+        config.update(chat_template="another", model_max_length=7)
+
+    before = Tokenizer(gpt2(tmp_path)).hash
+    rewrite(tmp_path, reorder)
+    assert Tokenizer(tmp_path).hash == before
+
+
+def rewrite(folder, change) -> None:
+    paths = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    contents = [json.loads(path.read_text()) for path in paths]
+    change(*contents)
+    for path, content in zip(paths, contents):
+        path.write_text(json.dumps(content, indent=1))
 
 
 # ---- from a GGUF file -----------------------------------------------------------------------------------------------

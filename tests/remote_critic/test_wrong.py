@@ -9,9 +9,12 @@ import forks
 import pytest
 from forks import until
 from servers import Critic, actor_settings, serve, start_actor
-from smoke_jobs import run_smoke_job
+from smoke_jobs import run_smoke_job, with_other_tokenizer
 
 from aligner_lib.config.compose import compose
+from aligner_lib.config.kind import load
+from aligner_lib.config.kinds import kind_of
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.remote_critic import pytriton_server
 from cluster.rendezvous import free_port
@@ -121,6 +124,25 @@ def test_a_language_model_is_not_served(jobs, kind, key):
     with pytest.raises(UserError, match=rf"^{key}=.* is a language model \(.*\), without a head"):
         serve(kind, critic.settings(**{key: f"'{jobs.model}'"}), {})
     assert not critic.run.path.exists()
+
+
+def test_a_server_whose_model_has_another_tokenizer_is_refused(jobs, live_critic, tmp_path):
+    folder = with_other_tokenizer(jobs.model, tmp_path / "other")
+    more = {"pretrained_checkpoint__restore_from_path": f"'{folder}'"}
+    with pytest.raises(
+        UserError,
+        match=rf"^the critic at 127.0.0.1:{live_critic.port}, which has {jobs.reward_model}.*, has another tokenizer "
+        rf"than the policy in {folder}, ",
+    ):
+        run_smoke_job("ppo", actor_settings(jobs, "tokens", live_critic, **more))
+
+
+@pytest.mark.parametrize("kind", ["critic", "reward_server"])
+def test_a_server_says_which_tokenizer_its_model_has(jobs, kind):
+    config = compose(kind, Critic(jobs, "about", kind).settings(), profile="smoke")
+    about = load(kind_of(kind).build)(config).about
+    assert about["tokenizer"] == Tokenizer(jobs.model).hash
+    assert about["model"].startswith(str(jobs.reward_model))
 
 
 def test_numpy_2_is_told(monkeypatch):
