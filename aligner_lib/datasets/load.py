@@ -1,16 +1,17 @@
-"""Formatted data files (see data/) as token ids, and a count of the samples that were dropped.
+"""Formatted data files (see data/) as token ids, and a count of the samples that were dropped or cut.
 
-A sample that cannot be trained on is dropped, counted and reported. A file without any usable sample is an
-error.
+A sample that cannot be trained on is dropped, counted and reported, and so is one that loses tokens. A file
+without any usable sample is an error.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -19,26 +20,35 @@ EXAMPLES = 3  # places (FILE:LINE) shown for each reason
 
 
 @dataclass
-class Dropped:
-    """How many samples of a data set were dropped, by reason, with the first places of each."""
+class LoadReport:
+    """How many samples of a data set were dropped, and how many cut, by reason, with the first places of each."""
 
     total: int = 0  # samples seen, the dropped ones included
-    reasons: Counter = field(default_factory=Counter)
+    dropped: Counter = field(default_factory=Counter)
+    cut: Counter = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
 
     def drop(self, place: str, reason: str) -> None:
         """Count one dropped sample; place is FILE:LINE."""
-        self.reasons[reason] += 1
-        self.places.setdefault(reason, [])
-        if len(self.places[reason]) < EXAMPLES:
-            self.places[reason].append(place)
+        self._count(self.dropped, place, reason)
+
+    def note_cut(self, place: str, reason: str) -> None:
+        """Count one sample that lost tokens."""
+        self._count(self.cut, place, reason)
 
     def lines(self) -> list[str]:
         """One sentence for each reason."""
         return [
-            f"{count} of {self.total} samples left out: {reason} (first: {', '.join(self.places[reason])})"
-            for reason, count in self.reasons.items()
+            f"{count} of {self.total} samples {what}: {reason} (first: {', '.join(self.places[reason])})"
+            for what, reasons in (("left out", self.dropped), ("cut", self.cut))
+            for reason, count in reasons.items()
         ]
+
+    def _count(self, reasons: Counter, place: str, reason: str) -> None:
+        reasons[reason] += 1
+        self.places.setdefault(reason, [])
+        if len(self.places[reason]) < EXAMPLES:
+            self.places[reason].append(place)
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class SFTSample:
     others: tuple[
         tuple[int, int], ...
     ] = ()  # [from, to) of other roles' turns after answer_start: no loss there
+    cut: str | None = None  # why tokens of the input are left out, where some are
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -87,13 +98,15 @@ class PromptSample:
         return len(self.tokens)
 
 
-def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tuple[list[SFTSample], Dropped]:
-    """SFT samples from JSON Lines files, and what was dropped. max_length: tokens.
+def load_sft(
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
+) -> tuple[list[SFTSample], LoadReport]:
+    """SFT samples from JSON Lines files, and what was dropped or cut. max_length: tokens.
 
     {"input", "output"} lines become `{input} {output}` and a stop token. The text is tokenised whole; which
-    tokens are the output's, `Tokenizer.encode_parts` says. A sample over max_length loses the
-    end of its input, never of its output. If the output is empty, or too long by itself, the sample is
-    dropped.
+    tokens are the output's, `Tokenizer.encode_parts` says. A sample over max_length loses the middle of its
+    input's longest paragraph (`shorten`), never any of its output. If the output is empty, or too long by itself,
+    the sample is dropped.
 
     A conversation has its turns in `messages` (role, content) or, as in NeMo-Aligner's chat data, in
     `conversations` (from, value) with an optional `system`. It becomes `User: …`, `Assistant: …` with an
@@ -111,15 +124,37 @@ def load_sft(files: Iterable[Path], tokenizer: Tokenizer, max_length: int) -> tu
             return "empty output"
         if not prompt.strip():
             return "empty input"
-        prompt_ids, answer_ids = tokenizer.encode_parts([prompt, f" {answer}"])
+        *paragraphs, answer_ids = tokenizer.encode_parts([*PARAGRAPH_END.split(prompt), f" {answer}"])
         answer_ids.append(tokenizer.eos_id)
         room = max_length - len(tokenizer.bos_ids) - len(answer_ids)
         if room < 1:
             return f"output longer than {max_length} tokens (encoder_seq_length)"
-        prompt_ids = tokenizer.bos_ids + prompt_ids[:room]
-        return SFTSample(prompt_ids + answer_ids, len(prompt_ids))
+        kept = shorten(paragraphs, room)
+        prompt_ids = [*tokenizer.bos_ids, *chain(*kept)]
+        cut = f"longer than {max_length} tokens (encoder_seq_length); the middle of the input's longest paragraph is gone"
+        return SFTSample(prompt_ids + answer_ids, len(prompt_ids), cut=cut if kept != paragraphs else None)
 
     return _load(files, make)
+
+
+PARAGRAPH_END = re.compile(r"(?<=\n\n)")
+
+
+def shorten(paragraphs: list[list[int]], room: int) -> list[list[int]]:
+    """The token ids of paragraphs without as many as there are over `room`.
+
+    Tokens are taken out of the middle of the longest paragraph; if it is gone, out of the next one's. So a question
+    stays whole beside a context that is longer, whether it comes first, as in half of Dolly's samples, or last;
+    and of a single paragraph both ends stay, one of which asks.
+    """
+    kept = list(paragraphs)
+    excess = sum(map(len, kept)) - room
+    for i in sorted(range(len(kept)), key=lambda i: len(kept[i]), reverse=True):
+        count = min(max(excess, 0), len(kept[i]))
+        start = (len(kept[i]) - count + 1) // 2
+        kept[i] = kept[i][:start] + kept[i][start + count :]
+        excess -= count
+    return kept
 
 
 ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assistant", "gpt": "Assistant"}
@@ -160,7 +195,7 @@ def _conversation(turns: list[tuple[str, str]], tokenizer: Tokenizer, max_length
 
 def load_pairs(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[PairSample], Dropped]:
+) -> tuple[list[PairSample], LoadReport]:
     """Preference pairs from {"text"} lines, chosen before rejected, and what was dropped. max_length: tokens.
 
     Both texts end with the stop token, like the responses that PPO scores. An empty line within a file counts
@@ -185,7 +220,7 @@ def load_pairs(
 
 def load_prompts(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[PromptSample], Dropped]:
+) -> tuple[list[PromptSample], LoadReport]:
     """Prompts from {"text"} lines, and what was dropped.
 
     max_length: tokens in a prompt; the rest of encoder_seq_length is for the response. Raises
@@ -204,9 +239,9 @@ def load_prompts(
     return _load(files, make)
 
 
-def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, Dropped]:
+def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, LoadReport]:
     """Samples from groups of consecutive lines; make returns a sample, or the reason to drop the group."""
-    samples, dropped = [], Dropped()
+    samples, report = [], LoadReport()
     files = [Path(file) for file in files]
     for file in files:
         if not file.exists():
@@ -218,7 +253,7 @@ def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, 
             lines = [(number, line) for number, line in lines if line.strip()]
         unsure = _in_doubt([line for _, line in lines])
         for i in range(0, len(lines), group):
-            dropped.total += 1
+            report.total += 1
             place = f"{file.name}:{lines[i][0]}"
             try:
                 if len(lines) - i < group:
@@ -230,15 +265,17 @@ def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, 
             except ValueError as error:
                 sample = str(error)
             if isinstance(sample, str):
-                dropped.drop(place, sample)
-            else:
-                samples.append(sample)
+                report.drop(place, sample)
+                continue
+            if isinstance(sample, SFTSample) and sample.cut:
+                report.note_cut(place, sample.cut)
+            samples.append(sample)
     if not samples:
         raise ValueError(
             f"no usable sample in {', '.join(map(str, files)) or 'an empty list of files'}: "
-            + ("; ".join(dropped.lines()) or "there is no line in it")
+            + ("; ".join(report.lines()) or "there is no line in it")
         )
-    return samples, dropped
+    return samples, report
 
 
 def _numbered_lines(file: Path) -> list[tuple[int, str]]:

@@ -98,7 +98,9 @@ class Tokenizer:
         ids: list[list[int]] = [[] for _ in parts]
         for token_id, (_, end) in zip(encoding.ids, encoding.offsets):
             ids[bisect_left(borders, end)].append(token_id)
-        assert [token_id for part in ids for token_id in part] == encoding.ids, "tokens out of their text's order"
+        assert [token_id for part in ids for token_id in part] == encoding.ids, (
+            "tokens out of their text's order"
+        )
         return ids
 
     # -- ids to text ----------------------------------------------------------------------------------------------
@@ -121,7 +123,10 @@ class Tokenizer:
         A character that several tokens make up stands at the last of them, and the others are empty.
         """
         pieces: list[str] = []
-        pending, shown = [], 0  # tokens since the last complete character, and how much of their text was added
+        pending, shown = (
+            [],
+            0,
+        )  # tokens since the last complete character, and how much of their text was added
         for token_id in ids:
             pending.append(token_id)
             text = self.decode(pending, special_tokens=True, continues=True)

@@ -29,9 +29,9 @@ from aligner_lib.jobs.inputs import (
     for_validation,
     hashes_of,
     limited,
+    log_report,
     model_folder,
     prompts_of_split,
-    report_dropped,
     steps_of,
 )
 from aligner_lib.models import model_hash
@@ -67,7 +67,7 @@ def sft(config: DictConfig) -> PreparedJob:
 
     def load(dataset: DictConfig, name: str) -> list:
         files = files_of(dataset.file_path, f"model.data.{name}.file_path")
-        return report_dropped(
+        return log_report(
             name, load_sft(files, tokenizer, dataset.max_seq_length or model.encoder_seq_length)
         )
 
@@ -104,7 +104,7 @@ def reward_model(config: DictConfig) -> PreparedJob:
 
     def load(split: str) -> list:
         files = files_of_split(config, split)
-        return report_dropped(split, load_pairs(files, tokenizer, model.encoder_seq_length))
+        return log_report(split, load_pairs(files, tokenizer, model.encoder_seq_length))
 
     train, validation = load("train"), load("validation")
     validation = for_validation(limited(validation, loop, model.global_batch_size), config)

@@ -42,7 +42,9 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
 
     def answer(text: str) -> str:
         prompt = tokenizer.encode(as_prompt(text))
-        decode = partial(tokenizer.decode, special_tokens=True, continues=True)  # for end strings, as in a rollout
+        decode = partial(
+            tokenizer.decode, special_tokens=True, continues=True
+        )  # for end strings, as in a rollout
         (response,) = generate(module, [prompt], [seed], drawn, stop_id=tokenizer.eos_id, decode=decode)
         return tokenizer.decode(response.tokens).strip()
 

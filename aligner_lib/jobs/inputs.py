@@ -12,7 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 
 from aligner_lib.config.validation import copies_of_the_model
-from aligner_lib.datasets.load import Dropped, load_prompts
+from aligner_lib.datasets.load import LoadReport, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import model_hash, resolve
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> list:
     """A split's prompts that leave room for a response; the rest is dropped, counted and logged."""
     room = config.model.encoder_seq_length - response_length(config)
-    return report_dropped(split, load_prompts(files_of_split(config, split), tokenizer, room))
+    return log_report(split, load_prompts(files_of_split(config, split), tokenizer, room))
 
 
 def response_length(config: DictConfig) -> int:
@@ -46,11 +46,11 @@ def files_of(value, key: str) -> list[Path]:
     return [Path(file).expanduser() for file in files]
 
 
-def report_dropped(split: str, loaded: tuple[list, Dropped]) -> list:
-    """The samples, after logging how many there are and what was dropped."""
-    samples, dropped = loaded
+def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
+    """The samples, after logging how many there are, and what was dropped or cut."""
+    samples, report = loaded
     logger.info(f"{split.removesuffix('_ds')}: {len(samples)} samples")
-    for line in dropped.lines():
+    for line in report.lines():
         logger.info(f"{split.removesuffix('_ds')}: {line}")
     return samples
 

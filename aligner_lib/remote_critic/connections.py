@@ -104,7 +104,9 @@ class CriticConnections:
                 "kind of server; check its port, and that model.ppo.combine_rm_and_critic_server says here what "
                 "trainer.ppo.combine_rm_and_critic_server says there"
             )
-        check_same_tokenizer(self.tokenizer, status["tokenizer"], f"{link.where}, which has {status['model']},")
+        check_same_tokenizer(
+            self.tokenizer, status["tokenizer"], f"{link.where}, which has {status['model']},"
+        )
 
     def _others_connect(self) -> str | None:
         """The first ranks of the other replicas connect, too; why not, on every rank."""

@@ -106,7 +106,9 @@ def test_a_model_that_is_not_there_is_told(jobs):
 
 
 LANGUAGE_MODEL = r"is a language model \(.*\), without a head that gives rewards: give a reward model"
-REWARD_MODEL = r"is a reward model or a critic \(.*\), which scores text and writes none: give a language model"
+REWARD_MODEL = (
+    r"is a reward model or a critic \(.*\), which scores text and writes none: give a language model"
+)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,9 @@ def test_models_with_different_tokenizers_are_told(jobs, rm, tmp_path, kind, key
     start = rewards if key.startswith("critic") else jobs.model
     folder = with_other_tokenizer(start, tmp_path / "other")
     other = other.format(rewards=rewards, model=jobs.model, other=folder)
-    with pytest.raises(UserError, match=rf"^{other} has another tokenizer than the policy in {tmp_path.parent}"):
+    with pytest.raises(
+        UserError, match=rf"^{other} has another tokenizer than the policy in {tmp_path.parent}"
+    ):
         run_smoke_job(kind, jobs.settings(kind, "tokens", **{key: f"'{folder}'"}))
     assert not jobs.run_folder("tokens").path.exists()
 

@@ -43,7 +43,9 @@ def as_transformers(folder):
 
 def test_a_text_has_the_ids_that_transformers_gives_it(folder):
     tokenizer, reference = Tokenizer(folder), as_transformers(folder)
-    assert {text: tokenizer.encode(text) for text in TEXTS} == {text: reference.encode(text) for text in TEXTS}
+    assert {text: tokenizer.encode(text) for text in TEXTS} == {
+        text: reference.encode(text) for text in TEXTS
+    }
     assert tokenizer.encode_batch(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
 
 
@@ -153,7 +155,12 @@ def test_the_hash_is_of_the_content_not_of_its_writing(tmp_path):
         vocabulary = stored["model"]["vocab"]
         stored["model"]["vocab"] = dict(sorted(vocabulary.items(), reverse=True))
         stored["model"] = dict(reversed(stored["model"].items()))
-        stored["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+        stored["truncation"] = {
+            "direction": "Right",
+            "max_length": 3,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        }
         config.update(chat_template="another", model_max_length=7)
 
     before = Tokenizer(gpt2(tmp_path)).hash

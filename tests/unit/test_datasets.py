@@ -4,10 +4,9 @@ import json
 from types import SimpleNamespace
 
 import pytest
-
 from tiny_tokenizers import STYLES, llama_3, write
 
-from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft
+from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft, shorten
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 LONG = "word " * 200
@@ -33,18 +32,77 @@ GOOD = {"input": "Say hello.", "output": "Hello there."}
 
 
 def test_an_answer_follows_its_prompt_after_a_space_and_ends_with_the_stop_token(jsonl, tokenizer):
-    (sample,), dropped = load_sft([jsonl(GOOD)], tokenizer, 64)
+    (sample,), report = load_sft([jsonl(GOOD)], tokenizer, 64)
     assert sample.tokens[-1] == tokenizer.eos_id
     assert tokenizer.decode(sample.tokens[: sample.answer_start]) == "Say hello."
     assert tokenizer.decode(sample.tokens[sample.answer_start : -1]) == " Hello there."
-    assert dropped.lines() == []
+    assert report.lines() == []
 
 
-def test_truncation_takes_from_the_input_never_from_the_answer(jsonl, tokenizer):
+def test_truncation_takes_from_the_middle_of_the_input_never_from_the_answer(jsonl, tokenizer):
     whole = tokenizer.encode(" Hello there.") + [tokenizer.eos_id]
     (sample,), _ = load_sft([jsonl(GOOD | {"input": LONG})], tokenizer, len(whole) + 3)
     assert sample.answer_start == 3
-    assert sample.tokens == tokenizer.encode(LONG)[:3] + whole
+    ids = tokenizer.encode(LONG)
+    assert sample.tokens == [*ids[:2], ids[-1], *whole]
+
+
+@pytest.mark.parametrize(
+    ("room", "kept"),
+    [
+        (14, [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]]),
+        (13, [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]]),
+        (10, [[1, 2, 3], [4, 5, 6, 10, 11], [12, 13]]),
+        (6, [[1, 2, 3], [4], [12, 13]]),
+        (5, [[1, 2, 3], [], [12, 13]]),
+        (4, [[1, 3], [], [12, 13]]),
+        (1, [[], [], [12]]),
+    ],
+)
+def test_the_longest_paragraph_loses_its_middle_first(room, kept):
+    paragraphs = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]]
+    assert shorten(paragraphs, room) == kept
+    assert paragraphs == [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]]
+
+
+CONTEXT = "The sky over the town was blue all day. " * 20
+QUESTION = "What colour was the sky?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{QUESTION}\n\n{CONTEXT}",
+        f"{CONTEXT}\n\n{QUESTION}",
+        f"{CONTEXT}\n\n{CONTEXT}\n\n{QUESTION}",
+        f"{QUESTION} {CONTEXT}",
+        f"{CONTEXT}{QUESTION}",
+    ],
+    ids=["first", "last", "behind two paragraphs", "in one paragraph, first", "in one paragraph, last"],
+)
+def test_the_context_is_cut_and_not_the_question(jsonl, styled, text):
+    """Whichever tokenizer, and whichever of the two is first: data/dolly.py draws."""
+    tokenizer, _ = styled
+    length = len(tokenizer.encode(f"{QUESTION} It was blue.")) + 60
+    (sample,), report = load_sft([jsonl({"input": text, "output": "It was blue."})], tokenizer, length)
+    assert len(sample.tokens) == length
+    assert sample.tokens[: len(tokenizer.bos_ids)] == tokenizer.bos_ids
+    prompt = tokenizer.decode(sample.tokens[: sample.answer_start])
+    assert prompt.startswith(QUESTION) if text.startswith(QUESTION) else prompt.endswith(QUESTION)
+    assert tokenizer.decode(sample.tokens[sample.answer_start :], continues=True) == " It was blue."
+    assert sample.tokens[-1] == tokenizer.eos_id
+    assert sum(report.cut.values()) == 1
+
+
+def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
+    long = GOOD | {"input": LONG}
+    samples, report = load_sft([jsonl(GOOD, *[long] * 4, GOOD | {"output": LONG})], tokenizer, 64)
+    assert len(samples) == 5
+    assert report.lines() == [
+        "1 of 6 samples left out: output longer than 64 tokens (encoder_seq_length) (first: data.jsonl:6)",
+        "4 of 6 samples cut: longer than 64 tokens (encoder_seq_length); the middle of the input's longest paragraph "
+        "is gone (first: data.jsonl:2, data.jsonl:3, data.jsonl:4)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +122,9 @@ def test_truncation_takes_from_the_input_never_from_the_answer(jsonl, tokenizer)
     ],
 )
 def test_what_can_t_be_learnt_from_is_counted_with_its_place(jsonl, tokenizer, record, reason):
-    samples, dropped = load_sft([jsonl(GOOD, b"", record, GOOD)], tokenizer, 64)
+    samples, report = load_sft([jsonl(GOOD, b"", record, GOOD)], tokenizer, 64)
     assert len(samples) == 2
-    (line,) = dropped.lines()
+    (line,) = report.lines()
     assert line.startswith(f"1 of 3 samples left out: {reason}")
     assert line.endswith("(first: data.jsonl:3)")
 
@@ -74,18 +132,18 @@ def test_what_can_t_be_learnt_from_is_counted_with_its_place(jsonl, tokenizer, r
 @pytest.mark.parametrize("load", [load_pairs, load_prompts])
 def test_half_a_surrogate_pair_is_left_out_before_the_tokenizer_sees_it(jsonl, tokenizer, load):
     file = jsonl({"text": "a \ud83d"}, {"text": "b"}, {"text": "good"}, {"text": "bad"})
-    samples, dropped = load([file], tokenizer, 64)
-    assert samples and dropped.reasons == {"'text' has half a surrogate pair": 1}
+    samples, report = load([file], tokenizer, 64)
+    assert samples and report.dropped == {"'text' has half a surrogate pair": 1}
 
 
 def test_a_byte_order_mark_costs_no_record(jsonl, tokenizer):
-    samples, dropped = load_sft([jsonl(b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), GOOD)], tokenizer, 64)
-    assert len(samples) == 2 and not dropped.reasons
+    samples, report = load_sft([jsonl(b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), GOOD)], tokenizer, 64)
+    assert len(samples) == 2 and not report.dropped
 
 
 def test_the_first_places_of_each_reason_are_named(jsonl, tokenizer):
-    _, dropped = load_sft([jsonl(GOOD, *[b"{"] * 5, {}, name="a.jsonl")], tokenizer, 64)
-    assert dropped.lines() == [
+    _, report = load_sft([jsonl(GOOD, *[b"{"] * 5, {}, name="a.jsonl")], tokenizer, 64)
+    assert report.lines() == [
         "5 of 7 samples left out: not JSON (first: a.jsonl:2, a.jsonl:3, a.jsonl:4)",
         "1 of 7 samples left out: no key 'input' (first: a.jsonl:7)",
     ]
@@ -128,16 +186,16 @@ def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
         *pair("fine", "poor"),
         {"text": "alone"},
     )
-    samples, dropped = load_pairs([file], tokenizer, 64)
+    samples, report = load_pairs([file], tokenizer, 64)
     assert [tokenizer.decode(sample.chosen) for sample in samples] == ["good", "fine"]
-    assert dropped.total == 6
-    assert dict(dropped.reasons) == {
+    assert report.total == 6
+    assert dict(report.dropped) == {
         "chosen and rejected are equal": 1,
         "longer than 64 tokens (encoder_seq_length)": 1,
         "empty text": 1,
         "a chosen line without its rejected one": 1,
     }
-    assert dropped.places["a chosen line without its rejected one"] == ["data.jsonl:11"]
+    assert report.places["a chosen line without its rejected one"] == ["data.jsonl:11"]
 
 
 @pytest.mark.parametrize(
@@ -155,25 +213,25 @@ def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
 )
 def test_an_empty_line_never_pairs_the_wrong_lines(jsonl, tokenizer, lines, kept, reasons):
     records = [b" " if word == "--" else {"text": word} for word in lines.split()]
-    samples, dropped = load_pairs([jsonl(*records)], tokenizer, 64)
+    samples, report = load_pairs([jsonl(*records)], tokenizer, 64)
     assert [f"{tokenizer.decode(s.chosen)} {tokenizer.decode(s.rejected)}" for s in samples] == kept
     for reason, count in reasons.items():
-        assert [found for told, found in dropped.reasons.items() if reason in told] == [count]
-    assert dropped.total == len(samples) + sum(reasons.values())
+        assert [found for told, found in report.dropped.items() if reason in told] == [count]
+    assert report.total == len(samples) + sum(reasons.values())
 
 
 def test_prompts_that_leave_no_room_for_a_response_are_left_out(jsonl, tokenizer):
-    samples, dropped = load_prompts([jsonl({"text": "Hi"}, {"text": LONG}, {"text": ""})], tokenizer, 20)
+    samples, report = load_prompts([jsonl({"text": "Hi"}, {"text": LONG}, {"text": ""})], tokenizer, 20)
     assert [(sample.text, sample.tokens) for sample in samples] == [("Hi", tokenizer.encode("Hi"))]
-    assert sorted(dropped.reasons.values()) == [1, 1]
-    assert any("longer than 20 tokens" in line for line in dropped.lines())
+    assert sorted(report.dropped.values()) == [1, 1]
+    assert any("longer than 20 tokens" in line for line in report.lines())
 
 
 def test_several_files_are_one_data_set(jsonl, tokenizer):
     files = [jsonl({"text": name}, name=f"{name}.jsonl") for name in ("one", "two")]
-    samples, dropped = load_prompts(files, tokenizer, 20)
+    samples, report = load_prompts(files, tokenizer, 20)
     assert [sample.text for sample in samples] == ["one", "two"]
-    assert dropped.total == 2
+    assert report.total == 2
 
 
 # ---- every kind of tokenizer ----------------------------------------------------------------------------------------
@@ -266,8 +324,8 @@ def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokeniz
     pytest.importorskip("torch")
     from aligner_lib.trainers.sft import SFTTrainer
 
-    (sample,), dropped = load_sft([jsonl(record)], tokenizer, 64)
-    assert dropped.lines() == []
+    (sample,), report = load_sft([jsonl(record)], tokenizer, 64)
+    assert report.lines() == []
     assert tokenizer.decode(sample.tokens) == CONVERSATION and sample.tokens[-1] == tokenizer.eos_id
 
     def learnt(answer_only_loss: bool) -> list[int]:
@@ -299,7 +357,7 @@ def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokeniz
     ],
 )
 def test_a_conversation_that_can_t_be_learnt_from_is_counted(jsonl, tokenizer, record, reason):
-    samples, dropped = load_sft([jsonl(GOOD, record)], tokenizer, 64)
+    samples, report = load_sft([jsonl(GOOD, record)], tokenizer, 64)
     assert len(samples) == 1
-    (line,) = dropped.lines()
+    (line,) = report.lines()
     assert line.startswith(f"1 of 2 samples left out: {reason}")
