@@ -53,5 +53,5 @@ def reward_server(config: DictConfig) -> Serving:
 
 
 def _serving(make: Callable[[], Worker], start: Path, about: dict) -> Serving:
-    about |= {"model": str(start), "tokenizer": Tokenizer(start).hash}
+    about = about | {"model": str(start), "tokenizer": Tokenizer(start).hash}
     return Serving(make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, about)

@@ -91,7 +91,8 @@ print(np.concatenate(groups)[:, 0])
 #
 # ## Tokens
 #
-# The tokenizer splits text into tokens and maps each token to an id.
+# The tokenizer splits text into tokens and maps each token to an id. Each model family has its own: Llama's begins every
+# text with a BOS token, SmolLM2's does not. A text is always tokenised whole, because a piece alone may get other tokens.
 
 # %%
 from aligner_lib.datasets.tokenizer import Tokenizer

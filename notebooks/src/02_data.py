@@ -26,7 +26,9 @@ lab = Workspace(out, profile, dataset)
 # ## Instructions
 #
 # A Dolly record has an instruction, sometimes a context, and a response. SFT needs an input and an output. Where there
-# is a context, a random draw decides whether it comes before or after the instruction, so that the model sees both.
+# is a context, a random draw decides whether it comes before or after the instruction, so that the model sees both. Where
+# a sample is longer than the model is trained on, SFT cuts it in the middle of its longest paragraph: that is the context,
+# and the question stays whole on either side.
 
 # %%
 import json
@@ -104,7 +106,8 @@ lab.record("02", {"data": {"pairs": len(chosen), "chosen_longer": longer}})
 # %% [markdown]
 # ## What you learnt
 #
-# - Prompt and text must match exactly: text = prompt + space + answer. The reward model's scores depend on it.
+# - Prompt and text must match exactly: text = prompt + space + answer, tokenised as one text. The reward model's scores
+#   depend on it.
 # - Look at lengths before you train on preferences.
 #
 # **Questions.** Why must train and test prompts be disjoint? What would PPO do with a reward model that counts words?

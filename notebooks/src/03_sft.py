@@ -32,7 +32,8 @@ lab = Workspace(out, profile, dataset, where)
 #
 # $$ L = -\frac{1}{\sum_t m_t} \sum_t m_t \log p(x_{t+1} \mid x_{\le t}) $$
 #
-# The mask $m$ is 1 on the answer and its stop token and 0 on the input: the model is trained to answer, not to ask.
+# The mask $m$ is 1 on the answer and its stop token and 0 on the input: the model is trained to answer, not to ask. Input
+# and answer are tokenised as one text, and a token that spans both counts as the answer's.
 
 # %% [markdown]
 # ### By hand

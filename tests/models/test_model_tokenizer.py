@@ -205,25 +205,32 @@ def test_the_configuration_comes_along(rebuilt, smoke):
     assert rebuilt.eos_id == 2
 
 
+DIGITS = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "gpt-2",
+    "tokenizer.ggml.tokens": ["1", "2", "12", "<end>"],
+    "tokenizer.ggml.token_type": [1, 1, 1, 3],
+    "tokenizer.ggml.merges": ["1 2"],
+    "tokenizer.ggml.bos_token_id": 3,
+    "tokenizer.ggml.eos_token_id": 3,
+    "llama.context_length": 8,
+}
+
+
+@pytest.mark.parametrize(("adds_bos", "ids"), [(False, [0, 2, 0]), (True, [3, 0, 2, 0])])
+def test_a_gguf_file_says_whether_a_text_begins_with_bos(tmp_path, adds_bos, ids):
+    metadata = DIGITS | {"tokenizer.ggml.add_bos_token": adds_bos}
+    write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
+    assert Tokenizer(tmp_path).encode("1121") == ids
+
+
 @pytest.mark.parametrize(("pre", "ids"), [("smollm", [0, 0, 1, 0]), ("gpt-2", [0, 2, 0])])
 def test_digits_stay_apart_where_the_pre_tokenizer_says_so(tmp_path, pre, ids):
     """A vocabulary that could join 1 and 2; the text is 1121."""
-    metadata = {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": pre,
-        "tokenizer.ggml.tokens": ["1", "2", "12", "<end>"],
-        "tokenizer.ggml.token_type": [1, 1, 1, 3],
-        "tokenizer.ggml.merges": ["1 2"],
-        "tokenizer.ggml.bos_token_id": 3,
-        "tokenizer.ggml.eos_token_id": 3,
-        "llama.context_length": 8,
-    }
+    metadata = DIGITS | {"tokenizer.ggml.pre": pre}
     write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
     assert Tokenizer(tmp_path).encode("1121") == ids
     assert Tokenizer(tmp_path).encode("1121<end>") == [*ids, 3]
-    metadata["tokenizer.ggml.add_bos_token"] = True
-    write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
-    assert Tokenizer(tmp_path).encode("1121") == [3, *ids]
 
 
 def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, smoke):
