@@ -181,6 +181,6 @@ def check_same_tokenizer(policy: Tokenizer, other_hash: str, other: str) -> None
     if other_hash != policy.hash:
         raise UserError(
             f"{other} has another tokenizer than the policy in {policy.folder}, and would read its token ids as other "
-            "text: both must come from one model. Give `aligner rm` the policy's model as "
-            "pretrained_checkpoint.restore_from_path, and the reward model that comes of it here"
+            "text: give two that began as the same model, such as a policy of `aligner sft` and the reward model that "
+            "`aligner rm` trained from it"
         )
