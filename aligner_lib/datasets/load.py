@@ -38,10 +38,13 @@ class LoadReport:
 
     def lines(self) -> list[str]:
         """One sentence for each reason."""
+        told = {reason: f"{reason} (first: {', '.join(places)})" for reason, places in self.places.items()}
         return [
-            f"{count} of {self.total} samples {what}: {reason} (first: {', '.join(self.places[reason])})"
-            for what, reasons in (("left out", self.dropped), ("cut", self.cut))
-            for reason, count in reasons.items()
+            *(
+                f"{count} of {self.total} samples left out: {told[why]}"
+                for why, count in self.dropped.items()
+            ),
+            *(f"{count} of {self.total} samples cut: {told[why]}" for why, count in self.cut.items()),
         ]
 
     def _count(self, reasons: Counter, place: str, reason: str) -> None:
