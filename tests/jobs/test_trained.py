@@ -2,10 +2,12 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_tokenizers import STYLES, llama_2
 
 from aligner_lib.config.compose import load
 from aligner_lib.config.kinds import kinds
@@ -243,12 +245,10 @@ def test_validation_prompts_and_draws_are_the_same_every_time(ppo):
 
 
 def scalar_engine(folder):
-    from dataclasses import replace
-
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.model import Numerics
 
-    engine = Engine(replace(Architecture.load(folder), head="scalar"), Numerics())
+    engine = Engine(Architecture.load(folder), Numerics())
     engine.load(folder)
     return engine
 
@@ -281,6 +281,43 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         answers = [tokenizer.decode(response).removeprefix(" ") for response in responses]
         said = [score(prompt.text, answer) for answer in answers]
         assert said == pytest.approx(scored.tolist(), abs=1e-5)
+
+
+PROMPT, ANSWER = "User: How are you?\n\nAssistant:", " I am well, 北京 😀."
+
+
+def test_a_talk_scores_what_the_reward_model_s_training_reads_whatever_the_tokenizer(rm, here, tmp_path):
+    """With BOS, with tokens for bytes, and no second space between prompt and answer."""
+    from aligner_lib.jobs.inference import scoring
+    from aligner_lib.rollouts.critic import RewardModel
+
+    folder = shutil.copytree(rm.latest_checkpoint(), tmp_path / "rm")
+    tokenizer = Tokenizer(llama_2(folder))
+    comparisons = tmp_path / "comparisons.jsonl"
+    comparisons.write_text("\n".join(json.dumps({"text": PROMPT + text}) for text in (ANSWER, " Go.")))
+    ((pair,), _) = load_pairs([comparisons], tokenizer, 256)
+    reward_model = RewardModel(scalar_engine(folder), RewardScale.load(folder), micro_batch_size=2)
+    expected = reward_model.score(TokenBatch(*pad_rows([pair.chosen, pair.rejected], tokenizer.pad_id)))
+    score = scoring(folder)
+    scores = [score("How are you?", text.strip()) for text in (ANSWER, " Go.")]
+    assert scores == pytest.approx(expected.result().tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("make", STYLES.values(), ids=STYLES)
+def test_a_record_has_prompt_and_response_as_they_were_written_whatever_the_tokenizer(here, tmp_path, make):
+    from aligner_lib.megatron.generate import Response
+    from aligner_lib.rollouts.policy import to_rollouts
+    from aligner_lib.trainers.rollout_metrics import rollout_records
+
+    tokenizer = Tokenizer(make(tmp_path))
+    prompt, answer = tokenizer.encode_parts([PROMPT, ANSWER])
+    ended = Response([*answer, tokenizer.eos_id], finished=True)
+    rollouts = to_rollouts([tokenizer.bos_ids + prompt], [ended], [0], tokenizer.pad_id)
+    kl = torch.zeros(rollouts.response_mask.shape)
+    (record,) = rollout_records("train", 1, tokenizer, rollouts, torch.tensor([0.5]), kl)
+    assert (record["prompt"], record["response"]) == (PROMPT, ANSWER)
+    assert "".join(record["tokens"]) == ANSWER + "</s>"
+    assert len(record["tokens"]) == len(record["token_kl"]) == len(answer) + 1
 
 
 def test_a_talk_with_a_model_of_the_wrong_head_is_refused(rm, smoke):
