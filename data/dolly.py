@@ -39,7 +39,8 @@ def format_dolly(
     raw: file(s), a hub data set name, or one of the names that `resolve` knows. validation_fraction: share of
     the distinct prompts, from 0 to below 1. max_chars: longest input plus output, in characters.
 
-    Whether a context precedes its instruction is drawn from `seed` as in the NeMo tutorial's script. The
+    Whether a context precedes its instruction is drawn from `seed` as in the NeMo tutorial's script; training that
+    has no room for both cuts the longer one (`aligner_lib.datasets.load.shorten`), so a line need not say which. The
     split depends on `seed` and on the prompts alone, and puts equal prompts on one side.
 
     Raises DataError when nothing is usable, or at the first bad record when strict.

@@ -30,7 +30,10 @@ class Tokenizer:
         self.folder = Path(folder)
         path = self.folder / "tokenizer.json"
         if not path.exists():
-            raise FileNotFoundError(f"{self.folder} has no tokenizer.json: it is no model folder")
+            raise FileNotFoundError(
+                f"{self.folder} has no tokenizer.json: it is no model folder, or a critic's checkpoint, which has none; "
+                "give the reward model that the critic began as"
+            )
         self._tokenizer = _Tokenizer.from_file(str(path))
         self._tokenizer.no_truncation()  # both may be set in the file: a data set's tool left them there
         self._tokenizer.no_padding()

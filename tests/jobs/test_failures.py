@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -59,6 +60,22 @@ def test_data_with_nothing_usable_is_told(jobs, tmp_path):
     with pytest.raises(ValueError, match=r"no usable sample in .*empty\.jsonl"):
         run_smoke_job("sft", jobs.settings("sft", "empty", model__data__train_ds__file_path=f"'{empty}'"))
     assert not jobs.run_folder("empty").path.exists()
+
+
+def test_samples_that_are_cut_are_in_the_log(jobs, capfd):
+    from aligner_lib.config.compose import compose
+    from aligner_lib.jobs.build_trainers import sft
+    from aligner_lib.jobs.runtime import configure_logging
+
+    configure_logging()
+    sft(compose("sft", jobs.settings("sft", "cut", model__encoder_seq_length=128), profile="smoke"))
+    log = capfd.readouterr().err
+    assert re.search(
+        r"^train: 70 of 576 samples cut: longer than 128 tokens .* \(first: train\.jsonl:1, ",
+        log,
+        re.MULTILINE,
+    )
+    assert re.search(r"^validation: 5 of 64 samples cut: ", log, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,25 @@ def test_the_context_is_cut_and_not_the_question(jsonl, styled, text):
     assert sum(report.cut.values()) == 1
 
 
+def test_of_the_bundled_samples_no_question_is_cut(formatted, tokenizer):
+    """70 are too long, with their question before the context or behind it."""
+    from data import resolve
+
+    records = map(json.loads, resolve("sample", "dolly").paths[0].read_text().splitlines())
+    texts = [(r["instruction"].strip(), r["context"].strip()) for r in records if r["context"].strip()]
+    first = {f"{question}\n\n{context}": question for question, context in texts}
+    last = {f"{context}\n\n{question}": question for question, context in texts}
+    train = formatted / "train.jsonl"
+    inputs = [json.loads(line)["input"] for line in train.read_text().splitlines()]
+    samples, _ = load_sft([train], tokenizer, 128)
+    prompts = [tokenizer.decode(sample.tokens[: sample.answer_start]) for sample in samples]
+    cut = [(text, prompt) for text, prompt in zip(inputs, prompts, strict=True) if prompt != text]
+    assert len(cut) == 70
+    assert {text in first for text, _ in cut} == {True, False}
+    for text, prompt in cut:
+        assert prompt.startswith(first[text]) if text in first else prompt.endswith(last[text])
+
+
 def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
     long = GOOD | {"input": LONG}
     samples, report = load_sft([jsonl(GOOD, *[long] * 4, GOOD | {"output": LONG})], tokenizer, 64)
