@@ -73,6 +73,7 @@ def build_critic(config: DictConfig, start: Path) -> Critic:
         micro_batch_size=config.model.micro_batch_size,
         inference_micro_batch_size=config.trainer.ppo.inference_micro_batch_size,
         scale=RewardScale.load(start),
+        tokenizer=Tokenizer(start),
     )
 
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.ppo import critic_loss
 from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms, NonFiniteError
 from aligner_lib.models.reward_scale import RewardScale
@@ -47,6 +49,7 @@ class Critic:
     micro_batch_size: int
     inference_micro_batch_size: int
     scale: RewardScale = field(default_factory=RewardScale)  # of the reward model that it begins as
+    tokenizer: Tokenizer | None = None  # saved along, so that a checkpoint is a model folder
     _reward_weights: FrozenWeights | None = field(default=None, init=False)
 
     def __post_init__(self):
@@ -76,6 +79,8 @@ class Critic:
     def save(self, folder: Path) -> None:
         self._put_own_weights_in()
         self.engine.save(folder)
+        if self.tokenizer is not None and parallel.is_first_rank():
+            self.tokenizer.save(folder)
 
     def load(self, folder: Path | None) -> None:
         self._put_own_weights_in()

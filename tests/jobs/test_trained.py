@@ -330,6 +330,13 @@ def test_a_talk_with_a_model_of_the_wrong_head_is_refused(rm, smoke):
         scoring(smoke)
 
 
+def test_a_critic_s_checkpoint_is_a_model_folder(ppo, here):
+    """It can be talked to, and another run may begin with it."""
+    from aligner_lib.jobs.inference import scoring
+
+    assert math.isfinite(scoring(ppo.latest_checkpoint() / "critic")("Hello.", "Hello."))
+
+
 def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
     from aligner_lib.jobs.inference import answering
     from aligner_lib.megatron.engine import Engine
