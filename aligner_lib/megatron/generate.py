@@ -96,10 +96,8 @@ def _generate(model, prompts, seeds, sampling, stop_id, decode) -> list[Response
     alive = list(range(len(prompts)))  # which responses the batch still holds
     slots = torch.arange(len(prompts), device=device)  # … and their uniforms
     for position in range(sampling.max_length):
-        logits = _next_logits(model, tokens, cache)  # [B, V] float32
-        if position + 1 < sampling.min_length:
-            logits[:, stop_id] = -torch.inf
-        drawn = draw(logits, uniforms[slots, position], sampling)
+        excluded = stop_id if position + 1 < sampling.min_length else None
+        drawn = _next_tokens(model, tokens, cache, uniforms[slots, position], sampling, excluded)
         for row, token in zip(alive, drawn.tolist()):
             if not _is_over(responses[row], sampling):
                 responses[row].tokens.append(token)
@@ -143,13 +141,22 @@ def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, threshold, right=True).clamp(max=probabilities.shape[-1] - 1)[:, 0]
 
 
-def _next_logits(model, tokens: Tensor, cache: KVCache) -> Tensor:
+def _next_tokens(
+    model, tokens: Tensor, cache: KVCache, uniforms: Tensor, sampling: Sampling, excluded: int | None
+) -> Tensor:
+    """Each row's next token, int64 [B], on every rank of the replica: the last stage draws, and sends ids only.
+
+    tokens: int64 [B, S], those that the cache does not hold yet. excluded: a token id that is not drawn.
+    """
     hidden = pass_through_stages(model, tokens, cache)  # [S, B, H] on the last stage
     cache.increment_sequence_len_offset(tokens.shape[1])
-    logits = None
+    drawn = torch.empty(len(tokens), dtype=torch.int64, device=tokens.device)
     if parallel.is_last_stage():
-        logits = gather_vocab(model.logits(hidden[-1]).float(), parallel.tp_group())
-    return parallel.from_last_stage(logits)
+        logits = gather_vocab(model.logits(hidden[-1]).float(), parallel.tp_group())  # [B, V]
+        if excluded is not None:
+            logits[:, excluded] = -torch.inf
+        drawn = draw(logits, uniforms, sampling)
+    return parallel.from_head(drawn)
 
 
 def _uniforms(seed: int, count: int) -> Tensor:

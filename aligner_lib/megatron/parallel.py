@@ -149,6 +149,18 @@ def from_last_stage_object(value: object) -> object:
     return box[0]
 
 
+def from_head(tensor: torch.Tensor) -> torch.Tensor:
+    """Broadcast a tensor from the last stage's first tensor-parallel rank to all ranks of this replica.
+
+    All ranks pass one of the same shape and dtype; those of the others are overwritten.
+    """
+    if tp_size() * pp_size() > 1:
+        group = parallel_state.get_model_parallel_group()
+        source = dist.get_process_group_ranks(group)[-tp_size()]  # ranks are ordered by stage
+        dist.broadcast(tensor, src=source, group=group)
+    return tensor
+
+
 def leads_replica() -> bool:
     """Whether this is the first rank of its data-parallel replica, which acts for it."""
     return dist.get_rank() == parallel_state.get_model_parallel_src_rank()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from forks import write_json
 from tiny import MODELS, Samples, loss_of, new_engine
 
@@ -41,6 +43,7 @@ def measure(name: str, start: Path, saved: Path | None, out: Path) -> dict:
     figures = {"evaluated": evaluate(engine, name), "mapped": mapped(engine, name)}
     if name != "scalar":
         figures |= {kind: generated(engine.module, sampling) for kind, sampling in SAMPLING.items()}
+        figures["broadcast"] = broadcast_to_draw(engine.module)
     figures["steps"] = train(engine, name, range(STEPS))
     engine.save(out)
     parallel.barrier()
@@ -96,6 +99,20 @@ def generated(module, sampling: Sampling) -> list:
             module, [PROMPTS[i] for i in batch], [1000 + i for i in batch], sampling, stop_id=STOP
         )
     return _in_order(parallel.gather_over_dp([[r.tokens, r.finished] for r in responses]))
+
+
+def broadcast_to_draw(module) -> list:
+    """Shape and dtype of each tensor that is broadcast while one batch is generated; None for a pickled object."""
+    seen = []
+
+    def noted(work, describe):
+        return lambda what, *args, **more: (seen.append(describe(what)), work(what, *args, **more))[1]
+
+    tensors = noted(dist.broadcast, lambda tensor: [list(tensor.shape), str(tensor.dtype)])
+    objects = noted(dist.broadcast_object_list, lambda _: None)
+    with patch.object(dist, "broadcast", tensors), patch.object(dist, "broadcast_object_list", objects):
+        generate(module, PROMPTS[:3], [0, 1, 2], Sampling(max_length=4, greedy=True), stop_id=STOP)
+    return seen
 
 
 def kernels() -> dict:

@@ -1,0 +1,49 @@
+"""Attention over a cache: the same numbers for grouped heads, by a call that a fused kernel can take."""
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+
+from aligner_lib.megatron.attention import KVCache, masked_attention
+from aligner_lib.megatron.generate import Sampling, generate
+
+pytestmark = pytest.mark.megatron
+
+HEADS, GROUPS, SIZE = 4, 2, 8
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+@pytest.mark.parametrize("new_tokens", [1, 5])
+def test_grouped_heads_under_a_mask_by_softmax(new_tokens):
+    visible = torch.tensor([[True] * 7, [False, False] + [True] * 5])
+    cache = KVCache(visible)
+    cache.sequence_len_offset = 7 - new_tokens
+    mask = cache.mask(new_tokens)
+    query = randn(2, HEADS, new_tokens, SIZE)
+    keys, values = randn(2, GROUPS, 7, SIZE), 2 * randn(2, GROUPS, 7, SIZE)
+    attended = masked_attention(query, keys, values, mask)
+    for head in range(HEADS):
+        key, value = keys[:, head // 2], values[:, head // 2]  # two heads to a group
+        scores = (query[:, head] @ key.transpose(1, 2) / SIZE**0.5).masked_fill(~mask[:, 0], -torch.inf)
+        torch.testing.assert_close(attended[:, head], scores.softmax(dim=-1) @ value)
+
+
+def test_no_prompt_needs_a_table_of_scores(starts, one_process, monkeypatch):
+    """The fused kernels that take a mask take no grouped heads: torch would compute S × S scores for them."""
+    calls, attention = [], F.scaled_dot_product_attention
+
+    def noted(query, key, value, **options):
+        masked = options.get("attn_mask") is not None
+        calls.append((query.shape[2], masked, query.shape[1] == key.shape[1], options.get("enable_gqa")))
+        return attention(query, key, value, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
+    module = tiny.new_engine("untied", starts / "untied").module
+    generate(module, [[5, 6, 7], [8]], [0, 1], Sampling(max_length=3, greedy=True), stop_id=-1)
+    prompt, *decoded = (calls[i : i + 4] for i in range(0, len(calls), 4))  # four layers
+    assert prompt == [(3, True, True, False)] * 4
+    assert decoded == [[(1, True, False, True)] * 4] * 2  # one row of scores; the cache is not copied

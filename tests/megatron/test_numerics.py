@@ -1,0 +1,107 @@
+"""Precision and recomputation: what stays float32 under bf16, and memory that is given up for time."""
+
+import pytest
+import tiny
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from aligner_lib.megatron import cpu
+from aligner_lib.megatron.engine import Engine
+from aligner_lib.megatron.model import Numerics
+
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+
+LAYERS, HIDDEN = tiny.ARCHITECTURE.num_layers, tiny.ARCHITECTURE.hidden_size
+RECOMPUTATION = {
+    "selective": Numerics(recompute_granularity="selective", recompute_method="uniform"),
+    "full": Numerics(recompute_granularity="full"),
+    "full, two layers a chunk": Numerics(
+        recompute_granularity="full", recompute_method="uniform", recompute_num_layers=2
+    ),
+    "full, a block of one layer": Numerics(recompute_granularity="full", recompute_method="block"),
+}
+
+
+def engine_of(starts, name: str, numerics: Numerics) -> Engine:
+    engine = Engine(tiny.MODELS[name], numerics, tiny.OPTIM, tiny.CLIP)
+    engine.load(starts / name)
+    return engine
+
+
+def steps(engine: Engine, name: str, numbers: range = range(3)) -> list[dict]:
+    return [
+        engine.train_step(tiny.Samples.draw(7, seed).micro_batches(3), tiny.loss_of(name), 1e-3)
+        for seed in numbers
+    ]
+
+
+# ---- recomputation --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tied", "scalar"])
+@pytest.mark.parametrize("numerics", RECOMPUTATION.values(), ids=RECOMPUTATION)
+def test_recomputation_changes_no_step(starts, name, numerics):
+    expected = steps(engine_of(starts, name, Numerics()), name)
+    for ours, theirs in zip(steps(engine_of(starts, name, numerics), name), expected, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6, rel=1e-6)
+
+
+def kept_bytes(engine: Engine, batch: tiny.Samples) -> int:
+    """Bytes that a forward pass keeps for its backward pass, the weights not counted."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in engine.module.parameters()}
+    kept = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with cpu.as_cuda(), saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = engine.module.train()(batch.tokens, batch.lengths)
+    assert hidden.requires_grad
+    return sum(size for place, size in kept.items() if place not in weights)
+
+
+def test_recomputation_keeps_less(starts):
+    batch = tiny.Samples.draw(8, seed=0)
+    kept = {
+        name: kept_bytes(engine_of(starts, "untied", numerics), batch)
+        for name, numerics in ({"none": Numerics()} | RECOMPUTATION).items()
+    }
+    print(kept)
+    tokens, padded = int(batch.lengths.sum()), batch.tokens.numel()
+    layer_inputs = 4 * LAYERS * tokens * HIDDEN
+    assert layer_inputs < kept["full"] < layer_inputs + 4 * 12 * padded * HIDDEN / 4
+    assert kept["full, two layers a chunk"] == kept["full"] - layer_inputs / 2
+
+
+def test_a_chunk_that_leaves_layers_over_is_refused(starts):
+    uneven = Numerics(recompute_granularity="full", recompute_num_layers=3)
+    with pytest.raises(ValueError, match="activations_checkpoint_num_layers=3 does not divide the 4 layers"):
+        engine_of(starts, "untied", uneven)
+
+
+# ---- bf16 -----------------------------------------------------------------------------------------------------------
+
+
+def test_rewards_are_added_up_in_float32_under_bf16():
+    model = Engine(tiny.MODELS["scalar"], Numerics(bf16=True)).module
+    torch.nn.init.ones_(model.value_head.weight)
+    hidden = torch.zeros(2, HIDDEN, dtype=torch.bfloat16)
+    hidden[:, 0], hidden[1, 1] = 256, 1
+    assert model.values(hidden).tolist() == [256.0, 257.0]  # in bf16 both are 256
+
+
+def test_a_head_in_float32_trains_and_goes_on_beside_layers_in_bf16(starts, tmp_path):
+    engine = engine_of(starts, "scalar", Numerics(bf16=True))
+    dtypes = {name: parameter.dtype for name, parameter in engine.module.named_parameters()}
+    assert {name for name, dtype in dtypes.items() if dtype == torch.float32} == {
+        "value_head.weight",
+        "value_head.bias",
+    }
+    losses = [step["loss"] for step in steps(engine, "scalar")]
+    expected = [step["loss"] for step in steps(engine_of(starts, "scalar", Numerics()), "scalar")]
+    assert losses == pytest.approx(expected, rel=0.02) and losses != expected
+    engine.save(tmp_path)
+    again = Engine(tiny.MODELS["scalar"], Numerics(bf16=True), tiny.OPTIM, tiny.CLIP)
+    again.load(tmp_path, with_optimizer=True)
+    assert steps(again, "scalar", range(3, 5)) == steps(engine, "scalar", range(3, 5))
