@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from aligner_lib.megatron import cpu
 from aligner_lib.megatron.kernels import rotate
@@ -94,10 +95,25 @@ class FusedSelfAttention(SelfAttention):
         """Causal attention: hidden_states [S, B, H] → ([S, B, H], bias), in the model's dtype.
 
         With an Unpadding as packed_seq_params: [T, 1, H] → ([T, 1, H], bias). attention_mask is not read:
-        under a causal mask right padding changes no real token.
+        under a causal mask right padding changes no real token. With selective recomputation the backward pass
+        computes again what lies between the projections: rotary positions, padding and attention.
         """
-        unpadding = packed_seq_params
-        query, key, value = self.get_query_key_value_tensors(hidden_states)[:3]  # [S, B, N or G, D]
+        projected, sizes = self.get_query_key_value_tensors(hidden_states, split_qkv=False)
+        arguments = projected, sizes, rotary_pos_emb, inference_context, packed_seq_params
+        if self.training and self.config.recompute_granularity == "selective":
+            # nothing between the projections is random
+            context = checkpoint(self._attend, *arguments, use_reentrant=False, preserve_rng_state=False)
+        else:
+            context = self._attend(*arguments)
+        return self.linear_proj(context)
+
+    def _attend(self, projected, sizes, rotary_pos_emb, inference_context, unpadding) -> torch.Tensor:
+        """What lies between the projections: queries, keys and values of each group [S, B, G, (N/G + 2) D] → [S, B, N D].
+
+        sizes: the widths of the three.
+        """
+        query, key, value = projected.split(sizes, dim=-1)
+        query = query.reshape(*key.shape[:2], -1, key.shape[-1])  # [S, B, N, D]; key and value [S, B, G, D]
         if rotary_pos_emb is not None:
             angles = rotary_pos_emb[0] if isinstance(rotary_pos_emb, tuple) else rotary_pos_emb
             angles = angles[..., : query.shape[-1] // 2]  # [columns, 1, 1, D/2]; the other half is the same
@@ -115,10 +131,19 @@ class FusedSelfAttention(SelfAttention):
             context = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         else:
             keys, values = inference_context.append(self.layer_number, key, value)
-            context = F.scaled_dot_product_attention(
-                query, keys, values, attn_mask=inference_context.current_mask, enable_gqa=True
-            )
+            context = masked_attention(query, keys, values, inference_context.current_mask)
         context = context.permute(2, 0, 1, 3).flatten(2)  # [S, B, N * D]
-        if unpadding is not None:
-            context = unpadding.remove(context.transpose(0, 1))[:, None]
-        return self.linear_proj(context)
+        return context if unpadding is None else unpadding.remove(context.transpose(0, 1))[:, None]
+
+
+def masked_attention(query, keys, values, mask) -> torch.Tensor:
+    """Attention under a mask: query [B, N, S, D], keys and values [B, G, K, D], mask bool [B, 1, S, K] → [B, N, S, D].
+
+    On CUDA, the fused kernels that take a mask take no grouped heads: torch would compute the scores, [B, N, S, K], in
+    plain attention. For a prompt they are expanded to the query's heads instead. One new token has K scores a head, and
+    an expanded cache would be larger.
+    """
+    if query.shape[2] > 1:
+        keys, values = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (keys, values))
+    grouped = keys.shape[1] != query.shape[1]
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=grouped)

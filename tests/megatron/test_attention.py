@@ -11,6 +11,7 @@ from aligner_lib.megatron.generate import Sampling, generate
 pytestmark = pytest.mark.megatron
 
 HEADS, GROUPS, SIZE = 4, 2, 8
+UNSAID = 1  # as the stop token it ends nothing here
 
 
 def randn(*shape: int) -> torch.Tensor:
@@ -43,7 +44,7 @@ def test_no_prompt_needs_a_table_of_scores(starts, one_process, monkeypatch):
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
     module = tiny.new_engine("untied", starts / "untied").module
-    generate(module, [[5, 6, 7], [8]], [0, 1], Sampling(max_length=3, greedy=True), stop_id=-1)
+    generate(module, [[5, 6, 7], [8]], [0, 1], Sampling(max_length=3, greedy=True), stop_id=UNSAID)
     prompt, *decoded = (calls[i : i + 4] for i in range(0, len(calls), 4))  # four layers
     assert prompt == [(3, True, True, False)] * 4
     assert decoded == [[(1, True, False, True)] * 4] * 2  # one row of scores; the cache is not copied
