@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -58,8 +59,7 @@ def load_weights(model, folder: Path, new_head: bool = False) -> None:
 
 def save_optimizer(model, optimizer, writer: StoreWriter) -> None:
     """Write this rank's shard of Adam's moments and, under bf16, of the float32 master weights."""
-    for parameter, shards, first, last in _optimizer_shards(model, optimizer):
-        state = optimizer._get_main_param_and_optimizer_states(parameter)
+    for parameter, shards, state, first, last in _optimizer_shards(model, optimizer):
         kinds = MOMENTS + (("param",) if parameter.dtype != torch.float32 else ())
         for kind in kinds:
             for shard, start, end in shards:
@@ -76,8 +76,7 @@ def load_optimizer(model, optimizer, folder: Path) -> None:
     another shape.
     """
     store = StoreReader(folder)
-    for parameter, shards, first, last in _optimizer_shards(model, optimizer):
-        state = optimizer._get_main_param_and_optimizer_states(parameter)
+    for parameter, shards, state, first, last in _optimizer_shards(model, optimizer):
         for kind in MOMENTS + (("param",) if parameter.dtype != torch.float32 else ()):
             whole = torch.cat([store.read(_block(shard, f"{kind}.")).flatten() for shard, _, _ in shards])
             state[kind].view(-1).copy_(whole[first:last])
@@ -102,14 +101,27 @@ def _shards(model) -> Iterator[tuple[Tensor, list[tuple[ShardedTensor, int, int]
         yield entry.data, [(part, start, end) for part, start, end in zip(parts, [0, *ends], ends)]
 
 
-def _optimizer_shards(model, optimizer) -> Iterator[tuple[Tensor, list, int, int]]:
-    """The parameters of which this data-parallel rank owns [first, last) of the flattened values."""
+def _optimizer_shards(model, optimizer) -> Iterator[tuple[Tensor, list, dict[str, Tensor], int, int]]:
+    """The parameters of which this data-parallel rank owns [first, last) of the flattened values.
+
+    With their blocks, and what the optimizer holds of them: `param` in float32, and Adam's moments.
+    """
+    # Megatron's own map from a parameter to its state is wrong where one group has parameters of two dtypes
+    mains = {
+        parameter: main
+        for parameters, shards in (
+            (optimizer.model_fp32_groups, optimizer.shard_fp32_groups),
+            (optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups),
+        )
+        for parameter, main in zip(chain(*parameters), chain(*shards), strict=True)
+    }
     seen = set()
     for parameter, shards in _shards(model):
-        if parameter in optimizer.model_param_group_index_map and parameter not in seen:
+        if parameter in mains and parameter not in seen:
             seen.add(parameter)
             owned = optimizer._get_model_param_range_map(parameter)["param"]
-            yield parameter, shards, owned.start, owned.end
+            state = {"param": mains[parameter], **optimizer.optimizer.state[mains[parameter]]}
+            yield parameter, shards, state, owned.start, owned.end
 
 
 def _block(shard: ShardedTensor, prefix: str = "", flat: tuple[int, int] | None = None) -> Block:

@@ -67,6 +67,8 @@ def prepare() -> None:
     torch_norm.WrappedTorchNorm.__new__ = _rms_norm
     for name in ("dist_reduce_scatter_func", "dist_all_gather_func"):
         setattr(gradients, name, _unless_alone(getattr(gradients, name)))
+    # recomputation saves the random states and puts them back
+    rng._get_cuda_rng_state = rng._set_cuda_rng_state = lambda *_, **__: None
     rng._CUDA_RNG_STATE_TRACKER = _OneRandomState()
     rng._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
 
@@ -117,6 +119,9 @@ class _OneRandomState:
 
     def get_states(self):
         return {}
+
+    def set_states(self, _):
+        pass
 
     def add(self, *_):
         pass

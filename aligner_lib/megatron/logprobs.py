@@ -24,7 +24,7 @@ def selected_logprobs(
     mask = mask.to(hidden.device)
     logits = model.logits(hidden[:-1].transpose(0, 1)[mask])
     if temperature != 1.0:
-        logits = logits / temperature
+        logits = logits.float() / temperature  # in bf16 the quotients would be rounded to 3 digits
     targets = tokens[:, 1:].to(hidden.device)[mask]
     if with_entropy:
         return logprobs_and_entropy(logits, targets, tp_group())

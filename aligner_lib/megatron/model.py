@@ -27,10 +27,10 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 class Numerics:
     """Precision and activation recomputation: they change memory, speed and rounding, not the function."""
 
-    bf16: bool = False
-    recompute_granularity: str | None = None
-    recompute_method: str | None = None
-    recompute_num_layers: int | None = None
+    bf16: bool = False  # the head for one number per token stays float32
+    recompute_granularity: str | None = None  # 'selective': attention; 'full': whole layers
+    recompute_method: str | None = None  # with 'full': 'uniform' (all layers) or 'block' (the first of each stage)
+    recompute_num_layers: int | None = None  # with 'full': layers a recomputed chunk, or in the block; None: 1
 
     @property
     def dtype(self) -> torch.dtype:
@@ -64,7 +64,7 @@ class Transformer(GPTModel):
                 tied.zero_out_wgrad = False
         if architecture.head == "scalar" and self.post_process:
             self.output_layer = None
-            self.value_head = nn.Linear(architecture.hidden_size, 1, dtype=numerics.dtype, device=cpu.DEVICE)
+            self.value_head = nn.Linear(architecture.hidden_size, 1, device=cpu.DEVICE)
             nn.init.zeros_(self.value_head.weight)  # zero reward for everything: the first loss is ln 2
             nn.init.zeros_(self.value_head.bias)
 
@@ -98,8 +98,8 @@ class Transformer(GPTModel):
         return self.output_layer(hidden, weight=weight)[0]
 
     def values(self, hidden: Tensor) -> Tensor:
-        """hidden float [..., H] → float32 [...]: a reward or value for each token."""
-        return self.value_head(hidden).squeeze(-1).float()
+        """hidden float [..., H] → float32 [...]: a reward or value for each token, computed in float32."""
+        return self.value_head(hidden.float()).squeeze(-1)
 
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
@@ -121,12 +121,16 @@ def build_model(architecture: Architecture, numerics: Numerics, trains: bool = F
     their gradients to that wrapper's buffers directly, so the model alone has no backward pass. (On CUDA this
     would need an extension.)
 
-    Raises ValueError when the parallelism does not divide the architecture.
+    Raises ValueError when the parallelism, or recomputation's chunks, do not divide the architecture.
     """
     _check_layout(architecture)
+    _check_recomputation(architecture, numerics)
     with cpu.as_cuda():
         model = Transformer(architecture, numerics, _transformer_config(architecture, numerics, trains))
-    return model.to(device=cpu.DEVICE, dtype=numerics.dtype)
+    model.to(device=cpu.DEVICE, dtype=numerics.dtype)
+    if hasattr(model, "value_head"):
+        model.value_head.float()  # under bf16, too: rewards near each other must not become equal
+    return model
 
 
 def has_transformer_engine() -> bool:
@@ -174,10 +178,18 @@ def _transformer_config(architecture: Architecture, numerics: Numerics, trains: 
         apply_rope_fusion=False,
         gradient_accumulation_fusion=trains and not cpu.HAS_CUDA,
         calculate_per_token_loss=True,
-        recompute_granularity=numerics.recompute_granularity,
-        recompute_method=numerics.recompute_method,
-        recompute_num_layers=numerics.recompute_num_layers,
+        **_recomputation(numerics),
     )
+
+
+def _recomputation(numerics: Numerics) -> dict[str, str | int | None]:
+    """Megatron takes method and number of layers with full recomputation, and refuses them with selective."""
+    full = numerics.recompute_granularity == "full"
+    return {
+        "recompute_granularity": numerics.recompute_granularity,
+        "recompute_method": (numerics.recompute_method or "uniform") if full else None,
+        "recompute_num_layers": (numerics.recompute_num_layers or 1) if full else None,
+    }
 
 
 def _check_layout(architecture: Architecture) -> None:
@@ -190,6 +202,17 @@ def _check_layout(architecture: Architecture) -> None:
     if architecture.num_layers % pp:
         raise ValueError(
             f"pipeline_model_parallel_size={pp} does not divide num_layers={architecture.num_layers}"
+        )
+
+
+def _check_recomputation(architecture: Architecture, numerics: Numerics) -> None:
+    layers, chunk = architecture.num_layers // parallel.pp_size(), numerics.recompute_num_layers or 1
+    if numerics.recompute_granularity != "full":
+        return
+    if chunk > layers or (numerics.recompute_method != "block" and layers % chunk):
+        raise ValueError(
+            f"activations_checkpoint_num_layers={chunk} does not divide the {layers} layers of a pipeline stage: "
+            "set it to 1"
         )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from aligner_lib.megatron.logprobs import logprobs_and_entropy, token_logprobs
+from aligner_lib.megatron.logprobs import logprobs_and_entropy, selected_logprobs, token_logprobs
 
 pytestmark = pytest.mark.megatron
 
@@ -48,6 +48,18 @@ def test_a_table_by_hand():
     logprobs, entropy = logprobs_and_entropy(logits, torch.tensor([1, 0]))
     assert_close(logprobs, torch.tensor([math.log(3 / 4), math.log(1 / 2)]))
     assert_close(entropy, torch.tensor([math.log(4) - 0.75 * math.log(3), math.log(2)]))
+
+
+def test_a_temperature_divides_logits_of_bf16_in_float32():
+    class Table:
+        def logits(self, hidden):
+            return hidden
+
+    logits = torch.tensor([[[3.0, 1.0]], [[0.0, 0.0]]], dtype=torch.bfloat16)  # [S, B, V]
+    tokens, mask = torch.tensor([[0, 0]]), torch.tensor([[True]])
+    logprobs, _ = selected_logprobs(Table(), tokens, logits, mask, temperature=0.9)
+    # −ln(1 + e^(−2/0.9)); 3/0.9 and 1/0.9 are 3.328 and 1.109 in bf16
+    assert logprobs.item() == pytest.approx(-math.log1p(math.exp(-2 / 0.9)), abs=1e-6)
 
 
 def test_huge_logits_stay_finite():

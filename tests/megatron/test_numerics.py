@@ -3,11 +3,10 @@
 import pytest
 import tiny
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
-from aligner_lib.megatron import cpu
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.model import Numerics
+from benchmarks.activations import kept_bytes
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 
@@ -46,32 +45,32 @@ def test_recomputation_changes_no_step(starts, name, numerics):
         assert ours == pytest.approx(theirs, abs=1e-6, rel=1e-6)
 
 
-def kept_bytes(engine: Engine, batch: tiny.Samples) -> int:
-    """Bytes that a forward pass keeps for its backward pass, the weights not counted."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in engine.module.parameters()}
-    kept = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with cpu.as_cuda(), saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = engine.module.train()(batch.tokens, batch.lengths)
-    assert hidden.requires_grad
-    return sum(size for place, size in kept.items() if place not in weights)
-
-
 def test_recomputation_keeps_less(starts):
     batch = tiny.Samples.draw(8, seed=0)
     kept = {
-        name: kept_bytes(engine_of(starts, "untied", numerics), batch)
+        name: kept_bytes(engine_of(starts, "untied", numerics).module, batch.tokens, batch.lengths)
         for name, numerics in ({"none": Numerics()} | RECOMPUTATION).items()
     }
-    print(kept)
-    tokens, padded = int(batch.lengths.sum()), batch.tokens.numel()
-    layer_inputs = 4 * LAYERS * tokens * HIDDEN
-    assert layer_inputs < kept["full"] < layer_inputs + 4 * 12 * padded * HIDDEN / 4
-    assert kept["full, two layers a chunk"] == kept["full"] - layer_inputs / 2
+    assert kept["selective"] < 0.65 * kept["none"]
+    assert kept["full"] < 0.1 * kept["none"]
+    one_layer = 4 * int(batch.lengths.sum()) * HIDDEN  # float32, what goes into it
+    assert kept["full"] > LAYERS * one_layer
+    assert kept["full, two layers a chunk"] == kept["full"] - LAYERS / 2 * one_layer
+    # three of four layers keep everything; layers share indices and angles, a thousandth of it
+    outside = kept["full"] - LAYERS * one_layer
+    three = 0.75 * (kept["none"] - outside)
+    assert kept["full, a block of one layer"] == pytest.approx(outside + three + one_layer, rel=1e-3)
+
+
+@pytest.mark.parametrize("granularity", [None, "selective", "full"])
+def test_the_setting_reaches_the_model(starts, granularity):
+    from aligner_lib.config.compose import compose
+    from aligner_lib.jobs.build_models import build_engine
+
+    written = f"model.activations_checkpoint_granularity={granularity or 'null'}"
+    config = compose("sft", [written, "model.activations_checkpoint_method=uniform"], profile="smoke")
+    engine = build_engine(tiny.MODELS["untied"], config, starts / "untied")
+    assert engine.module.config.recompute_granularity == granularity
 
 
 def test_a_chunk_that_leaves_layers_over_is_refused(starts):
