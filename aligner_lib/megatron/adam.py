@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from aligner_lib.megatron.cpu import DEVICE
+from aligner_lib.megatron import cpu
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -18,7 +18,7 @@ def forget(adam: torch.optim.Optimizer) -> None:
 
 
 def move(adam: torch.optim.Optimizer, device: torch.device) -> None:
-    """Move the moments to a device. Without CUDA they are on the CPU already, and nothing happens."""
+    """Move the moments to a device. Where that is the one that they are on, nothing happens."""
     for state, name in _moments(adam):
         state[name] = state[name].to(device)
 
@@ -30,7 +30,7 @@ def to_cpu(adam: torch.optim.Optimizer) -> None:
 
 def to_device(adam: torch.optim.Optimizer) -> None:
     """Move the moments back to the device that trains."""
-    move(adam, DEVICE)
+    move(adam, cpu.DEVICE)
 
 
 def _moments(adam: torch.optim.Optimizer) -> Iterator[tuple[dict, str]]:

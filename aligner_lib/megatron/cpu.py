@@ -1,4 +1,4 @@
-"""Megatron Core without CUDA: replacements for the few GPU features that it requires.
+"""The device that computes, and Megatron Core without CUDA: replacements for the few GPU features that it requires.
 
 `prepare()` runs before anything imports `megatron.core`. `as_cuda()` surrounds Megatron code that contains
 `device="cuda"` literally. Neither changes a computation where there is CUDA.
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from aligner_lib.megatron.kernels import RMSNorm, embedding, swiglu
 
 HAS_CUDA = torch.cuda.is_available()
+# Where weights lie and models compute. Always read as `cpu.DEVICE`: without CUDA a test may set any device of torch.
 DEVICE = torch.device("cuda") if HAS_CUDA else torch.device("cpu")
 
 FEW_ROWS = 64
@@ -38,15 +39,14 @@ def prepare() -> None:
         del sys.modules[name]
     if HAS_CUDA:
         return
-    cpu = torch.device("cpu")
-    torch.cuda.current_device = lambda: cpu
+    torch.cuda.current_device = lambda: DEVICE
     torch.cuda.current_stream = lambda *_: _Inert()
     torch.cuda.default_stream = lambda *_: _Inert()
     torch.cuda.Stream = torch.cuda.Event = _Inert
     torch.cuda.stream = lambda *_: contextlib.nullcontext()
     for name in ("synchronize", "set_device", "empty_cache"):
         setattr(torch.cuda, name, lambda *_, **__: None)
-    torch.Tensor.cuda = lambda self, *_, **__: self
+    torch.Tensor.cuda = lambda self, *_, **__: self.to(DEVICE)
     # Megatron compiles small functions at import, which loads torch._dynamo and _inductor: half of the import's time
     compile_later = torch.compile
     torch.compile = _identity_decorator
@@ -74,25 +74,25 @@ def prepare() -> None:
 
 
 def as_cuda():
-    """A context manager: inside, `device="cuda"` and `pin_memory=True` mean the CPU.
+    """A context manager: inside, `device="cuda"` means `DEVICE`, and `pin_memory=True` nothing.
 
     Tensor types are also reported under the CUDA names that Megatron's distributed optimizer looks for. Where
     there is CUDA it does nothing.
     """
-    return contextlib.nullcontext() if HAS_CUDA else _CudaMeansCpu()
+    return contextlib.nullcontext() if HAS_CUDA else _CudaMeansDevice()
 
 
-class _CudaMeansCpu(TorchFunctionMode):
+class _CudaMeansDevice(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if "device" in kwargs and str(kwargs["device"]).startswith("cuda"):
-            kwargs = kwargs | {"device": "cpu"}
+            kwargs = kwargs | {"device": DEVICE}
         if kwargs.get("pin_memory"):
             kwargs = kwargs | {"pin_memory": False}
         result = function(*args, **kwargs)
         if function is torch.Tensor.type and isinstance(result, str):
             # the distributed optimizer sorts parameters by the names of CUDA tensor types
-            return result.replace("torch.", "torch.cuda.", 1) if "cuda" not in result else result
+            return f"torch.cuda.{result.rpartition('.')[2]}"
         return result
 
 

@@ -1,7 +1,8 @@
 """A model that trains: Megatron's data-parallel wrapper, distributed optimizer and pipeline schedule.
 
-Trainers pass micro batches and a loss function, and do not see the parallelism below. Losses are sums with a
-count, so a step's result depends neither on the micro-batch size nor on how samples are split over ranks.
+Trainers pass micro batches and a loss function, and see neither the device nor the parallelism below: a micro
+batch goes to the device when its turn comes. Losses are sums with a count, so a step's result depends neither on
+the micro-batch size nor on how samples are split over ranks.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class Engine:
         float32 [B, ..., S − 1 + extra], padded with 0, on the CPU.
         """
         groups = length_grouped(batch.lengths.tolist(), micro_batch_size)
-        results = self.map([batch.rows(group).to(cpu.DEVICE) for group in groups], function)
+        results = self.map([batch.rows(group) for group in groups], function)
         out = torch.zeros(batch.size, *results[0].shape[1:-1], batch.tokens.shape[1] - 1 + extra)
         for group, result in zip(groups, results):
             out[torch.tensor(group), ..., : result.shape[-1]] = result.float().cpu()
@@ -187,7 +188,7 @@ class Engine:
 
         return get_forward_backward_func()(
             forward_step_func=forward_step,
-            data_iterator=iter(micro_batches),
+            data_iterator=(batch.to(cpu.DEVICE) for batch in micro_batches),
             model=self._wrapped,
             num_microbatches=len(micro_batches),
             seq_length=1,  # not read: the stages exchange shapes, since micro batches differ in length
@@ -278,7 +279,7 @@ class FrozenWeights:
         """Copies the module's current weights to the CPU."""
         self.module = module
         self.weights = [parameter.detach().cpu().clone() for parameter in module.parameters()]
-        self.by_value = cpu.HAS_CUDA
+        self.by_value = cpu.DEVICE.type != "cpu"
         self._are_in = False
 
     @contextmanager

@@ -85,13 +85,14 @@ def _generate(model, prompts, seeds, sampling, stop_id, decode) -> list[Response
     responses = [Response() for _ in prompts]
     device = next(model.parameters()).device
     longest = max(len(prompt) for prompt in prompts)
-    tokens = torch.full((len(prompts), longest), stop_id, device=device)
-    visible = torch.ones(len(prompts), longest + sampling.max_length, dtype=torch.bool, device=device)
+    tokens = torch.full((len(prompts), longest), stop_id)
+    visible = torch.ones(len(prompts), longest + sampling.max_length, dtype=torch.bool)
     for row, prompt in enumerate(prompts):
         padding = longest - len(prompt)
-        tokens[row, padding:] = torch.tensor(prompt, device=device)
+        tokens[row, padding:] = torch.tensor(prompt)
         visible[row, :padding] = False
-    uniforms = torch.stack([_uniforms(seed, sampling.max_length) for seed in seeds]).to(device)
+    uniforms = torch.stack([_uniforms(seed, sampling.max_length) for seed in seeds])
+    tokens, visible, uniforms = tokens.to(device), visible.to(device), uniforms.to(device)
     cache = KVCache(visible)
     alive = list(range(len(prompts)))  # which responses the batch still holds
     slots = torch.arange(len(prompts), device=device)  # … and their uniforms

@@ -14,7 +14,6 @@ from aligner_lib.algorithms.ppo import critic_loss
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
-from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms, NonFiniteError
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.records import CriticExperience
@@ -70,7 +69,7 @@ class Critic:
     def train(self, experience: CriticExperience, lr: float) -> Future[dict[str, float]]:
         self._put_own_weights_in()
         groups = length_grouped(experience.lengths.tolist(), self.micro_batch_size)
-        micro_batches = [experience.rows(group).to(DEVICE) for group in groups]
+        micro_batches = [experience.rows(group) for group in groups]
         try:
             return _done(self.engine.train_step(micro_batches, self._loss, lr))
         except NonFiniteError as error:

@@ -20,7 +20,6 @@ from aligner_lib.algorithms.batching import global_batch, length_grouped, share_
 from aligner_lib.config.kinds.ppo import val_rollout_micro_batch_size
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron import parallel
-from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.rollouts.collect import roll_out
@@ -202,7 +201,7 @@ class PPOTrainer:
         rows = batch.loss_mask.any(dim=1).nonzero().flatten().tolist()
         learnable = batch.rows(rows or [0])  # every rank takes part, if only with a row that says nothing
         groups = length_grouped(learnable.lengths.tolist(), self.config.model.micro_batch_size)
-        micro_batches = [learnable.rows(group).to(DEVICE) for group in groups]
+        micro_batches = [learnable.rows(group) for group in groups]
         lr = self.lr_schedule(self.policy.engine.steps + 1)  # the schedule begins with the first update
         terms = self.policy.engine.train_step(micro_batches, self._actor_loss, lr)
         if not terms:

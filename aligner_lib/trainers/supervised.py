@@ -16,7 +16,6 @@ from aligner_lib.algorithms.batching import global_batch, length_grouped, share_
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
-from aligner_lib.megatron.cpu import DEVICE
 from aligner_lib.megatron.engine import Engine, LossFunction
 from aligner_lib.trainers.lr import LRSchedule
 
@@ -101,4 +100,4 @@ class SupervisedTrainer(ABC, Generic[S]):
         """This rank's share of the samples."""
         mine = share_of_rank(samples, parallel.dp_rank(), parallel.dp_size())
         groups = length_grouped([len(sample) for sample in mine], self.micro_batch_size)
-        return [self.collate([mine[i] for i in group]).to(DEVICE) for group in groups]
+        return [self.collate([mine[i] for i in group]) for group in groups]

@@ -33,6 +33,7 @@ class Critic:
     name: str
     kind: str = "critic"
     port: int = field(default_factory=free_port)
+    on_device: bool = False  # whether it computes on the simulated accelerator
     process: BaseProcess | None = None
     other_ranks: list[BaseProcess] = field(default_factory=list)
 
@@ -65,7 +66,12 @@ class Critic:
     def start(self, faults: Faults | None = None, **more: object) -> Critic:
         """Begin to start it; the actor waits for it."""
         self.process = forks.start(
-            serve, self.kind, self.settings(**more), faults or {}, log=self.jobs.log(self.name)
+            serve,
+            self.kind,
+            self.settings(**more),
+            faults or {},
+            self.on_device,
+            log=self.jobs.log(self.name),
         )
         return self
 
@@ -107,14 +113,15 @@ class Critic:
 SERVICES = {"critic": "critic", "reward_server": "reward_model"}
 
 
-def serve(kind: str, settings: list[str], faults: Faults) -> None:
+def serve(kind: str, settings: list[str], faults: Faults, on_device: bool = False) -> None:
     from aligner_lib.config.compose import compose
     from aligner_lib.jobs.serve_critic import serve_job
 
     if int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1:
         for work, (at, what) in faults.items():
             _inject(work, at, FAULTS[what])
-    serve_job(kind, compose(kind, settings, profile="smoke"), "smoke")
+    with _simulated_accelerator() if on_device else contextlib.nullcontext():
+        serve_job(kind, compose(kind, settings, profile="smoke"), "smoke")
 
 
 def start_actor(jobs: SmokeJobs, run: str, critic: Critic, **more: object) -> BaseProcess:
@@ -137,6 +144,12 @@ def actor_settings(jobs: SmokeJobs, run: str, critic: Critic, **more: object) ->
         "critic__pretrained_checkpoint__restore_from_path": "null",
     }
     return jobs.settings("ppo", run, **(remote | more))
+
+
+def _simulated_accelerator():
+    from simulated_accelerator import simulated_accelerator  # importing it gives torch another device
+
+    return simulated_accelerator()
 
 
 # ---- faults, in the critic's process --------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 import re
 
+import forks
 import pytest
+from device_jobs import run_on_device
 from forks import finish, until
 from servers import STEPS, Critic, actor_settings, start_actor
 from smoke_jobs import figures, run_smoke_job
@@ -72,6 +74,14 @@ def test_both_keep_the_checkpoints_that_belong_together(two):
 def test_layouts(remote_jobs, in_process, name, actor, ranks, critic, critic_ranks):
     run, _ = remote_jobs(name, actor, critic, ranks, critic_ranks)
     assert_same(run, in_process)
+
+
+def test_both_on_a_device_that_is_not_the_cpu(jobs, in_process):
+    critic = Critic(jobs, "device_critic", on_device=True).start(model__offload_adam_states=True)
+    settings = actor_settings(jobs, "on_device", critic, **STEPS, model__ppo__offload_adam_states=True)
+    forks.run(run_on_device, "ppo", settings, jobs.out / "on_device.json", log=jobs.log("on_device"))
+    critic.until_it_ended()
+    assert_same(jobs.run_folder("on_device"), in_process)
 
 
 def test_a_reward_model_of_its_own_that_is_killed_and_started_again(jobs, in_process, here):

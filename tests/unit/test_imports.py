@@ -1,5 +1,6 @@
 """Who may import whom (design.md), read from the sources, and what a start loads."""
 
+import ast
 import graphlib
 import json
 import subprocess
@@ -42,6 +43,16 @@ def test_megatron_core_is_imported_in_one_sub_package_only():
     }
     assert owners, "nothing imports Megatron: this test reads the wrong files"
     assert owners <= set(below("aligner_lib.megatron"))
+
+
+def test_the_device_is_known_in_that_package_only_and_looked_up_each_time():
+    """A copy of the name would not see the device that a test sets (docs/architecture.md)."""
+    for name in set(modules()) - {"aligner_lib.megatron.cpu"}:
+        nodes = list(ast.walk(ast.parse(modules()[name].read_text())))
+        copies = [alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+        assert "DEVICE" not in copies, name
+        if any(isinstance(node, ast.Attribute) and node.attr == "DEVICE" for node in nodes):
+            assert name in below("aligner_lib.megatron"), name
 
 
 # The rooms of aligner_lib, the highest first: each imports only what stands below it (docs/architecture.md).

@@ -1,0 +1,103 @@
+"""Every kind of job on a device that is not the CPU: the CPU's figures, no tensor on the wrong side, and what is copied."""
+
+import shutil
+
+import forks
+import pytest
+from device_jobs import BATCH, MOMENTS, WEIGHTS, read_steps, run_on_device, table
+from simulated_accelerator import TO_CPU, TO_DEVICE, simulated_accelerator
+from smoke_jobs import figures, steps
+
+from aligner_lib.models.tensor_store import StoreReader
+from aligner_lib.run_folder.reader import RunFolder
+
+OFFLOADED = {"model__ppo__offload_adam_states": True, "critic__model__offload_adam_states": True}
+
+
+def start_on_device(jobs, kind: str, run: str, **more: object):
+    return forks.start(
+        run_on_device, kind, jobs.settings(kind, run, **more), jobs.out / f"{run}.json", log=jobs.log(run)
+    )
+
+
+def assert_same(ours: RunFolder, theirs: RunFolder) -> None:
+    assert (ours.status, theirs.status) == ("finished", "finished")
+    for mine, yours in zip(figures(ours), figures(theirs), strict=True):
+        assert mine == pytest.approx(yours, abs=1e-5, rel=1e-5)
+    texts = [[(r["step"], r["prompt"], r["response"]) for r in run.rollouts()] for run in (ours, theirs)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("kind", ["sft", "rm", "evaluate"])
+def test_the_figures_are_the_cpu_s(jobs, request, kind):
+    run = f"{kind}_on_device"
+    forks.finish(start_on_device(jobs, kind, run), jobs.log(run))
+    assert_same(jobs.run_folder(run), request.getfixturevalue(kind))
+
+
+def test_a_talk_there_is_the_cpu_s(smoke, rm, here):
+    from aligner_lib.jobs.inference import answering, scoring
+
+    def talk() -> tuple[str, float]:
+        answer = answering(smoke, max_length=8)("How are you?")
+        return answer, scoring(rm.path)("How are you?", answer)
+
+    answer, score = talk()
+    with simulated_accelerator() as copies:
+        assert talk() == (answer, pytest.approx(score, abs=1e-5))
+    assert copies.seen
+
+
+@pytest.fixture(scope="module")
+def ppo_on_device(jobs) -> RunFolder:
+    """A PPO run that was stopped on the way and went on, its moments on the CPU while nothing is trained."""
+    run = jobs.run_folder("ppo_on_device")
+    process = start_on_device(jobs, "ppo", "ppo_on_device", **OFFLOADED)
+    forks.until(lambda: process.exitcode is not None or 3 in steps(run), "step 3")
+    run.request_stop()
+    forks.finish(process, jobs.log("ppo_on_device"))
+    assert run.status == "stopped"
+    shutil.copy(jobs.out / "ppo_on_device.json", jobs.out / "ppo_before_its_stop.json")
+    forks.finish(start_on_device(jobs, "ppo", "ppo_on_device", **OFFLOADED), jobs.log("ppo_on_device"))
+    return run
+
+
+def test_ppo_saved_and_resumed_has_the_cpu_s_figures(ppo_on_device, ppo):
+    assert ppo_on_device.info["resumed"] == 1
+    assert_same(ppo_on_device, ppo)
+
+
+def bytes_of_weights(checkpoint) -> int:
+    store = StoreReader(checkpoint / "weights")
+    return 4 * sum(store.read_whole(name).numel() for name in store.names())
+
+
+def test_a_step_copies_weights_and_moments_once_each_way_and_nothing_else_beyond_the_batch(
+    jobs, ppo_on_device
+):
+    copies, batch = read_steps(jobs.out / "ppo_before_its_stop.json")[
+        2
+    ]  # the third step, after no validation
+    print(f"\n{table(copies)}\n\nbatch: {batch:,} bytes")
+    actor, critic = (bytes_of_weights(ppo_on_device.latest_checkpoint() / part) for part in (".", "critic"))
+
+    def moved(stage: str, cause: str) -> list[int]:
+        """Bytes to the device and to the CPU."""
+        return [
+            sum(c.bytes for c in copies if (c.stage, c.cause, c.direction) == (stage, cause, direction))
+            for direction in (TO_DEVICE, TO_CPU)
+        ]
+
+    # an exchange copies one set of weights each way; another one puts the model's own back
+    assert moved("reference's log-probabilities", WEIGHTS) == [2 * actor, 2 * actor]
+    assert moved("rewards", WEIGHTS) == moved("critic's updates", WEIGHTS) == [critic, critic]
+    assert (moved("generate", MOMENTS), moved("actor's updates", MOMENTS)) == ([0, 2 * actor], [2 * actor, 0])
+    assert (moved("values", MOMENTS), moved("critic's updates", MOMENTS)) == (
+        [0, 2 * critic],
+        [2 * critic, 0],
+    )
+    for cause, total in ((WEIGHTS, 4 * actor + 4 * critic), (MOMENTS, 4 * actor + 4 * critic)):
+        assert sum(copy.bytes for copy in copies if copy.cause == cause) == total
+    others = [copy.bytes for copy in copies if copy.cause not in (WEIGHTS, MOMENTS)]
+    assert max(others) <= batch < actor / 10
+    assert {copy.cause for copy in copies} == {BATCH, WEIGHTS, MOMENTS}

@@ -1,0 +1,115 @@
+"""The simulated accelerator itself: it refuses what CUDA refuses, counts copies, and computes what the CPU computes."""
+
+from unittest.mock import patch
+
+import pytest
+import tiny
+import torch
+from simulated_accelerator import DEVICE, TO_CPU, TO_DEVICE, DeviceTensor, simulated_accelerator
+
+from aligner_lib.megatron import cpu
+from aligner_lib.megatron.generate import Sampling, generate
+
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+
+
+@pytest.fixture
+def copies():
+    with simulated_accelerator() as seen:
+        yield seen
+
+
+def test_tensors_on_both_devices_are_refused(copies):
+    there, here = torch.ones(3, device=DEVICE), torch.ones(3)
+    for operation in (
+        lambda: there + here,
+        lambda: here.add_(there),
+        lambda: there[torch.tensor([0, 2])],
+        lambda: here[torch.tensor([0, 2], device=DEVICE)],
+        lambda: torch.where(here > 0, there, there),
+        lambda: torch.cat([there, here]),
+    ):
+        with pytest.raises(RuntimeError, match="lies on the CPU"):
+            operation()
+    with pytest.raises(RuntimeError, match="numpy"):
+        there.numpy()
+    assert (there + torch.tensor(1.0) + 1).tolist() == [3.0] * 3  # a number of the CPU is none of them
+
+
+def test_copies_are_counted_by_stage(copies):
+    with copies.within(stage="load", cause="weights"):
+        there = torch.ones(3).to(DEVICE)
+    with copies.within(stage="compute"):
+        there = (2 * there).double()
+        assert there.sum().item() == 6
+        assert there.cpu().tolist() == [2.0] * 3
+        torch.empty(3, dtype=torch.float64).copy_(there)
+        there[:2].copy_(torch.zeros(2))
+    moved = [(copy.stage, copy.cause, copy.direction, copy.bytes) for copy in copies.seen]
+    assert moved == [
+        ("load", "weights", TO_DEVICE, 12),
+        ("compute", "", TO_CPU, 8),
+        ("compute", "", TO_CPU, 24),
+        ("compute", "", TO_CPU, 24),
+        ("compute", "", TO_DEVICE, 8),
+    ]
+    assert there.tolist() == [0.0, 0.0, 2.0]
+
+
+def test_a_view_shares_its_memory_and_a_parameter_s_may_be_replaced(copies):
+    whole = torch.zeros(4, device=DEVICE)
+    part = whole[1:3]
+    assert part.add_(1) is part
+    assert whole.tolist() == [0, 1, 1, 0]
+    parameter = torch.nn.Parameter(torch.ones(2, device=DEVICE))
+    parameter.data = part
+    (3 * parameter).sum().backward()
+    assert isinstance(parameter.grad, DeviceTensor) and parameter.grad.tolist() == [3, 3]
+    with torch.no_grad():
+        parameter.sub_(parameter.grad)
+    assert whole.tolist() == [0, -2, -2, 0]
+
+
+def test_generation_there_says_what_the_cpu_says(starts, copies):
+    def said(sampling: Sampling) -> list[list[int]]:
+        module = tiny.new_engine("untied", starts / "untied").module
+        prompts = [[5, 6, 7], [8], list(range(20, 40))]
+        return [response.tokens for response in generate(module, prompts, [0, 1, 2], sampling, stop_id=3)]
+
+    drawn = Sampling(max_length=12, min_length=2, temperature=1.2, top_k=30, top_p=0.95)
+    there = said(drawn)
+    with patch.object(cpu, "DEVICE", torch.device("cpu")):
+        assert there == said(drawn)
+    # at each token int64 ids of the rows that go on, and nothing else
+    ids = [copy.bytes for copy in copies.seen if copy.direction == TO_CPU]
+    assert ids == sorted(ids, reverse=True) and set(ids) <= {24, 16, 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "numerics"),
+    [
+        *((name, {}) for name in tiny.MODELS),
+        ("untied", {"recompute_granularity": "selective"}),
+        ("tied", {"recompute_granularity": "full"}),
+        ("scalar", {"bf16": True}),
+    ],
+)
+def test_a_model_trains_saves_and_goes_on_there_as_on_the_cpu(starts, tmp_path, name, numerics):
+    def steps(engine, numbers: range) -> list[dict]:
+        return [
+            engine.train_step(tiny.Samples.draw(5, seed).micro_batches(2), tiny.loss_of(name), 1e-3)
+            for seed in numbers
+        ]
+
+    on_cpu = steps(tiny.new_engine(name, starts / name, **numerics), range(4))
+    with simulated_accelerator():
+        engine = tiny.new_engine(name, starts / name, **numerics)
+        assert all(isinstance(parameter, DeviceTensor) for parameter in engine.module.parameters())
+        there = steps(engine, range(2))
+        engine.save(tmp_path)
+        again = tiny.new_engine(name, **numerics)
+        again.load(tmp_path, with_optimizer=True)
+        there += steps(again, range(2, 4))
+    within = 0.02 if numerics.get("bf16") else 1e-5  # attention is summed in another order there
+    for ours, theirs in zip(there, on_cpu, strict=True):
+        assert ours == pytest.approx(theirs, abs=within, rel=within)
