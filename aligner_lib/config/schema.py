@@ -118,6 +118,8 @@ class Model:
     encoder_seq_length: int = setting(4096, at_least(2))
     tensor_model_parallel_size: int = setting(1, at_least(1))
     pipeline_model_parallel_size: int = setting(1, at_least(1))
+    # tensor-parallel ranks share the tokens between their matrix products; null: on CUDA with Transformer Engine
+    sequence_parallel: bool | None = None
     # bf16 parameters with float32 copies in the optimiser; follows trainer.precision
     megatron_amp_O2: bool = False
     mcore_gpt: bool = setting(True, _MCORE)

@@ -33,6 +33,10 @@ def notices(kind: JobKind, config: DictConfig) -> list[str]:
     found = [
         f"{key}={value}: {words}" for key, words in idle if words and (value := OmegaConf.select(config, key))
     ]
+    if config.model.sequence_parallel and config.model.tensor_model_parallel_size == 1:
+        found.append(
+            "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is nobody to share with"
+        )
     return found + kind.notices(config)
 
 

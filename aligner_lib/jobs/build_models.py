@@ -12,7 +12,7 @@ from aligner_lib.jobs.inputs import response_length
 from aligner_lib.megatron.cpu import HAS_CUDA
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling
-from aligner_lib.megatron.model import Numerics
+from aligner_lib.megatron.model import Numerics, has_transformer_engine
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import Critic, RewardModel
@@ -46,12 +46,13 @@ def build_engine(
     architecture: Architecture, config: DictConfig, start: Path, new_head: bool = False, **training
 ) -> Engine:
     """An engine with the weights of `start`; without `training` it only computes."""
-    model = config.model
+    model, sequence_parallel = config.model, config.model.sequence_parallel
     numerics = Numerics(
         bf16=HAS_CUDA and str(config.trainer.precision).startswith("bf16"),
         recompute_granularity=model.activations_checkpoint_granularity,
         recompute_method=model.activations_checkpoint_method,
         recompute_num_layers=model.activations_checkpoint_num_layers,
+        sequence_parallel=has_transformer_engine() if sequence_parallel is None else sequence_parallel,
     )
     engine = Engine(architecture, numerics, **training)
     engine.load(start, new_head=new_head)

@@ -151,7 +151,9 @@ def _bias_swiglu(x, bias, *_):
 
 def _rms_norm(cls, config, hidden_size, eps=1e-5, **_):
     assert config.normalization == "RMSNorm", config.normalization
-    return RMSNorm(hidden_size, eps)
+    norm = RMSNorm(hidden_size, eps)
+    norm.weight.sequence_parallel = config.sequence_parallel  # each rank has the gradient of its tokens alone
+    return norm
 
 
 def _unless_alone(collective):
@@ -175,7 +177,7 @@ def _quick_with_few_rows(forward):
 
     def few_rows_forward(self, input, weight, *args, **kwargs):
         rows = input.numel() // input.shape[-1]
-        if torch.is_grad_enabled() or rows > FEW_ROWS:
+        if torch.is_grad_enabled() or rows > FEW_ROWS or kwargs.get("sequence_parallel"):
             return forward(self, input, weight, *args, **kwargs)
         output = torch.mm(weight, input.reshape(rows, -1).t()).t().contiguous()
         return output.view(*input.shape[:-1], -1)

@@ -5,7 +5,8 @@ B rows still generating, P longest prompt, S columns so far, V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -71,7 +72,7 @@ def generate(
     assert all(prompts), "an empty prompt can't be continued"
     was_training = model.training
     model.eval()
-    with torch.inference_mode():
+    with torch.inference_mode(), _whole_sequences(model):
         # shortest first: how a row is rounded depends on its place in the batch, and all recorded figures are of this order
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         ordered = [prompts[row] for row in order], [seeds[row] for row in order]
@@ -79,6 +80,22 @@ def generate(
         responses = [response for _, response in sorted(zip(order, responses), key=lambda pair: pair[0])]
     model.train(was_training)
     return responses
+
+
+@contextmanager
+def _whole_sequences(model: torch.nn.Module) -> Iterator[None]:
+    """A context manager: inside, no sequence parallelism, for a single new token can't be shared by ranks."""
+    modules = list(model.modules())
+    configs = {id(module.config): module.config for module in modules if hasattr(module, "config")}
+    names = ("sequence_parallel", "reduce_scatter_embeddings")
+    on = [(at, name) for at in (*modules, *configs.values()) for name in names if getattr(at, name, False)]
+    for at, name in on:
+        setattr(at, name, False)
+    try:
+        yield
+    finally:
+        for at, name in on:
+            setattr(at, name, True)
 
 
 def _generate(model, prompts, seeds, sampling, stop_id, decode) -> list[Response]:

@@ -20,17 +20,20 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_with_transformer_engine_spec,
 )
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """Precision and activation recomputation: they change memory, speed and rounding, not the function."""
+    """Precision, recomputation and sharing of activations: they change memory, speed and rounding, not the function."""
 
     bf16: bool = False  # the head for one number per token stays float32
-    recompute_granularity: str | None = None  # 'selective': attention; 'full': whole layers
-    recompute_method: str | None = None  # with 'full': 'uniform' (all layers) or 'block' (the first of each stage)
-    recompute_num_layers: int | None = None  # with 'full': layers a recomputed chunk, or in the block; None: 1
+    recompute_granularity: str | None = None  # 'selective': attention; 'full': layers
+    # with 'full': all layers ('uniform', also None) or the first of each pipeline stage ('block')
+    recompute_method: str | None = None
+    recompute_num_layers: int | None = None  # … layers in a recomputed chunk, or in the block; None: 1
+    sequence_parallel: bool = False  # tensor-parallel ranks share the tokens between their matrix products
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,6 +65,9 @@ class Transformer(GPTModel):
             if tied is not None:
                 # Megatron asks for a gradient of zeros to add the embedding's to; ours adds its own, row by row
                 tied.zero_out_wgrad = False
+        if config.sequence_parallel and self.post_process:
+            # it gets the tokens of all ranks, which forward has gathered
+            self.output_layer.sequence_parallel, self.output_layer.allreduce_dgrad = False, True
         if architecture.head == "scalar" and self.post_process:
             self.output_layer = None
             self.value_head = nn.Linear(architecture.hidden_size, 1, device=cpu.DEVICE)
@@ -77,13 +83,18 @@ class Transformer(GPTModel):
         """
         if cache is not None:
             cache.current_mask = cache.mask(tokens.shape[1])
-        unpadding = Unpadding(lengths, tokens.shape[1]) if lengths is not None else None
+        shares = parallel.tp_size() if self.config.sequence_parallel else 1
+        unpadding = Unpadding(lengths, tokens.shape[1], multiple=shares) if lengths is not None else None
         if unpadding is not None:
             tokens = unpadding.remove(tokens)[None]
         hidden = super().forward(
             tokens, None, attention_mask=None, inference_context=cache, packed_seq_params=unpadding
         )
-        if unpadding is None or not self.post_process:
+        if not self.post_process:
+            return hidden
+        if self.config.sequence_parallel:  # every rank computes the same from here on
+            hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
+        if unpadding is None:
             return hidden
         return unpadding.restore(hidden[:, 0]).transpose(0, 1)
 
@@ -121,10 +132,20 @@ def build_model(architecture: Architecture, numerics: Numerics, trains: bool = F
     their gradients to that wrapper's buffers directly, so the model alone has no backward pass. (On CUDA this
     would need an extension.)
 
-    Raises ValueError when the parallelism, or recomputation's chunks, do not divide the architecture.
+    Raises ValueError when the parallelism, or recomputation's chunks, do not divide the architecture, and for
+    sequence parallelism on CUDA without Transformer Engine, whose norms it needs.
     """
     _check_layout(architecture)
     _check_recomputation(architecture, numerics)
+    if (
+        numerics.sequence_parallel
+        and parallel.tp_size() > 1
+        and cpu.HAS_CUDA
+        and not has_transformer_engine()
+    ):
+        raise ValueError(
+            "model.sequence_parallel=true needs Transformer Engine on CUDA: install the extra gpu, or set it to false"
+        )
     with cpu.as_cuda():
         model = Transformer(architecture, numerics, _transformer_config(architecture, numerics, trains))
     model.to(device=cpu.DEVICE, dtype=numerics.dtype)
@@ -166,6 +187,7 @@ def _transformer_config(architecture: Architecture, numerics: Numerics, trains: 
         attention_dropout=0.0,
         tensor_model_parallel_size=parallel.tp_size(),
         pipeline_model_parallel_size=parallel.pp_size(),
+        sequence_parallel=numerics.sequence_parallel and parallel.tp_size() > 1,
         pipeline_dtype=numerics.dtype,
         variable_seq_lengths=True,  # micro batches are as long as their longest sample
         moe_token_dispatcher_type="alltoall",  # there are no experts, but variable lengths refuse the default

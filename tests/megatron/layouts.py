@@ -13,10 +13,14 @@ from tiny import MODELS, Samples, loss_of, new_engine
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import gather_vocab, logprobs_and_entropy, token_logprobs
+from benchmarks.activations import kept_bytes
 
-LAYOUTS = {"tp2": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}  # tensor and pipeline size of two processes
+# tensor and pipeline size of two processes
+LAYOUTS = {"tp2": (2, 1), "tp2_sequence": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}
+SEQUENCE_PARALLEL = "tp2_sequence"
 STEPS, MORE_STEPS = 3, 2
 GLOBAL_BATCH, MICRO_BATCH = 7, 2
+MAPPED = 100  # seed of the batch that is not trained on
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [15, 16], [17]]
 SAMPLING = {
     "greedy": Sampling(max_length=12, greedy=True),
@@ -29,7 +33,11 @@ def measure_all(starts: Path, saved: Path, out: Path) -> None:
     """Every layout of two processes, one after the other. saved: the checkpoints of one process after STEPS."""
     for layout, (tp, pp) in LAYOUTS.items():
         parallel.initialize(tp, pp)
-        figures = {name: measure(name, starts / name, saved / name, out / layout / name) for name in MODELS}
+        shared = layout == SEQUENCE_PARALLEL
+        figures = {
+            name: measure(name, starts / name, saved / name, out / layout / name, sequence_parallel=shared)
+            for name in MODELS
+        }
         figures["kernels"] = kernels()
         if parallel.is_first_rank():
             write_json(out / f"{layout}.json", figures)
@@ -37,10 +45,13 @@ def measure_all(starts: Path, saved: Path, out: Path) -> None:
         parallel.parallel_state.destroy_model_parallel()
 
 
-def measure(name: str, start: Path, saved: Path | None, out: Path) -> dict:
+def measure(name: str, start: Path, saved: Path | None, out: Path, **numerics) -> dict:
     """Training from `start`, saved to `out` after STEPS; the steps after that, also from the checkpoint `saved`."""
-    engine = new_engine(name, start)
+    engine = new_engine(name, start, **numerics)
     figures = {"evaluated": evaluate(engine, name), "mapped": mapped(engine, name)}
+    if parallel.pp_size() == 1:
+        batch = Samples.draw(GLOBAL_BATCH, MAPPED)
+        figures["kept"] = kept_bytes(engine.module, batch.tokens, batch.lengths)
     if name != "scalar":
         figures |= {kind: generated(engine.module, sampling) for kind, sampling in SAMPLING.items()}
         figures["broadcast"] = broadcast_to_draw(engine.module)
@@ -49,13 +60,13 @@ def measure(name: str, start: Path, saved: Path | None, out: Path) -> dict:
     parallel.barrier()
     figures["more_steps"] = train(engine, name, range(STEPS, STEPS + MORE_STEPS))
     if saved is not None:
-        figures["after_loading"] = continued(name, saved)
+        figures["after_loading"] = continued(name, saved, **numerics)
     return figures
 
 
-def continued(name: str, saved: Path) -> list[dict]:
+def continued(name: str, saved: Path, **numerics) -> list[dict]:
     """The steps after a checkpoint of some layout, weights and optimizer loaded."""
-    engine = new_engine(name)
+    engine = new_engine(name, **numerics)
     engine.load(saved, with_optimizer=True)
     assert engine.steps == STEPS
     return train(engine, name, range(STEPS, STEPS + MORE_STEPS))
@@ -68,7 +79,7 @@ def train(engine, name: str, steps: range, micro_batch: int = MICRO_BATCH) -> li
 
 
 def evaluate(engine, name: str) -> dict:
-    return engine.evaluate(_mine(100, MICRO_BATCH), loss_of(name))
+    return engine.evaluate(_mine(MAPPED, MICRO_BATCH), loss_of(name))
 
 
 def mapped(engine, name: str) -> list:
@@ -84,7 +95,7 @@ def mapped(engine, name: str) -> list:
         )
 
     results = engine.map(
-        [_mine_of(Samples.draw(GLOBAL_BATCH, 100)).rows([i]) for i in range(_share())], function
+        [_mine_of(Samples.draw(GLOBAL_BATCH, MAPPED)).rows([i]) for i in range(_share())], function
     )
     shares = parallel.gather_over_dp([result[0].tolist() for result in results])
     return _in_order(shares)

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from layouts import LAYOUTS, MORE_STEPS, STEPS, continued, train
-from tiny import CLIP, MODELS, Samples, language_loss, new_engine
+from layouts import GLOBAL_BATCH, LAYOUTS, MAPPED, MORE_STEPS, STEPS, continued, train
+from tiny import ARCHITECTURE, CLIP, MODELS, Samples, language_loss, new_engine
 
 from aligner_lib.models.tensor_store import StoreReader
 
@@ -44,6 +44,15 @@ def test_every_stage_and_rank_maps_its_tokens(figures, layout, name):
     assert len(ours) == len(theirs)
     for row, expected in zip(ours, theirs):
         assert row == pytest.approx(expected, abs=CLOSE)
+
+
+@each_model
+def test_sequence_parallel_ranks_keep_half_of_what_tensor_parallel_ones_keep_twice(figures, name):
+    """For each token nine norms keep H + 1 numbers, and the eight products after them their H inputs."""
+    tokens, hidden = int(Samples.draw(GLOBAL_BATCH, MAPPED).lengths.sum()), ARCHITECTURE.hidden_size
+    assert tokens % 2 == 0  # each rank has half of them
+    kept = {layout: figures[layout][name]["kept"] for layout in ("tp2", "tp2_sequence")}
+    assert kept["tp2"] - kept["tp2_sequence"] == tokens / 2 * 4 * (9 * (hidden + 1) + 8 * hidden)
 
 
 @each_layout

@@ -6,14 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aligner_lib.megatron.unpadding import Unpadding
+
 pytestmark = pytest.mark.megatron
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
-def unpadding_of(lengths: list[int], width: int | None = None):
-    from aligner_lib.megatron.unpadding import Unpadding
-
+def unpadding_of(lengths: list[int], width: int | None = None) -> Unpadding:
     return Unpadding(torch.tensor(lengths), width or max(lengths))
 
 
@@ -32,6 +32,15 @@ def test_packing_keeps_real_tokens_and_nothing_else(lengths, more):
     assert rows.shape == (len(lengths), max(lengths) + more)
     assert torch.equal(unpadding.remove(rows), tokens)
     assert [row[row != 0].tolist() for row in rows] == [part.tolist() for part in tokens.split(lengths)]
+
+
+def test_ranks_that_share_the_tokens_get_equally_many():
+    unpadding = Unpadding(torch.tensor([3, 2]), 3, multiple=2)
+    tokens = unpadding.remove(torch.tensor([[5, 6, 7], [8, 9, -1]]))
+    assert tokens.tolist() == [5, 6, 7, 8, 9, 0]
+    assert unpadding.columns.tolist() == [0, 1, 2, 0, 1, 0]
+    assert unpadding.restore(tokens + 1).tolist() == [[6, 7, 8], [9, 10, 0]]
+    assert Unpadding(torch.tensor([3, 1]), 3, multiple=2).remove(torch.ones(2, 3)).shape == (4,)
 
 
 @pytest.fixture(scope="module")

@@ -57,12 +57,12 @@ class Samples(TokenBatch):
         return [mine.rows(group) for group in length_grouped(mine.lengths.tolist(), size)]
 
 
-def new_engine(name: str, start: Path | None = None, clip: float = CLIP):
+def new_engine(name: str, start: Path | None = None, clip: float = CLIP, **numerics):
     """A trainable engine; with `start`, it has that checkpoint's weights."""
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.model import Numerics
 
-    engine = Engine(MODELS[name], Numerics(), OPTIM, clip)
+    engine = Engine(MODELS[name], Numerics(**numerics), OPTIM, clip)
     if start is not None:
         engine.load(start)
     return engine

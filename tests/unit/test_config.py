@@ -334,6 +334,10 @@ def test_notices_tell_what_was_asked_for_without_an_effect():
         "save_nemo_on_train_end",
     ]
     assert notices("sft", compose("sft")) == []
+    alone = compose("sft", ["model.sequence_parallel=true"])
+    assert notices("sft", alone) == [
+        "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is nobody to share with"
+    ]
 
 
 # ---- alarms ---------------------------------------------------------------------------------------------------------
