@@ -176,7 +176,7 @@ class ExpManager:
     create_tensorboard_logger: bool = True  # exported beside the run: <run>/tensorboard
     create_checkpoint_callback: bool = True  # False: no checkpoint is written
     checkpoint_callback_params: CheckpointCallbackParams = field(default_factory=CheckpointCallbackParams)
-    # go on from the run folder's latest checkpoint; False: begin anew, with the old ones in checkpoints-old-1
+    # go on from the run folder's latest checkpoint; False: begin anew, with all that was there in its old-1
     resume_if_exists: bool = True
     resume_ignore_no_checkpoint: bool = True  # False: a run folder without a checkpoint is an error
     alarms: Alarms = field(default_factory=Alarms)  # when the run's own alarms (alarms.jsonl) sound
