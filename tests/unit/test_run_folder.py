@@ -508,6 +508,7 @@ def weights(checkpoint) -> str:
 def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplog):
     """Nothing is lost; and were the checkpoints left, the new ones went at once, and the next stage got the old weights."""
     caplog.set_level("INFO")
+    tmp_path = tmp_path / "run"
     for attempt in (1, 2, 3):
         with writer(tmp_path, config={"attempt": attempt}) as run:
             run.start(0, tensorboard=False)
@@ -533,7 +534,7 @@ def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplo
     assert f"set aside in {tmp_path / 'old-2'}: metrics.jsonl, rollouts.jsonl, alarms.jsonl, step_000012" in (
         caplog.text
     )
-    assert [run.path for run in find_runs(tmp_path)] == [tmp_path]
+    assert [run.path for run in find_runs(tmp_path.parent)] == [tmp_path]
 
 
 def test_a_run_that_had_written_nothing_leaves_nothing_to_set_aside(tmp_path):
