@@ -98,9 +98,9 @@ def is_read(key: str, reads: Reads) -> bool:
     return any(name == key or name.startswith(f"{key}.") for name in reads)
 
 
-def is_told(kind: str, settings: list[str], key: str) -> bool:
+def is_told(kind: str, settings: list[str], key: str, profile: str | None = None) -> bool:
     """Whether a notice names a setting that these contain."""
-    lines = composition.notices(kind, composition.compose(kind, settings, "smoke"), "smoke")
+    lines = composition.notices(kind, composition.compose(kind, settings, profile), profile)
     return any(f"{key}=" in line for line in lines)
 
 
@@ -111,7 +111,7 @@ def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
         for key in composition.keys(kind)
         if not is_read(key, reads)
         and (other := with_another_value(kind, settings, key)) is not None
-        and not is_told(kind, other, key)
+        and not is_told(kind, other, key, "smoke")
     ]
 
 
@@ -133,8 +133,8 @@ def with_another_value(kind: str, settings: list[str], key: str) -> list[str] | 
 
 
 def assert_read_or_told(kind: str, overrides: list[str], reads: Reads) -> None:
-    """Each of a command's settings, unless it says what holds anyway."""
-    given, usual = (composition.compose(kind, settings, "smoke") for settings in (overrides, []))
+    """Each of a command's settings, unless it says what holds anyway. reads: of a job of this kind and layout."""
+    given, usual = (composition.compose(kind, settings) for settings in (overrides, []))
     for override in overrides:
         key, _ = composition.parse_override(override)
         unusual = OmegaConf.select(given, key) != OmegaConf.select(usual, key)
