@@ -28,20 +28,22 @@ def check(kind: JobKind, config: DictConfig) -> None:
 def notices(kind: JobKind, config: DictConfig, usual: DictConfig) -> list[str]:
     """One sentence for the settings that were given, that is differ from the `usual` ones, and have no effect for the same
     reason."""
-    schema = dict(settings(kind.schema))
-    why: dict[str, str] = {}
-    for key, words in kind.without_effect(config).items():
-        group = [name for name in schema if key.endswith(".") and name.startswith(key)]
-        why |= dict.fromkeys(group or [key], words)
-    for key, one in schema.items():
-        if words := one.metadata.get("without_effect"):
-            why.setdefault(key, words)
     given: dict[str, list[str]] = {}
-    for key, words in why.items():
+    for key, words in _without_effect(kind, config).items():
         value = OmegaConf.select(config, key)
         if value != OmegaConf.select(usual, key):
             given.setdefault(words, []).append(f"{key}={value}")
     return [f"{', '.join(names)}: {words}" for words, names in given.items()]
+
+
+def _without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
+    """Why settings do nothing: those that the kind names, in groups or one by one, and those that do nothing anywhere."""
+    schema, why = dict(settings(kind.schema)), {}
+    for key, words in kind.without_effect(config).items():
+        group = [name for name in schema if key.endswith(".") and name.startswith(key)]
+        why |= dict.fromkeys(group or [key], words)
+    anywhere = {key: one.metadata.get("without_effect") for key, one in schema.items()}
+    return {key: words for key, words in anywhere.items() if words} | why
 
 
 # ---- what several settings have to satisfy together ------------------------------------------------------------------
@@ -76,7 +78,7 @@ def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
 
 def _batches(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
     """Where the batch sizes that a job uses stand: SFT has them with each data set, and a server has none."""
-    idle = kind.without_effect(config)
+    idle = _without_effect(kind, config)
     for at in ("model", "model.data.train_ds", "model.data.validation_ds"):
         batch = OmegaConf.select(config, at)
         if batch is not None and f"{at}.global_batch_size" not in idle:

@@ -76,14 +76,7 @@ KIND = JobKind(
     alarms=(not_finite, stuck),
     without_effect=lambda config: dict.fromkeys(
         (
-            "model.optim.",
-            "model.seed",
-            "model.micro_batch_size",
-            "model.global_batch_size",
-            "model.encoder_seq_length",
-            "model.activations_checkpoint_granularity",
-            "model.activations_checkpoint_method",
-            "model.activations_checkpoint_num_layers",
+            "model.",
             "trainer.precision",
             "trainer.toy.max_epochs",
             "trainer.toy.limit_val_batches",

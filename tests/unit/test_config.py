@@ -200,9 +200,9 @@ def test_notices_tell_what_was_asked_for_without_an_effect_and_why():
     ]
     told = notices("sft", compose("sft", given))
     assert [line.partition(": ")[0] for line in told] == [
-        "model.data.validation_ds.shuffle=True",
         "model.megatron_amp_O2=True",
         "exp_manager.create_wandb_logger=True, exp_manager.wandb_logger_kwargs.name=mine",
+        "model.data.validation_ds.shuffle=True",
     ]
     assert notices("sft", compose("sft")) == []
 
