@@ -99,7 +99,7 @@ KIND = JobKind(
     run="aligner_lib.jobs.run:run_evaluation",
     defaults="ppo",
     models=ppo.KIND.models,
-    data=ppo.KIND.data,
+    data={"model.data.data_prefix.validation": ["hh/test_prompts.jsonl"]},
     checks=(ppo.check_rollouts, ppo.check_servers),
     without_effect=_without_effect,
     metrics=(FIGURES, replace(TIMERS, metrics=TIMERS.metrics[1:])),
