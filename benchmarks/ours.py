@@ -36,6 +36,7 @@ def _batches(setting: Setting) -> dict:
         "lr_schedule": lambda step: setting.lr,
         "global_batch_size": setting.global_batch,
         "micro_batch_size": setting.micro_batch,
+        "validation_micro_batch_size": setting.micro_batch,
         "seed": setting.seed,
     }
 

@@ -77,7 +77,6 @@ def _trainer(setting: Setting) -> PPOTrainer:
         "model.seed": setting.seed,
         "model.ppo.num_rollout_samples": setting.global_batch,
         "model.ppo.rollout_micro_batch_size": setting.global_batch,
-        "critic.model.global_batch_size": setting.global_batch,
         "critic.model.micro_batch_size": setting.micro_batch,
     }
     return PPOTrainer(

@@ -95,16 +95,19 @@ def fullest_shard(model: Model, parallelism: Parallelism, role: str) -> float:
     return (model.layers / parallelism.pp * model.layer + ends * model.embedding) / parallelism.tp
 
 
-def activation_bytes(model: Model, parallelism: Parallelism, tokens: int, role: str) -> float:
+def activation_bytes(
+    model: Model, parallelism: Parallelism, tokens: int, role: str, sequence_parallel: bool = True
+) -> float:
     """Bytes of stored activations for one micro batch of `tokens`, with selective recomputation.
 
     34 bytes for each token, layer and hidden unit, as in table 2 of Korthikanti et al. 2022
-    (arXiv:2205.05198), with sequence parallelism, so all of it is divided by TP. The first pipeline stage
-    stores PP micro batches of layers/PP layers, so PP cancels out. To this come the logits and their gradient
-    in fp32, which the last stage stores for one micro batch.
+    (arXiv:2205.05198). With sequence parallelism all of it is divided by TP, without it 24 of the 34. The first
+    pipeline stage stores PP micro batches of layers/PP layers, so PP cancels out. To this come the logits and
+    their gradient in fp32, which the last stage stores for one micro batch.
     """
-    logits = 0 if role in SCALAR_ROLES else 8 * tokens * model.vocabulary
-    return (34 * tokens * model.hidden * model.layers + logits) / parallelism.tp
+    logits = 0 if role in SCALAR_ROLES else 8 * tokens * model.vocabulary / parallelism.tp
+    whole = 0 if sequence_parallel else 10  # bytes of what is not split: norms and dropout
+    return (whole + (34 - whole) / parallelism.tp) * tokens * model.hidden * model.layers + logits
 
 
 def memory(
@@ -115,13 +118,15 @@ def memory(
     micro_batch: int = 1,
     rollout_batch: int = 8,
     offload: bool = True,
+    sequence_parallel: bool = True,
 ) -> Memory:
     """GiB that one role needs on each GPU.
 
     role: 'sft', 'reward model' (a micro batch of pairs), 'actor' (also generates and has a reference policy)
     or 'critic' (also has a reward model). sequence: tokens; micro_batch: samples; rollout_batch: responses
     generated at a time. offload: the second set of weights stays on the CPU and is swapped in, so that only
-    one is on the GPU.
+    one is on the GPU. sequence_parallel: model.sequence_parallel, which is on by default where TP > 1 and Transformer
+    Engine is installed.
 
     Raises ValueError for an unknown role, and for a parallelism that does not divide the model.
     """
@@ -140,7 +145,7 @@ def memory(
         weights=2 * shard,
         gradients=4 * shard,
         optimizer=12 * shard / parallelism.dp,
-        activations=activation_bytes(model, parallelism, tokens, role) / GIB,
+        activations=activation_bytes(model, parallelism, tokens, role, sequence_parallel) / GIB,
         kv_cache=kv_token * sequence * rollout_batch / GIB if role == "actor" else 0.0,
         inference_copy=2 * shard if role in ("actor", "critic") and not offload else 0.0,
     )

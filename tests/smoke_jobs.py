@@ -77,7 +77,6 @@ class SmokeJobs:
             "model.ppo.num_rollout_samples": 16,
             "model.global_batch_size": 8,
             "model.micro_batch_size": 4,
-            "critic.model.global_batch_size": 8,
             "critic.model.micro_batch_size": 4,
             "model.ppo.rollout_micro_batch_size": 5,
             "model.ppo.num_val_samples": 4,

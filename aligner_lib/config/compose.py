@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from aligner_lib.config import validation
 from aligner_lib.config.kinds import kind_of
+from aligner_lib.config.other_names import OTHER_NAMES
 from aligner_lib.errors import ConfigError
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -30,9 +31,7 @@ def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None
 
     Raises ConfigError for an unknown key (it names the nearest), a wrong type, and a value that makes no sense.
     """
-    config = _typed(kind)
-    for key, value in _profile_settings(kind, profile):
-        _assign(config, key, value, written=f"{key}={value} in profile {profile}")
+    config = _defaults(kind, profile)
     for text in overrides:
         key, value = parse_override(text)
         for leaf, leaf_value in _leaves(key, value, config):
@@ -41,9 +40,9 @@ def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None
     return config
 
 
-def notices(kind: str, config: DictConfig) -> list[str]:
-    """One sentence for each setting that was asked for and has no effect in this job."""
-    return validation.notices(kind_of(kind), config)
+def notices(kind: str, config: DictConfig, profile: str | None = None) -> list[str]:
+    """One sentence for the settings that were given, beside the profile's, and have no effect in this job, by reason."""
+    return validation.notices(kind_of(kind), config, _defaults(kind, profile))
 
 
 def save(config: DictConfig) -> dict:
@@ -154,6 +153,14 @@ def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
 # ---- what the schema knows ------------------------------------------------------------------------------------------
 
 
+def _defaults(kind: str, profile: str | None) -> DictConfig:
+    """The settings without a user's."""
+    config = _typed(kind)
+    for key, value in _profile_settings(kind, profile):
+        _assign(config, key, value, written=f"{key}={value} in profile {profile}")
+    return config
+
+
 @cache
 def _empty(kind: str) -> DictConfig:
     return OmegaConf.structured(kind_of(kind).schema)
@@ -196,6 +203,8 @@ def _expected(config: DictConfig, key: str) -> str:
 
 
 def _unknown(key: str, config: DictConfig) -> str:
+    if key in OTHER_NAMES:
+        return f"there is no setting {key!r}, which is {OTHER_NAMES[key]}"
     near = nearest(key, [leaf for leaf, _ in _leaves("", save(config), config)])
     words = f"there is no setting {key!r}; did you mean {' or '.join(near)}?"
     parent = key.rpartition(".")[0]

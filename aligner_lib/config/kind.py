@@ -104,11 +104,9 @@ class JobKind:
     )  # setting → stage of the tutorial whose model it names
     data: Mapping[str, str | list[str]] = field(default_factory=dict)  # setting → formatted file (or files)
     components: Mapping[str, Component] = field(default_factory=dict)  # by name, the main one last
-    hosts: tuple[str, ...] = ()  # prefixes of settings of models that share its processes, as `critic.`
     checks: tuple[Check, ...] = ()  # beside the bounds: what several settings have to satisfy together
-    notices: Callable[[DictConfig], list[str]] = (
-        lambda config: []
-    )  # settings that were given and do nothing here
+    # settings (or groups, with a dot at the end) that do nothing in such a job, and why; a user who sets one is told
+    without_effect: Callable[[DictConfig], Mapping[str, str]] = lambda config: {}
     shares_cores: Callable[[DictConfig], bool] = lambda config: False  # with another job on the same machine
     defaults: str = ""  # where its defaults stand in a profile, as `ppo.critic`; empty: under its name
     run: str = "aligner_lib.jobs.run:run_job"  # "module:function" that runs it: (kind, config, profile)

@@ -51,8 +51,8 @@ PROBABILITY = Bound(lambda value: 0 < value <= 1, "above 0 and at most 1")
 def setting(
     default: Any, bound: Bound | None = None, *, names: tuple[str, ...] = (), without_effect: str = ""
 ) -> Any:
-    """A dataclass field. names: the keys that a free-form dict may have. without_effect: what is said to a user who
-    sets it to anything that counts as true."""
+    """A dataclass field. names: the keys that a free-form dict may have. without_effect: why it does nothing in any job,
+    for a user who sets it."""
     metadata = {"bound": bound, "names": names, "without_effect": without_effect}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
@@ -107,6 +107,11 @@ _MCORE = Bound(
 )
 
 
+_CONSTANT = Bound(
+    lambda value: False, "null: batches have one size all along; set model.global_batch_size to it"
+)
+
+
 @dataclass
 class Model:
     """model: what every job with a model has."""
@@ -114,14 +119,17 @@ class Model:
     seed: int = setting(1234, at_least(0))  # of data order, sampling and new weights
     micro_batch_size: int = setting(1, at_least(1))  # samples in one forward-backward
     global_batch_size: int = setting(64, at_least(1))  # samples in one optimiser step
+    rampup_batch_size: Any = setting(None, _CONSTANT)
     # longest sample in tokens; longer ones are dropped, counted and reported
     encoder_seq_length: int = setting(4096, at_least(2))
     tensor_model_parallel_size: int = setting(1, at_least(1))
     pipeline_model_parallel_size: int = setting(1, at_least(1))
     # tensor-parallel ranks share the tokens between their matrix products; null: on CUDA with Transformer Engine
     sequence_parallel: bool | None = None
-    # bf16 parameters with float32 copies in the optimiser; follows trainer.precision
-    megatron_amp_O2: bool = False
+    megatron_amp_O2: bool = setting(
+        False,
+        without_effect="trainer.precision decides: with bf16, parameters are bf16 and have float32 copies in the optimiser.",
+    )
     mcore_gpt: bool = setting(True, _MCORE)
     # recomputation of activations
     activations_checkpoint_granularity: str | None = setting(None, one_of("selective", "full"))
@@ -130,12 +138,15 @@ class Model:
     optim: Optim = field(default_factory=Optim)
 
 
+_NO_WANDB = "nothing is sent to Weights & Biases; metrics.jsonl and tensorboard/ have every metric."
+
+
 @dataclass
 class WandbKwargs:
     """Names of a run at Weights & Biases."""
 
-    project: str | None = None
-    name: str | None = None
+    project: str | None = setting(None, without_effect=_NO_WANDB)
+    name: str | None = setting(None, without_effect=_NO_WANDB)
 
 
 @dataclass
@@ -170,15 +181,12 @@ class ExpManager:
     """exp_manager: the run folder, and what is written there."""
 
     explicit_log_dir: str | None = None  # the run folder
-    create_wandb_logger: bool = setting(
-        False,
-        without_effect="nothing is sent to Weights & Biases; metrics.jsonl and tensorboard/ have every metric.",
-    )
+    create_wandb_logger: bool = setting(False, without_effect=_NO_WANDB)
     wandb_logger_kwargs: WandbKwargs = field(default_factory=WandbKwargs)
     create_tensorboard_logger: bool = True  # exported beside the run: <run>/tensorboard
     create_checkpoint_callback: bool = True  # False: no checkpoint is written
     checkpoint_callback_params: CheckpointCallbackParams = field(default_factory=CheckpointCallbackParams)
-    # go on from the run folder's latest checkpoint; False: begin anew, with the old ones in checkpoints-old-1
+    # go on from the run folder's latest checkpoint; False: begin anew, with all that was there in its old-1
     resume_if_exists: bool = True
     resume_ignore_no_checkpoint: bool = True  # False: a run folder without a checkpoint is an error
     alarms: Alarms = field(default_factory=Alarms)  # when the run's own alarms (alarms.jsonl) sound
@@ -206,6 +214,8 @@ class Trainer:
     num_nodes: int = setting(1, at_least(1))
     devices: int = setting(1, at_least(1))  # processes a node: one a GPU; on a CPU, one a rank
     precision: str = setting("bf16", one_of("bf16", "32"))  # a CPU always computes in float32
+    # minutes that a rank waits for other ranks, and an actor for its critic's answer, before it takes them to hang
+    distributed_timeout_minutes: float = setting(60.0, above(0))
 
 
 @dataclass
@@ -216,6 +226,9 @@ class PretrainedCheckpoint:
 
 
 NO_LOADERS = "no loader processes are started; tokens are prepared once, before the first step."
+NO_TEST_SPLIT = {
+    "model.data.data_prefix.test": "no job reads it; `aligner evaluate` takes its prompts from data_prefix.validation."
+}
 _JSONL = Bound(lambda value: value == "jsonl", "jsonl, the only format that is read yet (mmap files are not)")
 
 

@@ -20,24 +20,32 @@ def check(kind: JobKind, config: DictConfig) -> None:
         names = one.metadata.get("names")
         if names and (unknown := [name for name in value if name not in names]):
             raise ConfigError(f"there is no setting '{key}.{unknown[0]}'; {key} takes {', '.join(names)}")
-    check_parallelism("", config)
-    for prefix in kind.hosts:
-        check_parallelism(prefix, OmegaConf.select(config, prefix.rstrip(".")))
+    _check_parallelism(kind, config)
     for rule in kind.checks:
         rule(config)
 
 
-def notices(kind: JobKind, config: DictConfig) -> list[str]:
-    """One sentence for each setting that was asked for and has no effect here."""
-    idle = [(key, one.metadata.get("without_effect")) for key, one in settings(kind.schema)]
-    found = [
-        f"{key}={value}: {words}" for key, words in idle if words and (value := OmegaConf.select(config, key))
-    ]
-    if config.model.sequence_parallel and config.model.tensor_model_parallel_size == 1:
-        found.append(
-            "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is nobody to share with"
-        )
-    return found + kind.notices(config)
+def notices(kind: JobKind, config: DictConfig, usual: DictConfig) -> list[str]:
+    """One sentence for the settings that were given, that is differ from the `usual` ones, and have no effect for the same
+    reason."""
+    given: dict[str, list[str]] = {}
+    for key, words in _without_effect(kind, config).items():
+        value = OmegaConf.select(config, key)
+        if value != OmegaConf.select(usual, key):
+            given.setdefault(words, []).append(f"{key}={value}")
+    return [f"{', '.join(names)}: {words}" for words, names in given.items()]
+
+
+def _without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
+    """Why settings do nothing: those that the kind names, in groups or one by one, and those that do nothing anywhere."""
+    schema, why = dict(settings(kind.schema)), {}
+    for key, words in kind.without_effect(config).items():
+        group = [name for name in schema if key.endswith(".") and name.startswith(key)]
+        why |= dict.fromkeys(group or [key], words)
+    if config.model.tensor_model_parallel_size == 1:
+        why["model.sequence_parallel"] = "with tensor_model_parallel_size=1 there is nobody to share tokens with."
+    anywhere = {key: one.metadata.get("without_effect") for key, one in schema.items()}
+    return {key: words for key, words in anywhere.items() if words} | why
 
 
 # ---- what several settings have to satisfy together ------------------------------------------------------------------
@@ -50,30 +58,30 @@ def copies_of_the_model(config: DictConfig) -> int:
     return processes // (model.tensor_model_parallel_size * model.pipeline_model_parallel_size)
 
 
-def check_parallelism(prefix: str, config: DictConfig) -> None:
+def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
     """Processes must divide into copies of the model, and global batches into their micro batches."""
     model, trainer = config.model, config.trainer
     processes = trainer.num_nodes * trainer.devices
     tensor, pipeline = model.tensor_model_parallel_size, model.pipeline_model_parallel_size
     if processes % (tensor * pipeline):
         raise ConfigError(
-            f"{prefix}model.tensor_model_parallel_size={tensor} × {prefix}model.pipeline_model_parallel_size={pipeline} "
-            f"don't divide the {processes} processes of {prefix}trainer.num_nodes × {prefix}trainer.devices"
+            f"model.tensor_model_parallel_size={tensor} × model.pipeline_model_parallel_size={pipeline} don't divide the "
+            f"{processes} processes of trainer.num_nodes × trainer.devices"
         )
     copies = copies_of_the_model(config)
-    for at, batch in _batches(prefix, model):
+    for at, batch in _batches(kind, config):
         if batch.global_batch_size % (batch.micro_batch_size * copies):
             raise ConfigError(
                 f"{at}.global_batch_size={batch.global_batch_size} is not divisible by {at}.micro_batch_size="
-                f"{batch.micro_batch_size} × {copies} copies of the model ({prefix}trainer.num_nodes × "
-                f"{prefix}trainer.devices over the parallel sizes); make it a multiple of {batch.micro_batch_size * copies}"
+                f"{batch.micro_batch_size} × {copies} copies of the model (trainer.num_nodes × trainer.devices over the "
+                f"parallel sizes); make it a multiple of {batch.micro_batch_size * copies}"
             )
 
 
-def _batches(prefix: str, model: DictConfig) -> Iterator[tuple[str, DictConfig]]:
-    """Where the batch sizes that a job uses stand: SFT has them with each data set."""
-    if "train_ds" in model.get("data", {}):
-        yield "model.data.train_ds", model.data.train_ds
-        yield "model.data.validation_ds", model.data.validation_ds
-    else:
-        yield f"{prefix}model", model
+def _batches(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
+    """Where the batch sizes that a job uses stand: SFT has them with each data set, and a server has none."""
+    idle = _without_effect(kind, config)
+    for at in ("model", "model.data.train_ds", "model.data.validation_ds"):
+        batch = OmegaConf.select(config, at)
+        if batch is not None and f"{at}.global_batch_size" not in idle:
+            yield at, batch

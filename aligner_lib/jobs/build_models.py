@@ -48,7 +48,7 @@ def build_engine(
     """An engine with the weights of `start`; without `training` it only computes."""
     model, sequence_parallel = config.model, config.model.sequence_parallel
     numerics = Numerics(
-        bf16=HAS_CUDA and str(config.trainer.precision).startswith("bf16"),
+        bf16=str(config.trainer.precision).startswith("bf16") and HAS_CUDA,
         recompute_granularity=model.activations_checkpoint_granularity,
         recompute_method=model.activations_checkpoint_method,
         recompute_num_layers=model.activations_checkpoint_num_layers,

@@ -28,7 +28,7 @@ class Serving:
 
 def critic_server(config: DictConfig) -> Serving:
     """Critic and reward model, or the critic alone."""
-    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "scalar")
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "scalar", serves=True)
     combined = config.trainer.ppo.combine_rm_and_critic_server
 
     def make():
@@ -44,7 +44,7 @@ def critic_server(config: DictConfig) -> Serving:
 
 def reward_server(config: DictConfig) -> Serving:
     """A reward model alone."""
-    start = model_folder(config, "rm_model_file", "scalar")
+    start = model_folder(config, "rm_model_file", "scalar", serves=True)
 
     def make():
         return Worker(None, build_reward_model(config, start, config.inference.micro_batch_size))
@@ -53,5 +53,10 @@ def reward_server(config: DictConfig) -> Serving:
 
 
 def _serving(make: Callable[[], Worker], start: Path, about: dict) -> Serving:
-    about = about | {"model": str(start), "tokenizer": Tokenizer(start).hash}
-    return Serving(make, Architecture.load(start).vocab_size, {"model": model_hash(start)}, about)
+    architecture = Architecture.load(start)
+    about = about | {
+        "model": str(start),
+        "tokenizer": Tokenizer(start).hash,
+        "positions": architecture.max_position_embeddings,
+    }
+    return Serving(make, architecture.vocab_size, {"model": model_hash(start)}, about)

@@ -24,6 +24,7 @@ from aligner_lib.jobs.build_models import (
     warn_about_sampling,
 )
 from aligner_lib.jobs.inputs import (
+    check_positions,
     files_of,
     files_of_split,
     for_validation,
@@ -67,9 +68,9 @@ def sft(config: DictConfig) -> PreparedJob:
 
     def load(dataset: DictConfig, name: str) -> list:
         files = files_of(dataset.file_path, f"model.data.{name}.file_path")
-        return log_report(
-            name, load_sft(files, tokenizer, dataset.max_seq_length or model.encoder_seq_length)
-        )
+        longest = dataset.max_seq_length or model.encoder_seq_length
+        check_positions(start, longest, f"model.data.{name}.max_seq_length")
+        return log_report(name, load_sft(files, tokenizer, longest))
 
     train, validation = load(data.train_ds, "train_ds"), load(data.validation_ds, "validation_ds")
     validation = for_validation(limited(validation, loop, data.validation_ds.global_batch_size), config)
@@ -84,6 +85,7 @@ def sft(config: DictConfig) -> PreparedJob:
             lr_schedule=LRSchedule(model.optim, max_steps),
             global_batch_size=data.train_ds.global_batch_size,
             micro_batch_size=data.train_ds.micro_batch_size,
+            validation_micro_batch_size=data.validation_ds.micro_batch_size,
             seed=model.seed,
             shuffle=data.train_ds.shuffle,
             answer_only_loss=model.answer_only_loss,
@@ -123,6 +125,7 @@ def reward_model(config: DictConfig) -> PreparedJob:
             lr_schedule=LRSchedule(model.optim, max_steps),
             global_batch_size=model.global_batch_size,
             micro_batch_size=model.micro_batch_size,
+            validation_micro_batch_size=model.micro_batch_size,
             seed=model.seed,
             scale=RewardScale(scaling["mean"], scaling["std"]) if fixed else RewardScale(),
             measure_scale=scaling["enable"] and not fixed,
@@ -216,12 +219,17 @@ def _reward_source_and_critic(
 
     remote = config.remote_critic_rm
     apart = not config.model.ppo.combine_rm_and_critic_server
+    where = dict(remote.critic)
+    if where["ip"] is None and where["run"] is None:  # see has_remote_critic
+        where["ip"] = "localhost"
     critic = RemoteCritic(
-        critic=Endpoint("critic", **remote.critic),
+        critic=Endpoint("critic", **where),
         reward_model=Endpoint("reward_model", **remote.reward_model) if apart else None,
         tokenizer=tokenizer,
         run=Path(config.exp_manager.explicit_log_dir),
         timeout_s=remote.timeout,
+        answer_s=60 * config.trainer.distributed_timeout_minutes,
+        longest_sample=config.model.encoder_seq_length,
         pad_to=remote.pad_to_length,
         writer=run,
     )

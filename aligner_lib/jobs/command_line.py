@@ -40,8 +40,7 @@ def job_commands(
         return _component_commands(parts, run, settings, wanted, profile)
     name, share = next(iter(wanted.items())) if wanted else ("main", None)
     own = _parallelism(share) if share else {}
-    hosted = {f"{prefix}{key}": value for prefix in kind_of(kind).hosts for key, value in own.items()}
-    return {name: command(kind, run, {**own, **hosted, **settings}, profile, _python(share))}
+    return {name: command(kind, run, {**own, **settings}, profile, _python(share))}
 
 
 def _component_commands(

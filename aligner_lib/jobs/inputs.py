@@ -89,16 +89,28 @@ def hashes_of(start: Path, *files) -> dict[str, str]:
 # ---- model folders --------------------------------------------------------------------------------------------------
 
 
-def model_folder(config: DictConfig, key: str, head: str | None = None) -> Path:
-    """The model folder that a setting names. head: `lm` or `scalar` where only one of them will do.
+def model_folder(config: DictConfig, key: str, head: str | None = None, serves: bool = False) -> Path:
+    """The model folder that a setting names. head: `lm` or `scalar` where only one of them will do. serves: samples come
+    from an actor, which compares their length with the model's positions itself.
 
-    Raises UserError, naming the key, when it is not set, or set to a model with the other head.
+    Raises UserError, naming the key, when it is not set, or set to a model with the other head or too few positions.
     """
     path = required(reduce(getattr, key.split("."), config), key)
     folder = resolve(path)
     if head is not None:
         check_head(folder, head, f"{key}={path}")
+    if not serves:
+        check_positions(folder, config.model.encoder_seq_length, "model.encoder_seq_length")
     return folder
+
+
+def check_positions(folder: Path, length: int, key: str) -> None:
+    """Raises UserError where samples may have more tokens (`length`, the value of `key`) than the model has positions."""
+    positions = Architecture.load(folder).max_position_embeddings
+    if length > positions:
+        raise UserError(
+            f"{key}={length} is beyond the {positions} positions of {folder}: set {key}={positions} or less"
+        )
 
 
 def check_head(folder: Path, head: str, named: str) -> None:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from aligner_lib.config.compose import notices
 from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, open_run
+from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, log_notices, open_run
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 
@@ -30,7 +29,7 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     kind: a name of `aligner_lib.config.kinds`. The run folder is exp_manager.explicit_log_dir. Raises UserError for what
     the user can put right.
     """
-    job = _prepare(kind, config)
+    job = _prepare(kind, config, profile)
     from aligner_lib.trainers.loop import run_loop
 
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
@@ -42,7 +41,7 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
 
 def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Like `run_job`, for a job that trains nothing: its figures are logged once, as of step 0."""
-    job = _prepare(kind, config)
+    job = _prepare(kind, config, profile)
     with _opened(kind, config, profile, job, resume=False) as run:
         evaluation, started = job.build(run), time.perf_counter()
         figures = evaluation.figures() | {"timers/validation_time": time.perf_counter() - started}
@@ -53,14 +52,13 @@ def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) ->
     return RunFolder(config.exp_manager.explicit_log_dir)
 
 
-def _prepare(kind: str, config: DictConfig) -> PreparedJob:
+def _prepare(kind: str, config: DictConfig, profile: str | None) -> PreparedJob:
     """The job, its data read, on a rank that has joined the others."""
     if not config.exp_manager.explicit_log_dir:
         raise UserError("there is no run folder: set exp_manager.explicit_log_dir=… (or --run DIR)")
     configure_logging()
     join_processes(config)
-    for notice in notices(kind, config):
-        logger.info("note: %s", notice)
+    log_notices(kind, config, profile)
     return load(kind_of(kind).build)(config)
 
 

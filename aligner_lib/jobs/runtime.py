@@ -11,12 +11,16 @@ from contextlib import contextmanager
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.config.compose import save
+from aligner_lib.config.compose import notices, save
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
+
+logger = logging.getLogger(__name__)
+# Ranks that wait for the one that waits for a critic's answer give up after it: its reason is the one to tell.
+GRACE_MINUTES = 1.0
 
 
 def join_processes(config: DictConfig) -> None:
@@ -30,19 +34,24 @@ def join_processes(config: DictConfig) -> None:
         )
     from aligner_lib.megatron import parallel
 
-    parallel.initialize(config.model.tensor_model_parallel_size, config.model.pipeline_model_parallel_size)
+    parallel.initialize(
+        config.model.tensor_model_parallel_size,
+        config.model.pipeline_model_parallel_size,
+        trainer.distributed_timeout_minutes + GRACE_MINUTES,
+    )
 
 
 def open_run(
     kind: str, config: DictConfig, profile: str | None, hashes: dict[str, str], max_steps: int = 0
 ) -> RunWriter:
     """The writer of a job's run folder; max_steps 0: as long as it is wanted."""
+    plain = save(config)
     return RunWriter(
         config.exp_manager.explicit_log_dir,
         kind=kind,
-        config=save(config),
+        config=plain,
         profile=profile,
-        seed=config.model.seed,
+        seed=plain["model"]["seed"],
         hashes=hashes,
         max_steps=max_steps,
         alarms=kind_of(kind).alarms,
@@ -99,14 +108,20 @@ class _StandardError(logging.StreamHandler):
         return sys.stderr
 
 
+def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
+    """Log what was asked for and has no effect in this job."""
+    for notice in notices(kind, config, profile):
+        logger.info("note: %s", notice)
+
+
 def configure_logging() -> None:
     """Send what the library logs to the job's log, from the first rank alone. Calling it again changes nothing."""
-    logger = logging.getLogger("aligner_lib")
-    if any(isinstance(handler, _StandardError) for handler in logger.handlers):
+    ours = logging.getLogger("aligner_lib")
+    if any(isinstance(handler, _StandardError) for handler in ours.handlers):
         return
     handler = _StandardError()
     handler.addFilter(_FirstRank())
     handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False  # PyTriton gives the root logger a handler of its own
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    ours.propagate = False  # PyTriton gives the root logger a handler of its own

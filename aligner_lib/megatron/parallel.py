@@ -14,13 +14,14 @@ cpu.prepare()
 
 from megatron.core import parallel_state
 
-TIMEOUT = timedelta(minutes=30)
 
-
-def initialize(tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1) -> None:
+def initialize(
+    tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1, timeout_minutes: float = 60.0
+) -> None:
     """Join the job's processes and form the tensor-, pipeline- and data-parallel groups.
 
-    Reads RANK, WORLD_SIZE and MASTER_* as torchrun sets them; without them this process is the only one.
+    timeout_minutes: after which a rank that waits for others in a collective operation, of any group, gives up. Reads
+    RANK, WORLD_SIZE and MASTER_* as torchrun sets them; without them this process is the only one.
     Raises ValueError when the sizes do not divide the number of processes.
     """
     world_size = int(os.environ.get("WORLD_SIZE", 1))
@@ -38,9 +39,13 @@ def initialize(tensor_model_parallel_size: int = 1, pipeline_model_parallel_size
         if world_size == 1:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # opens no port
         else:
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
     if not parallel_state.model_parallel_is_initialized():
-        parallel_state.initialize_model_parallel(tensor_model_parallel_size, pipeline_model_parallel_size)
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size,
+            pipeline_model_parallel_size,
+            distributed_timeout_minutes=timeout_minutes,
+        )
         if cpu.HAS_CUDA:
             from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -72,7 +73,7 @@ class StoreWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the pending blocks into a file of their own."""
+        """Write the pending blocks into a file of their own, which is on the disk when this returns."""
         from safetensors.torch import save_file
 
         if self._pending:
@@ -81,6 +82,10 @@ class StoreWriter:
             mode = path.stat().st_mode
             save_file(self._pending, path, metadata=blocks_as_metadata(self._blocks))
             path.chmod(mode)  # safetensors leaves files that only their owner may read
+            with open(path, "rb") as file:
+                os.fsync(
+                    file.fileno()
+                )  # here, on the machine that wrote it: another rank accepts the checkpoint
             self._files += 1
             self._pending, self._blocks, self._bytes = {}, {}, 0
 

@@ -54,13 +54,16 @@ class RemoteCritic:
         tokenizer: Tokenizer,
         run: Path,
         timeout_s: float,
+        answer_s: float,
+        longest_sample: int,
         pad_to: int | None,
         writer: RunWriter | None = None,
     ):
-        """tokenizer: the policy's. run: the actor's run folder. timeout_s: how long to wait for a server. pad_to:
-        pad_to_length. writer: the run's, on the first rank: it knows of a wish to stop."""
+        """tokenizer: the policy's. run: the actor's run folder. timeout_s: how long to wait for a server; answer_s: for an
+        answer of one that is there. longest_sample: tokens. pad_to: pad_to_length. writer: the run's, on the first rank: it
+        knows of a wish to stop."""
         self.servers = CriticConnections(
-            critic, reward_model, tokenizer, str(Path(run).absolute()), timeout_s
+            critic, reward_model, tokenizer, str(Path(run).absolute()), timeout_s, answer_s, longest_sample
         )
         self.pad_to, self.writer = pad_to, writer
         self.updates = 0  # train steps that were asked for

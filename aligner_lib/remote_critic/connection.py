@@ -23,8 +23,6 @@ from aligner_lib.run_folder.reader import RunFolder
 POLL_S = 1.0
 STATUS_S = 5.0  # a status is answered at once, whatever the server is doing
 SILENCE_S = 12.0  # without a status for so long, the server is lost: two that were not answered
-ANSWER_S = 3600.0  # the least that a living server is given for an answer: many may be in the line before it
-ANSWER_FACTOR = 20  # … or so many times the longest that it took before
 
 
 class Lost(ConnectionError):
@@ -48,12 +46,12 @@ class Endpoint:
 class CriticConnection:
     """Connected by `connect`; once `lost`, connect again."""
 
-    def __init__(self, where: Endpoint, actor: str):
-        """actor: how this start of this run is told from others."""
-        self.where, self.actor = where, actor
+    def __init__(self, where: Endpoint, actor: str, answer_s: float = 3600.0):
+        """actor: how this start of this run is told from others. answer_s: what a living server is given for an answer;
+        many requests may be in the line before it."""
+        self.where, self.actor, self.answer_s = where, actor, answer_s
         self.lost: str | None = "is not connected yet"
         self._connection: PyTritonConnection | None = None
-        self._longest = 0.0
 
     # -- coming and going -----------------------------------------------------------------------------------------
 
@@ -104,11 +102,10 @@ class CriticConnection:
                 self.lost = self.lost or self._ending() or str(error)
             if self.lost is not None:
                 raise Lost(self.lost)
-            bound = max(ANSWER_S, ANSWER_FACTOR * self._longest)
-            if time.monotonic() - started > bound:
+            if time.monotonic() - started > self.answer_s:
                 raise UserError(
-                    f"{self.where} is alive and has not answered for {bound:.0f} s: see its log in {self.run.path}, and "
-                    "start it again"
+                    f"{self.where} is alive and has not answered for {self.answer_s:g} s "
+                    f"(trainer.distributed_timeout_minutes): see its log in {self.run.path}, and start it again"
                 )
 
     def ask(self, endpoint: str, arrays: serialization.Arrays, **parameters) -> dict:
@@ -128,10 +125,7 @@ class CriticConnection:
     ) -> serialization.Arrays:
         if self.lost is not None:
             raise Unreachable(self.lost)
-        started = time.monotonic()
-        answer = connection.call(endpoint, arrays, {"actor": self.actor, **parameters}, timeout_s=1e6)
-        self._longest = max(self._longest, time.monotonic() - started)
-        return answer
+        return connection.call(endpoint, arrays, {"actor": self.actor, **parameters}, timeout_s=1e6)
 
     # -- the watch ------------------------------------------------------------------------------------------------
 

@@ -36,12 +36,16 @@ class CriticConnections:
         tokenizer: Tokenizer,
         run: str,
         timeout_s: float,
+        answer_s: float,
+        longest_sample: int,
     ):
-        """tokenizer: the policy's. run: the actor's run folder. timeout_s: how long to wait for a server."""
+        """tokenizer: the policy's. run: the actor's run folder. timeout_s: how long to wait for a server; answer_s: for an
+        answer of one that is there. longest_sample: tokens of the longest that may be sent."""
         self.tokenizer, self.run, self.timeout_s = tokenizer, run, timeout_s
+        self.longest_sample = longest_sample
         actor = parallel.from_first_rank(f"{run}#{time.time_ns():x}")
-        self.critic = CriticConnection(critic, actor)
-        self.reward_model = CriticConnection(reward_model, actor) if reward_model else self.critic
+        self.critic = CriticConnection(critic, actor, answer_s)
+        self.reward_model = CriticConnection(reward_model, actor, answer_s) if reward_model else self.critic
         self.links = list(dict.fromkeys([self.critic, self.reward_model]))
 
     def reach(self, work: Callable[[], object], stop: Callable[[], bool]) -> dict | None:
@@ -95,7 +99,8 @@ class CriticConnections:
                 time.sleep(RETRY_S)
 
     def _check(self, link: CriticConnection, status: dict) -> None:
-        """Raises UserError for another kind of server than the settings say, or a model with another tokenizer."""
+        """Raises UserError for another kind of server than the settings say, or a model with another tokenizer or too few
+        positions."""
         alone = {"values"} if link is self.critic else {"rewards"}
         needed = alone if len(self.links) > 1 else {"values", "rewards"}
         if missing := needed - set(status["gives"]):
@@ -107,6 +112,11 @@ class CriticConnections:
         check_same_tokenizer(
             self.tokenizer, status["tokenizer"], f"{link.where}, which has {status['model']},"
         )
+        if status["positions"] < self.longest_sample:
+            raise UserError(
+                f"model.encoder_seq_length={self.longest_sample} is beyond the {status['positions']} positions of "
+                f"{link.where}, which has {status['model']}: set model.encoder_seq_length={status['positions']} or less"
+            )
 
     def _others_connect(self) -> str | None:
         """The first ranks of the other replicas connect, too; why not, on every rank."""

@@ -5,7 +5,8 @@
     rollouts.jsonl  prompts, responses and their scores
     alarms.jsonl    alarms that were raised, and which setting to change
     checkpoints/    step_000012/, complete once it has this name
-    checkpoints-old-1/  those of before the run was started anew, or was resumed at an earlier step
+    old-1/          what was here before the run was begun anew, a run folder itself; or its checkpoints of later steps,
+                    where it was resumed at an earlier one
     control/        files by which anybody controls the run: `stop`
     status.json     of PPO's servers: what they are doing, about once a second
     job/            files of the job dispatch (cluster/)
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,9 +166,10 @@ def flatten(record: dict, prefix: str = "") -> dict[str, object]:
 
 
 def find_runs(root: str | os.PathLike) -> list[RunFolder]:
-    """Every run below a folder, up to three levels deep, newest first."""
+    """Every run below a folder, up to three levels deep, newest first; not those that were set aside (`old-1`)."""
     root = Path(root)
     found = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/run.json")]
+    found = [path for path in found if not re.fullmatch(r"old-\d+", path.name)]
     return sorted((RunFolder(path) for path in set(found)), key=lambda run: -run.info.get("created", 0))
 
 

@@ -90,11 +90,12 @@ class RunWriter:
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
         self._files: list[JsonlWriter] = []
+        self._exports_to_tensorboard = False
         self._tensorboard = None
         self._watch = Watch(alarms, limits or Thresholds())
 
     def start(self, step: int, *, tensorboard: bool = True) -> None:
-        """Begin writing after `step` (0: a new run): what an earlier attempt wrote past it is cut off.
+        """Begin writing after `step` (0: a new run); see `rewind` for what an earlier attempt has left.
 
         Raises UserError, and leaves the folder as it is, when a run would go on with another model or other data.
         """
@@ -104,13 +105,10 @@ class RunWriter:
         (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
             (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
+        self._exports_to_tensorboard = tensorboard
         self.rewind(step)
         if step:
             self._announce_changes()
-        self._files = [JsonlWriter(self.path / name) for name in RECORDS]
-        self._metrics, self._rollouts, self._alarms = self._files
-        if tensorboard:
-            self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._write_info()
         self._beat.start()
 
@@ -145,14 +143,23 @@ class RunWriter:
     # -- while it runs --------------------------------------------------------------------------------------------
 
     def rewind(self, step: int) -> None:
-        """Cut off what was written past a step (0: everything): the run does it again. Checkpoints are set aside."""
-        for name in RECORDS:
-            if odd := truncate_after(self.path / name, step if step else -1):
-                self.announce(f"{self.path / name}: lines that are no records are passed over ({odd})")
+        """Go back to a step: the run does the later ones again.
+
+        Their records are cut off, and their checkpoints set aside. At step 0 all that was written is set aside together,
+        in a folder that is a run's again (`old-1`, `old-2`, …).
+        """
+        self._close_files()
+        if step:
+            self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
+            for name in RECORDS:
+                if odd := truncate_after(self.path / name, step):
+                    self.announce(f"{self.path / name}: lines that are no records are passed over ({odd})")
+        else:
+            self._set_aside_all()
         self._watch.remember(self.folder.metrics())
-        self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        self._files = [JsonlWriter(self.path / name) for name in RECORDS]
+        self._metrics, self._rollouts, self._alarms = self._files
+        if self._exports_to_tensorboard:
             self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._info["heartbeat"]["step"] = step
 
@@ -218,30 +225,56 @@ class RunWriter:
         return tmp_dir
 
     def accept_checkpoint(self, tmp_dir: Path, step: int, keep: int, check: Callable[[Path], None]) -> Path:
-        """Check a checkpoint written aside, give it its name, and remove earlier ones beyond `keep`."""
+        """Check a checkpoint written aside, give it its name, and remove earlier ones beyond `keep`.
+
+        It is on the disk, with its name, before anything is removed: a machine that loses its power at any moment keeps
+        a whole checkpoint.
+        """
         check(tmp_dir)
+        _sync_tree(tmp_dir)
         final = tmp_dir.parent / step_name(step)
+        by_step = sorted({*self.folder.checkpoints(), final}, key=step_of)
+        outdated = [old for old in by_step[:-keep] if old != final]
         if final.exists():
-            shutil.rmtree(final)
+            replaced = tmp_dir.with_name(f".replaced_{step_name(step)}")
+            shutil.rmtree(replaced, ignore_errors=True)  # of an attempt that was killed here
+            outdated.append(final.rename(replaced))
         tmp_dir.rename(final)
-        for old in self.folder.checkpoints()[:-keep]:
-            if old != final:
-                shutil.rmtree(old)
+        for folder in (final.parent, self.path):
+            _sync(folder)
+        for old in outdated:
+            shutil.rmtree(old)
         return final
 
-    def _set_aside(self, checkpoints: list[Path]) -> None:
-        """Out of the way: they would count as newer than all that this run is going to write."""
-        if not checkpoints:
+    # -- what is no longer of this run ----------------------------------------------------------------------------
+
+    def _set_aside_all(self) -> None:
+        """Everything that an earlier attempt wrote, as a run folder of its own. Nothing, where it wrote nothing yet."""
+        records = [self.path / name for name in RECORDS]
+        written = [path for path in records if path.exists() and path.stat().st_size]
+        written += self.folder.checkpoints()
+        if not written:
             return
-        taken = [int(path.name.rpartition("-")[2]) for path in self.path.glob("checkpoints-old-[0-9]*")]
-        tmp_dir = self.path / f"checkpoints-old-{max(taken, default=0) + 1}"
-        tmp_dir.mkdir()
-        for checkpoint in checkpoints:
-            checkpoint.rename(tmp_dir / checkpoint.name)
-        names = ", ".join(path.name for path in checkpoints)
-        self.announce(
-            f"earlier checkpoints ({names}) are now in {tmp_dir}: remove them when they are not needed"
-        )
+        info = self.folder.info
+        if self.folder.status == "running":  # this run itself, which goes back to its start
+            info |= {"status": "stopped", "message": "begun anew"}
+        logs = self.path / "tensorboard"
+        old = self._set_aside([*written, *([logs] if logs.exists() else [])])
+        (old / "run.json").write_text(json.dumps(info, indent=1))
+
+    def _set_aside(self, paths: list[Path]) -> Path | None:
+        """Move these, which would count as this run's own, into a new folder `old-N`, where they have the same places."""
+        if not paths:
+            return None
+        taken = [int(path.name.removeprefix("old-")) for path in self.path.glob("old-[0-9]*")]
+        old = self.path / f"old-{max(taken, default=0) + 1}"
+        for path in paths:
+            place = old / path.relative_to(self.path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(place)
+        names = ", ".join(path.name for path in paths)
+        self.announce(f"set aside in {old}: {names}; remove that folder when it is not needed")
+        return old
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -260,12 +293,13 @@ class RunWriter:
             message = str(error) if str(error) else type(error).__name__
             self.finish("stopped" if kind is KeyboardInterrupt else "failed", message)
         self._stopped.set()
-        for file in self._files:
-            # what the run says of its own end must not be replaced by a disk that is full here, too
-            with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
+        # what the run says of its own end must not be replaced by a disk that is full here, too
+        self._close_files(*(() if error is None else (OSError,)))
+
+    def _close_files(self, *ignored: type[Exception]) -> None:
+        for file in (*self._files, *([self._tensorboard] if self._tensorboard is not None else [])):
+            with contextlib.suppress(*ignored):
                 file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
 
     def _keep_beating(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
@@ -286,6 +320,21 @@ class RunWriter:
                     tmp_dir.unlink(missing_ok=True)
                 if self._info["status"] == "running":
                     raise
+
+
+def _sync_tree(folder: Path) -> None:
+    """Have a folder's files and folders on the disk when this returns."""
+    for path in [*folder.rglob("*"), folder]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """fsync of a file's content, or of a folder's names."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _attempt() -> dict:

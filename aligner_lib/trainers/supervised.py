@@ -41,6 +41,7 @@ class SupervisedTrainer(ABC, Generic[S]):
     lr_schedule: LRSchedule
     global_batch_size: int
     micro_batch_size: int
+    validation_micro_batch_size: int
     seed: int
     shuffle: bool = True
     controls = ("lr",)
@@ -69,7 +70,7 @@ class SupervisedTrainer(ABC, Generic[S]):
         picked = global_batch(len(self.train), step - 1, self.global_batch_size, self.seed, self.shuffle)
         samples = [self.train[i] for i in picked]
         lr = self.lr_schedule(step)
-        terms = self.engine.train_step(self._micro_batches(samples), self.loss, lr)
+        terms = self.engine.train_step(self._micro_batches(samples, self.micro_batch_size), self.loss, lr)
         seconds = time.perf_counter() - started
         return self.figures("train", terms) | {
             "train/grad_norm": terms["grad_norm"],
@@ -82,9 +83,8 @@ class SupervisedTrainer(ABC, Generic[S]):
 
     def validate(self, step: int) -> dict[str, float]:
         """Metrics over the validation samples, with the weights as they are."""
-        return self.figures(
-            "validation", self.engine.evaluate(self._micro_batches(self.validation), self.loss)
-        )
+        micro_batches = self._micro_batches(self.validation, self.validation_micro_batch_size)
+        return self.figures("validation", self.engine.evaluate(micro_batches, self.loss))
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of weights and optimizer, and the tokenizer."""
@@ -96,8 +96,8 @@ class SupervisedTrainer(ABC, Generic[S]):
         """Go on from what `save` wrote."""
         self.engine.load(folder, with_optimizer=True)
 
-    def _micro_batches(self, samples: Sequence[S]) -> list[TokenBatch]:
-        """This rank's share of the samples."""
+    def _micro_batches(self, samples: Sequence[S], size: int) -> list[TokenBatch]:
+        """This rank's share of the samples, `size` in a micro batch."""
         mine = share_of_rank(samples, parallel.dp_rank(), parallel.dp_size())
-        groups = length_grouped([len(sample) for sample in mine], self.micro_batch_size)
+        groups = length_grouped([len(sample) for sample in mine], size)
         return [self.collate([mine[i] for i in group]) for group in groups]

@@ -8,7 +8,6 @@ from aligner_lib.tutorial.workspace import Workspace
 SHORT_STEPS = {
     "model.global_batch_size": 8,
     "model.micro_batch_size": 8,
-    "critic.model.global_batch_size": 8,
     "critic.model.micro_batch_size": 8,
     "model.ppo.num_rollout_samples": 8,
     "model.ppo.num_val_samples": 8,

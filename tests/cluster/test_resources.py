@@ -180,7 +180,11 @@ def test_activations_worked_by_hand():
     assert memory(model, one, "sft").activations * 2**30 == layers + logits
     assert memory(model, one, "critic").activations * 2**30 == layers
     assert memory(model, one, "reward model").activations * 2**30 == 2 * layers  # a pair
-    assert memory(model, Parallelism(8, 1, 1), "critic").activations * 2**30 == layers / 8
+    eight = Parallelism(8, 1, 1)
+    assert memory(model, eight, "critic").activations * 2**30 == layers / 8
+    # without sequence parallelism 10 of the 34 bytes are not divided: 10 + 24 / 8 = 13
+    alone = memory(model, eight, "critic", sequence_parallel=False).activations
+    assert alone * 2**30 == layers * 13 / 34
 
 
 def test_the_documented_table_is_this_one():

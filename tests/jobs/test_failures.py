@@ -4,12 +4,16 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
+import forks
 import pytest
 from smoke_jobs import run_smoke_job, steps, with_other_tokenizer
 
 from aligner_lib.errors import UserError
+from aligner_lib.models import resolve
 from aligner_lib.run_folder.reader import step_name
 from cluster import processes
 
@@ -106,6 +110,83 @@ def test_copies_of_the_model_that_would_have_nothing_to_validate_on_are_told(job
         UserError, match=r"1 validation samples leave some of the 2 copies of the model without one"
     ):
         load(kind_of(kind).build)(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("sft", "model.encoder_seq_length"),
+        ("sft", "model.data.train_ds.max_seq_length"),
+        ("sft", "model.data.validation_ds.max_seq_length"),
+        ("rm", "model.encoder_seq_length"),
+        ("ppo", "model.encoder_seq_length"),
+        ("evaluate", "model.encoder_seq_length"),
+    ],
+)
+def test_samples_longer_than_the_model_s_positions_are_refused_before_a_model_is_built(jobs, kind, key):
+    """The smoke model has 512. A critic in a job of its own: tests/remote_critic/test_hanging.py."""
+    from aligner_lib.config.compose import compose
+    from aligner_lib.config.kind import load
+    from aligner_lib.config.kinds import kind_of
+
+    def prepare(length: int):
+        settings = [*jobs.settings(kind, "positions"), f"{key}={length}"]
+        return load(kind_of(kind).build)(compose(kind, settings, profile="smoke"))
+
+    prepare(512)
+    with pytest.raises(
+        UserError, match=rf"{key}=513 is beyond the 512 positions of .*smoke: set {key}=512 or less"
+    ):
+        prepare(513)
+
+
+def test_a_reward_model_with_fewer_positions_is_refused_too(jobs, tmp_path):
+    """It reads the actor's samples."""
+    shutil.copytree(resolve(jobs.reward_model), tmp_path / "short")
+    model = tmp_path / "short" / "model.json"
+    model.write_text(json.dumps(json.loads(model.read_text()) | {"max_position_embeddings": 100}))
+    settings = jobs.settings(
+        "ppo", "positions", critic__pretrained_checkpoint__restore_from_path=f"'{tmp_path / 'short'}'"
+    )
+    with pytest.raises(UserError, match=r"encoder_seq_length=160 is beyond the 100 positions of .*short"):
+        run_smoke_job("ppo", settings)
+
+
+def wait_in_vain(out: Path) -> None:
+    """The first rank asks the other for something, in the group of all and in that of the pipeline, and gets no answer."""
+    import torch
+    import torch.distributed as dist
+
+    from aligner_lib.config.compose import compose
+    from aligner_lib.jobs import runtime
+    from aligner_lib.megatron import parallel
+
+    runtime.GRACE_MINUTES = 0
+    two = [
+        "trainer.devices=2",
+        "model.pipeline_model_parallel_size=2",
+        "trainer.distributed_timeout_minutes=0.1",
+    ]
+    runtime.join_processes(compose("sft", two))
+    if not parallel.is_first_rank():
+        forks.until(out.exists, "the first rank's end")
+        return
+    waits = [
+        dist.all_reduce(torch.zeros(1), group=group, async_op=True)
+        for group in (None, parallel.parallel_state.get_pipeline_model_parallel_group())
+    ]
+    words = []
+    for wait in waits:
+        with pytest.raises(RuntimeError) as error:
+            wait.wait()
+        words.append(str(error.value))
+    forks.write_json(out, words)
+
+
+def test_a_rank_that_waits_for_another_in_vain_gives_up_after_the_bound_of_the_settings(jobs, tmp_path):
+    forks.run_ranks(2, wait_in_vain, tmp_path / "out.json", folder=tmp_path)
+    words = json.loads((tmp_path / "out.json").read_text())
+    assert len(words) == 2 and all("Timed out waiting 6000ms" in text for text in words)
 
 
 def test_data_that_is_not_there_is_told(jobs):

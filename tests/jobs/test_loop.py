@@ -253,7 +253,8 @@ def test_begun_anew_its_own_checkpoint_is_the_newest(tmp_path):
     go(tmp_path, Counter())
     run = go(tmp_path, Counter(), resume=False, max_steps=2)
     assert [path.name for path in run.checkpoints()] == ["step_000002"]
-    assert (tmp_path / "checkpoints-old-1" / "step_000007" / "trainer.json").exists()
+    assert (tmp_path / "old-1" / "checkpoints" / "step_000007" / "trainer.json").exists()
+    assert RunFolder(tmp_path / "old-1").series("train/total")[0] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_without_checkpoints_none_is_written(tmp_path):
@@ -361,7 +362,7 @@ def test_a_checkpoint_without_its_other_half_is_passed_over(tmp_path, capsys):
     assert trainer.done == [5, 6, 7]
     assert run.series("train/total") == ([1, 2, 3, 4, 5, 6, 7], [1, 3, 6, 10, 15, 21, 28])
     assert [path.name for path in run.checkpoints()] == ["step_000004", "step_000006", "step_000007"]
-    assert (tmp_path / "checkpoints-old-1" / "step_000006").exists()  # its critic's half is gone
+    assert (tmp_path / "old-1" / "checkpoints" / "step_000006").exists()  # its critic's half is gone
     assert "step_000006 can't be gone on from (the critic has none)" in capsys.readouterr().err
 
 

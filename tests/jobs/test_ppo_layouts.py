@@ -36,18 +36,18 @@ def by_forks(jobs: SmokeJobs, run: str, settings: list[str]) -> None:
         ("dp2", {}, by_command),
         (
             "tp2",
-            {"model__tensor_model_parallel_size": 2, "critic__model__tensor_model_parallel_size": 2},
+            {"model__tensor_model_parallel_size": 2},
             by_forks,
         ),
         (
             "pp2",
-            {"model__pipeline_model_parallel_size": 2, "critic__model__pipeline_model_parallel_size": 2},
+            {"model__pipeline_model_parallel_size": 2},
             by_forks,
         ),
     ],
 )
 def test_ppo_on_two_processes_is_ppo_on_one(jobs, one, layout, sizes, start):
-    settings = jobs.settings("ppo", layout, **STEPS, **sizes, trainer__devices=2, critic__trainer__devices=2)
+    settings = jobs.settings("ppo", layout, **STEPS, **sizes, trainer__devices=2)
     start(jobs, layout, settings)
     two = jobs.run_folder(layout)
     assert two.status == "finished"

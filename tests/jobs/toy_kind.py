@@ -74,4 +74,14 @@ KIND = JobKind(
     metrics=(MetricGroup("Toy", "", (metric("toy/distance", "miles", "from the number to 1"),)), TIMERS),
     charts=(chart("How far", ("distance", "toy/distance"), hint="Halves with every step."),),
     alarms=(not_finite, stuck),
+    without_effect=lambda config: dict.fromkeys(
+        (
+            "model.",
+            "trainer.precision",
+            "trainer.toy.max_epochs",
+            "trainer.toy.limit_val_batches",
+            "trainer.toy.gradient_clip_val",
+        ),
+        "there is no model, only a number.",
+    ),
 )

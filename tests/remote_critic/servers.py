@@ -50,7 +50,6 @@ class Critic:
             "critic": {
                 "pretrained_checkpoint.restore_from_path": f"'{self.jobs.reward_model}'",
                 "trainer.ppo.port": self.port,
-                "model.global_batch_size": 8,
                 "model.micro_batch_size": 4,
             },
             "reward_server": {

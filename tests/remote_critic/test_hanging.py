@@ -2,14 +2,17 @@
 
 import os
 import signal
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 from forks import until
 from servers import Critic
 
+from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import connection, discovery, hang_detection, serialization
 from aligner_lib.remote_critic.connection import CriticConnection, Endpoint, Lost
+from aligner_lib.remote_critic.connections import CriticConnections
 from aligner_lib.remote_critic.pytriton_client import Unreachable
 
 pytestmark = pytest.mark.remote_critic
@@ -94,6 +97,29 @@ def test_a_call_is_sent_when_those_before_it_are_answered(fake, monkeypatch):
     status["over"] = True  # every call is answered
     linked.wait_for(rewards)
     assert FakeConnection.sent == ["values", "rewards"]
+
+
+def test_an_answer_is_waited_for_as_long_as_the_settings_say(fake):
+    impatient = CriticConnection(Endpoint("critic", "here", 1, None), "actor#2", answer_s=0.3)
+    impatient.connect()
+    sentence = (
+        r"critic at here:1 is alive and has not answered for 0\.3 s \(trainer\.distributed_timeout_minutes\)"
+    )
+    with pytest.raises(UserError, match=sentence):
+        impatient.wait_for(impatient.call("train", {}))
+    impatient.close("the test is over")
+
+
+def test_a_server_whose_model_has_too_few_positions_is_told(fake):
+    _, status = fake
+    status |= {"gives": ["values", "rewards"], "positions": 128, "tokenizer": "same", "model": "/runs/rm"}
+    at, tokenizer = Endpoint("critic", "here", 1, None), SimpleNamespace(hash="same")
+    servers = CriticConnections(at, None, tokenizer, "run", timeout_s=10.0, answer_s=10.0, longest_sample=129)
+    sentence = (
+        "encoder_seq_length=129 is beyond the 128 positions of the critic at here:1, which has /runs/rm: set"
+    )
+    with pytest.raises(UserError, match=sentence):
+        servers.reach(lambda: None, lambda: False)
 
 
 def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):

@@ -47,9 +47,7 @@ def test_the_number_of_processes_comes_from_the_resources():
 
 def test_ppo_in_one_job_has_its_critic_in_the_same_processes():
     commands = job_commands("ppo", "/runs/ppo", {}, {"main": Resources(tasks_per_node=2)})
-    assert commands["main"][6:] == [
-        f"{part}trainer.{size}" for part in ("", "critic.") for size in ("num_nodes=1", "devices=2")
-    ]
+    assert commands["main"][6:] == ["trainer.num_nodes=1", "trainer.devices=2"]
 
 
 def test_ppo_on_two_components_is_two_jobs():

@@ -1,159 +1,18 @@
-"""Settings: overrides as NeMo-Aligner's tutorial writes them, and every kind of mistake."""
+"""Settings: overrides, profiles, every kind of mistake, and what is told of those without an effect."""
 
 import json
 import string
 
+import documents
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from aligner_lib.config import compose as composition
 from aligner_lib.config.compose import compose, load, nearest, notices, profiles, save
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.alarms import Thresholds
-
-# The overrides of the tutorial's commands, with its shell variables filled in.
-SFT = [
-    "trainer.precision=bf16",
-    "trainer.num_nodes=1",
-    "trainer.devices=8",
-    "trainer.sft.max_steps=-1",
-    "trainer.sft.limit_val_batches=40",
-    "trainer.sft.val_check_interval=1000",
-    "trainer.sft.save_interval=50",
-    "model.megatron_amp_O2=True",
-    "model.restore_from_path=/path/to/your/mcore_gpt.nemo",
-    "model.optim.lr=5e-6",
-    "model.answer_only_loss=True",
-    "model.data.num_workers=0",
-    "model.data.train_ds.micro_batch_size=1",
-    "model.data.train_ds.global_batch_size=128",
-    "model.data.train_ds.file_path=/path/to/databricks-dolly-15k.jsonl",
-    "model.data.validation_ds.micro_batch_size=1",
-    "model.data.validation_ds.global_batch_size=128",
-    "model.data.validation_ds.file_path=/path/to/databricks-dolly-15k.jsonl",
-    "exp_manager.create_wandb_logger=True",
-    "exp_manager.explicit_log_dir=/results",
-    "exp_manager.wandb_logger_kwargs.project=sft_run",
-    "exp_manager.wandb_logger_kwargs.name=dolly_sft_run",
-    "exp_manager.checkpoint_callback_params.save_nemo_on_train_end=True",
-    "exp_manager.resume_if_exists=True",
-    "exp_manager.resume_ignore_no_checkpoint=True",
-    "exp_manager.create_checkpoint_callback=True",
-    "exp_manager.checkpoint_callback_params.monitor=validation_loss",
-]
-COMPARISONS = (
-    "{train: [/data/train_comparisons.jsonl], validation: [/data/test.jsonl], test: [/data/test.jsonl]}"
-)
-RM = [
-    "trainer.num_nodes=4",
-    "trainer.devices=8",
-    "++model.micro_batch_size=1",
-    "++model.global_batch_size=512",
-    "++model.data.data_impl=jsonl",
-    "pretrained_checkpoint.restore_from_path='/path/to/megatron_gpt_sft.nemo'",
-    f"model.data.data_prefix={COMPARISONS}",
-    "exp_manager.create_wandb_logger=False",
-    "exp_manager.wandb_logger_kwargs.project=rm_training",
-    "exp_manager.wandb_logger_kwargs.name=rm_training",
-    "exp_manager.explicit_log_dir=/results",
-    "trainer.rm.save_interval=500",
-    "trainer.rm.val_check_interval=100",
-    "trainer.rm.limit_val_batches=100000",
-]
-CRITIC = [
-    "trainer.devices=1",
-    "trainer.num_nodes=8",
-    "++model.tensor_model_parallel_size=1",
-    "++model.pipeline_model_parallel_size=1",
-    "exp_manager.create_wandb_logger=False",
-    "exp_manager.wandb_logger_kwargs.name=critic_training",
-    "exp_manager.wandb_logger_kwargs.project=nemo_aligner_ppo",
-    "exp_manager.explicit_log_dir=critic_results_dir",
-    "trainer.ppo.inference_micro_batch_size=4",
-    "++pretrained_checkpoint.restore_from_path=/path/to/trained_rm.nemo",
-    "++model.megatron_amp_O2=True",
-    "++model.activations_checkpoint_granularity=null",
-    "++trainer.ppo.combine_rm_and_critic_server=True",
-    "++model.offload_adam_states=True",
-    "++model.mcore_gpt=True",
-    "trainer.ppo.port=5567",
-    "++model.micro_batch_size=1",
-    "++model.global_batch_size=64",
-]
-ACTOR = [
-    f"++model.data.data_prefix={COMPARISONS.replace('comparisons', 'prompts')}",
-    "++model.data.data_impl=jsonl",
-    "pretrained_checkpoint.restore_from_path=/path/to/sft_checkpoint.nemo",
-    "trainer.num_nodes=1",
-    "trainer.devices=8",
-    "trainer.ppo.max_steps=15",
-    "++model.pipeline_model_parallel_size=1",
-    "++model.tensor_model_parallel_size=1",
-    "++model.ppo.combine_rm_and_critic_server=True",
-    "++model.ppo.offload_adam_states=True",
-    "++model.megatron_amp_O2=True",
-    "++trainer.ppo.normalize_advantages=True",
-    "++model.mcore_gpt=True",
-    "exp_manager.create_wandb_logger=False",
-    "exp_manager.wandb_logger_kwargs.name=ppo_actor_training",
-    "exp_manager.wandb_logger_kwargs.project=nemo_aligner_ppo",
-    "exp_manager.explicit_log_dir=/rlhf/actor_test",
-    "remote_critic_rm.pad_to_length=2048",
-    "++model.micro_batch_size=1",
-    "++model.global_batch_size=64",
-    "++model.activations_checkpoint_granularity=selective",
-    "++model.activations_checkpoint_method=uniform",
-    "++model.optim.lr=9e-7",
-    "trainer.ppo.val_check_interval=3",
-    "++model.optim.sched.min_lr=9e-8",
-    "++model.ppo.entropy_bonus=0.0",
-    "++model.ppo.ratio_eps=0.2",
-    "++model.ppo.num_rollout_samples=512",
-    "++model.ppo.rollout_micro_batch_size=8",
-    "++model.ppo.length_params.max_length=1024",
-    "trainer.ppo.initial_policy_kl_penalty=0.02",
-    "remote_critic_rm.critic.ip=node001",
-    "remote_critic_rm.critic.port=5567",
-]
-# The hyperparameters that the reference's page on PPO lists.
-PPO_PAGE = [
-    "trainer.ppo.initial_policy_kl_penalty=0.02",
-    "trainer.ppo.use_absolute_kl=True",
-    "trainer.ppo.discount_factor=1.0",
-    "trainer.ppo.gae_lambda=0.95",
-    "trainer.ppo.normalize_advantages=True",
-    "model.ppo.entropy_bonus=0.0",
-    "model.ppo.ratio_eps=0.2",
-    "remote_critic_rm.reward_model.ip=10.0.0.7",
-    "remote_critic_rm.reward_model.port=5555",
-    "model.ppo.num_rollout_samples=512",
-    "model.ppo.sampling_params.temperature=1.0",
-    "model.ppo.rollout_micro_batch_size=8",
-    "model.ppo.offload_adam_states=True",
-    "model.ppo.length_params.max_length=1024",
-]
-
-
-@pytest.mark.parametrize(
-    ("kind", "overrides"),
-    [
-        ("sft", SFT),
-        ("rm", RM),
-        ("critic", [*CRITIC, "model.loss_clip_val=0.2"]),
-        ("ppo", ACTOR),
-        ("ppo", PPO_PAGE),
-    ],
-)
-def test_the_tutorials_overrides_work_unchanged(kind, overrides):
-    config = compose(kind, overrides)
-    for override in overrides:
-        key, value = composition.parse_override(override)
-        held = OmegaConf.select(config, key)
-        held = OmegaConf.to_container(held) if OmegaConf.is_config(held) else held
-        assert held == value, override
 
 
 def test_a_group_of_settings_can_be_given_as_a_dict():
@@ -275,7 +134,6 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("ppo", "model.ppo.sampling_params.temperature=0", "use_greedy=True"),
         ("ppo", "model.ppo.sampling_params.top_p=0", "above 0"),
         ("ppo", "trainer.ppo.gae_lambda=1.5", "between 0 and 1"),
-        ("ppo", "critic.model.micro_batch_size=3", "critic.model.global_batch_size=64 is not divisible"),
         ("sft", "trainer.devices=3", "multiple of 3"),
         ("sft", "model.tensor_model_parallel_size=2", "don't divide the 1 processes"),
         ("sft", "trainer.precision=fp16", "bf16 or 32"),
@@ -284,6 +142,13 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("rm", "model.data.data_impl=mmap", "jsonl"),
         ("rm", "model.data.data_prefix={trian: [a.jsonl]}", "train, validation, test"),
         ("rm", "model.reward_standardization.enabled=true", "enable, mean, std"),
+        ("rm", "model.reward_standardization={mean: 0}", "give std, too, or neither"),
+        ("rm", "model.reward_standardization={std: 2}", "give mean, too, or neither"),
+        ("rm", "model.reward_standardization={mean: 0, std: 0}", "above 0"),
+        ("rm", "model.reward_standardization={mean: low, std: 1}", "must be a number"),
+        ("rm", "model.reward_standardization={enable: null}", "true or false"),
+        ("rm", "model.rampup_batch_size=[16, 16, 1000]", "set model.global_batch_size"),
+        ("sft", "trainer.distributed_timeout_minutes=0", "above 0"),
     ],
 )
 def test_values_that_make_no_sense(kind, override, cure):
@@ -310,9 +175,7 @@ def test_a_profile_with_a_misspelt_key_is_refused(tmp_path, monkeypatch):
 # ---- kept in run.json, and told ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "overrides"), [("sft", SFT), ("rm", RM), ("critic", CRITIC), ("ppo", ACTOR)]
-)
+@pytest.mark.parametrize(("kind", "overrides"), documents.TAKEN)
 def test_saved_settings_load_equal(kind, overrides):
     config = compose(kind, overrides)
     assert load(kind, json.loads(json.dumps(save(config)))) == config
@@ -326,18 +189,70 @@ def test_composing_twice_shares_nothing():
     assert compose("ppo").model.optim.betas[0] == 0.9
 
 
-def test_notices_tell_what_was_asked_for_without_an_effect():
-    told = notices("sft", compose("sft", SFT))
-    assert [line.split("=")[0].rpartition(".")[2] for line in told] == [
-        "create_wandb_logger",
-        "monitor",
-        "save_nemo_on_train_end",
+def test_notices_tell_what_was_asked_for_without_an_effect_and_why():
+    given = [
+        "model.seed=2",
+        "model.megatron_amp_O2=True",
+        "exp_manager.create_wandb_logger=True",
+        "exp_manager.wandb_logger_kwargs.name=mine",
+        "model.global_batch_size=64",  # the default
+        "model.data.validation_ds.shuffle=true",
+    ]
+    told = notices("sft", compose("sft", given))
+    assert [line.partition(": ")[0] for line in told] == [
+        "model.megatron_amp_O2=True",
+        "exp_manager.create_wandb_logger=True, exp_manager.wandb_logger_kwargs.name=mine",
+        "model.data.validation_ds.shuffle=True",
     ]
     assert notices("sft", compose("sft")) == []
     alone = compose("sft", ["model.sequence_parallel=true"])
     assert notices("sft", alone) == [
-        "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is nobody to share with"
+        "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is nobody to share tokens with."
     ]
+
+
+@pytest.mark.parametrize("profile", profiles())
+@pytest.mark.parametrize("kind", kinds())
+def test_a_profile_alone_gives_no_notice(kind, profile):
+    assert notices(kind, compose(kind, profile=profile), profile) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "told"),
+    [
+        (
+            "ppo",
+            ["critic.trainer.devices=2"],
+            "critic.trainer.devices=2: in one process the critic has the actor's",
+        ),
+        ("ppo", ["trainer.devices=2", "critic.trainer.devices=2"], None),  # so it has
+        (
+            "ppo",
+            ["remote_critic_rm.critic.port=5557"],
+            "port=5557: critic and reward model are in this process",
+        ),
+        (
+            "ppo",
+            ["remote_critic_rm.critic.ip=a", "critic.model.optim.lr=1e-5"],
+            "lr=1e-05: the critic is a job of its own",
+        ),
+        ("critic", ["exp_manager.resume_if_exists=False"], "set this there"),
+        (
+            "reward_server",
+            ["model.optim.lr=1e-5"],
+            "model.optim.lr=1e-05: a reward model that serves is not trained",
+        ),
+        (
+            "evaluate",
+            ["trainer.ppo.max_steps=3"],
+            "trainer.ppo.max_steps=3: an evaluation trains and saves nothing",
+        ),
+    ],
+)
+def test_what_does_nothing_depends_on_the_job(kind, given, told):
+    lines = notices(kind, compose(kind, given))
+    assert len(lines) == (told is not None)
+    assert not told or told in lines[0]
 
 
 # ---- alarms ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -446,6 +447,53 @@ def test_a_damaged_checkpoint_never_gets_its_name(tmp_path):
     assert [path.name for path in run.folder.checkpoints()] == ["step_000002"]
 
 
+def test_a_checkpoint_is_on_the_disk_with_its_name_before_another_is_removed(tmp_path, monkeypatch):
+    """The order of system calls: at no moment does a loss of power leave no whole checkpoint."""
+    done = []
+
+    def recorded(name, call, place):
+        def record(first, *rest, **options):
+            done.append((name, os.path.relpath(place(first), tmp_path / "checkpoints")))
+            return call(first, *rest, **options)
+
+        return record
+
+    run = writer(tmp_path)
+    checkpoint(run, 2)
+    tmp_dir = run.checkpoint_tmp_dir(4)
+    (tmp_dir / "critic").mkdir()
+    for file in (tmp_dir / "weights", tmp_dir / "critic" / "weights"):
+        file.write_text("whole")
+    monkeypatch.setattr(
+        os, "fsync", recorded("fsync", os.fsync, lambda fd: os.readlink(f"/proc/self/fd/{fd}"))
+    )
+    monkeypatch.setattr(os, "rename", recorded("rename", os.rename, str))
+    monkeypatch.setattr("shutil.rmtree", recorded("remove", shutil.rmtree, str))
+    run.accept_checkpoint(tmp_dir, 4, keep=1, check=lambda _: None)
+    renamed = done.index(("rename", ".writing_step_000004"))
+    contents = {"", "/weights", "/critic", "/critic/weights"}
+    assert set(done[:renamed]) == {("fsync", f".writing_step_000004{name}") for name in contents}
+    assert done[renamed + 1 :] == [("fsync", "."), ("fsync", ".."), ("remove", "step_000002")]
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_checkpoint_written_again_is_there_before_the_old_one_goes(tmp_path, monkeypatch, left):
+    run, rmtree = writer(tmp_path), shutil.rmtree
+    checkpoint(run, 2, content="old")
+    if left:  # by an attempt that was killed at that place
+        shutil.copytree(tmp_path / "checkpoints/step_000002", tmp_path / "checkpoints/.replaced_step_000002")
+
+    def killed(path, **options):
+        if not options:
+            raise KeyboardInterrupt
+        rmtree(path, **options)
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with suppress(KeyboardInterrupt):
+        checkpoint(run, 2, content="new")
+    assert weights(run.folder.latest_checkpoint()) == "new"
+
+
 def test_a_checkpoint_written_again_takes_the_old_one_s_place(tmp_path):
     run = writer(tmp_path)
     checkpoint(run, 2, content="old")
@@ -457,24 +505,65 @@ def weights(checkpoint) -> str:
     return (checkpoint / "weights").read_text()
 
 
-def test_a_run_begun_anew_sets_the_old_checkpoints_aside(tmp_path, caplog):
-    """Else its first ones went at once, and the next stage got the old weights."""
+def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplog):
+    """Nothing is lost; and were the checkpoints left, the new ones went at once, and the next stage got the old weights."""
     caplog.set_level("INFO")
-    for step in (12, 24):
-        checkpoint(writer(tmp_path), step, keep=2, content="old")
-    for attempt in (1, 2):
-        with writer(tmp_path) as run:
+    tmp_path = tmp_path / "run"
+    for attempt in (1, 2, 3):
+        with writer(tmp_path, config={"attempt": attempt}) as run:
             run.start(0, tensorboard=False)
+            (tmp_path / "tensorboard").mkdir()
+            (tmp_path / "tensorboard" / "events").write_text(f"{attempt}")
             for step in (6, 12):
-                checkpoint(run, step, content=f"new {attempt}")
-                assert weights(run.folder.latest_checkpoint()) == f"new {attempt}"
-        assert [path.name for path in run.folder.checkpoints()] == ["step_000012"]
-    assert [path.name for path in sorted((tmp_path / "checkpoints-old-1").iterdir())] == [
-        "step_000012",
-        "step_000024",
-    ]
-    assert weights(tmp_path / "checkpoints-old-2" / "step_000012") == "new 1"
-    assert f"(step_000012) are now in {tmp_path / 'checkpoints-old-2'}" in caplog.text
+                run.log(step, {"train/loss": float(attempt)})
+                run.log_rollouts([{"step": step, "response": f"{attempt}"}])
+                checkpoint(run, step, content=f"{attempt}")
+            run.log(13, {"train/loss": float("nan")})  # an alarm
+            assert weights(run.folder.latest_checkpoint()) == f"{attempt}"
+            run.finish("stopped", f"attempt {attempt}")
+    for attempt, path in ((1, tmp_path / "old-1"), (2, tmp_path / "old-2"), (3, tmp_path)):
+        run = RunFolder(path)
+        assert (run.status, run.info["message"]) == ("stopped", f"attempt {attempt}")
+        assert run.info["config"] == {"attempt": attempt}
+        assert run.series("train/loss")[0] == [6, 12, 13]
+        assert run.series("train/loss")[1][:2] == [attempt, attempt]
+        assert [record["response"] for record in run.rollouts()] == [f"{attempt}"] * 2
+        assert [alarm["step"] for alarm in run.alarms()] == [13]
+        assert (path / "tensorboard" / "events").read_text() == f"{attempt}"
+        assert [(path.name, weights(path)) for path in run.checkpoints()] == [("step_000012", f"{attempt}")]
+    assert f"set aside in {tmp_path / 'old-2'}: metrics.jsonl, rollouts.jsonl, alarms.jsonl, step_000012" in (
+        caplog.text
+    )
+    assert [run.path for run in find_runs(tmp_path.parent)] == [tmp_path]
+
+
+def test_a_run_that_had_written_nothing_leaves_nothing_to_set_aside(tmp_path):
+    for _ in range(2):
+        with suppress(RuntimeError), writer(tmp_path) as run:
+            run.start(0, tensorboard=False)
+            raise RuntimeError("no GPU")
+    assert not (tmp_path / "old-1").exists()
+
+
+def test_a_run_that_goes_back_to_its_start_goes_on_writing(tmp_path):
+    """As a critic does whose actor begins anew."""
+    with writer(tmp_path) as run:
+        run.start(0, tensorboard=False)
+        run.log(1, {"train/loss": 1.0})
+        run.rewind(0)
+        assert (RunFolder(tmp_path / "old-1").status, RunFolder(tmp_path).status) == ("stopped", "running")
+        run.log(1, {"train/loss": 2.0})
+    assert RunFolder(tmp_path).series("train/loss") == ([1], [2.0])
+    assert RunFolder(tmp_path / "old-1").series("train/loss") == ([1], [1.0])
+
+
+def test_a_run_resumed_earlier_sets_aside_the_later_checkpoints(tmp_path):
+    for step in (12, 24):
+        checkpoint(writer(tmp_path), step, keep=2)
+    with writer(tmp_path) as run:
+        run.start(12, tensorboard=False)
+    assert [path.name for path in run.folder.checkpoints()] == ["step_000012"]
+    assert weights(tmp_path / "old-1" / "checkpoints" / "step_000024") == "whole"
 
 
 def test_a_resumed_run_keeps_its_checkpoints(tmp_path):

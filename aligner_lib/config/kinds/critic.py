@@ -62,6 +62,14 @@ class CriticConfig:
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 
+_AS_ITS_ACTOR = "a critic goes on, begins anew and saves with its actor: set this there."
+SERVED = {
+    "model.encoder_seq_length": "samples come from the actor, as long as its model.encoder_seq_length.",
+    "model.seed": "nothing is drawn here, and no weights are new.",
+    "model.global_batch_size": "batches come from the actor, whose model.global_batch_size is a train step's.",
+    "exp_manager.create_tensorboard_logger": "a server writes metrics.jsonl, and no TensorBoard files.",
+}  # what does nothing in a server
+
 KIND = JobKind(
     name="critic",
     command="serve-critic",
@@ -83,6 +91,17 @@ KIND = JobKind(
                 metric("train/step_time", "s", "the train step"),
             ),
         ),
+    ),
+    without_effect=lambda config: (
+        SERVED
+        | dict.fromkeys(
+            (
+                "exp_manager.resume_if_exists",
+                "exp_manager.resume_ignore_no_checkpoint",
+                "exp_manager.create_checkpoint_callback",
+            ),
+            _AS_ITS_ACTOR,
+        )
     ),
     stage=4,
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from aligner_lib.config.kind import JobKind, MetricGroup, metric
 from aligner_lib.config.kinds import ppo
 from aligner_lib.config.schema import PretrainedCheckpoint
 from aligner_lib.config.training import TIMERS
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 @dataclass
@@ -53,6 +57,39 @@ FIGURES = MetricGroup(
     ),
 )
 
+_NOT_TRAINED = "an evaluation trains and saves nothing."
+
+
+def _without_effect(config: DictConfig) -> dict[str, str]:
+    """What an evaluation takes of PPO's settings is how to sample, on how many prompts, and the models."""
+    of_models = (
+        "model.optim.",
+        "model.activations_checkpoint_granularity",
+        "model.activations_checkpoint_method",
+        "model.activations_checkpoint_num_layers",
+    )
+    of_ppo = ("num_rollout_samples", "ratio_eps", "entropy_bonus", "offload_adam_states")
+    training = (
+        "trainer.ppo.",
+        "model.global_batch_size",
+        *(f"{prefix}{name}" for prefix in ("", "critic.") for name in of_models),
+        *(f"model.ppo.{name}" for name in of_ppo),
+        "critic.model.micro_batch_size",
+        "critic.model.loss_clip_val",
+        "critic.model.offload_adam_states",
+        "critic.trainer.ppo.gradient_clip_val",
+        "exp_manager.resume_if_exists",
+        "exp_manager.resume_ignore_no_checkpoint",
+        "exp_manager.create_checkpoint_callback",
+        "exp_manager.checkpoint_callback_params.",
+    )
+    return {
+        **dict.fromkeys(training, _NOT_TRAINED),
+        **ppo.without_servers(config, "an evaluation has its reward model in its own process."),
+        "model.data.data_prefix.train": "an evaluation reads data_prefix.validation alone.",
+    }
+
+
 KIND = JobKind(
     name="evaluate",
     command="evaluate",
@@ -62,10 +99,9 @@ KIND = JobKind(
     run="aligner_lib.jobs.run:run_evaluation",
     defaults="ppo",
     models=ppo.KIND.models,
-    data=ppo.KIND.data,
-    hosts=ppo.KIND.hosts,
+    data={"model.data.data_prefix.validation": ["hh/test_prompts.jsonl"]},
     checks=(ppo.check_rollouts, ppo.check_servers),
-    notices=ppo.notices,
+    without_effect=_without_effect,
     metrics=(FIGURES, replace(TIMERS, metrics=TIMERS.metrics[1:])),
     stage=6,
 )

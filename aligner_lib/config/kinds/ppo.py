@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from aligner_lib.config.kind import Component, JobKind, MetricGroup, chart, metric
 from aligner_lib.config.kinds.critic import CriticConfig
 from aligner_lib.config.schema import (
+    NO_TEST_SPLIT,
     PROBABILITY,
     Bound,
     Data,
@@ -112,7 +114,7 @@ class PPOTrainerGroup(Trainer):
 class Address:
     """Where a server is: nowhere by default."""
 
-    # host name or address of a job of its own; neither ip nor run: in the actor's process
+    # host name or address of a job of its own; neither ip nor run: in the actor's process (see has_remote_critic)
     ip: str | None = None
     port: int = setting(5556, within(1, 65535))
     run: str | None = None  # in place of ip and port: that job's run folder, which says both
@@ -147,9 +149,11 @@ class PPOConfig:
 
 
 def has_remote_critic(config: DictConfig) -> bool:
-    """Whether PPO's critic is a job of its own."""
-    critic = config.remote_critic_rm.critic
-    return critic.ip is not None or critic.run is not None
+    """Whether PPO's critic is a job of its own: where one is named; or where something is set for one and no model is given
+    for a critic here, as in NeMo-Aligner's commands, which mean a server on this machine."""
+    remote, here = config.remote_critic_rm, config.critic.pretrained_checkpoint.restore_from_path
+    named = remote.critic.ip is not None or remote.critic.run is not None
+    return named or (remote.pad_to_length is not None and here is None)
 
 
 def val_rollout_micro_batch_size(config: DictConfig) -> int:
@@ -198,22 +202,46 @@ def _check_checkpoints(config: DictConfig) -> None:
         )
 
 
-def notices(config: DictConfig) -> list[str]:
-    """What was asked of servers, and does nothing where the critic is in the actor's process."""
-    if has_remote_critic(config):
-        return []
-    found = []
-    if not config.model.ppo.combine_rm_and_critic_server:
-        found.append(
-            "model.ppo.combine_rm_and_critic_server=False: the reward model stays beside the critic, in the actor's "
-            "process; set remote_critic_rm.critic for servers."
+def without_servers(config: DictConfig, why: str) -> dict[str, str]:
+    """What does nothing where critic and reward model are in this process. why: nothing is asked of a server."""
+    shared = "in one process the critic has the actor's; leave this out, or put it into a job of its own."
+    of_servers = ("port", "address", "actor_timeout", "combine_rm_and_critic_server")
+    found = dict.fromkeys(
+        (
+            "remote_critic_rm.",
+            "model.ppo.combine_rm_and_critic_server",
+            *(f"critic.trainer.ppo.{name}" for name in of_servers),
+        ),
+        why,
+    )
+    of_the_actor = (
+        "trainer.num_nodes",
+        "trainer.devices",
+        "trainer.distributed_timeout_minutes",
+        "model.seed",
+        "model.global_batch_size",
+        "model.encoder_seq_length",
+        "model.tensor_model_parallel_size",
+        "model.pipeline_model_parallel_size",
+    )
+    for name in of_the_actor:
+        if attrgetter(name)(config.critic) != attrgetter(name)(config):
+            found[f"critic.{name}"] = shared
+    return found | {"critic.exp_manager.": shared} | NO_TEST_SPLIT
+
+
+def _without_effect(config: DictConfig) -> dict[str, str]:
+    if not has_remote_critic(config):
+        return without_servers(
+            config,
+            "critic and reward model are in this process; remote_critic_rm.critic.ip or .run puts them into another job.",
         )
-    if config.remote_critic_rm.pad_to_length:
-        found.append(
-            f"remote_critic_rm.pad_to_length={config.remote_critic_rm.pad_to_length}: nothing is sent to a critic in the "
-            "actor's process, so nothing is padded."
+    found = {"critic.": "the critic is a job of its own: give it this there, without `critic.`."}
+    if config.model.ppo.combine_rm_and_critic_server:
+        found["remote_critic_rm.reward_model."] = (
+            "the critic's server gives the rewards, too; model.ppo.combine_rm_and_critic_server=False asks another one."
         )
-    return found
+    return found | NO_TEST_SPLIT
 
 
 # ---- metrics --------------------------------------------------------------------------------------------------------
@@ -575,9 +603,8 @@ KIND = JobKind(
         "critic": Component("critic", "critic.", "critic", found_by="remote_critic_rm.critic.run"),
         "actor": Component("ppo"),
     },
-    hosts=("critic.",),
     checks=(check_rollouts, check_servers, _check_checkpoints),
-    notices=notices,
+    without_effect=_without_effect,
     shares_cores=has_remote_critic,
     metrics=(RESPONSES, TOKENS, ACTOR, CRITIC, TIMERS, PPO_TIMERS),
     charts=CHARTS,

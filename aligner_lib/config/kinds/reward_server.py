@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aligner_lib.config.kind import JobKind
+from aligner_lib.config.kinds.critic import SERVED
 from aligner_lib.config.schema import ExpManager, Model, Trainer, above, at_least, setting, within
 
 
@@ -29,6 +30,8 @@ class RewardServerConfig:
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 
+_NOT_TRAINED = "a reward model that serves is not trained, and has nothing to save."
+
 KIND = JobKind(
     name="reward_server",
     command="serve-rm",
@@ -37,5 +40,24 @@ KIND = JobKind(
     build="aligner_lib.jobs.build_servers:reward_server",
     run="aligner_lib.jobs.serve_critic:serve_job",
     shares_cores=lambda config: True,
+    without_effect=lambda config: (
+        SERVED
+        | {
+            "model.micro_batch_size": "inference.micro_batch_size is how many sequences are computed together."
+        }
+        | dict.fromkeys(
+            (
+                "model.optim.",
+                "model.activations_checkpoint_granularity",
+                "model.activations_checkpoint_method",
+                "model.activations_checkpoint_num_layers",
+                "exp_manager.resume_if_exists",
+                "exp_manager.resume_ignore_no_checkpoint",
+                "exp_manager.create_checkpoint_callback",
+                "exp_manager.checkpoint_callback_params.",
+            ),
+            _NOT_TRAINED,
+        )
+    ),
     stage=5,
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
 from aligner_lib.config.schema import (
+    NO_TEST_SPLIT,
     Data,
     ExpManager,
     Loop,
@@ -17,6 +18,10 @@ from aligner_lib.config.schema import (
     setting,
 )
 from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING
+from aligner_lib.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 @dataclass
@@ -103,6 +108,26 @@ PAIRS = MetricGroup(
     ),
 )
 
+
+def _check_scale(config: DictConfig) -> None:
+    """A scale is a mean and a standard deviation, both given or both measured."""
+    key, scale = "model.reward_standardization", config.model.reward_standardization
+    mean, std = scale.get("mean"), scale.get("std")
+    if (mean is None) != (std is None):
+        missing = "std" if std is None else "mean"
+        raise ConfigError(
+            f"{key} has mean={mean} and std={std}: give {missing}, too, or neither, and both are measured on the "
+            "validation pairs"
+        )
+    if not isinstance(scale.get("enable"), bool):
+        raise ConfigError(f"{key}.enable={scale.get('enable')}: it must be true or false")
+    for name, value in (("mean", mean), ("std", std)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ConfigError(f"{key}.{name}={value!r}: it must be a number")
+    if std is not None and not std > 0:
+        raise ConfigError(f"{key}.std={std}: it must be above 0")
+
+
 KIND = JobKind(
     name="rm",
     command="rm",
@@ -138,5 +163,7 @@ KIND = JobKind(
         GRAD_NORM,
         LEARNING_RATE,
     ),
+    checks=(_check_scale,),
+    without_effect=lambda config: NO_TEST_SPLIT,
     stage=2,
 )

@@ -103,5 +103,14 @@ KIND = JobKind(
         TIMERS,
     ),
     charts=(LOSS, GRAD_NORM, LEARNING_RATE, STEP_TIME),
+    without_effect=lambda config: (
+        dict.fromkeys(
+            ("model.micro_batch_size", "model.global_batch_size"),
+            "SFT has its batch sizes with its data: model.data.train_ds and model.data.validation_ds.",
+        )
+        | {
+            "model.data.validation_ds.shuffle": "a validation is a mean over its samples, in whatever order they come."
+        }
+    ),
     stage=1,
 )

@@ -1,0 +1,16 @@
+"""Settings of NeMo-Reinforcer's commands, which have other names: what to write here."""
+
+OTHER_NAMES = {
+    name: f"NeMo-Reinforcer's: here it is {here}"
+    for name, here in {
+        "policy.model_name": "model.restore_from_path (sft) or pretrained_checkpoint.restore_from_path (rm, ppo)",
+        "policy.train_global_batch_size": "model.data.train_ds.global_batch_size (sft) or model.global_batch_size (rm, ppo)",
+        "sft.val_global_batch_size": "model.data.validation_ds.global_batch_size",
+        "cluster.gpus_per_node": "trainer.devices",
+        "cluster.num_nodes": "trainer.num_nodes",
+        "checkpointing.checkpoint_dir": "exp_manager.explicit_log_dir",
+        "logger.wandb_enabled": "exp_manager.create_wandb_logger",
+        "logger.wandb.name": "exp_manager.wandb_logger_kwargs.name",
+        "logger.num_val_samples_to_print": "model.ppo.num_val_samples; rollouts.jsonl has every one of them",
+    }.items()
+}

@@ -1,0 +1,141 @@
+"""Which settings a job reads: a job that runs inside `recorded()` notes each one, with the modules that read it.
+
+What composes, checks, tells of or saves settings as a whole uses none of them, and is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from aligner_lib.config import compose as composition
+from aligner_lib.config import validation
+from aligner_lib.errors import ConfigError
+from aligner_lib.jobs.command_line import written
+
+Reads = dict[str, list[str]]  # setting → modules
+WHOLE = {(composition.__name__, name) for name in ("compose", "notices", "save", "load")} | {
+    (validation.__name__, name) for name in ("check", "notices")
+}
+VALUES = (
+    True,
+    False,
+    1,
+    2,
+    3,
+    64,
+    0.5,
+    "other",
+    "selective",
+    "full",
+    "uniform",
+    "constant",
+    [0.5, 0.5],
+    ["other"],
+)
+
+
+@contextmanager
+def recorded() -> Iterator[dict[str, set[str]]]:
+    """The settings that are read from now on by attribute, index, `get` or as plain values."""
+    reads: dict[str, set[str]] = defaultdict(set)
+
+    def noted(name: str):
+        read = getattr(DictConfig, name)
+
+        def note(config, key, *default):
+            if not str(key).startswith("__") and (reader := _reader()):
+                reads[config._get_full_key(key)].add(reader)
+            return read(config, key, *default)
+
+        return note
+
+    to_container = OmegaConf.to_container
+
+    def note_all(config, **options):
+        if reader := _reader():
+            at = config._get_full_key("")
+            for key, _ in composition._leaves("", to_container(config), config):
+                reads[f"{at}.{key}" if at else key].add(reader)
+        return to_container(config, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("__getattr__", "__getitem__", "get"):
+            patch.setattr(DictConfig, name, noted(name))
+        patch.setattr(OmegaConf, "to_container", staticmethod(note_all))
+        yield reads
+
+
+def _reader() -> str | None:
+    """The module that reads; None where settings are handled as a whole."""
+    frame, reader = sys._getframe(2), None
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if (module, frame.f_code.co_name) in WHOLE:
+            return None
+        if reader is None and not module.startswith("omegaconf") and module != __name__:
+            reader = module
+        frame = frame.f_back
+    return reader
+
+
+def record_reads(work, kind: str, settings: list[str], out: Path, *more: object) -> None:
+    """Run work(kind, settings, *more), and write what it read to `out`."""
+    with recorded() as reads:
+        work(kind, settings, *more)
+    out.write_text(json.dumps({key: sorted(modules) for key, modules in reads.items()}))
+
+
+def is_read(key: str, reads: Reads) -> bool:
+    """Also when only a part of it was: a free-form dict's key."""
+    return any(name == key or name.startswith(f"{key}.") for name in reads)
+
+
+def is_told(kind: str, settings: list[str], key: str, profile: str | None = None) -> bool:
+    """Whether a notice names a setting that these contain."""
+    lines = composition.notices(kind, composition.compose(kind, settings, profile), profile)
+    return any(f"{key}=" in line for line in lines)
+
+
+def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
+    """The settings that nobody read and that tell nothing when they have another value than usual."""
+    return [
+        key
+        for key in composition.keys(kind)
+        if not is_read(key, reads)
+        and (other := with_another_value(kind, settings, key)) is not None
+        and not is_told(kind, other, key, "smoke")
+    ]
+
+
+def with_another_value(kind: str, settings: list[str], key: str) -> list[str] | None:
+    """These settings and an unusual value of this one; None where any is refused, with words on what to write."""
+    usual = OmegaConf.select(composition.compose(kind, settings, "smoke"), key)
+    refusals = []
+    for value in VALUES:
+        given = [*settings, f"{key}={written(value)}"]
+        try:
+            config = composition.compose(kind, given, "smoke")
+        except ConfigError as error:
+            refusals.append(str(error))
+            continue
+        if OmegaConf.select(config, key) != usual:
+            return given
+    assert any(f"{key}=" in words and "it must be" in words for words in refusals), f"{key}: no value to try"
+    return None
+
+
+def assert_read_or_told(kind: str, overrides: list[str], reads: Reads) -> None:
+    """Each of a command's settings, unless it says what holds anyway. reads: of a job of this kind and layout."""
+    given, usual = (composition.compose(kind, settings) for settings in (overrides, []))
+    for override in overrides:
+        key, _ = composition.parse_override(override)
+        unusual = OmegaConf.select(given, key) != OmegaConf.select(usual, key)
+        assert not unusual or is_read(key, reads) or is_told(kind, overrides, key), override
