@@ -17,6 +17,7 @@ from aligner_lib.config.schema import (
     setting,
 )
 from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING
+from aligner_lib.run_folder import alarms
 
 
 @dataclass
@@ -138,5 +139,6 @@ KIND = JobKind(
         GRAD_NORM,
         LEARNING_RATE,
     ),
+    alarms=(alarms.not_finite, alarms.overfitting),
     stage=2,
 )
