@@ -35,7 +35,9 @@ class Explorer:
         self.figure, self.words = figure, words
 
     def _repr_mimebundle_(self, **kwargs):
-        content = json.loads(self.figure.to_json()) | {"config": {"displaylogo": False, "responsive": True}}
+        # Not `responsive`: JupyterLab fits the width itself, and plotly would take the height from its container,
+        # which has none of its own.
+        content = json.loads(self.figure.to_json()) | {"config": {"displaylogo": False, "responsive": False}}
         return {PLOTLY: content, "text/plain": self.words}
 
     def __repr__(self) -> str:
