@@ -62,6 +62,7 @@ class Store {
     this.head = null;
     this.lines = new Map();
     this.detail = null;
+    this.heard = Date.now(); // when the kernel last said anything
     this.clock = 0; // how far the kernel's clock is ahead of ours, in seconds
   }
 

@@ -1,0 +1,34 @@
+// When nobody in a kernel listens any more: what is shown is old, and a button would do nothing.
+
+const SILENCE_SECONDS = 20; // the kernel sends something every five while a run goes on (widgets/monitor.py)
+
+class LostNotice {
+  constructor() {
+    this.element = make("p", { class: "lab-lost", role: "alert", hidden: true });
+  }
+
+  // state: {restarted, running, since (ms), cell (the number of the cell that made the widget)}; false: all is well.
+  draw(state) {
+    set(this.element, { hidden: !state });
+    if (!state) return;
+    const why = state.restarted ? "The kernel was restarted: this is how things were at" : "The kernel has said nothing since";
+    const when = new Date(state.since).toLocaleTimeString("en-GB");
+    const run = state.running ? " The run does not notice; it goes on in a process of its own." : "";
+    const cell = state.cell ? `cell [${state.cell}]` : "the cell that shows it";
+    say(this.element, `${why} ${when}.${run} To watch it live, run ${cell} again, after the cells above that it needs.`);
+  }
+}
+
+// For widgets that only answer: they are lost when the kernel is.
+function noticeLoss(model, element, body, running = () => false) {
+  const notice = new LostNotice(), heard = Date.now();
+  element.prepend(notice.element);
+  const look = () => {
+    const lost = element.closest(".jupyter-widgets-disconnected") !== null;
+    notice.draw(lost && { restarted: true, running: running(), since: Date.now(), cell: model.get("cell") });
+    set(element, { "data-lost": lost });
+    set(body, { inert: lost });
+  };
+  model.on("comm_live_update", look);
+  return () => model.off("comm_live_update", look);
+}
