@@ -8,10 +8,10 @@ from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.alarms import (
     BASELINE,
     RECENT,
+    VALIDATED,
     Alarm,
     Rule,
     Thresholds,
-    VALIDATED,
     active,
     metrics_read,
     stale,

@@ -59,7 +59,8 @@ class CompletionPages:
         asked = self._with_defaults(query, splits)
         records = [record for record in every if asked["split"] in ("", record.get("split", ""))]
         steps = sorted({record["step"] for record in records})
-        wanted = of_query(query, "step", None)
+        wanted = query.get("step")
+        wanted = wanted if type(wanted) is int else None
         step = _nearest(steps, wanted)
         found = [record for record in records if _matches(record, asked, step)]
         found.sort(key=SORTS[asked["sort"]])

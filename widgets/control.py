@@ -41,7 +41,10 @@ class Steering:
             return "It ends after this step, with a checkpoint.", lambda: not run.is_over
         if kind == "checkpoint":
             request_checkpoint(run)
-            return "It saves a checkpoint after this step.", lambda: not run.is_over and pending(run)["checkpoint"]
+            return (
+                "It saves a checkpoint after this step.",
+                lambda: not run.is_over and pending(run)["checkpoint"],
+            )
         assert kind == "set", f"no control {kind!r}"
         name, value = str(content["name"]), float(content["value"])
         request_change(run, **{name: value})

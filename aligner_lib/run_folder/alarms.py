@@ -35,7 +35,9 @@ class Thresholds:
     clip_fraction: float = 0.3
     first_ratio: float = 0.02  # distance from 1 before the first update of a step
     finished: float = 0.5  # share of responses that end by themselves
-    overfitting: float = 0.1  # rise of the validation loss above its lowest, and fall of the training loss, as shares
+    overfitting: float = (
+        0.1  # rise of the validation loss above its lowest, and fall of the training loss, as shares
+    )
     heartbeat_seconds: float = STALE_SECONDS
 
 
@@ -245,7 +247,9 @@ def overfitting(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
     if len(losses) < 3 or train is None:
         return None
     best = min(range(len(losses)), key=losses.__getitem__)
-    then = validations[best].get("train/loss", start.mean("train/loss"))  # the validation before step 1 has none
+    then = validations[best].get(
+        "train/loss", start.mean("train/loss")
+    )  # the validation before step 1 has none
     risen = best < len(losses) - 2 and min(losses[-2:]) > (1 + limits.overfitting) * losses[best]
     if then is None or not risen or train > (1 - limits.overfitting) * then:
         return None
