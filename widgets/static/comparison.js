@@ -10,7 +10,7 @@ function drawComparison(element, store) {
   const names = runs.map((run) => run.name);
   const values = comparison.values.map(({ label, unit, values, differences }) => [
     [label, unit && make("small", {}, ` ${unit}`)],
-    ...values.map((value, r) => [number(value), r && differences[r - 1] !== null ? make("small", { class: "lab-difference" }, ` ${signed(differences[r - 1])}`) : null]),
+    ...values.map((value, r) => [number(value), r && differences[r - 1] !== null ? make("small", { class: "lab-difference" }, signed(Number(differences[r - 1].toPrecision(3)))) : null]),
   ]);
   const settings = comparison.settings.map(({ name, values }) => [[make("code", {}, name)], ...values.map((value) => [value])]);
   const same = make("p", { class: "lab-facts" }, "Their settings are the same.");

@@ -54,7 +54,7 @@ class CompletionsView extends PagedView {
     const figures = [["reward", number(record.reward)]];
     if (record.kl !== undefined && record.kl !== null) figures.push(["KL", number(record.kl)]);
     figures.push([record.finished === false ? "cut off at" : "tokens", number(record.length)]);
-    return textBox(heading, record.response, figures, record.weights && colouredTokens(record.tokens, record.weights, page.scale.most, page.asked.colour));
+    return textBox(heading, record.response.trimStart(), figures, record.weights && colouredTokens(record.tokens, record.weights, page.scale.most, page.asked.colour));
   }
 }
 

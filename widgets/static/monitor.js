@@ -47,7 +47,7 @@ class MonitorView {
     this.player = make("span", { class: "lab-player", hidden: true }, make("label", {}, "recorded, at ", this.speed), this.again);
     return make("div", { class: "lab-tools" },
       make("label", {}, "over ", this.axis), make("label", {}, "smoothing ", this.smoothing),
-      this.add, this.table, this.whole, make("span", { class: "lab-gap" }), this.player, this.change, this.stop);
+      this.add, this.table, this.whole, make("span", { class: "lab-actions" }, this.player, this.change, this.stop));
   }
 
   play(restart) {
