@@ -34,4 +34,5 @@ class Widget(anywidget.AnyWidget):
         from IPython import get_ipython
 
         shell = get_ipython()
-        return shell.execution_count if shell is not None else None
+        # the inputs so far, from In[0]; `execution_count` is of the next cell in some versions
+        return len(shell.user_ns["In"]) - 1 if shell is not None else None

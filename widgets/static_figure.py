@@ -226,11 +226,12 @@ def in_words(text: str) -> dict:
     return {"text/html": folded, "text/plain": ""}
 
 
-# A page that is opened after its kernel is gone finds no model for the widget, and JupyterLab puts an error, a node
-# without elements, in its place. The picture before it is then what there is to see.
+# A page that is opened after its kernel is gone finds no model for the widget. JupyterLab then writes an error into the
+# output, and marks it with this class, which the output of a living widget has not. The picture before it is what there
+# is to see.
 INSTEAD = """<style>
-.jp-OutputArea-child:has(.lab-instead) + .jp-OutputArea-child:has(> .jupyter-widgets:not(:has(*))) { display: none; }
-.jp-OutputArea-child:has(+ .jp-OutputArea-child > .jupyter-widgets:not(:has(*))) .lab-instead { display: block !important; }
+.jp-OutputArea-child:has(.lab-instead) + .jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets) { display: none; }
+.jp-OutputArea-child:has(+ .jp-OutputArea-child > .jp-OutputArea-output.jupyter-widgets) .lab-instead { display: block !important; }
 </style><p class="lab-instead" hidden style="font: 12px/1.5 system-ui, sans-serif; margin: 4px 0">
 This is how things were when the notebook was saved. Run the cell again to watch the run live: the run itself does not
 depend on the notebook.</p>"""

@@ -160,6 +160,8 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
                 if validate and step % validate == 0:
                     metrics["val_rollouts/rewards"] = metrics["train_rollouts/rewards"] - 0.1
                 metrics |= {"train_rollouts/kl_coef": controls["kl_coef"], "train_optim/lr": controls["lr"]}
+            elif controls["lr"] != 9e-7:
+                metrics["train/lr"] = controls["lr"]
             run.log(step, metrics)
             if kind == "ppo":
                 run.log_rollouts(rollouts(step, metrics, chance))

@@ -7,11 +7,11 @@ class LostNotice {
     this.element = make("p", { class: "lab-lost", role: "alert", hidden: true });
   }
 
-  // state: {restarted, running, since (ms), cell (the number of the cell that made the widget)}; false: all is well.
+  // state: {cut: told of by the page, running, since (ms), cell (the number of the cell that made the widget)}; false: all is well.
   draw(state) {
     set(this.element, { hidden: !state });
     if (!state) return;
-    const why = state.restarted ? "The kernel was restarted: this is how things were at" : "The kernel has said nothing since";
+    const why = state.cut ? "The kernel was restarted: this is how things were at" : "The kernel has said nothing since";
     const when = new Date(state.since).toLocaleTimeString("en-GB");
     const run = state.running ? " The run does not notice; it goes on in a process of its own." : "";
     const cell = state.cell ? `cell [${state.cell}]` : "the cell that shows it";
@@ -19,16 +19,17 @@ class LostNotice {
   }
 }
 
-// For widgets that only answer: they are lost when the kernel is.
+// For widgets that only answer: they are lost when the page says so.
 function noticeLoss(model, element, body, running = () => false) {
-  const notice = new LostNotice(), heard = Date.now();
+  const notice = new LostNotice();
   element.prepend(notice.element);
-  const look = () => {
-    const lost = element.closest(".jupyter-widgets-disconnected") !== null;
-    notice.draw(lost && { restarted: true, running: running(), since: Date.now(), cell: model.get("cell") });
+  const draw = (lost) => {
+    notice.draw(lost && { cut: true, running: running(), since: Date.now(), cell: model.get("cell") });
     set(element, { "data-lost": lost });
     set(body, { inert: lost });
   };
-  model.on("comm_live_update", look);
-  return () => model.off("comm_live_update", look);
+  const lose = () => draw(true), find = () => draw(false);
+  model.on("comm_live_update", lose);
+  model.on("change", find);
+  return () => { model.off("comm_live_update", lose); model.off("change", find); };
 }

@@ -21,15 +21,12 @@ class MonitorView {
     this.watch = new ResizeObserver(() => this.redraw());
     this.watch.observe(this.element);
     this.clock = setInterval(() => { this.notice(); this.drawHeadings(); }, 1000);
-    this.noticing = () => this.notice();
-    model.on("comm_live_update", this.noticing);
     this.redraw();
   }
 
   remove() {
     clearInterval(this.clock);
     this.watch.disconnect();
-    this.model.off("comm_live_update", this.noticing);
     this.texts.remove();
   }
 
@@ -134,10 +131,9 @@ class MonitorView {
     const head = this.store.head;
     if (!head) return;
     const running = head.runs.some((run) => run.status === "running" || run.status === "waiting");
-    const restarted = this.element.closest(".jupyter-widgets-disconnected") !== null;
-    const silent = running && Date.now() - this.store.heard > 1000 * SILENCE_SECONDS;
-    this.frozen = restarted || silent;
-    this.lost.draw(this.frozen && { restarted, running, since: this.store.heard, cell: this.model.get("cell") });
+    const { cut, heard } = this.store;
+    this.frozen = cut || (running && Date.now() - heard > 1000 * SILENCE_SECONDS);
+    this.lost.draw(this.frozen && { cut, running, since: heard, cell: this.model.get("cell") });
     set(this.element, { "data-lost": this.frozen });
     set(this.body, { inert: this.frozen });
   }
@@ -225,9 +221,10 @@ export default () => {
 
   return {
     initialize({ model }) {
-      model.on("change:data", () => { store.heard = Date.now(); take(model, model.get("data")); });
+      model.on("comm_live_update", () => { store.cut = true; views.forEach((view) => view.redraw()); }); // a restart
+      model.on("change:data", () => { store.hear(); take(model, model.get("data")); });
       model.on("msg:custom", (content, buffers) => {
-        store.heard = Date.now();
+        store.hear();
         if (content.kind === "rows") views.forEach((view) => view.numbers.receive({ ...content, rows: [...content.rows] }));
         else if (buffers.length) take(model, buffers[0]);
       });
