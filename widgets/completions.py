@@ -67,6 +67,9 @@ class CompletionPages:
         start, page = window(found, query, PAGE)
         rows = [self._row(record, asked) for record in page]
         scale = _scale(rows)
+        notes = self._notes(asked, wanted, step, rows)
+        if rows and all("note" in row.get("beside", {}) for row in rows):  # said once, not in every row
+            notes += dict.fromkeys(row.pop("beside")["note"] for row in rows)
         return {
             "run": self.run.name,
             "beside": self._beside,
@@ -78,7 +81,7 @@ class CompletionPages:
             "colours": list(COLOURS),
             "asked": asked,
             "scale": scale,
-            "note": " ".join(self._notes(asked, wanted, step, rows)),
+            "note": " ".join(notes),
             "all": len(every),
             "total": len(found),
             "start": start,

@@ -98,7 +98,7 @@ PANELS = (
     Panel("sft", "SFT: loss", ("validation/loss", "train/loss")),
     Panel("rm", "Reward model: accuracy", ("validation/acc", "train/acc")),
     Panel("ppo", "PPO: reward", ("val_rollouts/rewards", "train_rollouts/rewards")),
-    Panel("ppo", "PPO: KL to the reference", ("train_rollouts/kl",)),
+    Panel("ppo", "PPO: KL to the reference", ("train_rollouts/kl",)),  # of the training rollouts alone
 )
 
 
@@ -106,7 +106,7 @@ def _picture(runs: Path) -> str:
     panels = "".join(_panel(panel, RunFolder(runs / panel.run)) for panel in PANELS)
     if not panels:
         return ""
-    legend = "<figcaption>By step. Strong: on held-out data (of the KL: of the rollouts); faint: on the training data.</figcaption>"
+    legend = "<figcaption>By step. Strong: on held-out data; faint: on the training data. The KL is that of the training rollouts.</figcaption>"
     return f'<figure class="picture"><div>{panels}</div>{legend}</figure>'
 
 

@@ -129,7 +129,9 @@ class Workspace:
         try:
             return submit(commands, run.path, self.where, wanted)
         except RunBusy:
-            print(f"{run.name} still goes on, with the settings that it was started with: stop it first to start anew")
+            print(
+                f"{run.name} still goes on, with the settings that it was started with: stop it first to start anew"
+            )
             return Job.attach(run.path)
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):

@@ -158,7 +158,7 @@ def test_equal_steps_of_the_time_axis_have_equal_labels(page, tmp_path):
     places = [float(label.get_attribute("x")) for label in labels.all()]
     seconds = [
         sum(int(n) * SECONDS[unit] for n, unit in re.findall(r"(\d+) (\w+)", label))
-        for label in labels.all_inner_texts()
+        for label in labels.all_text_contents()
     ]
     assert seconds[0] == 0 and seconds == [i * seconds[1] for i in range(len(seconds))]
     assert places == pytest.approx(
@@ -176,7 +176,7 @@ def test_the_cursor_names_its_step_and_gives_no_value_of_another(page, tmp_path)
     chart.focus()
     for key in ("Home", "ArrowRight", "ArrowRight"):
         page.page.keyboard.press(key)
-    assert chart.locator(".lab-at").inner_text() == "step 3 · 2 min"
+    assert chart.locator(".lab-at").text_content() == "step 3 · 2 min"
     values = page.page.locator(".lab-chart", has=chart).locator(".lab-value b")
     assert values.all_inner_texts() == ["3", "–"], "the validation nearest to step 3 is of another step"
     page.page.keyboard.press("End")
