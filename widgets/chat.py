@@ -75,9 +75,10 @@ class Chat(Tabled, frontend.Widget):
 
     def table(self) -> Table:
         """The conversation as a static table."""
-        columns = ["prompt"] + [column for name in self.names for column in (name, "reward")]
+        shown = 1 if self._score is None else 2  # without a score there is no column for it
+        columns = ["prompt"] + [column for name in self.names for column in (name, "reward")[:shown]]
         rows = [
-            [turn["prompt"]] + [cell for answer in turn["answers"] for cell in _cells(answer)]
+            [turn["prompt"]] + [cell for answer in turn["answers"] for cell in _cells(answer)[:shown]]
             for turn in self.turns
         ]
         return Table(repr(self), columns, rows)

@@ -114,7 +114,7 @@ chat
 
 # %% [markdown]
 # The model before continues the text, often with another question or with a repetition. The model after answers, and
-# its answers end.
+# its answers end. (The tiny model of `smoke` learns the shape of answers, not their sense.)
 
 # %%
 steps, losses = lab.run("sft").series("validation/loss")

@@ -74,3 +74,6 @@ def test_a_chat_leaves_what_was_said():
     chat.ask("Well")
     assert chat.table().rows == [["Well", "Well!", 0.5, "ZeroDivisionError: division by zero", None]]
     assert "Well!" in html_of(chat)
+    quiet = Chat({"kind": str.upper})
+    quiet.ask("Well")
+    assert (quiet.table().columns, quiet.table().rows) == (["prompt", "kind"], [["Well", "WELL"]])
