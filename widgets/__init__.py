@@ -30,7 +30,7 @@ _HOMES = {
     "explore": "explorer",
     "show_completions": "tables",
     "compare_completions": "tables",
-    "compare_runs": "comparison",
+    "compare_runs": "comparison_table",
     "show_server": "server",
 }
 __all__ = sorted(_HOMES)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from aligner_lib.config.kind import Chart
 from aligner_lib.run_folder.reader import flatten
 from widgets.charts import column
-from widgets.series import Series, as_runs
-from widgets.tables import Table
+from widgets.series import Series
 
 # of the attempt or of the machine, which say nothing of what was trained
 NO_DIFFERENCE = ("exp_manager.explicit_log_dir",)
@@ -50,32 +49,6 @@ def settings_that_differ(infos: list[dict]) -> list[dict]:
     names = dict.fromkeys(name for one in settings for name in one if name not in NO_DIFFERENCE)
     shown = {name: [_shown(one[name]) if name in one else "–" for one in settings] for name in names}
     return [{"name": name, "values": values} for name, values in shown.items() if len(set(values)) > 1]
-
-
-def compare_runs(runs, metrics: list | None = None) -> Table:
-    """A table of several runs: last values, differences to the first run, and the settings that differ.
-
-    metrics: as for `curves`. Raises ValueError for fewer than two runs.
-    """
-    from widgets.feed import open_feed
-
-    runs = as_runs(runs)
-    if len(runs) < 2:
-        raise ValueError(f"compare_runs([{runs[0].name}]): give it two runs or more")
-    feed = open_feed(runs, metrics)
-    found = compare(feed.runs, feed.series, feed.charts)
-    names = [run.name for run in runs]
-    columns = ["", *names, *(f"{name} − {names[0]}" for name in names[1:])]
-    rows = [
-        [
-            f"{row['label']} ({row['unit']})" if row["unit"] else row["label"],
-            *row["values"],
-            *row["differences"],
-        ]
-        for row in found["values"]
-    ]
-    rows += [[row["name"], *row["values"], *[None] * (len(runs) - 1)] for row in found["settings"]]
-    return Table(f"Last values and settings that differ: {', '.join(names)}", columns, rows)
 
 
 def _shown(value) -> str:

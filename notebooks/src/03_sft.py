@@ -110,7 +110,7 @@ with open(lab.sft_data() / "validation.jsonl") as file:
 chat = Chat({"before": answering(lab.model()), "after": answering(lab.run("sft").path)})
 for prompt in prompts:
     chat.ask(prompt)
-chat
+display(chat)
 
 # %% [markdown]
 # The model before continues the text, often with another question or with a repetition. The model after answers, and

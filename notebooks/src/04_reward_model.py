@@ -115,7 +115,7 @@ from aligner_lib.jobs.inference import answering
 chat = Chat({"SFT policy": answering(lab.policy())}, score)
 for pair in pairs[:4]:
     chat.ask(pair["prompt"])
-chat
+display(chat)
 
 # %%
 steps, accuracies = lab.run("rm").series("validation/acc")
