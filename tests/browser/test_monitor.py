@@ -27,7 +27,8 @@ def test_reload_keeps_all_points(page, trainer):
     page.page.wait_for_selector(".lab-monitor")
     before = len(run.metrics())
     page.wait_for_points(before)
-    assert page.points() == list(range(1, len(page.points()) + 1))
+    points = page.points()
+    assert points == list(range(1, len(points) + 1))
     page.wait_for_points(before + 5)  # and it is still live
 
 

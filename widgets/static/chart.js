@@ -2,7 +2,7 @@
 
 const HEIGHT = 156;
 const EDGE = { left: 46, right: 10, top: 8, bottom: 20 };
-const MARKER = 4; // half of a marker: the plot's edges cut none
+const MARKER = 5; // half of a marker with its outline: the plot's edges cut none
 
 class ChartView {
   // shared: {store, state: {cursor, view, smoothing, hidden}, redraw(), zoom(view), pick(run, step, split), removeChart(metric)}
