@@ -69,7 +69,7 @@ class CompletionPages:
         scale = _scale(rows)
         notes = self._notes(asked, wanted, step, rows)
         if rows and all("note" in row.get("beside", {}) for row in rows):  # said once, not in every row
-            notes += dict.fromkeys(row.pop("beside")["note"] for row in rows)
+            notes += dict.fromkeys(row.pop("beside")["note" if len(rows) == 1 else "notes"] for row in rows)
         return {
             "run": self.run.name,
             "beside": self._beside,
@@ -141,13 +141,17 @@ class CompletionPages:
         return row
 
     def _other(self, record: dict, asked: dict) -> dict:
-        """The reference's response to the same prompt, or {note}: why there is none."""
+        """The reference's response to the same prompt, or why there is none: {note}, and {notes} of several."""
         index = self._reference.first_of(record)
         if index is None:
-            return {"note": f"{self._beside} did not answer this prompt."}
+            note, notes = "has no answer to this prompt.", "has no answers to these prompts."
+            return {"note": f"{self._beside} {note}", "notes": f"{self._beside} {notes}"}
         other = self._reference.records[index]
         if other is record:
-            return {"note": "This is the run's first answer to this prompt; there is none before it."}
+            return {
+                "note": "The run's first answer to this prompt: none came before it.",
+                "notes": "The run's first answers to these prompts: none came before them.",
+            }
         other = self._with_weights(self._reference, other, asked)
         return {name: other.get(name) for name in (*SHOWN_BESIDE, "tokens", "weights") if name in other}
 

@@ -98,7 +98,7 @@ def test_both_sides_are_coloured_on_the_same_scale(tmp_path):
 
 def test_what_is_not_there_is_said(tmp_path):
     widget = completions_of(tmp_path, {**coloured("p", [0.1, 0.2]), "split": "validation", "tokens": []})
-    assert widget.page["note"] == "This is the run's first answer to this prompt; there is none before it."
+    assert widget.page["note"] == "The run's first answer to this prompt: none came before it."
     widget.query = {"colour": "KL"}
     assert widget.page["scale"] is None and "have no KL of their tokens" in widget.page["note"]
     widget.query = {"step": 7}
@@ -115,7 +115,7 @@ def test_a_reference_run_that_did_not_answer_says_so(tmp_path, healthy):
     other.mkdir()
     completions_of(other, coloured("another prompt", [0.1, 0.2]))
     widget = Completions(healthy, reference=other)
-    assert widget.page["note"] == "other did not answer this prompt."
+    assert widget.page["note"] == "other has no answers to these prompts."
     widget.close()
 
 
