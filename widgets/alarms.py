@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import numpy as np
+
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.alarms import (
     BASELINE,
@@ -70,11 +72,17 @@ class Alarms:
         """The records with a validation, for the rules that read it."""
         if VALIDATED not in metrics_read(self._rules):
             return []
-        train = dict(zip(*self.series.column("train/loss")))
+        rows, losses = self.series.column(VALIDATED)
+        if not len(rows):
+            return []
+        # of the few rows with a validation alone: the training loss may have a million
+        train_rows, train_losses = self.series.column("train/loss")
+        _, here, there = np.intersect1d(rows, train_rows, return_indices=True)
+        train = dict(zip(here.tolist(), train_losses[there].tolist()))
         return [
             {"step": self.series.steps[row], VALIDATED: loss}
-            | ({"train/loss": train[row]} if row in train else {})
-            for row, loss in zip(*self.series.column(VALIDATED))
+            | ({"train/loss": train[i]} if i in train else {})
+            for i, (row, loss) in enumerate(zip(rows.tolist(), losses.tolist()))
         ]
 
     def _alarms(self) -> list[Alarm]:
