@@ -6,7 +6,8 @@
     curves                                  a static figure of finished runs
     explore                                 the same charts with hover and zoom
     chart                                   a chart of your own, for the metrics= of these three
-    show_completions, compare_completions   static tables
+    show_completions, compare_completions   static tables of responses
+    compare_runs                            last values and settings of several runs, as a static table
     show_server                             live status of PPO's critic in its own job
     Recording                               a recorded run, played at any speed
 
@@ -29,6 +30,7 @@ _HOMES = {
     "explore": "explorer",
     "show_completions": "tables",
     "compare_completions": "tables",
+    "compare_runs": "comparison_table",
     "show_server": "server",
 }
 __all__ = sorted(_HOMES)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import numpy as np
+
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.alarms import (
     BASELINE,
     RECENT,
+    VALIDATED,
     Alarm,
     Rule,
     Thresholds,
@@ -54,25 +57,39 @@ class Alarms:
         count, step = len(self.series), alarm.step
         rows = self.series.table(metrics_read(self._rules), max(0, count - LOOK_BACK), count)
         first = self.series.table(metrics_read(self._rules), 0, BASELINE)
+        validations = self._validations()
         for end in range(len(rows) - 1, RECENT - 1, -1):
-            held = next(
-                (
-                    a
-                    for a in active(self._rules, first, rows[end - RECENT : end], self.limits)
-                    if a.name == alarm.name
-                ),
-                None,
-            )
+            recent = rows[end - RECENT : end]
+            until = [record for record in validations if record["step"] <= recent[-1]["step"]]
+            alarms = active(self._rules, first, recent, self.limits, until)
+            held = next((one for one in alarms if one.name == alarm.name), None)
             if held is None:
                 return step
             step = held.step
         return step
 
+    def _validations(self) -> list[dict]:
+        """The records with a validation, for the rules that read it."""
+        if VALIDATED not in metrics_read(self._rules):
+            return []
+        rows, losses = self.series.column(VALIDATED)
+        if not len(rows):
+            return []
+        # of the few rows with a validation alone: the training loss may have a million
+        train_rows, train_losses = self.series.column("train/loss")
+        _, here, there = np.intersect1d(rows, train_rows, return_indices=True)
+        train = dict(zip(here.tolist(), train_losses[there].tolist()))
+        return [
+            {"step": self.series.steps[row], VALIDATED: loss}
+            | ({"train/loss": train[i]} if i in train else {})
+            for i, (row, loss) in enumerate(zip(rows.tolist(), losses.tolist()))
+        ]
+
     def _alarms(self) -> list[Alarm]:
         count = len(self.series)
         first = self.series.table(metrics_read(self._rules), 0, BASELINE)
         recent = self.series.table(metrics_read(self._rules), max(0, count - RECENT), count)
-        alarms = active(self._rules, first, recent, self.limits)
+        alarms = active(self._rules, first, recent, self.limits, self._validations())
         if bad := self.series.not_finite:
             step = min(steps[0] for steps in bad.values())
             odd = {"step": step, **{metric: float("nan") for metric, steps in bad.items() if step in steps}}

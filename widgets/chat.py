@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-import anywidget
 import traitlets
 
 from widgets import frontend
@@ -16,7 +15,7 @@ Answer = Callable[[str], str]
 Score = Callable[[str, str], float]
 
 
-class Chat(Tabled, anywidget.AnyWidget):
+class Chat(Tabled, frontend.Widget):
     """Send one prompt to several models and read their answers side by side.
 
     models: name → function from a prompt to a response. score: function of (prompt, response) that returns
@@ -24,7 +23,7 @@ class Chat(Tabled, anywidget.AnyWidget):
     answer, and the other models still answer. Raises ValueError without models.
     """
 
-    _esm = frontend.script("dom", "format", "textbox", "chat")
+    _esm = frontend.script("dom", "format", "lost", "textbox", "chat")
     _css = frontend.style("base", "cards")
     names = traitlets.List(traitlets.Unicode()).tag(sync=True)
     turns = traitlets.List().tag(
@@ -76,9 +75,10 @@ class Chat(Tabled, anywidget.AnyWidget):
 
     def table(self) -> Table:
         """The conversation as a static table."""
-        columns = ["prompt"] + [column for name in self.names for column in (name, "reward")]
+        shown = 1 if self._score is None else 2  # without a score there is no column for it
+        columns = ["prompt"] + [column for name in self.names for column in (name, "reward")[:shown]]
         rows = [
-            [turn["prompt"]] + [cell for answer in turn["answers"] for cell in _cells(answer)]
+            [turn["prompt"]] + [cell for answer in turn["answers"] for cell in _cells(answer)[:shown]]
             for turn in self.turns
         ]
         return Table(repr(self), columns, rows)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
+
 from widgets import frontend, waiting
 from widgets.paged import Paged, of_query, window
 from widgets.rollouts import Rollouts
@@ -12,6 +14,7 @@ from widgets.tables import Table, table_of
 
 PAGE = 8
 POLL_SECONDS = 1.0
+PERCENTILE = 98  # of the page's tokens; beyond it a few tokens would take all the colours
 SORTS = {
     "written": lambda record: record["id"],
     "best reward": lambda record: -_figure(record, "reward"),
@@ -21,6 +24,136 @@ SORTS = {
     "shortest": lambda record: _figure(record, "length"),
 }
 COLOURS = {"none": "", "KL": "token_kl", "advantage": "token_advantage"}
+SHOWN_BESIDE = ("step", "response", "reward", "kl", "length", "finished")
+VALIDATION = "validation"
+
+
+class CompletionPages:
+    """Answers queries about a run's completions, a page at a time.
+
+    reference: another run, whose responses stand beside those of the same prompts; without one it is the run's own
+    first response to the prompt.
+    """
+
+    def __init__(self, run, reference=None):
+        self.run = as_run(run)
+        self._rollouts = Rollouts(self.run)
+        self._reference = self._rollouts if reference is None else Rollouts(as_run(reference))
+        self._beside = "first answer" if reference is None else as_run(reference).name
+        self.poll()
+
+    def poll(self) -> bool:
+        """Read new rollouts of both runs; True when there were any."""
+        return any(
+            [rollouts.poll() for rollouts in {id(r): r for r in (self._rollouts, self._reference)}.values()]
+        )
+
+    def find(self, query: dict) -> dict:
+        """The page for a query: {step, split, every, sort, colour, end, beside, cut, text, start}, all optional.
+
+        A step without completions gives the nearest one before it. `asked` in the answer is the query with its
+        defaults: the validation prompts, where the run has any, at its latest step, each beside its first answer.
+        """
+        every = self._rollouts.records
+        splits = sorted({record.get("split", "") for record in every})
+        asked = self._with_defaults(query, splits)
+        records = [record for record in every if asked["split"] in ("", record.get("split", ""))]
+        steps = sorted({record["step"] for record in records})
+        wanted = query.get("step")
+        wanted = wanted if type(wanted) is int else None
+        step = _nearest(steps, wanted)
+        found = [record for record in records if _matches(record, asked, step)]
+        found.sort(key=SORTS[asked["sort"]])
+        start, page = window(found, query, PAGE)
+        rows = [self._row(record, asked) for record in page]
+        scale = _scale(rows)
+        notes = self._notes(asked, wanted, step, rows)
+        if rows and all("note" in row.get("beside", {}) for row in rows):  # said once, not in every row
+            notes += dict.fromkeys(row.pop("beside")["note" if len(rows) == 1 else "notes"] for row in rows)
+        return {
+            "run": self.run.name,
+            "beside": self._beside,
+            "steps": steps,
+            "step": step,
+            "latest": wanted is None,
+            "splits": splits,
+            "sorts": list(SORTS),
+            "colours": list(COLOURS),
+            "asked": asked,
+            "scale": scale,
+            "note": " ".join(notes),
+            "all": len(every),
+            "total": len(found),
+            "start": start,
+            "size": PAGE,
+            "rows": rows,
+        }
+
+    @staticmethod
+    def _with_defaults(query: dict, splits: list[str]) -> dict:
+        first = VALIDATION if VALIDATION in splits else ""
+        return {
+            "split": of_query(query, "split", first, ["", *splits]),
+            "sort": of_query(query, "sort", "written", SORTS),
+            "colour": of_query(query, "colour", "none", COLOURS),
+            "text": str(of_query(query, "text", "")).lower(),
+            "beside": bool(of_query(query, "beside", True)),
+            **{name: bool(of_query(query, name, False)) for name in ("every", "cut", "end")},
+        }
+
+    def _notes(self, asked: dict, wanted, step, rows: list) -> list[str]:
+        """What a reader would else have to guess from something that is missing."""
+        if not self._rollouts.records:
+            kind = self.run.kind
+            writes = (
+                "not written any completions yet"
+                if kind in ("", "ppo", "evaluate")
+                else f"no completions: {kind} does not generate"
+            )
+            return [f"{self.run.name} has {writes}."]
+        notes = []
+        if wanted is not None and wanted != step:
+            which = f"{asked['split']} completions" if asked["split"] else "completions"
+            notes.append(f"Step {wanted} has no {which}; these are of step {step}.")
+        without = sum("weights" not in row for row in rows) if asked["colour"] != "none" else 0
+        if without:
+            which = "These responses have" if without == len(rows) else f"{without} of these responses have"
+            notes.append(
+                f"{which} no {asked['colour']} of their tokens: the run computes it only for those it trains on, "
+                "which are under the prompts of train."
+            )
+        return notes
+
+    def _row(self, record: dict, asked: dict) -> dict:
+        row = self._with_weights(self._rollouts, record, asked)
+        if asked["beside"]:
+            row["beside"] = self._other(record, asked)
+        return row
+
+    @staticmethod
+    def _with_weights(rollouts: Rollouts, record: dict, asked: dict) -> dict:
+        """A record with its tokens and their weights, where it has any; the end token only if it is asked for."""
+        row, field = dict(record), COLOURS[asked["colour"]]
+        tokens = rollouts.tokens(record["id"]) if field else {}
+        if field in tokens and len(tokens[field]) == len(tokens.get("tokens", ())):
+            count = len(tokens["tokens"]) - (not asked["end"] and _has_end_token(record, tokens["tokens"]))
+            row |= {"tokens": tokens["tokens"][:count], "weights": tokens[field][:count]}
+        return row
+
+    def _other(self, record: dict, asked: dict) -> dict:
+        """The reference's response to the same prompt, or why there is none: {note}, and {notes} of several."""
+        index = self._reference.first_of(record)
+        if index is None:
+            note, notes = "has no answer to this prompt.", "has no answers to these prompts."
+            return {"note": f"{self._beside} {note}", "notes": f"{self._beside} {notes}"}
+        other = self._reference.records[index]
+        if other is record:
+            return {
+                "note": "The run's first answer to this prompt: none came before it.",
+                "notes": "The run's first answers to these prompts: none came before them.",
+            }
+        other = self._with_weights(self._reference, other, asked)
+        return {name: other.get(name) for name in (*SHOWN_BESIDE, "tokens", "weights") if name in other}
 
 
 class Completions(Paged):
@@ -31,76 +164,19 @@ class Completions(Paged):
     response to the prompt, from when the policy was still equal to its reference.
     """
 
-    _esm = frontend.script("dom", "format", "textbox", "paged", "completions")
+    _esm = frontend.script("dom", "format", "lost", "textbox", "paged", "completions", "completions_widget")
     _css = frontend.style("base", "cards")
 
     def __init__(self, run, reference=None):
-        self.run = as_run(run)
-        self._rollouts = Rollouts(self.run)
-        self._rollouts.poll()
-        self._reference = None
-        if reference is not None:
-            self._reference = Rollouts(as_run(reference))
-            self._reference.poll()
-        self._beside = f"{as_run(reference).name}" if reference is not None else "first answer"
+        self._pages = CompletionPages(run, reference)
+        self.run = self._pages.run
         super().__init__()
         self._closed = threading.Event()
         threading.Thread(target=self._follow, name="Completions", daemon=True).start()
 
     def find(self, query: dict) -> dict:
         """The page of rollouts for a query from the browser."""
-        every = self._rollouts.records
-        splits = sorted({record.get("split", "") for record in every})
-        split = of_query(query, "split", "", splits)
-        records = [record for record in every if not split or record.get("split") == split]
-        steps = sorted({record["step"] for record in records})
-        step = of_query(query, "step", None, steps)
-        shown = step if step is not None else (steps[-1] if steps else None)
-        found = [record for record in records if self._matches(record, query, shown)]
-        found.sort(key=SORTS[of_query(query, "sort", "written", SORTS)])
-        start, page = window(found, query, PAGE)
-        return {
-            "run": self.run.name,
-            "beside": self._beside,
-            "steps": steps,
-            "step": shown,
-            "latest": step is None,
-            "splits": splits,
-            "sorts": list(SORTS),
-            "colours": list(COLOURS),
-            "all": len(every),
-            "total": len(found),
-            "start": start,
-            "size": PAGE,
-            "rows": [self._row(record, query) for record in page],
-        }
-
-    def _matches(self, record: dict, query: dict, step: int | None) -> bool:
-        text = str(of_query(query, "text", "")).lower()
-        return (
-            (bool(query.get("every")) or record["step"] == step)
-            and (not query.get("cut") or not record.get("finished", True))
-            and (not text or text in record["prompt"].lower() or text in record["response"].lower())
-        )
-
-    def _row(self, record: dict, query: dict) -> dict:
-        row = dict(record)
-        field = COLOURS[of_query(query, "colour", "none", COLOURS)]
-        if field:
-            tokens = self._rollouts.tokens(record["id"])
-            if field in tokens and len(tokens[field]) == len(tokens.get("tokens", ())):
-                row |= {"tokens": tokens["tokens"], "weights": tokens[field]}
-        if query.get("beside"):
-            row["beside"] = self._other(record)
-        return row
-
-    def _other(self, record: dict) -> dict | None:
-        """The reference's response to the same prompt; None without one, or for the first response itself."""
-        source = self._reference or self._rollouts
-        index = source.first.get(record["prompt"])
-        if index is None or source.records[index] is record:
-            return None
-        return {key: source.records[index].get(key) for key in ("step", "response", "reward")}
+        return self._pages.find(query)
 
     def table(self) -> Table:
         """The current page as a static table."""
@@ -112,7 +188,7 @@ class Completions(Paged):
     def refresh(self) -> None:
         """Read new rollouts now; this also happens every second."""
         with self._lock:
-            news = self._rollouts.poll()
+            news = self._pages.poll()
         if news:
             self.answer()
 
@@ -120,6 +196,43 @@ class Completions(Paged):
         """Stop following the run."""
         self._closed.set()
         super().close()
+
+
+def _nearest(steps: list[int], wanted: int | None) -> int | None:
+    """The last of the steps up to the wanted one, the first if all are later; the latest for None."""
+    if not steps or wanted is None:
+        return steps[-1] if steps else None
+    return max((step for step in steps if step <= wanted), default=steps[0])
+
+
+def _matches(record: dict, asked: dict, step: int | None) -> bool:
+    text = asked["text"]
+    return (
+        (asked["every"] or record["step"] == step)
+        and (not asked["cut"] or not record.get("finished", True))
+        and (not text or text in record["prompt"].lower() or text in record["response"].lower())
+    )
+
+
+def _scale(rows: list[dict]) -> dict | None:
+    """One colour scale for all the page's tokens and for those beside them; None where no token has a weight.
+
+    least, most: the ends of the scale, symmetric about 0 where there are negative weights; beyond: tokens outside.
+    """
+    sides = [side for row in rows for side in (row, row.get("beside") or {}) if "weights" in side]
+    weights = [weight for side in sides for weight in side["weights"] if isinstance(weight, (int, float))]
+    weights = np.array([weight for weight in weights if np.isfinite(weight)])
+    if not len(weights):
+        return None
+    most = float(np.percentile(np.abs(weights), PERCENTILE)) or float(np.abs(weights).max()) or 1.0
+    least = -most if weights.min() < 0 else 0.0
+    beyond = int((np.abs(weights) > most).sum())
+    return {"least": least, "most": most, "beyond": beyond, "percentile": PERCENTILE}
+
+
+def _has_end_token(record: dict, tokens: list[str]) -> bool:
+    """Whether the last token is the one that ends a response: it is no part of the text."""
+    return bool(tokens) and bool(record.get("finished", True)) and not record["response"].endswith(tokens[-1])
 
 
 def _figure(record: dict, name: str) -> float:

@@ -14,8 +14,58 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 
-CONTROLS = {"kl_coef": "train_rollouts/kl_coef", "lr": "train_optim/lr"}  # control → the metric that shows it
+# control → the metrics that show it, of which a kind of run logs one
+CONTROLS = {"kl_coef": ("train_rollouts/kl_coef",), "lr": ("train_optim/lr", "train/lr")}
+
+
+class Steering:
+    """A run's buttons: does what they ask for, and says what will come of it until it has."""
+
+    def __init__(self, run):
+        self.run = run
+        self._said, self._holds = "", lambda: False
+
+    def execute(self, content: dict) -> None:
+        """A button's message: {kind: stop, checkpoint or set, …}. What can't be done is said, not raised."""
+        try:
+            self._said, self._holds = self._execute(content)
+        except ValueError as error:  # a button has no cell to raise in
+            self._said, self._holds = str(error), lambda: True
+
+    def _execute(self, content: dict) -> tuple[str, Callable[[], bool]]:
+        run, kind = self.run, content["kind"]
+        if kind == "stop":
+            run.request_stop()
+            return "It ends after this step, with a checkpoint.", lambda: not run.is_over
+        if kind == "checkpoint":
+            request_checkpoint(run)
+            return (
+                "It saves a checkpoint after this step.",
+                lambda: not run.is_over and pending(run)["checkpoint"],
+            )
+        assert kind == "set", f"no control {kind!r}"
+        name, value = str(content["name"]), float(content["value"])
+        request_change(run, **{name: value})
+        said = f"It goes on with {name} = {value:g} from its next step."
+        return said, lambda: not run.is_over and pending(run)["set"].get(name) == value
+
+    def view(self, series) -> dict:
+        """What the buttons show: {obeys, pending, values, said, over}. series: the run's (widgets.series.Series)."""
+        if not self._holds():
+            self._said = ""
+        return {
+            "obeys": obeys(self.run),
+            "pending": pending(self.run),
+            "values": {name: _latest(series, metrics) for name, metrics in CONTROLS.items()},
+            "said": self._said,
+            "over": self.run.is_over,
+        }
+
+
+def _latest(series, metrics: tuple[str, ...]) -> float | None:
+    return next((value for metric in metrics if (value := series.latest(metric)) is not None), None)
 
 
 def obeys(run) -> list[str]:

@@ -35,7 +35,9 @@ class Explorer:
         self.figure, self.words = figure, words
 
     def _repr_mimebundle_(self, **kwargs):
-        content = json.loads(self.figure.to_json()) | {"config": {"displaylogo": False, "responsive": True}}
+        # Not `responsive`: JupyterLab fits the width itself, and plotly would take the height from its container,
+        # which has none of its own.
+        content = json.loads(self.figure.to_json()) | {"config": {"displaylogo": False, "responsive": False}}
         return {PLOTLY: content, "text/plain": self.words}
 
     def __repr__(self) -> str:
@@ -54,8 +56,9 @@ def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=
     runs, series, charts = feed.runs, feed.series, feed.charts
     columns = max(1, min(columns, len(charts)))
     rows = max(1, -(-len(charts) // columns))
-    titles = [chart.title + (f" ({chart.unit})" if chart.unit else "") for chart in charts]
-    figure = make_subplots(rows, columns, subplot_titles=titles, vertical_spacing=0.16 / rows)
+    # the unit below its title: beside it, titles of narrow charts would meet
+    titles = [chart.title + (f"<br><sup>{chart.unit}</sup>" if chart.unit else "") for chart in charts]
+    figure = make_subplots(rows, columns, subplot_titles=titles, vertical_spacing=0.22 / rows)
     for i, chart in enumerate(charts):
         place = {"row": i // columns + 1, "col": i % columns + 1}
         for trace in _traces(chart, runs, series, axis, 0 if chart.exact else smoothing):
@@ -109,7 +112,7 @@ def _style(figure, rows: int, axis: str) -> None:
     figure.update_layout(
         template="plotly_white",
         height=ROW_PIXELS * rows + 60,
-        margin={"l": 50, "r": 20, "t": 40, "b": 80},
+        margin={"l": 50, "r": 20, "t": 50, "b": 80},
         hovermode="x unified",
         legend={"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
     )

@@ -10,6 +10,8 @@ from aligner_lib.run_folder.alarms import Thresholds
 from widgets import charts, downsample
 from widgets.alarms import Alarms
 from widgets.charts import Chart, charts_for
+from widgets.comparison import compare
+from widgets.control import Steering
 from widgets.progress import progress
 from widgets.series import AXES, Series, as_runs
 from widgets.wire import pack
@@ -45,11 +47,13 @@ class Feed:
         self.runs = runs
         self.series = [Series(run) for run in runs]
         self.wanted = wanted
-        self.added: list[str] = []  # metrics that the reader asked for
+        self._added: list[str] = []  # metrics that the reader asked for
         self.axis = axis
         self.version = 0
         self.limits = limits or Thresholds()
         self._run_alarms = [Alarms(run, one, limits) for run, one in zip(runs, self.series)]
+        steerable = len(runs) == 1 and _player(runs[0]) is None
+        self._steering = Steering(runs[0]) if steerable else None
         self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
         self._generations = [one.generation for one in self.series]
         self._head: dict = {}
@@ -62,8 +66,24 @@ class Feed:
     @property
     def charts(self) -> list[Chart]:
         """The charts to show: those of the run's kind or the wanted ones, and those that the user added."""
+        return self._own_charts() + charts_for(self.series, "", self._added)
+
+    def _own_charts(self) -> list[Chart]:
         kind = next((run.kind for run in self.runs if run.kind), "")
-        return charts_for(self.series, kind, self.wanted) + charts_for(self.series, kind, self.added)
+        return charts_for(self.series, kind, self.wanted)
+
+    def add(self, metric: str) -> None:
+        """A chart of this metric after the others; once."""
+        self._added = [*dict.fromkeys([*self._added, metric])]
+
+    def remove(self, metric: str) -> None:
+        """Without the chart that was added for this metric."""
+        self._added = [one for one in self._added if one != metric]
+
+    def steer(self, content: dict) -> None:
+        """Do what a button asks of the run; see widgets.control.Steering."""
+        if self._steering is not None:
+            self._steering.execute(content)
 
     def snapshot(self) -> bytes:
         """A message with all points, for a page that has none yet."""
@@ -106,9 +126,11 @@ class Feed:
     # -- parts ----------------------------------------------------------------------------------------------------
 
     def _lines(self):
-        """(key, x, y) of every line of every chart; the key names run, chart, and line."""
+        """(key, x, y) of every line of every chart; the key names run, chart, and line. `0/step`: run 0's steps."""
         for r, series in enumerate(self.series):
             x = series.axis(self.axis)
+            if self.axis != "step":  # there an x is no step
+                yield f"{r}/step", x, series.axis("step")
             for c, chart in enumerate(self.charts):
                 for k, line in enumerate(chart.lines):
                     rows, values = charts.column(line, series)
@@ -131,20 +153,15 @@ class Feed:
 
     def _describe(self) -> dict:
         """The message head without points: what the runs are and the titles of the charts."""
+        own, added = self._own_charts(), charts_for(self.series, "", self._added)
         return {
             "axis": self.axis,
             "runs": [progress(run, series) for run, series in zip(self.runs, self.series)],
             "timers": [charts.timers(series) for series in self.series],
-            "charts": [
-                {
-                    "title": c.title,
-                    "hint": c.hint,
-                    "unit": c.unit,
-                    "exact": c.exact,
-                    "lines": [line.label for line in c.lines],
-                }
-                for c in self.charts
-            ],
+            "charts": [_spec(c) | {"added": ""} for c in own]
+            + [_spec(c) | {"added": metric} for c, metric in zip(added, self._added, strict=True)],
+            "comparison": compare(self.runs, self.series, own + added) if len(self.runs) > 1 else None,
+            "steering": self._steering and self._steering.view(self.series[0]),
             "records": [len(series) for series in self.series],
             "skipped": [series.skipped for series in self.series],
             "not_finite": [{m: bad[:5] for m, bad in s.not_finite.items()} for s in self.series],
@@ -181,6 +198,22 @@ class Feed:
             "lines": [line for line, _ in points],
         }
         return pack(head, [values for _, values in points])
+
+
+def _spec(chart: Chart) -> dict:
+    return {
+        "title": chart.title,
+        "hint": chart.hint,
+        "unit": chart.unit,
+        "exact": chart.exact,
+        "lines": [line.label for line in chart.lines],
+        "splits": [_split(line.metrics[0]) for line in chart.lines],
+    }
+
+
+def _split(metric: str) -> str:
+    """Whose completions belong to a metric."""
+    return "validation" if metric.startswith(("val_rollouts/", "validation/")) else "train"
 
 
 def _player(run) -> dict | None:

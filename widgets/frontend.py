@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anywidget
+import traitlets
+
 STATIC = Path(__file__).parent / "static"
 
 
@@ -19,3 +22,17 @@ def script(*names: str) -> str:
 def style(*names: str) -> str:
     """One style sheet of static/{name}.css files."""
     return "\n".join((STATIC / f"{name}.css").read_text() for name in names)
+
+
+class Widget(anywidget.AnyWidget):
+    """A widget that knows which cell of the notebook made it: the one to run again after a restart of the kernel."""
+
+    cell = traitlets.Int(None, allow_none=True).tag(sync=True)  # None outside of a notebook
+
+    @traitlets.default("cell")
+    def _this_cell(self) -> int | None:
+        from IPython import get_ipython
+
+        shell = get_ipython()
+        # the inputs so far, from In[0]; `execution_count` is of the next cell in some versions
+        return len(shell.user_ns["In"]) - 1 if shell is not None else None

@@ -6,10 +6,10 @@ import asyncio
 import threading
 import time
 
-import anywidget
 import traitlets
 
 from widgets import frontend, waiting
+from widgets.completions import CompletionPages
 from widgets.feed import open_feed
 from widgets.series import AXES
 from widgets.wire import finite
@@ -17,9 +17,12 @@ from widgets.wire import finite
 UPDATE_SECONDS = 0.5
 ATTACH_SECONDS = 0.8  # time to read at the start; the rest is read in the background
 PICTURE_SECONDS = 60.0
+ALIVE_SECONDS = (
+    5.0  # without a message while a run goes on; after four of them the page says so (static/lost.js)
+)
 
 
-class Monitor(anywidget.AnyWidget):
+class Monitor(frontend.Widget):
     """Live charts of runs: reward, KL, length, loss and so on, with progress and time.
 
     `await monitor` waits until the runs end. The monitor only reads folders: closing it, restarting the
@@ -32,11 +35,26 @@ class Monitor(anywidget.AnyWidget):
     """
 
     _esm = frontend.script(
-        "dom", "wire", "format", "pens", "smooth", "chart", "heading", "bars", "numbers", "monitor"
+        *(
+            "dom",
+            "wire",
+            "format",
+            "pens",
+            "smooth",
+            "lost",
+            "chart",
+            "heading",
+            "bars",
+            "comparison",
+            "numbers",
+        ),
+        *("controls", "textbox", "paged", "completions", "texts", "monitor"),
     )
-    _css = frontend.style("base", "monitor")
+    _css = frontend.style("base", "cards", "monitor")
     data = traitlets.Bytes().tag(sync=True)
     axis = traitlets.Enum(AXES, default_value="step").tag(sync=True)
+    texts_query = traitlets.Dict().tag(sync=True)  # {run, step, …}: a click on a point asks for completions
+    texts = traitlets.Dict().tag(sync=True)  # the page of them
 
     def __init__(self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None):
         self._feed = open_feed(runs, metrics, axis, limits, ATTACH_SECONDS)
@@ -45,9 +63,12 @@ class Monitor(anywidget.AnyWidget):
         self._lock = threading.RLock()
         super().__init__(axis=axis)
         self._picture = None
+        self._pages: dict[int, CompletionPages] = {}
+        self._said_at = time.monotonic()
         self._closed = threading.Event()
         self.on_msg(self._on_message)
         self.observe(self._change_axis, "axis")
+        self.observe(lambda _: self._show_texts(), "texts_query")
         self._follower = threading.Thread(target=self._follow, name="Monitor", daemon=True)
         self._follower.start()
 
@@ -67,17 +88,23 @@ class Monitor(anywidget.AnyWidget):
             self._feed.poll(budget_seconds=UPDATE_SECONDS)
             update = self._feed.update()
         if update is not None:
-            self.send({"kind": "update"}, buffers=[update])
+            self._say({"kind": "update"}, [update])
+        elif time.monotonic() - self._said_at > ALIVE_SECONDS and not all(run.is_over for run in self.runs):
+            self._say({"kind": "alive"}, [])
+
+    def _say(self, content: dict, buffers: list[bytes]) -> None:
+        self._said_at = time.monotonic()
+        self.send(content, buffers=buffers)
 
     def _follow(self) -> None:
-        drawn = time.monotonic()
+        drawn = float("-inf")
 
         def look() -> None:
             nonlocal drawn
             self.refresh()
+            self._refresh_texts()
             if self._picture is not None and time.monotonic() - drawn > PICTURE_SECONDS:
-                self._picture.draw()
-                drawn = time.monotonic()
+                drawn = time.monotonic() if self._picture.draw() else drawn
 
         waiting.keep_looking(self._closed, UPDATE_SECONDS, look)
 
@@ -99,8 +126,11 @@ class Monitor(anywidget.AnyWidget):
         elif kind == "rows":
             self._send_rows(int(content["start"]), int(content["stop"]), int(content["run"]))
         elif kind == "add":
-            self._feed.added.append(str(content["metric"]))
-            self.refresh()
+            self._change_feed(lambda: self._feed.add(str(content["metric"])))
+        elif kind == "remove":
+            self._change_feed(lambda: self._feed.remove(str(content["metric"])))
+        elif kind in ("set", "checkpoint"):
+            self._change_feed(lambda: self._feed.steer(content))
         elif kind == "stop":
             self.request_stop()
         elif kind == "play":
@@ -115,6 +145,29 @@ class Monitor(anywidget.AnyWidget):
             metrics = [metric for metric in metrics if metric in series.metrics]
             rows = series.table(metrics, start, min(stop, start + 500))
         self.send({"kind": "rows", "run": run, "start": start, "metrics": metrics, "rows": finite(rows)})
+
+    def _change_feed(self, change) -> None:
+        with self._lock:
+            change()
+        self.refresh()
+
+    def _show_texts(self) -> None:
+        """Answer `texts_query` with a page of completions."""
+        with self._lock:
+            pages = self._texts_of(int(self.texts_query.get("run", 0)))
+            pages.poll()
+            self.texts = finite(pages.find(self.texts_query))
+
+    def _refresh_texts(self) -> None:
+        """New completions, where they are looked at."""
+        with self._lock:
+            if self.texts_query.get("open") and self._texts_of(int(self.texts_query.get("run", 0))).poll():
+                self._show_texts()
+
+    def _texts_of(self, run: int) -> CompletionPages:
+        if run not in self._pages:
+            self._pages[run] = CompletionPages(self.runs[run])
+        return self._pages[run]
 
     def _change_axis(self, change) -> None:
         with self._lock:

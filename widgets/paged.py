@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-import anywidget
 import traitlets
 
+from widgets import frontend
 from widgets.tables import Tabled
 from widgets.wire import finite
 
 
-class Paged(Tabled, anywidget.AnyWidget):
+class Paged(Tabled, frontend.Widget):
     """`query` is what the user wants to see, `page` the answer. Both are widget state, kept on a reload."""
 
     query = traitlets.Dict().tag(sync=True)

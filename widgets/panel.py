@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-import anywidget
 import traitlets
 
 from widgets import control, frontend, waiting
@@ -17,21 +16,22 @@ JOB_SECONDS = 3.0  # polling a scheduler is expensive
 LOG_LINES = 15
 
 
-class JobPanel(anywidget.AnyWidget):
+class JobPanel(frontend.Widget):
     """State, queue reason, nodes and log of a job; stop, checkpoint, cancel, and the values it can change.
 
     run: a run folder. job: its handle (cluster.Job, or anything with state, reason, nodes, tail() and
     cancel()). Without it the panel shows only what the run folder says, and cannot cancel.
     """
 
-    _esm = frontend.script("dom", "format", "panel")
+    _esm = frontend.script("dom", "format", "lost", "controls", "panel")
     _css = frontend.style("base", "cards")
     view = traitlets.Dict().tag(sync=True)
 
     def __init__(self, run, job=None):
         self.run, self.job = as_run(run), job
         self._series = Series(self.run)
-        self._said = ""
+        self._steering = control.Steering(self.run)
+        self._said = ""  # of the job, which the run knows nothing of
         self._lock = threading.RLock()
         self._job_view = {"state": "unknown", "reason": "", "nodes": "", "start": "", "log": ""}
         self._job_seen = float("-inf")
@@ -48,19 +48,16 @@ class JobPanel(anywidget.AnyWidget):
 
     def _look(self) -> None:
         self._series.poll()
-        info = self.run.info
+        info, status = self.run.info, self.run.status
         self.view = finite(
             {
                 "name": info.get("name") or self.run.name,
-                "status": self.run.status,
-                "message": info.get("message") or "",
+                "status": status,
+                "message": "" if status == "finished" else info.get("message") or "",
                 "step": (info.get("heartbeat") or {}).get("step"),
                 "host": info.get("host", ""),
                 "checkpoint": getattr(self.run.latest_checkpoint(), "name", None),
-                "obeys": control.obeys(self.run),
-                "pending": control.pending(self.run),
-                "controls": {name: self._series.latest(metric) for name, metric in control.CONTROLS.items()},
-                "over": self.run.is_over,
+                "steering": self._steering.view(self._series),
                 "said": self._said,
                 **self._look_at_job(),
             }
@@ -91,28 +88,20 @@ class JobPanel(anywidget.AnyWidget):
         return {"job": dict(self._job_view)}
 
     def _on_message(self, _, content: dict, buffers) -> None:
-        try:
-            self._said = self._obey(content)
-        except Exception as error:  # a button has no cell to raise in
-            self._said = str(error)
+        self._said = ""
+        if content.get("kind") == "cancel":
+            self._said = self._cancel()
+        else:
+            self._steering.execute(content)
         self.refresh()
 
-    def _obey(self, content: dict) -> str:
-        kind = content.get("kind")
-        if kind == "stop":
-            self.run.request_stop()
-            return "It ends after this step, with a checkpoint."
-        if kind == "checkpoint":
-            control.request_checkpoint(self.run)
-            return "It saves a checkpoint after this step."
-        if kind == "cancel":
+    def _cancel(self) -> str:
+        try:
             self.job.cancel()
-            self._job_seen = float("-inf")
-            return "Cancelled, without a checkpoint."
-        assert kind == "set", f"no control {kind!r}"
-        name, value = str(content["name"]), float(content["value"])
-        control.request_change(self.run, **{name: value})
-        return f"It goes on with {name} = {value:g} from its next step."
+        except Exception as error:  # a button has no cell to raise in
+            return str(error)
+        self._job_seen = float("-inf")
+        return "Cancelled, without a checkpoint."
 
     def _follow(self) -> None:
         waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)

@@ -20,7 +20,7 @@ class Rollouts:
     def _clear(self) -> None:
         self.records: list[dict] = []
         self._tokens: list[bytes] = []
-        self.first: dict[str, int] = {}  # prompt → its earliest record
+        self._first: dict[tuple[str, str], int] = {}  # (split, prompt) → its earliest record
 
     def poll(self) -> bool:
         """Read new rollouts; True when there were any."""
@@ -41,8 +41,15 @@ class Rollouts:
         self._tokens.append(zlib.compress(json.dumps(tokens).encode(), 1))
         light = {key: value for key, value in record.items() if key not in TOKEN_FIELDS}
         light["id"] = len(self.records)
-        self.first.setdefault(light.setdefault("prompt", ""), light["id"])
+        self._first.setdefault((light.get("split", ""), light.setdefault("prompt", "")), light["id"])
         self.records.append(light)
+
+    def first_of(self, record: dict) -> int | None:
+        """The number of the earliest record of the same prompt: of the same split, else of any; None without one."""
+        prompt = record["prompt"]
+        same = self._first.get((record.get("split", ""), prompt))
+        others = (index for (_, other), index in self._first.items() if other == prompt)
+        return same if same is not None else next(others, None)
 
     def tokens(self, record: int) -> dict:
         """The {tokens, token_kl, token_advantage} of a record, as far as the run logged them."""

@@ -226,6 +226,23 @@ def in_words(text: str) -> dict:
     return {"text/html": folded, "text/plain": ""}
 
 
+# A page that is opened after its kernel is gone finds no model for the widget. JupyterLab then writes an error into the
+# output, and marks it with this class, which the output of a living widget has not. The picture before it is what there
+# is to see.
+INSTEAD = """<style>
+.jp-OutputArea-child:has(.lab-instead) + .jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets) { display: none; }
+.jp-OutputArea-child:has(+ .jp-OutputArea-child > .jp-OutputArea-output.jupyter-widgets) .lab-instead { display: block !important; }
+</style><p class="lab-instead" hidden style="font: 12px/1.5 system-ui, sans-serif; margin: 4px 0">
+This is how things were when the notebook was saved. Run the cell again to watch the run live: the run itself does not
+depend on the notebook.</p>"""
+
+
+def instead_of_a_widget(text: str) -> dict:
+    """The output between a widget's picture and the widget: the words, and what is told when the widget can't show."""
+    words = in_words(text) if text else {"text/html": "", "text/plain": ""}
+    return words | {"text/html": INSTEAD + words["text/html"]}
+
+
 class LivePicture:
     """The picture above a monitor: redrawn now and then during the run, and once at its end."""
 
@@ -245,23 +262,23 @@ class LivePicture:
         ]
         self._handles = self._handles or handles
 
-    def draw(self) -> None:
-        """Replace the picture, unless nothing has changed."""
+    def draw(self) -> bool:
+        """Replace the picture, unless nothing has changed; whether there is anything to draw yet."""
         with self._lock:
             changed = self._seen() != self._drawn
         if changed and self._handles is not None:
             for handle, (data, metadata) in zip(self._handles, self._outputs()):
                 handle.update(data, metadata=metadata, raw=True)
+        return any(map(len, self._feed.series))
 
     def _outputs(self):
         """(data, metadata) of the picture and of its words."""
-        nothing = {"text/plain": ""}
         if not any(map(len, self._feed.series)):
-            return [(nothing, {}), (nothing, {})]
+            return [({"text/plain": ""}, {}), (instead_of_a_widget(""), {})]
         with self._lock:
             self._drawn = self._seen()
             picture = draw(self._runs, self._feed.series, self._feed.charts, self._feed.axis)
-        return [picture._repr_mimebundle_(), (in_words(picture.alt), {})]
+        return [picture._repr_mimebundle_(), (instead_of_a_widget(picture.alt), {})]
 
     def _seen(self) -> list:
         return [(len(series), run.status) for series, run in zip(self._feed.series, self._runs)]

@@ -59,28 +59,46 @@ class Tabled:
 
 
 def show_completions(
-    run, *, step: int | None = None, n: int = 6, sort: str = "", split: str = "", most_characters: int = 600
+    run,
+    *,
+    step: int | None = None,
+    n: int = 6,
+    sort: str = "",
+    split: str | None = None,
+    most_characters: int = 600,
 ) -> Table:
     """A table of n completions of a run: prompt, response, reward, KL, length.
 
     step: by default the last one that has rollouts. sort: `reward` (best first), `worst`, `kl`, `length`, or
-    "" for the order in the file. split: `train` or `validation`; both by default. most_characters: longer
-    texts are cut. Raises ValueError for a step without rollouts or an unknown order.
+    "" for the order in the file. split: `train`, `validation`, or "" for both; by default validation, where
+    the run has any. most_characters: longer texts are cut. Raises ValueError for a step without rollouts or an
+    unknown order.
     """
+    if split is None:
+        split = "validation" if completions(run, None, "validation") else ""
     records = completions(run, step, split)
     records = sorted(records, key=_order(sort))[:n]
     name = _name(run)
-    caption = f"{name}, step {records[0]['step']}" if records else f"{name}: no completions"
+    prompts = f", prompts of {split}" if split else ""
+    caption = f"{name}, step {records[0]['step']}{prompts}" if records else f"{name}: no completions"
     return table_of(records, caption, most_characters)
 
 
 def table_of(records: list[dict], caption: str, most_characters: int = 600) -> Table:
-    """A table of rollout records."""
-    rows = [
-        [_short(r["prompt"], most_characters), _short(r["response"], most_characters), *_numbers(r)]
-        for r in records
-    ]
-    return Table(caption, ["prompt", "response", "reward", "KL", "tokens"], rows)
+    """A table of rollout records. What none of them has, such as the KL of a validation, has no column."""
+    columns = {
+        "prompt": [_short(record["prompt"], most_characters) for record in records],
+        "response": [_short(record["response"], most_characters) for record in records],
+        "reward": [record.get("reward") for record in records],
+        "KL": [record.get("kl") for record in records],
+        "tokens": [_tokens(record) for record in records],
+    }
+    columns = {
+        name: cells
+        for name, cells in columns.items()
+        if name in ("prompt", "response") or any(c is not None for c in cells)
+    }
+    return Table(caption, list(columns), [list(row) for row in zip(*columns.values())])
 
 
 def compare_completions(
@@ -129,13 +147,9 @@ def _order(sort: str) -> Callable:
     return ORDERS[sort]
 
 
-def _numbers(record: dict) -> list:
+def _tokens(record: dict) -> int | str | None:
     length = record.get("length")
-    return [
-        record.get("reward"),
-        record.get("kl"),
-        length if record.get("finished", True) else f"{length}, cut off",
-    ]
+    return length if record.get("finished", True) else f"{length}, cut off"
 
 
 def _cell(value) -> str:

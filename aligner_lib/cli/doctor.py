@@ -26,8 +26,8 @@ NEEDED = {
     "megatron-core": "nothing can be trained",
     "papermill": "`aligner tutorial` can't run",
     "jupyterlab": "`aligner jupyter` can't start",
-    "ipywidgets": "monitors show no controls",
-    "plotly": "monitors show no charts",
+    "ipywidgets": "notebooks show no widgets, only their pictures and tables",
+    "plotly": "`explore` can't draw; monitors and `curves` do without it",
     "submitit": "notebooks can't start training beside them",
 }
 OPTIONAL = {

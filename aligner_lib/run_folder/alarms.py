@@ -18,6 +18,7 @@ from aligner_lib.run_folder.reader import STALE_SECONDS
 # More, and a run of ten steps has half left its start before that is known.
 BASELINE = 4
 RECENT = 3  # last records, which rules judge: most want all of them to agree, as one odd step is no alarm
+VALIDATED = "validation/loss"  # marks a record with a validation, of which there are far fewer than steps
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Thresholds:
     clip_fraction: float = 0.3
     first_ratio: float = 0.02  # distance from 1 before the first update of a step
     finished: float = 0.5  # share of responses that end by themselves
+    overfitting: float = (
+        0.1  # rise of the validation loss above its lowest, and fall of the training loss, as shares
+    )
     heartbeat_seconds: float = STALE_SECONDS
 
 
@@ -65,12 +69,24 @@ def rule(*reads: str) -> Callable[[Callable], Rule]:
 
 
 def active(
-    rules: Iterable[Rule], first: list[dict], recent: list[dict], limits: Thresholds = Thresholds()
+    rules: Iterable[Rule],
+    first: list[dict],
+    recent: list[dict],
+    limits: Thresholds = Thresholds(),
+    validations: list[dict] = (),
 ) -> list[Alarm]:
-    """The alarms that hold now. `first` holds the run's first records, `recent` its last; both in order."""
-    now = Figures(recent[-RECENT:])
+    """The alarms that hold now.
+
+    first: the run's first records; recent: its last; validations: all that have VALIDATED. Each in order of steps.
+    """
+    now = Figures(recent[-RECENT:], validations)
     start = Figures(first)
     return [alarm for rule in rules if (alarm := rule(start, now, limits)) is not None]
+
+
+def is_validation(record: dict) -> bool:
+    """Whether a record belongs to the validations that `active` takes."""
+    return math.isfinite(record.get(VALIDATED, math.nan))
 
 
 def metrics_read(rules: Iterable[Rule]) -> tuple[str, ...]:
@@ -99,6 +115,7 @@ class Watch:
         self.rules, self.limits = tuple(rules), limits
         self._first: list[dict] = []
         self._recent: deque[dict] = deque(maxlen=RECENT)
+        self._validations: list[dict] = []
         self._sounding: set[str] = set()
 
     def remember(self, records: list[dict]) -> None:
@@ -106,17 +123,23 @@ class Watch:
         known = [_numbers(record) for record in (*records[:BASELINE], *records[-RECENT:])]
         self._first, recent = known[: len(records[:BASELINE])], known[len(records[:BASELINE]) :]
         self._recent = deque(recent, maxlen=RECENT)
-        self._sounding = {alarm.name for alarm in active(self.rules, self._first, recent, self.limits)}
+        self._validations = [record for record in map(_numbers, records) if is_validation(record)]
+        self._sounding = {alarm.name for alarm in self._active()}
 
     def check(self, record: dict) -> list[Alarm]:
         """The alarms that begin with this record."""
         if len(self._first) < BASELINE:
             self._first.append(record)
         self._recent.append(record)
-        alarms = active(self.rules, self._first, list(self._recent), self.limits)
+        if is_validation(record):
+            self._validations.append(record)
+        alarms = self._active()
         new = [alarm for alarm in alarms if alarm.name not in self._sounding]
         self._sounding = {alarm.name for alarm in alarms}
         return new
+
+    def _active(self) -> list[Alarm]:
+        return active(self.rules, self._first, list(self._recent), self.limits, self._validations)
 
 
 def _numbers(record: dict) -> dict:
@@ -135,10 +158,10 @@ def as_record(alarm: Alarm, time: float) -> dict:
 
 
 class Figures:
-    """Means of metrics over a few records."""
+    """Means of metrics over a few records; with them, of the end of a run, all its validations."""
 
-    def __init__(self, records: list[dict]):
-        self.records = records
+    def __init__(self, records: list[dict], validations: list[dict] = ()):
+        self.records, self.validations = records, list(validations)
         self.step = records[-1]["step"] if records else 0
 
     def mean(self, metric: str) -> float | None:
@@ -212,6 +235,31 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
         f"{'longer' if drift > 0 else 'shorter'} and the KL grew to {kl:.2f}: the policy may please the reward model "
         "without being better. Read its responses.",
         "Stop; raise trainer.ppo.initial_policy_kl_penalty and start again from an earlier checkpoint.",
+    )
+
+
+@rule("train/loss", VALIDATED)
+def overfitting(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """The last two validation losses are above the lowest one, while the training loss fell on."""
+    validations = now.validations
+    losses = [record[VALIDATED] for record in validations]
+    train = now.mean("train/loss")
+    if len(losses) < 3 or train is None:
+        return None
+    best = min(range(len(losses)), key=losses.__getitem__)
+    then = validations[best].get(
+        "train/loss", start.mean("train/loss")
+    )  # the validation before step 1 has none
+    risen = best < len(losses) - 2 and min(losses[-2:]) > (1 + limits.overfitting) * losses[best]
+    if then is None or not risen or train > (1 - limits.overfitting) * then:
+        return None
+    return Alarm(
+        "overfitting",
+        now.step,
+        "Overfitting",
+        f"The validation loss rose from {losses[best]:.2f} at step {validations[best]['step']} to {losses[-1]:.2f}, while "
+        f"the training loss fell from {then:.2f} to {train:.2f}: the model learns its samples by heart.",
+        "Stop, and go on from a checkpoint of about that step: fewer steps or epochs, more data, or a lower learning rate.",
     )
 
 

@@ -251,7 +251,7 @@ def _tell(out: Path, summary: dict, failure: Failure | None, progress: Progress)
     from aligner_lib.tutorial.html_report import write_report
 
     executed = sorted((out / "notebooks").glob("*.ipynb"))
-    write_report(out / "report.html", executed, summary)
+    write_report(out / "report.html", executed, summary, out / "runs")
     if failure:
         progress.echo(f"stopped in {failure}")
     progress.echo(f"report    {out / 'report.html'}")

@@ -119,13 +119,20 @@ class Workspace:
         """Start a job in a process of its own and return its handle (cluster.Job). settings: key=value overrides.
 
         resources: what cluster.submit takes; a hetjob's (`ppo_1_1`) make PPO two jobs. None: one process on Slurm,
-        and on this machine as many as the settings say.
+        and on this machine as many as the settings say. A job of this run that still goes on is followed as it is,
+        and that is said: a cell can be run again after a restart of the kernel.
         """
-        from cluster import submit
+        from cluster import Job, RunBusy, submit
 
-        wanted = self._wanted(resources)
+        wanted, run = self._wanted(resources), self.run(name or kind)
         commands = self.commands(kind, name, wanted, **settings)
-        return submit(commands, self.run(name or kind).path, self.where, wanted)
+        try:
+            return submit(commands, run.path, self.where, wanted)
+        except RunBusy:
+            print(
+                f"{run.name} still goes on, with the settings that it was started with: stop it first to start anew"
+            )
+            return Job.attach(run.path)
 
     def submit_sweep(self, kind: str, key: str, values, resources=None, **settings):
         """One array job over a few values of one setting (cluster.Sweep): a run for each, as `sft-lr/lr-0.001`."""

@@ -20,7 +20,7 @@ where = "local"  # local: a process beside this kernel · slurm
 
 # %%
 from aligner_lib.tutorial.workspace import Workspace
-from widgets import Monitor
+from widgets import Chat, Monitor
 
 lab = Workspace(out, profile, dataset, where)
 
@@ -81,7 +81,10 @@ await monitor
 # | it falls, then flattens | healthy | |
 # | it does not change | the learning rate is too low | `model.optim.lr` up |
 # | it jumps or becomes NaN | the learning rate is too high | `model.optim.lr` down, `trainer.sft.gradient_clip_val` down |
-# | train falls, validation rises | overfitting | fewer steps, or more data |
+# | train falls, validation rises (the monitor has an alarm for it) | overfitting | fewer steps, or more data |
+#
+# *Change settings*, above the charts, gives the run another learning rate while it goes on. Try it: the curve of the
+# learning rate shows the step from which it holds.
 
 # %%
 from widgets import curves
@@ -91,6 +94,27 @@ curves(lab.run("sft"), metrics=[["train/loss", "validation/loss"], "train/grad_n
 # %% [markdown]
 # You can stop a long run at any time: `aligner stop RUN` or the Stop button. It saves a checkpoint after the current
 # step. Running the same cell again resumes from there and gives the same metrics as an uninterrupted run.
+#
+# ## What does it write now?
+#
+# A loss says little about texts. Here are answers of the model before and after this run, to instructions that it never
+# saw. Ask your own, too: both models answer below.
+
+# %%
+import json
+
+from aligner_lib.jobs.inference import answering
+
+with open(lab.sft_data() / "validation.jsonl") as file:
+    prompts = [json.loads(line)["input"] for line, _ in zip(file, range(3))]
+chat = Chat({"before": answering(lab.model()), "after": answering(lab.run("sft").path)})
+for prompt in prompts:
+    chat.ask(prompt)
+display(chat)
+
+# %% [markdown]
+# The model before continues the text, often with another question or with a repetition. The model after answers, and
+# its answers end. (The tiny model of `smoke` learns the shape of answers, not their sense.)
 
 # %%
 steps, losses = lab.run("sft").series("validation/loss")

@@ -20,7 +20,7 @@ where = "local"  # local: a process beside this kernel · slurm
 
 # %%
 from aligner_lib.tutorial.workspace import Workspace
-from widgets import Monitor, curves
+from widgets import Chat, Monitor, curves
 
 lab = Workspace(out, profile, dataset, where)
 
@@ -66,7 +66,9 @@ await monitor
 # | --- | --- | --- |
 # | accuracy rises, loss falls below 0.693 | healthy | |
 # | loss stays at 0.693 | the learning rate is too low | `model.optim.lr` up |
-# | train accuracy 1, validation falls | overfitting | one epoch is enough |
+# | train loss falls, validation loss rises (the monitor has an alarm for it) | overfitting | one epoch is enough |
+#
+# *Change settings*, above the charts, gives the run another learning rate while it goes on.
 
 # %%
 curves(
@@ -100,6 +102,20 @@ print(
     f"{wrong} of {len(pairs)} pairs the wrong way round, smallest margin {min(c - r for c, r in scores):+.2f}"
 )
 Pairs(pairs, scores)
+
+# %% [markdown]
+# ## What does it think of the policy's answers?
+#
+# A reward model writes nothing. PPO will ask it about answers that no person has ever compared: those of the policy.
+# Here are some of the SFT policy, with their rewards. Ask for more, and look for a bad answer with a high reward.
+
+# %%
+from aligner_lib.jobs.inference import answering
+
+chat = Chat({"SFT policy": answering(lab.policy())}, score)
+for pair in pairs[:4]:
+    chat.ask(pair["prompt"])
+display(chat)
 
 # %%
 steps, accuracies = lab.run("rm").series("validation/acc")

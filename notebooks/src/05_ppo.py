@@ -23,7 +23,16 @@ exercise = "recorded"  # recorded: "break it" plays a run of this project · liv
 
 # %%
 from aligner_lib.tutorial.workspace import Workspace
-from widgets import Completions, JobPanel, Monitor, Recording, curves, show_completions, show_server
+from widgets import (
+    Completions,
+    JobPanel,
+    Monitor,
+    Recording,
+    compare_runs,
+    curves,
+    show_completions,
+    show_server,
+)
 
 lab = Workspace(out, profile, dataset, where)
 
@@ -135,6 +144,9 @@ await monitor
 # | reward up fast, KL and length drift | reward hacking | `trainer.ppo.initial_policy_kl_penalty` up |
 # | reward flat | the learning rate is too low, or the rewards don't differ | `model.optim.lr` up; look at `train_rollouts/rewards_std` |
 # | few responses end | they are cut off and judged as they are | `model.ppo.length_params.max_length` or `trainer.ppo.missing_eos_penalty` up |
+#
+# Click a point of a chart: the completions of that step open below. *Change settings*, above the charts, gives the run
+# another KL coefficient or learning rate while it goes on; the charts show from which step they hold.
 
 # %%
 run = lab.run("ppo")
@@ -163,8 +175,8 @@ print("KL before the first update:", first["train_rollouts/kl"])
 show_completions(run, n=4, sort="reward")
 
 # %% [markdown]
-# That was a static table. This widget shows every step, colours tokens by KL or advantage, and puts each response beside
-# the prompt's first one:
+# That was a static table. This widget shows every step: the answers to held-out prompts, each beside the prompt's first
+# one, and, under the prompts of *train*, each token coloured by its KL or advantage:
 
 # %%
 Completions(run)
@@ -220,8 +232,9 @@ for alarm in broken.alarms():
 # %% [markdown]
 # ### Fix it, and compare
 #
-# The fix is the KL penalty and the lower learning rate of your first run. Here are both runs. For hover and zoom:
-# `from widgets import explore`, then `explore([mended, broken])`.
+# The fix is the KL penalty and the lower learning rate of your first run. Here are both runs: their curves, and their
+# last values with the settings that differ. For hover and zoom: `from widgets import explore`, then
+# `explore([mended, broken])`.
 
 # %%
 mended = run if exercise == "live" else Recording("healthy", speed=float("inf"))
@@ -229,6 +242,9 @@ curves(
     [mended, broken],
     metrics=["train_rollouts/rewards", "train_rollouts/kl", "train_rollouts/generation_length"],
 )
+
+# %%
+compare_runs([mended, broken])
 
 # %%
 show_completions(broken, n=4, sort="reward", split="train")

@@ -53,9 +53,9 @@ for key, label in MEASURES.items():
 # ### What you should see
 #
 # PPO's reward is higher by more than one standard deviation ({{laptop.ppo.val_reward_sft:+.2f}} to
-# {{laptop.ppo.val_reward_ppo:+.2f}} with the laptop profile), at {{laptop.ppo.kl_per_token}} nats of KL a token (signed;
-# notebook 05 plots absolute values, which are larger). A much longer answer for the same reward, or a KL far above that,
-# is a warning.
+# {{laptop.ppo.val_reward_ppo:+.2f}} with the laptop profile), at {{laptop.ppo.kl_per_token}} nats of KL a token: the mean of
+# $\log \pi - \log \pi_{ref}$ over the response tokens, which notebook 05 plots for its training rollouts. A much longer
+# answer for the same reward, or a KL far above that, is a warning.
 #
 # ## Prompt by prompt
 #

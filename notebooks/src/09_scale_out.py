@@ -136,6 +136,20 @@ if lab.where != "print":
     display(curves([lab.run("scale-one"), lab.run("scale-several")], metrics=["train/loss"], smoothing=0))
 
 # %% [markdown]
+# What do the two write? The same weights but for rounding, and the same random numbers: the same texts, until a rounding
+# happens to tip a draw.
+
+# %%
+if lab.where != "print":
+    from aligner_lib.jobs.inference import answering
+    from widgets import Chat
+
+    chat = Chat({name: answering(lab.run(name).path) for name in ("scale-one", "scale-several")})
+    for prompt in ("How do I boil an egg?", "Name three rivers in Africa."):
+        chat.ask(prompt)
+    display(chat)
+
+# %% [markdown]
 # ## Restarts and failures
 #
 # The run folder contains everything about a job: any notebook or terminal that sees the folder can attach to the job.

@@ -89,7 +89,7 @@ def test_html_shows_the_pictures_offline_and_tells_them_in_words(executed, templ
 
 
 def test_the_tutorials_report_hands_the_text_on(executed, tmp_path):
-    write_report(tmp_path / "report.html", [executed], {"profile": "smoke"})
+    write_report(tmp_path / "report.html", [executed], {"profile": "smoke"}, tmp_path)
     images = re.findall(r"<img[^>]*>", (tmp_path / "report.html").read_text())
     assert len(images) == 2
     assert all(

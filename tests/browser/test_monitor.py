@@ -1,5 +1,8 @@
 """The monitor's gates, in a real JupyterLab in a real Chromium."""
 
+import json
+import re
+
 import pytest
 from lab import wait_for
 
@@ -24,7 +27,8 @@ def test_reload_keeps_all_points(page, trainer):
     page.page.wait_for_selector(".lab-monitor")
     before = len(run.metrics())
     page.wait_for_points(before)
-    assert page.points() == list(range(1, len(page.points()) + 1))
+    points = page.points()
+    assert points == list(range(1, len(points) + 1))
     page.wait_for_points(before + 5)  # and it is still live
 
 
@@ -39,6 +43,36 @@ def test_restart_does_not_touch_the_job(page, trainer):
     page.wait_for_points(count + 5)
     assert page.points()[:count] == list(range(1, count + 1))
     assert run.status == "running" and run.info["pid"] == pid and run.info["resumed"] == 0
+
+
+def test_a_monitor_without_its_kernel_says_so_and_a_reloaded_page_shows_the_picture(page, trainer):
+    run = trainer("run", steps=3000, seconds=0.1)
+    page.show("lost.ipynb", START, f"Monitor({str(run.path)!r})")
+    page.wait_for_points(5)
+    notice = page.page.locator(".lab-monitor > .lab-lost")
+    assert not notice.is_visible()
+    page.restart_kernel()
+    notice.wait_for()
+    assert (
+        "The kernel was restarted" in notice.inner_text() and "The run does not notice" in notice.inner_text()
+    )
+    assert "run cell [2] again" in notice.inner_text()
+    assert page.page.locator(".lab-state").inner_text() == "was running"
+    assert page.page.locator(".lab-body[inert]").count() == 1, "no button can be pressed"
+    page.save()
+    page.reload()
+    page.page.get_by_text("This is how things were when the notebook was saved.").wait_for()
+    assert page.page.locator(".jp-OutputArea-output img").is_visible()
+    assert not page.page.get_by_text("model not found").is_visible()
+    assert run.status == "running"
+
+
+def test_a_kernel_that_dies_is_noticed(page, trainer):
+    """JupyterLab starts another kernel then, and tells widgets nothing: that no more is heard is all that can be seen."""
+    run = trainer("run", steps=3000, seconds=0.1)
+    page.show("dies.ipynb", f"{START}\nMonitor({str(run.path)!r})", "import os\nos.kill(os.getpid(), 9)")
+    page.page.locator(".lab-monitor > .lab-lost").wait_for()
+    assert page.page.locator(".lab-body[inert]").count() == 1
 
 
 def test_stop_during_await_ends_the_run_with_a_checkpoint(page, trainer):
@@ -104,6 +138,107 @@ def test_zoom_hover_table_and_axes_by_keyboard(page, trainer):
     page.page.get_by_role("slider", name="train_optim/grad_norm").wait_for()
 
 
+def write_run(folder, records: list[dict], **info) -> str:
+    """A finished run folder of these metrics records; returns its path."""
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"status": "finished", "kind": "sft", **info}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(folder)
+
+
+SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
+
+
+def test_equal_steps_of_the_time_axis_have_equal_labels(page, tmp_path):
+    records = [{"step": i, "time": 1e9 + 47.0 * i, "train/loss": 1.0 / i} for i in range(1, 9)]
+    page.show("clock.ipynb", f"{START}\nMonitor({write_run(tmp_path / 'run', records)!r}, axis='time')")
+    page.wait_for_points(8)
+    chart = page.page.get_by_role("slider", name="Loss", exact=True)
+    labels = chart.locator(".lab-grid text[text-anchor=middle]")
+    wait_for(lambda: labels.count() > 2, 60)
+    places = [float(label.get_attribute("x")) for label in labels.all()]
+    seconds = [
+        sum(int(n) * SECONDS[unit] for n, unit in re.findall(r"(\d+) (\w+)", label))
+        for label in labels.all_text_contents()
+    ]
+    assert seconds[0] == 0 and seconds == [i * seconds[1] for i in range(len(seconds))]
+    assert places == pytest.approx(
+        [places[0] + i * (places[1] - places[0]) for i in range(len(places))], abs=0.2
+    )
+
+
+def test_the_cursor_names_its_step_and_gives_no_value_of_another(page, tmp_path):
+    records = [{"step": i, "time": 1e9 + 60.0 * i, "train/loss": float(i)} for i in range(1, 7)]
+    records[5]["validation/loss"] = 60.0
+    records[0]["validation/loss"] = 10.0
+    page.show("cursor.ipynb", f"{START}\nMonitor({write_run(tmp_path / 'run', records)!r}, axis='time')")
+    page.wait_for_points(6)
+    chart = page.page.get_by_role("slider", name="Loss", exact=True)
+    chart.focus()
+    for key in ("Home", "ArrowRight", "ArrowRight"):
+        page.page.keyboard.press(key)
+    assert chart.locator(".lab-at").text_content() == "step 3 · 2 min"
+    values = page.page.locator(".lab-chart", has=chart).locator(".lab-value b")
+    assert values.all_inner_texts() == ["3", "–"], "the validation nearest to step 3 is of another step"
+    page.page.keyboard.press("End")
+    assert values.all_inner_texts() == ["6", "60"]
+    last = chart.locator(".lab-marker").last.bounding_box()
+    clip = page.page.evaluate(
+        "() => { const c = document.querySelector('.lab-plot clipPath rect'), s = c.closest('svg').getBoundingClientRect();"
+        " return s.x + Number(c.getAttribute('x')) + Number(c.getAttribute('width')); }"
+    )
+    assert last["x"] + last["width"] <= clip + 0.5, "the last marker is whole"
+
+
+def test_an_added_chart_can_be_removed(page, trainer):
+    run = trainer("run", steps=30)
+    page.show("remove.ipynb", f"{START}\nMonitor({str(run.path)!r})")
+    page.wait_for_points(30)
+    page.page.get_by_label("add a chart").select_option("train_optim/grad_norm")
+    added = page.page.get_by_role("slider", name="train_optim/grad_norm")
+    added.wait_for()
+    page.page.get_by_role("button", name="remove train_optim/grad_norm").click()
+    added.wait_for(state="detached")
+    assert page.page.locator(".lab-remove:visible").count() == 0, "the run's own charts stay"
+
+
+def test_enter_in_a_knob_s_field_changes_the_run(page, trainer):
+    run = trainer("run", kind="sft", steps=3000, seconds=0.1)
+    page.show("knob.ipynb", f"{START}\nMonitor({str(run.path)!r})")
+    page.wait_for_points(3)
+    page.page.get_by_role("button", name="Change settings").click()
+    rate = page.page.get_by_label("learning rate", exact=True)
+    wait_for(
+        lambda: rate.get_attribute("placeholder") not in ("", "–"), 60, "SFT's own learning rate is not shown"
+    )
+    rate.fill("0.25")
+    rate.press("Enter")
+    wait_for(lambda: run.metrics()[-1]["train/lr"] == 0.25, 60, "the run did not take it over")
+    wait_for(lambda: rate.get_attribute("placeholder") == "0.25", 60)
+    assert page.page.locator(".jp-Cell.jp-mod-active .jp-mod-focused, .cm-focused").count() == 0, (
+        "no cell was opened"
+    )
+    run.request_stop()
+    page.page.get_by_role("button", name="Change settings").wait_for(state="hidden")
+
+
+def test_a_click_on_a_point_shows_the_completions_of_its_step(page, trainer):
+    run = trainer("run", steps=40, validate=10)
+    page.show("click.ipynb", f"{START}\nMonitor({str(run.path)!r})")
+    page.wait_for_points(40)
+    chart = page.page.get_by_role("slider", name="Reward", exact=True)
+    chart.focus()
+    for key in ("Home", "ArrowRight", "ArrowRight", "Enter"):
+        page.page.keyboard.press(key)
+    texts = page.page.locator(".lab-texts")
+    texts.get_by_text("train · step 3", exact=True).first.wait_for()
+    box = chart.bounding_box()
+    chart.click(position={"x": box["width"] - 10, "y": 60})
+    texts.get_by_text(re.compile("(train|validation) · step 40")).first.wait_for()
+    page.page.get_by_role("button", name="close the completions").click()
+    texts.wait_for(state="hidden")
+
+
 def test_drag_zooms_into_detail(page, trainer, tmp_path):
     run = trainer("run", steps=5000, kind="sft")
     page.show("drag.ipynb", f"{START}\nMonitor({str(run.path)!r})")
@@ -129,6 +264,29 @@ def test_several_runs_share_charts_and_alarms_name_theirs(page, trainer):
     alarms = page.page.locator(".lab-alarm")
     assert alarms.count() >= 2
     assert all("bad, since step" in text for text in alarms.all_inner_texts())
+
+
+def test_two_runs_have_a_legend_and_a_table_of_differences(page, tmp_path):
+    def made(name: str, loss: float, lr: float) -> str:
+        records = [{"step": i, "time": 1e9 + i, "train/loss": loss, "train/lr": lr} for i in (1, 2, 3)]
+        return write_run(tmp_path / name, records, config={"model": {"optim": {"lr": lr, "name": "adam"}}})
+
+    runs = [made("first", 2.0, 0.5), made("second", 1.5, 0.25)]
+    page.show("legend.ipynb", f"{START}\nMonitor({runs!r})")
+    page.wait_for_points(3, "1/0/0")
+    values, settings = page.page.locator(".lab-compared").all()
+    assert values.locator("tbody tr").first.inner_text().split() == ["Loss,", "train", "nats", "2", "1.5−0.5"]
+    assert settings.locator("tbody tr").all_inner_texts() == ["model.optim.lr\t0.5\t0.25"]
+    chart = page.page.locator(".lab-chart").first
+    assert chart.locator(".lab-run-of").all_inner_texts() == ["first", "second"]
+    page.page.get_by_role("button", name="first", exact=True).click()
+    wait_for(
+        lambda: chart.locator(".lab-run-of").all_inner_texts() == ["second"], 60, "the run was not hidden"
+    )
+    page.page.get_by_role("button", name="first", exact=True).click()
+    wait_for(
+        lambda: len(chart.locator(".lab-run-of").all_inner_texts()) == 2, 60, "the run did not come back"
+    )
 
 
 def test_a_run_that_gives_no_sign_of_life_is_marked(page, trainer):

@@ -33,10 +33,35 @@ def test_completions_are_text_and_all_of_the_history(page, trainer):
     page.page.get_by_text("1 to 8 of 30").wait_for()
     page.page.get_by_label("sorted by").select_option("best reward")
     wait_for(lambda: rewards(page) == sorted(rewards(page), reverse=True), 60)
-    page.page.get_by_label("first answer beside it").check()
     page.page.get_by_text("first answer · step 1").first.wait_for()
+    page.page.get_by_label("first answer beside it").uncheck()
+    page.page.get_by_text("first answer · step 1").first.wait_for(state="detached")
+
+
+def test_colours_have_one_scale_with_its_numbers_on_both_sides(page, trainer):
+    run = trainer("run", steps=30, validate=10)
+    wait_for(lambda: run.is_over, 60)
+    page.show("colours.ipynb", f"from widgets import Completions\nCompletions({str(run.path)!r})")
+    page.page.get_by_text("validation · step 30", exact=True).first.wait_for()
     page.page.get_by_label("tokens by").select_option("KL")
-    page.page.locator(".lab-text span[title^='KL']").first.wait_for()
+    page.page.get_by_text("These responses have no KL of their tokens").wait_for()
+    page.page.get_by_label("prompts").select_option("train")
+    card = page.page.locator(".lab-card").first
+    wait_for(lambda: card.locator(".lab-box").count() == 2, 60)
+    sides = card.locator(".lab-box").all()
+    wait_for(
+        lambda: all(side.locator("span[title^='KL']").count() for side in sides),
+        60,
+        "one side has no colours",
+    )
+    low, middle, high = page.page.locator(".lab-ramp b").all_inner_texts()
+    assert float(low) == -float(high) < float(middle) == 0
+    strengths = page.page.evaluate(
+        """() => [...document.querySelectorAll('.lab-text span[title^=KL]')].map(
+            (e) => [Math.abs(Number(e.title.slice(3).replace('−', '-'))), Number(e.style.background.match(/([\\d.]+)%/)[1])])"""
+    )
+    by_weight = [strength for _, strength in sorted(strengths)]
+    assert by_weight == sorted(by_weight), "the same weight has the same colour in every response"
 
 
 def rewards(page) -> list[float]:
@@ -61,14 +86,21 @@ def test_the_panel_steers_a_running_job(page, trainer):
     page.page.get_by_role("button", name="Checkpoint now").click()
     wait_for(run.latest_checkpoint, 60, "no checkpoint")
     page.page.get_by_label("KL coefficient", exact=True).fill("0.05")
-    page.page.get_by_role("button", name="set KL coefficient").click()
+    page.page.get_by_label("KL coefficient", exact=True).press("Enter")
     wait_for(lambda: run.metrics()[-1]["train_rollouts/kl_coef"] == 0.05, 60, "the run did not take it over")
+    page.page.get_by_label("KL coefficient", exact=True).fill("0.02")
+    page.page.get_by_role("button", name="set KL coefficient").click()
+    wait_for(lambda: run.metrics()[-1]["train_rollouts/kl_coef"] == 0.02, 60, "the run did not take it over")
     assert not (run.path / "control" / "set.json").exists()
     page.page.get_by_role("button", name="Cancel").click()
     page.page.get_by_role("button", name="Cancel without a checkpoint?").click()
     page.page.get_by_text("cancelled").first.wait_for()
+    page.page.get_by_role("button", name="Cancel").wait_for(state="hidden")
     page.page.get_by_role("button", name="Stop after this step").click()
     wait_for(lambda: run.status == "stopped", 60, "the run did not stop")
+    panel = page.page.locator(".lab-panel")
+    wait_for(lambda: panel.locator("button:visible").count() == 0, 60, "a button of a run that is over")
+    assert "It ends after this step" not in panel.inner_text()
 
 
 def test_pairs_and_chat(page, tmp_path):
@@ -98,6 +130,23 @@ def test_a_finished_run_can_be_explored_offline(page, healthy):
     drag.hover(position={"x": 120, "y": 60})
     page.page.locator(".hoverlayer .legend, .hoverlayer .hovertext").first.wait_for()
     assert page.beyond() == []
+
+
+def test_explore_keeps_its_height_when_the_sidebar_or_the_window_changes(page, healthy):
+    page.lab.write("height.ipynb", f"from widgets import explore\nexplore({str(healthy)!r})")
+    page.open("height.ipynb").run_all()
+    page.page.locator(".jp-RenderedPlotly .nsewdrag").first.wait_for()
+    plot = page.page.locator(".jp-RenderedPlotly .svg-container")
+    width, height = (plot.bounding_box()[side] for side in ("width", "height"))
+    assert height > 300
+    page.page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    wait_for(lambda: plot.bounding_box()["width"] != width, 60, "the plot did not take the room")
+    assert plot.bounding_box()["height"] == height
+    wide = plot.bounding_box()["width"]
+    page.page.set_viewport_size({"width": 900, "height": 700})
+    wait_for(lambda: plot.bounding_box()["width"] < wide, 60, "the plot did not follow the window")
+    assert plot.bounding_box()["height"] == height
+    page.page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])

@@ -62,10 +62,11 @@ def test_parameters_are_literals_and_cells_are_short(path):
     ("number", "widgets"),
     [
         ("02", {"Pairs"}),
-        ("03", {"Monitor"}),
-        ("04", {"Monitor", "Pairs"}),
-        ("05", {"Monitor", "Completions", "JobPanel"}),
+        ("03", {"Monitor", "Chat"}),
+        ("04", {"Monitor", "Pairs", "Chat"}),
+        ("05", {"Monitor", "Completions", "JobPanel", "compare_runs"}),
         ("06", {"Chat"}),
+        ("09", {"Monitor", "Chat"}),
     ],
 )
 def test_notebooks_show_what_can_be_looked_at(number, widgets):

@@ -7,7 +7,7 @@ import pytest
 
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial.workspace import Workspace
-from cluster import Resources
+from cluster import Resources, RunBusy
 
 FOUR = {f"model.data.{name}_ds.micro_batch_size": 4 for name in ("train", "validation")}
 
@@ -60,6 +60,21 @@ def test_a_ppo_run_that_is_missing_is_made_up_and_that_is_said(tmp_path, monkeyp
     assert Workspace(tmp_path, "smoke").ppo_policy() == tmp_path / "runs" / "ppo"
     assert submitted == [("ppo",), "waited for"]
     assert "there is no PPO run" in capsys.readouterr().out
+
+
+def test_a_cell_that_is_run_again_follows_the_job_that_still_goes_on(tmp_path, monkeypatch, capsys):
+    """After a restart of the kernel; the message of a monitor that lost its kernel asks for it."""
+
+    def busy(*_):
+        raise RunBusy("it has a job that is RUNNING")
+
+    monkeypatch.setattr("cluster.submit", busy, raising=False)
+    monkeypatch.setattr(
+        "cluster.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"), raising=False
+    )
+    monkeypatch.setattr(Workspace, "commands", lambda *what, **settings: {})
+    assert Workspace(tmp_path, "smoke").submit("sft") == "the job of sft"
+    assert "sft still goes on, with the settings that it was started with" in capsys.readouterr().out
 
 
 def test_another_profile_s_run_is_not_taken_for_this_one_s(tmp_path):

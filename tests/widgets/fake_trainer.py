@@ -124,14 +124,27 @@ def rollouts(step: int, metrics: dict, chance: random.Random) -> list[dict]:
     return records
 
 
+def validation_rollouts(step: int, metrics: dict, chance: random.Random) -> list[dict]:
+    """As the trainer logs them: without the tokens' KL."""
+    left_out = ("tokens", "token_kl", "token_advantage", "kl")
+    records = rollouts(step, metrics, chance)
+    return [
+        {key: value for key, value in record.items() if key not in left_out} | {"split": "validation"}
+        for record in records
+    ]
+
+
 def metrics_of(kind: str, step: int, steps: int, kl_coef: float, chance: random.Random) -> dict[str, float]:
     if kind == "ppo":
         return ppo_metrics(step, steps, kl_coef, chance)
     return (sft_metrics if kind == "sft" else rm_metrics)(step, steps, chance)
 
 
-def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0, seed=0) -> None:
-    """Write a whole run; `seconds` a step. Ends after the step in which `control/stop` appears, with a checkpoint."""
+def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0, seed=0, validate=0) -> None:
+    """Write a whole run; `seconds` a step. Ends after the step in which `control/stop` appears, with a checkpoint.
+
+    validate: steps between validations of PPO, which leave completions and `val_rollouts/rewards`; 0: none.
+    """
     chance = random.Random(seed)
     config = {"trainer": {"ppo": {"initial_policy_kl_penalty": kl_coef}}}
     with RunWriter(path, kind=kind, config=config, seed=seed, hashes={}, max_steps=steps) as run:
@@ -144,10 +157,16 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
                 raise FloatingPointError("the loss is NaN at step 7: lower the learning rate")
             metrics = metrics_of(kind, step, steps, kl_coef, chance)
             if kind == "ppo":
+                if validate and step % validate == 0:
+                    metrics["val_rollouts/rewards"] = metrics["train_rollouts/rewards"] - 0.1
                 metrics |= {"train_rollouts/kl_coef": controls["kl_coef"], "train_optim/lr": controls["lr"]}
+            elif controls["lr"] != 9e-7:
+                metrics["train/lr"] = controls["lr"]
             run.log(step, metrics)
             if kind == "ppo":
                 run.log_rollouts(rollouts(step, metrics, chance))
+            if validate and step % validate == 0:
+                run.log_rollouts(validation_rollouts(step, metrics, chance))
             asked = run.requests(CONTROLS)
             controls |= asked.changes
             if asked.stop or asked.checkpoint:
@@ -169,5 +188,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--kl-coef", type=float, default=0.01)
     parser.add_argument("--fail-at", type=int, default=0)
+    parser.add_argument("--validate", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     train(**vars(parser.parse_args()))

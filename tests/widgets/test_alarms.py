@@ -1,16 +1,17 @@
 """Each alarm sounds on its own figure, and none on a healthy run."""
 
+import json
 import math
 
 import pytest
 
-from aligner_lib.config.kinds import alarms_of
+from aligner_lib.config import kinds
 from aligner_lib.run_folder.alarms import Thresholds, Watch, active, as_record, metrics_read, stale
 from aligner_lib.run_folder.reader import RunFolder
 from widgets.alarms import Alarms
 from widgets.series import Series
 
-PPO = alarms_of("ppo")
+PPO = kinds.alarms_of("ppo")
 HEALTHY = {
     "train_rollouts/rewards": 0.0,
     "train_rollouts/rewards_std": 1.0,
@@ -63,6 +64,66 @@ def test_reward_hacking_is_more_than_a_large_kl():
 def test_reward_hacking_needs_all_three(healthy):
     alarms = active(PPO, records(4), records(3, 20, **HACKING | healthy))
     assert "reward_hacking" not in [alarm.name for alarm in alarms]
+
+
+# ---- overfitting ----------------------------------------------------------------------------------------------------
+
+
+def supervised(*validations: float, train: float) -> list[dict]:
+    """A record a step: the training loss falls evenly from 2.0 to `train`, every fifth step is validated."""
+    steps = 5 * len(validations)
+    found = [{"step": i, "train/loss": 2.0 + (train - 2.0) * i / steps} for i in range(1, steps + 1)]
+    for i, loss in enumerate(validations):
+        found[5 * i + 4]["validation/loss"] = loss
+    return found
+
+
+def heard(records: list[dict], limits: Thresholds | None = None, kind: str = "sft") -> list[tuple[str, int]]:
+    watch = Watch(kinds.alarms_of(kind), limits or Thresholds())
+    return [(alarm.name, alarm.step) for record in records for alarm in watch.check(record)]
+
+
+@pytest.mark.parametrize("kind", ["sft", "rm"])
+def test_validation_that_rises_while_training_falls_is_overfitting(kind):
+    assert heard(supervised(2.1, 2.0, 2.05, 2.3, 2.4, train=0.03), kind=kind) == [("overfitting", 25)]
+
+
+@pytest.mark.parametrize(
+    ("validations", "train"),
+    [
+        ((2.1, 2.0, 1.9, 1.9, 1.91), 0.5),  # levels off
+        ((2.1, 2.0, 2.3, 2.05, 2.3), 0.5),  # one odd validation, twice
+        ((2.1, 2.0, 2.1, 2.3, 2.4), 2.2),  # training rises too: not overfitting
+        ((2.0, 2.4), 0.5),  # no two after the lowest
+    ],
+)
+def test_what_is_not_overfitting(validations, train):
+    assert heard(supervised(*validations, train=train)) == []
+
+
+def test_the_limit_of_overfitting_is_the_callers():
+    records = supervised(2.1, 2.0, 2.05, 2.3, 2.4, train=0.03)
+    assert heard(records, Thresholds(overfitting=0.3)) == []
+
+
+def test_a_resumed_run_remembers_its_validations():
+    records = supervised(2.1, 2.0, 2.05, 2.3, 2.4, train=0.03)
+    watch = Watch(kinds.alarms_of("sft"))
+    watch.remember(records[:23])
+    assert [alarm.step for record in records[23:] for alarm in watch.check(record)] == [25]
+
+
+def test_a_monitor_hears_of_overfitting_since_the_same_step(tmp_path):
+    records = supervised(2.1, 2.0, 2.05, 2.3, 2.4, 2.5, 2.6, train=0.03)
+    lines = [json.dumps({"time": 0.0} | record) + "\n" for record in records]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    (tmp_path / "run.json").write_text(json.dumps({"kind": "sft", "status": "finished"}))
+    run = RunFolder(tmp_path)
+    series = Series(run)
+    series.poll()
+    (alarm,) = Alarms(run, series, None).now()
+    assert (alarm["name"], alarm["where"]) == ("overfitting", "since step 25")
+    assert "rose from 2.00 at step 10 to 2.60" in alarm["meaning"]
 
 
 def test_metrics_are_all_that_the_rules_read():

@@ -1,18 +1,24 @@
 """Steering by files: what is asked, what is refused, and how the run acknowledges."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
 from widgets import control
 
+RUNNING = {
+    "status": "running",
+    "controls": ["stop", "checkpoint", "kl_coef"],
+    "host": "elsewhere",
+    "heartbeat": {"time": 9e12},
+}
+
 
 @pytest.fixture
 def run(tmp_path):
-    (tmp_path / "run.json").write_text(
-        json.dumps({"status": "running", "controls": ["stop", "checkpoint", "kl_coef"]})
-    )
+    (tmp_path / "run.json").write_text(json.dumps(RUNNING))
     return RunFolder(tmp_path)
 
 
@@ -37,6 +43,46 @@ def test_what_a_run_does_not_obey_is_refused(run):
         control.request_change(run, lr=1e-6)
     with pytest.raises(ValueError, match="'temperature' is no control of a run; there are kl_coef, lr"):
         control.request_change(run, temperature=2.0)
+
+
+# ---- buttons --------------------------------------------------------------------------------------------------------
+
+
+def logged(**metrics) -> SimpleNamespace:
+    """The last values of a run's metrics."""
+    return SimpleNamespace(latest=metrics.get)
+
+
+def test_a_button_says_what_will_come_until_it_has(run, tmp_path):
+    steering = control.Steering(run)
+    steering.execute({"kind": "set", "name": "kl_coef", "value": "0.05"})
+    assert steering.view(logged())["said"] == "It goes on with kl_coef = 0.05 from its next step."
+    (tmp_path / "control" / "set.json").unlink()  # the run has done it
+    assert steering.view(logged())["said"] == ""
+
+
+def test_nothing_is_promised_after_the_end(run, tmp_path):
+    steering = control.Steering(run)
+    steering.execute({"kind": "stop"})
+    (tmp_path / "run.json").write_text(
+        '{"status": "running", "host": "elsewhere", "heartbeat": {"time": 9e12}}'
+    )
+    view = steering.view(logged())
+    assert view["said"] == "It ends after this step, with a checkpoint." and view["pending"]["stop"]
+    (tmp_path / "run.json").write_text('{"status": "stopped"}')
+    assert (steering.view(logged())["said"], steering.view(logged())["over"]) == ("", True)
+
+
+def test_what_is_refused_is_said_and_stays(run):
+    steering = control.Steering(run)
+    steering.execute({"kind": "set", "name": "lr", "value": "1e-6"})
+    assert "does not take 'lr' while it runs" in steering.view(logged())["said"]
+
+
+@pytest.mark.parametrize("metric", ["train/lr", "train_optim/lr"])
+def test_a_knob_shows_the_rate_of_every_kind_of_run(run, metric):
+    """SFT and the reward model log train/lr, PPO train_optim/lr."""
+    assert control.Steering(run).view(logged(**{metric: 3e-5}))["values"] == {"kl_coef": None, "lr": 3e-5}
 
 
 def test_every_run_obeys_stop(tmp_path):

@@ -107,6 +107,35 @@ def test_detail_shows_every_record_of_a_narrow_view(tmp_path):
     assert points[:, 0].tolist() == list(range(19_999, 20_502))
 
 
+def test_on_another_axis_the_steps_travel_with_the_places(tmp_path):
+    append(tmp_path, 1, 3)
+    append(tmp_path, 7, 7)
+    feed = Feed([RunFolder(tmp_path)], ["train/loss"], axis="time")
+    feed.poll()
+    browser = Browser()
+    browser.apply(feed.snapshot())
+    assert browser.lines["0/step"][:, :2].tolist() == [[0, 1], [1, 2], [2, 3], [6, 7]]
+    feed.axis = "step"
+    browser.apply(feed.snapshot())
+    assert "0/step" not in browser.lines, "there it would be the places themselves"
+
+
+def test_a_chart_is_added_once_and_can_be_removed(tmp_path):
+    append(tmp_path, 1, 3, **{"train/lr": 1.0})
+    feed, browser = follow(tmp_path)
+    feed.add("train/lr")
+    feed.add("train/lr")
+    browser.apply(feed.update())
+    assert [(spec["title"], spec["added"]) for spec in browser.head["charts"]] == [
+        ("train/loss", ""),
+        ("train/lr", "train/lr"),
+    ]
+    feed.remove("train/lr")
+    browser.apply(feed.update())
+    assert [spec["title"] for spec in browser.head["charts"]] == ["train/loss"]
+    assert "0/1/0" not in browser.lines
+
+
 def test_infinite_values_travel_as_text_and_are_not_drawn(tmp_path):
     append(tmp_path, 1, 3)
     append(tmp_path, 4, 4, **{"train/loss": float("nan")})

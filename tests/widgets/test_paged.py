@@ -28,7 +28,7 @@ def test_every_query_is_answered_and_a_bad_one_does_no_harm(completions):
     assert [row["reward"] for row in rows] == sorted((row["reward"] for row in rows), reverse=True)
     assert all(len(row["tokens"]) == len(row["weights"]) for row in rows)
     assert all(row["beside"]["step"] == 1 for row in rows)
-    completions.query = {"step": 999, "sort": "size", "start": 10_000, "split": "nowhere"}
+    completions.query = {"step": "many", "sort": "size", "start": 10_000, "split": "nowhere"}
     assert completions.page["step"] == 60 and len(completions.page["rows"]) == 4
 
 
@@ -37,9 +37,85 @@ def test_of_validation_the_steps_that_have_it_are_offered(tmp_path):
     rollouts.insert(2, {**rollouts[1], "split": "validation"})
     (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rollouts))
     widget = Completions(tmp_path)
-    assert widget.page["steps"] == [1, 2, 3] and widget.page["step"] == 3
-    widget.query = {"split": "validation"}
+    assert widget.page["asked"]["split"] == "validation", "held-out prompts come first"
     assert widget.page["steps"] == [2] and [row["split"] for row in widget.page["rows"]] == ["validation"]
+    widget.query = {"split": ""}
+    assert widget.page["steps"] == [1, 2, 3] and widget.page["step"] == 3
+    widget.close()
+
+
+# ---- colours, and what is missing -----------------------------------------------------------------------------------
+
+
+def coloured(prompt, kl, step=1, split="train", **changes) -> dict:
+    """A finished response of a token a letter, with its end token."""
+    tokens = [*"abcdefgh"[: len(kl) - 1], "<end>"]
+    record = {
+        "step": step,
+        "split": split,
+        "prompt": prompt,
+        "response": "".join(tokens[:-1]),
+        "finished": True,
+    }
+    return record | {"tokens": tokens, "token_kl": kl, "reward": 0.0, "length": len(kl)} | changes
+
+
+def completions_of(folder, *records) -> Completions:
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    widget = Completions(folder)
+    widget.close()
+    return widget
+
+
+def test_a_page_has_one_scale_which_neither_the_end_token_nor_an_outlier_takes(tmp_path):
+    quiet, loud = (
+        coloured("p", [0.1] * 99 + [9.0], tokens=["x"] * 99 + ["<end>"]),
+        coloured("q", [0.2, 7.0, 0.5]),
+    )
+    widget = completions_of(tmp_path, quiet | {"response": "x" * 99}, loud)
+    widget.query = {"colour": "KL", "beside": False}
+    # 99 tokens of 0.1, then 0.2 and 7: the 98th percentile of 101 is the 99th of them in order
+    assert widget.page["scale"] == {"least": 0.0, "most": pytest.approx(0.1), "beyond": 2, "percentile": 98}
+    assert [len(row["weights"]) for row in widget.page["rows"]] == [99, 2]
+    widget.query = {"colour": "KL", "beside": False, "end": True}
+    assert [row["weights"][-1] for row in widget.page["rows"]] == [9.0, 0.5]
+
+
+def test_a_scale_with_negative_weights_is_symmetric(tmp_path):
+    widget = completions_of(tmp_path, coloured("p", [-0.4, 0.2, 0.0]))
+    widget.query = {"colour": "KL"}
+    scale = widget.page["scale"]
+    assert scale["least"] == -scale["most"] and 0.35 < scale["most"] <= 0.4
+
+
+def test_both_sides_are_coloured_on_the_same_scale(tmp_path):
+    widget = completions_of(tmp_path, coloured("p", [0.0, 0.0, 0.0]), coloured("p", [0.3, 0.5, 0.0], step=2))
+    widget.query = {"colour": "KL"}
+    (row,) = widget.page["rows"]
+    assert (row["weights"], row["beside"]["weights"]) == ([0.3, 0.5], [0.0, 0.0])
+    assert row["beside"]["step"] == 1
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    widget = completions_of(tmp_path, {**coloured("p", [0.1, 0.2]), "split": "validation", "tokens": []})
+    assert widget.page["note"] == "The run's first answer to this prompt: none came before it."
+    widget.query = {"colour": "KL"}
+    assert widget.page["scale"] is None and "have no KL of their tokens" in widget.page["note"]
+    widget.query = {"step": 7}
+    assert widget.page["note"].startswith("Step 7 has no validation completions; these are of step 1.")
+
+
+def test_a_run_without_completions_says_why(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"kind": "sft", "status": "finished"}))
+    assert completions_of(tmp_path).page["note"].endswith("has no completions: sft does not generate.")
+
+
+def test_a_reference_run_that_did_not_answer_says_so(tmp_path, healthy):
+    other = tmp_path / "other"
+    other.mkdir()
+    completions_of(other, coloured("another prompt", [0.1, 0.2]))
+    widget = Completions(healthy, reference=other)
+    assert widget.page["note"] == "other has no answers to these prompts."
     widget.close()
 
 
@@ -102,5 +178,5 @@ def test_a_panel_tells_of_a_scheduler_that_does_not_answer(healthy):
     panel = JobPanel(healthy, Job())
     assert "squeue: timed out" in panel.view["job"]["reason"]
     panel._on_message(None, {"kind": "set", "name": "kl_coef", "value": "nan"}, [])
-    assert "takes a number that is not negative" in panel.view["said"]
+    assert "takes a number that is not negative" in panel.view["steering"]["said"]
     panel.close()

@@ -1,5 +1,7 @@
 """Static tables: what a model writes is text."""
 
+import json
+
 import pytest
 
 from widgets import Chat, Completions, Pairs, compare_completions, show_completions
@@ -14,6 +16,18 @@ def test_markup_is_text(healthy):
 def test_sorted_by_reward(healthy):
     rewards = [row[2] for row in show_completions(healthy, sort="reward").rows]
     assert rewards == sorted(rewards, reverse=True) and len(rewards) == 4
+
+
+def test_held_out_prompts_are_shown_where_the_run_has_any(tmp_path):
+    record = {"step": 1, "prompt": "p", "response": "r", "reward": 0.5, "length": 3, "finished": True}
+    lines = [record | {"split": "train", "kl": 0.1}, record | {"split": "validation", "response": "held out"}]
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = show_completions(tmp_path)
+    assert table.rows == [["p", "held out", 0.5, 3]]
+    assert table.columns == ["prompt", "response", "reward", "tokens"], (
+        "no empty column for a KL that is not there"
+    )
+    assert show_completions(tmp_path, split="train").columns[3] == "KL"
 
 
 def test_the_same_prompts_side_by_side(healthy, gaming):
@@ -60,3 +74,6 @@ def test_a_chat_leaves_what_was_said():
     chat.ask("Well")
     assert chat.table().rows == [["Well", "Well!", 0.5, "ZeroDivisionError: division by zero", None]]
     assert "Well!" in html_of(chat)
+    quiet = Chat({"kind": str.upper})
+    quiet.ask("Well")
+    assert (quiet.table().columns, quiet.table().rows) == (["prompt", "kind"], [["Well", "WELL"]])

@@ -2,9 +2,10 @@
 
 const HEIGHT = 156;
 const EDGE = { left: 46, right: 10, top: 8, bottom: 20 };
+const MARKER = 5; // half of a marker with its outline: the plot's edges cut none
 
 class ChartView {
-  // shared: {store, state: {cursor, view, smoothing}, redraw(), zoom(view)}
+  // shared: {store, state: {cursor, view, smoothing, hidden}, redraw(), zoom(view), pick(run, step, split), removeChart(metric)}
   constructor(spec, index, shared) {
     this.index = index;
     this.shared = shared;
@@ -30,7 +31,10 @@ class ChartView {
       },
       make("clipPath", { id: clipName }, this.clip), this.grid, this.plot, this.overlay,
     );
-    this.element = make("figure", { class: "lab-chart" }, make("div", { class: "lab-head" }, this.title, this.values), this.svg);
+    const remove = spec.added
+      ? make("button", { type: "button", class: "lab-remove", "aria-label": `remove ${spec.title}`, title: "Remove this chart", onclick: () => shared.removeChart(spec.added) }, "×")
+      : null;
+    this.element = make("figure", { class: "lab-chart" }, make("div", { class: "lab-head" }, this.title, remove, this.values), this.svg);
     this.describe(spec);
   }
 
@@ -40,17 +44,21 @@ class ChartView {
     if (spec.unit) this.title.append(make("small", {}, ` ${spec.unit}`));
   }
 
-  // [{key, pen, label, line, spread}] of what there is to draw.
+  get several() {
+    return this.shared.store.head.runs.length > 1;
+  }
+
+  // [{key, run, pen, label, name, split, line, spread}] of what there is to draw.
   lines() {
     const { store, state } = this.shared;
-    const runs = store.head.runs, found = [];
-    runs.forEach((run, r) => this.spec.lines.forEach((label, k) => {
+    const found = [];
+    store.head.runs.forEach((run, r) => this.spec.lines.forEach((label, k) => {
       const key = `${r}/${this.index}/${k}`, line = store.line(key, state.view);
-      if (!line || !line.x.length) return;
-      const name = runs.length > 1 ? (k ? `${run.name} ${label}` : run.name) : label;
-      const pen = penOf(r, k, runs.length > 1);
+      if (state.hidden.has(r) || !line || !line.x.length) return;
+      const name = this.several ? (k ? `${run.name} ${label}` : run.name) : label;
+      const pen = penOf(r, k, this.several);
       const spread = pen.faint ? undefined : store.line(`${key}/spread`, state.view); // a band for each would be a fog
-      found.push({ key, pen, name, line, spread });
+      found.push({ key, run: r, pen, label, name, split: this.spec.splits[k], line, spread });
     }));
     return found;
   }
@@ -62,7 +70,7 @@ class ChartView {
     const smoothing = this.spec.exact ? 0 : this.shared.state.smoothing;
     this.drawn = this.lines().map((one) => ({ ...one, calm: smooth(one.line, one.line.mean, smoothing) }));
     this.scale(width, view ?? this.shared.extent());
-    set(this.clip, { x: EDGE.left, y: 0, width: Math.max(0, width - EDGE.left - EDGE.right), height: HEIGHT });
+    set(this.clip, { x: EDGE.left - MARKER, y: 0, width: Math.max(0, width - EDGE.left - EDGE.right + 2 * MARKER), height: HEIGHT });
     this.drawGrid(width);
     this.plot.replaceChildren(...this.drawn.flatMap((one) => this.strokes(one)));
     this.drawCursor();
@@ -89,6 +97,7 @@ class ChartView {
     }
     const pad = 0.07 * (high - low), top = EDGE.top, bottom = HEIGHT - EDGE.bottom;
     const left = EDGE.left, right = width - EDGE.right;
+    this.width = width;
     this.domain = [x0, x1];
     this.range = [low - pad, high + pad];
     this.px = (x) => left + ((x - x0) / (x1 - x0)) * (right - left);
@@ -104,16 +113,17 @@ class ChartView {
 
   drawGrid(width) {
     const parts = [], bottom = HEIGHT - EDGE.bottom;
-    const y = ticks(...this.range, 4), x = ticks(...this.domain, Math.max(2, Math.floor(width / 90)));
+    const y = ticks(...this.range, 4), x = this.shared.axisTicks(...this.domain, Math.max(2, Math.floor(width / 90)));
     for (const place of y.places) {
       const at = this.py(place).toFixed(1);
       parts.push(make("line", { x1: EDGE.left, x2: width - EDGE.right, y1: at, y2: at }));
-      parts.push(make("text", { x: EDGE.left - 6, y: at, dy: "0.32em", "text-anchor": "end" }, tick(place, y.step)));
+      parts.push(make("text", { x: EDGE.left - 6, y: at, dy: "0.32em", "text-anchor": "end" }, y.label(place)));
     }
     for (const place of x.places) {
       const at = this.px(place);
       if (at < EDGE.left - 1 || at > width - EDGE.right + 1) continue;
-      parts.push(make("text", { x: at.toFixed(1), y: bottom + 14, "text-anchor": "middle" }, this.shared.axisTick(place, x.step)));
+      const anchor = at > width - 30 ? "end" : "middle"; // a label that would be cut at the edge
+      parts.push(make("text", { x: (anchor === "end" ? width : at).toFixed(1), y: bottom + 14, "text-anchor": anchor }, x.label(place)));
     }
     this.grid.replaceChildren(...parts);
   }
@@ -152,15 +162,29 @@ class ChartView {
 
   // -- the cursor ---------------------------------------------------------------------------------------------------
 
+  // Where a line has a point of the record at the cursor; -1 where it has none. Without a cursor, its last point.
+  place({ run, line }) {
+    const { cursor } = this.shared.state;
+    if (cursor === null) return line.x.length - 1;
+    const record = this.shared.recordAt(run, cursor);
+    if (record === null) return -1;
+    const at = nearest(line.x, record);
+    const exact = Math.abs(line.x[at] - record) <= 1e-6 * Math.max(1, Math.abs(record));
+    const within = line.size > 2 && record >= line.x[0] && record <= line.x[line.x.length - 1]; // one bucket stands for many records
+    return exact || within ? at : -1;
+  }
+
   drawCursor() {
     const { cursor } = this.shared.state, parts = [];
-    const places = this.drawn.map(({ line }) => nearest(line.x, cursor ?? Infinity));
+    const places = this.drawn.map((one) => this.place(one));
     if (cursor !== null && this.drawn.length) {
-      const at = this.px(cursor).toFixed(1);
-      parts.push(make("line", { class: "lab-cursor", x1: at, x2: at, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }));
-      this.drawn.forEach(({ line, pen }, n) => parts.push(make("circle", {
+      const at = this.px(cursor), bottom = HEIGHT - EDGE.bottom;
+      parts.push(make("line", { class: "lab-cursor", x1: at.toFixed(1), x2: at.toFixed(1), y1: EDGE.top, y2: bottom }));
+      this.drawn.forEach(({ line, pen }, n) => places[n] >= 0 && parts.push(make("circle", {
         class: `lab-dot lab-pen-${pen.index}`, r: 3.5, cx: this.px(line.x[places[n]]), cy: this.py(line.y[places[n]]),
       })));
+      const anchor = at < this.width / 3 ? "start" : at > (2 * this.width) / 3 ? "end" : "middle";
+      parts.push(make("text", { class: "lab-at", x: at.toFixed(1), y: bottom + 14, "text-anchor": anchor }, this.shared.cursorName()));
     }
     if (this.dragged) {
       const [a, b] = this.dragged.map((x) => this.px(x)).sort((p, q) => p - q);
@@ -171,46 +195,83 @@ class ChartView {
   }
 
   drawValues(places) {
-    const one = this.shared.store.head.runs.length === 1 && this.drawn.length === 1;
-    const shown = this.drawn.map(({ line, pen, name }, n) => make(
-      "span", { class: "lab-value", title: name },
-      one ? null : swatch(pen),
-      one || this.shared.store.head.runs.length > 1 ? null : make("span", { class: "lab-name" }, name),
-      make("b", {}, number(line.y[places[n]])),
-    ));
-    this.values.replaceChildren(...shown);
+    const shown = this.drawn.map((one, n) => ({ ...one, value: places[n] < 0 ? null : one.line.y[places[n]] }));
+    this.values.replaceChildren(...(this.several ? this.rows(shown) : this.chips(shown)));
     const at = this.shared.state.cursor ?? this.domain[1];
-    const text = this.drawn.map(({ line, name }, n) => `${name} ${number(line.y[places[n]])}`).join(", ");
+    const text = shown.filter(({ value }) => value !== null).map(({ name, value }) => `${name} ${number(value)}`).join(", ");
     set(this.svg, {
       "aria-label": this.spec.title, "aria-valuemin": this.domain[0], "aria-valuemax": this.domain[1], "aria-valuenow": at,
-      "aria-valuetext": text ? `${this.shared.axisName()} ${number(at)}: ${text}` : "no points yet",
+      "aria-valuetext": text ? `${this.shared.cursorName()}: ${text}` : "no points",
     });
   }
 
+  chips(shown) {
+    if (shown.length === 1) return [make("span", { class: "lab-value" }, make("b", {}, number(shown[0].value)))];
+    return shown.map(({ pen, name, value }) => make(
+      "span", { class: "lab-value" }, swatch(pen), make("span", { class: "lab-name" }, name), make("b", {}, number(value))));
+  }
+
+  // Several runs: a row each, with its name, and what its hollow markers are.
+  rows(shown) {
+    const { head } = this.shared.store;
+    const rows = head.runs.map((run, r) => [run, shown.filter((one) => one.run === r)]).filter(([, lines]) => lines.length);
+    return rows.map(([run, lines]) => make("div", { class: "lab-row" },
+      swatch(lines[0].pen), make("span", { class: "lab-name lab-run-of", title: run.name }, run.name),
+      ...lines.map(({ pen, label, value }) => make("span", { class: "lab-value" },
+        pen.faint ? swatch(pen) : null,
+        this.spec.lines.length > 1 ? make("span", { class: "lab-name" }, label) : null,
+        make("b", {}, number(value))))));
+  }
+
   inside(event) {
-    return event.clientX - this.svg.getBoundingClientRect().left;
+    const { left, top } = this.svg.getBoundingClientRect();
+    return [event.clientX - left, event.clientY - top];
+  }
+
+  // The record nearest to a place on the axis, of any line here.
+  snap(x) {
+    let best = null;
+    for (const { line } of this.drawn) {
+      const found = line.x[nearest(line.x, x)];
+      if (best === null || Math.abs(found - x) < Math.abs(best - x)) best = found;
+    }
+    return best;
   }
 
   point(event) {
     if (!this.drawn?.length) return;
-    const x = this.xAt(this.inside(event));
+    const x = this.xAt(this.inside(event)[0]);
     if (this.dragged) this.dragged[1] = x;
-    const all = this.drawn[0].line.x;
-    this.shared.moveCursor(all[nearest(all, x)]);
+    this.shared.moveCursor(this.snap(x));
   }
 
   press(event) {
     if (event.button || !this.drawn?.length) return;
     this.svg.setPointerCapture(event.pointerId);
-    const x = this.xAt(this.inside(event));
+    const x = this.xAt(this.inside(event)[0]);
     this.dragged = [x, x];
   }
 
-  release() {
-    const [a, b] = (this.dragged ?? [0, 0]).slice().sort((p, q) => p - q);
+  release(event) {
+    if (!this.dragged) return;
+    const [a, b] = this.dragged.slice().sort((p, q) => p - q);
     this.dragged = null;
-    if (Math.abs(this.px(b) - this.px(a)) > 5) this.shared.zoom([a, b]);
-    else this.shared.moveCursor(this.shared.state.cursor);
+    if (Math.abs(this.px(b) - this.px(a)) > 5) return this.shared.zoom([a, b]);
+    this.shared.moveCursor(this.snap(a));
+    this.pick(this.inside(event)[1]);
+  }
+
+  // The completions of the record at the cursor: of the line that is nearest to this height.
+  pick(height) {
+    let best = null, away = Infinity;
+    for (const one of this.drawn) {
+      const at = this.place(one);
+      if (at >= 0 && Math.abs(this.py(one.line.y[at]) - height) < away) {
+        best = one;
+        away = Math.abs(this.py(one.line.y[at]) - height);
+      }
+    }
+    if (best) this.shared.pick(best.run, this.shared.stepOf(best.run, this.shared.state.cursor), best.split);
   }
 
   leave() {
@@ -224,6 +285,7 @@ class ChartView {
     const go = { ArrowLeft: here - stride, ArrowRight: here + stride, Home: 0, End: all.length - 1 }[event.key];
     if (go !== undefined) this.shared.moveCursor(all[Math.max(0, Math.min(all.length - 1, go))]);
     else if (event.key === "+" || event.key === "-") this.zoomBy(event.key === "+" ? 0.5 : 2, all[here]);
+    else if (event.key === "Enter") { this.shared.moveCursor(all[here]); this.pick(0); }
     else if (event.key === "Escape") { this.shared.moveCursor(null); if (view) this.shared.zoom(null); }
     else return;
     event.preventDefault();

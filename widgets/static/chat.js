@@ -9,7 +9,10 @@ export default {
     const ask = make("button", { type: "button", onclick: () => send() }, "Send");
     const clear = make("button", { type: "button", onclick: () => model.send({ kind: "clear" }) }, "Clear");
     const turns = make("ol", { class: "lab-cards", "aria-live": "polite" });
-    el.append(make("section", { class: "lab-widget lab-chat", "aria-label": "chat" }, turns, make("div", { class: "lab-tools" }, text, ask, clear)));
+    const body = make("div", { class: "lab-body" }, turns, make("div", { class: "lab-tools" }, text, ask, clear));
+    const element = make("section", { class: "lab-widget lab-chat", "aria-label": "chat" }, body);
+    el.append(element);
+    const unnotice = noticeLoss(model, element, body);
 
     function send() {
       if (!text.value.trim() || model.get("busy")) return;
@@ -33,6 +36,6 @@ export default {
 
     model.on("change:turns change:busy", draw);
     draw();
-    return () => model.off("change:turns change:busy", draw);
+    return () => { unnotice(); model.off("change:turns change:busy", draw); };
   },
 };

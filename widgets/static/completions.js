@@ -1,4 +1,4 @@
-// Completions of a run, step by step.
+// Completions of a run, step by step. What is asked for, with its defaults, comes back in page.asked.
 
 class CompletionsView extends PagedView {
   constructor(model, element) {
@@ -6,15 +6,17 @@ class CompletionsView extends PagedView {
     this.slider = make("input", { type: "range", min: 0, "aria-label": "step", oninput: () => this.go(Number(this.slider.value)) });
     this.step = make("output", { class: "lab-facts" });
     this.bar.append(make("span", { class: "lab-step" }, this.slider, this.step));
-    this.check("every step", "every");
-    this.split = this.choice("of", "split");
+    this.every = this.check("every step", "every");
+    this.split = this.choice("prompts", "split");
     this.sort = this.choice("sorted by", "sort");
     this.colour = this.choice("tokens by", "colour");
-    this.besideLabel = this.check("beside it", "beside");
-    this.check("cut off only", "cut");
+    this.end = this.check("end token", "end");
+    this.beside = this.check("beside it", "beside");
+    this.cut = this.check("cut off only", "cut");
     this.search();
-    this.legend = make("small", { class: "lab-key-line" });
-    this.bar.append(this.legend);
+    this.scale = make("div", { class: "lab-scale", hidden: true });
+    this.note = make("p", { class: "lab-note", role: "status" });
+    this.bar.after(this.scale, this.note);
   }
 
   // The last place follows the run; any other stays at its step.
@@ -24,39 +26,64 @@ class CompletionsView extends PagedView {
   }
 
   drawTools(page) {
-    set(this.slider, { max: Math.max(0, page.steps.length - 1), disabled: page.steps.length < 2 || Boolean(this.asked("every")) });
+    const { asked } = page;
+    set(this.slider, { max: Math.max(0, page.steps.length - 1), disabled: page.steps.length < 2 || asked.every });
     this.slider.value = page.steps.indexOf(page.step);
     set(this.slider, { "aria-valuetext": `step ${page.step}` });
     say(this.step, page.step === null ? "no steps yet" : `step ${page.step}${page.latest ? ", the latest" : ""}`);
-    this.options(this.split, ["", ...page.splits], this.asked("split"));
-    this.options(this.sort, page.sorts, this.asked("sort"));
-    this.options(this.colour, page.colours, this.asked("colour"));
-    const colour = this.asked("colour") ?? "none";
-    say(this.legend, colour === "none" ? "" : `${colour} of each token: blue is positive, orange negative, the strongest colour is the response's largest`);
-    this.besideLabel.lastChild.textContent = ` ${page.beside} beside it`;
+    this.options(this.split, ["", ...page.splits], asked.split);
+    this.options(this.sort, page.sorts, asked.sort);
+    this.options(this.colour, page.colours, asked.colour);
+    for (const name of ["every", "beside", "cut", "end"]) this[name].firstChild.checked = asked[name];
+    this.end.hidden = asked.colour === "none";
+    this.beside.lastChild.textContent = ` ${page.beside} beside it`;
+    say(this.note, page.note);
+    drawScale(this.scale, page.scale, asked.colour);
   }
 
   card(row, page) {
-    const figures = [["reward", number(row.reward)]];
-    if (row.kl !== undefined && row.kl !== null) figures.push(["KL", number(row.kl)]);
-    figures.push([row.finished === false ? "cut off at" : "tokens", number(row.length)]);
     const heading = `${row.split ?? ""} · step ${row.step}`;
-    const mine = textBox(heading, row.response, figures, row.weights && colouredTokens(row.tokens, row.weights, this.asked("colour")));
-    const other = row.beside && textBox(`${page.beside} · step ${row.beside.step}`, row.beside.response, [["reward", number(row.beside.reward)]]);
+    const mine = this.side(heading, row, page);
+    const other = !row.beside ? null
+      : row.beside.note ? make("div", { class: "lab-box lab-note" }, row.beside.note)
+      : this.side(`${page.beside} · step ${row.beside.step}`, row.beside, page);
     return [make("div", { class: "lab-prompt lab-text" }, row.prompt.trim().replace(/\n\s*\n/g, "\n")), make("div", { class: "lab-sides" }, other, mine)];
+  }
+
+  side(heading, record, page) {
+    const figures = [["reward", number(record.reward)]];
+    if (record.kl !== undefined && record.kl !== null) figures.push(["KL", number(record.kl)]);
+    figures.push([record.finished === false ? "cut off at" : "tokens", number(record.length)]);
+    return textBox(heading, record.response.trimStart(), figures, record.weights && colouredTokens(record.tokens, record.weights, page.scale.most, page.asked.colour));
   }
 }
 
-// The strongest token of a response is the strongest colour; negative advantages are the other colour.
-function colouredTokens(tokens, weights, by) {
-  const finite = weights.filter((weight) => typeof weight === "number").map(Math.abs);
-  const top = Math.max(1e-9, ...finite);
+const STRONGEST = 45; // per cent of the colour: text stays readable on it
+
+function shade(weight, most) {
+  const strength = Math.min(1, Math.abs(weight) / most) * STRONGEST;
+  return `color-mix(in srgb, ${weight < 0 ? "var(--lab-1)" : "var(--lab-0)"} ${strength.toFixed(1)}%, transparent)`;
+}
+
+// One scale for the page: `most` is its strongest colour, on both sides of 0.
+function colouredTokens(tokens, weights, most, by) {
   return tokens.map((token, i) => {
     const weight = typeof weights[i] === "number" ? weights[i] : 0;
-    const strength = Math.round((100 * Math.abs(weight)) / top) * 0.45;
-    const colour = weight < 0 ? "var(--lab-1)" : "var(--lab-0)";
-    return make("span", { title: `${by} ${number(weights[i])}`, style: `background: color-mix(in srgb, ${colour} ${strength}%, transparent)` }, token);
+    return make("span", { title: `${by} ${number(weights[i])}`, style: `background: ${shade(weight, most)}` }, token);
   });
 }
 
-export default widgetOf(CompletionsView);
+// The colours with their numbers. scale: {least, most, beyond, percentile}; null without colours.
+function drawScale(element, scale, by) {
+  set(element, { hidden: !scale });
+  if (!scale) return element.replaceChildren();
+  const { least, most, beyond, percentile } = scale;
+  const stops = [least, (least + Math.min(0, least)) / 2, 0, most / 2, most].map((weight) => shade(weight, most));
+  const places = least < 0 ? [least, 0, most] : [0, most / 2, most];
+  element.replaceChildren(
+    make("span", { class: "lab-name" }, `${by} of a token`),
+    make("span", { class: "lab-ramp" },
+      make("i", { style: `background: linear-gradient(to right, ${(least < 0 ? stops : stops.slice(2)).join(", ")})`, "aria-hidden": "true" }),
+      make("span", {}, ...places.map((place) => make("b", {}, number(Number(place.toPrecision(2))))))),
+    make("small", {}, beyond ? `${beyond} ${beyond === 1 ? "token is" : "tokens are"} beyond the ${percentile}th percentile and have its colour` : ""));
+}

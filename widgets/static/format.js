@@ -9,10 +9,15 @@ function number(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+// With a sign, for a difference.
+function signed(value) {
+  return typeof value === "number" && value > 0 ? `+${number(value)}` : number(value).replace("-", "−");
+}
+
 function tick(value, step) {
   const size = Math.abs(value);
   if (value === 0) return "0";
-  if (size < 1e-4) return value.toExponential(0);
+  if (size < 1e-4) return value.toExponential(Math.max(0, Math.floor(Math.log10(size) + 1e-9) - Math.floor(Math.log10(step) + 1e-9)));
   if (size >= 1e6) return `${Number((value / 1e6).toPrecision(3))}M`;
   if (size >= 1e4) return `${Number((value / 1e3).toPrecision(3))}k`;
   return value.toFixed(Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
@@ -29,7 +34,35 @@ function ticks(low, high, count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * ([1, 2, 5].find((m) => m * power >= rough) ?? 10);
+  return { step, places: multiples(low, high, step), label: (place) => tick(place, step) };
+}
+
+// The same for seconds, in steps that a clock has. A label is never rounded: equal steps read as equal.
+const CLOCK_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200];
+
+function clockTicks(low, high, count) {
+  const rough = (high - low) / count;
+  if (rough < 1) {
+    const { step, places } = ticks(low, high, count);
+    return { step, places, label: (place) => (place ? `${tick(place, step)} s` : "0") };
+  }
+  const step = CLOCK_STEPS.find((one) => one >= rough) ?? 86400 * Math.ceil(rough / 86400);
+  return { step, places: multiples(low, high, step), label: clock };
+}
+
+// 5400 is "1 h 30 min".
+function clock(seconds) {
+  const parts = [];
+  for (const [unit, size] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
+    const count = Math.floor(seconds / size);
+    if (count) parts.push(`${count} ${unit}`);
+    seconds -= count * size;
+  }
+  return parts.join(" ") || "0";
+}
+
+function multiples(low, high, step) {
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
-  return { step, places: found };
+  return found;
 }

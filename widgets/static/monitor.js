@@ -1,27 +1,33 @@
-// The monitor: heading, alarms, tools, charts, time, numbers. One store a model; any number of views of it.
+// The monitor: heading, alarms, tools, charts, time, numbers, texts. One store a model; any number of views of it.
 
 class MonitorView {
   constructor(model, store, element) {
     Object.assign(this, { model, store, charts: [], headings: [] });
-    this.state = { cursor: null, view: null, smoothing: 0.02 };
+    this.state = { cursor: null, view: null, smoothing: 0.02, hidden: new Set() };
+    this.lost = new LostNotice();
     this.runs = make("ul", { class: "lab-runs" });
     this.alarms = make("div", { class: "lab-alarms", role: "status", "aria-label": "alarms" });
     this.grid = make("div", { class: "lab-charts" });
+    this.comparison = make("div", { class: "lab-comparison", hidden: true });
     this.timers = make("div", { class: "lab-timers", hidden: true });
     this.numbers = new NumbersView(model, store);
-    this.element = make("section", { class: "lab-widget lab-monitor", "aria-label": "run monitor" },
-      this.runs, this.alarms, this.tools(), this.grid, this.timers, this.numbers.element);
+    this.knobs = new Knobs(model);
+    this.texts = new TextsView(model);
+    this.body = make("div", { class: "lab-body" }, this.runs, this.alarms, this.tools(), this.knobs.element,
+      this.grid, this.texts.element, this.comparison, this.timers, this.numbers.element);
+    this.element = make("section", { class: "lab-widget lab-monitor", "aria-label": "run monitor" }, this.lost.element, this.body);
     this.element.lab = this; // for tests and for the browser's console
     element.append(this.element);
     this.watch = new ResizeObserver(() => this.redraw());
     this.watch.observe(this.element);
-    this.clock = setInterval(() => this.drawHeadings(), 1000);
+    this.clock = setInterval(() => { this.notice(); this.drawHeadings(); }, 1000);
     this.redraw();
   }
 
   remove() {
     clearInterval(this.clock);
     this.watch.disconnect();
+    this.texts.remove();
   }
 
   tools() {
@@ -31,13 +37,14 @@ class MonitorView {
     this.add = make("select", { "aria-label": "add a chart", onchange: () => { this.model.send({ kind: "add", metric: this.add.value }); this.add.value = ""; } });
     this.whole = make("button", { type: "button", hidden: true, onclick: () => this.zoom(null) }, "Show all");
     this.table = make("button", { type: "button", "aria-expanded": "false", onclick: () => set(this.table, { "aria-expanded": this.numbers.toggle() }) }, "Numbers");
+    this.change = make("button", { type: "button", "aria-expanded": "false", title: "Values that the run changes while it runs", onclick: () => set(this.change, { "aria-expanded": this.knobs.toggle() }) }, "Change settings");
     this.stop = make("button", { type: "button", class: "lab-stop", onclick: () => this.requestStop() }, "Stop after this step");
     this.speed = make("select", { onchange: () => this.play(false) }, ...[1, 10, 100, 1000].map((n) => make("option", { value: n }, `${n}×`)));
     this.again = make("button", { type: "button", onclick: () => this.play(true) }, "Play again");
     this.player = make("span", { class: "lab-player", hidden: true }, make("label", {}, "recorded, at ", this.speed), this.again);
     return make("div", { class: "lab-tools" },
       make("label", {}, "over ", this.axis), make("label", {}, "smoothing ", this.smoothing),
-      this.add, this.table, this.whole, make("span", { class: "lab-gap" }), this.player, this.stop);
+      this.add, this.table, this.whole, make("span", { class: "lab-actions" }, this.player, this.change, this.stop));
   }
 
   play(restart) {
@@ -55,8 +62,8 @@ class MonitorView {
 
   extent() {
     let low = Infinity, high = -Infinity;
-    for (const line of this.store.lines.values()) {
-      if (!line.x.length) continue;
+    for (const [key, line] of this.store.lines) {
+      if (!line.x.length || this.state.hidden.has(Number.parseInt(key, 10))) continue;
       low = Math.min(low, line.x[0]);
       high = Math.max(high, line.x[line.x.length - 1]);
     }
@@ -75,24 +82,72 @@ class MonitorView {
     this.redraw();
   }
 
-  axisName() {
-    return this.store.head.axis;
+  axisTicks(low, high, count) {
+    return (this.store.head.axis === "time" ? clockTicks : ticks)(low, high, count);
   }
 
-  axisTick(place, step) {
-    return this.store.head.axis === "time" && place ? duration(place) : tick(place, step);
+  // Where on the axis a run's record nearest to x is; null beyond its last one.
+  recordAt(run, x) {
+    if (this.store.head.axis === "step") return x;
+    const places = this.store.line(`${run}/step`, this.state.view)?.x ?? [];
+    if (!places.length) return null;
+    const last = places[places.length - 1], gap = places.length > 1 ? last - places[places.length - 2] : 0;
+    return x > last + gap / 2 ? null : places[nearest(places, x)];
+  }
+
+  stepOf(run, x) {
+    if (this.store.head.axis === "step") return Math.round(x);
+    const steps = this.store.line(`${run}/step`, this.state.view);
+    return Math.round(steps.y[nearest(steps.x, x)]);
+  }
+
+  // The place of the cursor in words, with the step, which on other axes is not its x.
+  cursorName() {
+    const { cursor } = this.state, { axis, runs } = this.store.head;
+    if (cursor === null) return "latest";
+    if (axis === "step") return `step ${Math.round(cursor)}`;
+    const place = axis === "time" ? clock(Math.round(cursor)) : `${number(cursor)} tokens`;
+    return runs.length > 1 ? place : `step ${this.stepOf(0, cursor)} · ${place}`;
+  }
+
+  pick(run, step, split) {
+    this.texts.open(run, step, split);
+  }
+
+  removeChart(metric) {
+    this.model.send({ kind: "remove", metric });
+  }
+
+  toggleRun(index) {
+    const { hidden } = this.state;
+    if (!hidden.delete(index)) hidden.add(index);
+    this.redraw();
   }
 
   // -- drawing ------------------------------------------------------------------------------------------------------
+
+  // Whether the kernel still follows the runs: if not, nothing here is new, and no button reaches anybody.
+  notice() {
+    const head = this.store.head;
+    if (!head) return;
+    const running = head.runs.some((run) => run.status === "running" || run.status === "waiting");
+    const { cut, heard } = this.store;
+    this.frozen = cut || (running && Date.now() - heard > 1000 * SILENCE_SECONDS);
+    this.lost.draw(this.frozen && { cut, running, since: heard, cell: this.model.get("cell") });
+    set(this.element, { "data-lost": this.frozen });
+    set(this.body, { inert: this.frozen });
+  }
 
   redraw() {
     if (this.pending || !this.store.head) return;
     this.pending = requestAnimationFrame(() => {
       this.pending = null;
+      this.notice();
       this.drawHeadings();
       this.drawAlarms();
       this.drawTools();
       this.drawCharts();
+      drawComparison(this.comparison, this.store);
       drawTimers(this.timers, this.store);
       this.numbers.refresh(false);
     });
@@ -101,10 +156,11 @@ class MonitorView {
   drawHeadings() {
     const runs = this.store.head?.runs ?? [];
     while (this.headings.length < runs.length) {
-      this.headings.push(new RunHeading());
+      const index = this.headings.length;
+      this.headings.push(new RunHeading(runs.length > 1 && (() => this.toggleRun(index))));
       this.runs.append(this.headings.at(-1).element);
     }
-    runs.forEach((run, i) => this.headings[i].draw(run, i, this.store));
+    runs.forEach((run, i) => this.headings[i].draw(run, i, this.store, { hidden: this.state.hidden.has(i), frozen: this.frozen }));
   }
 
   drawAlarms() {
@@ -131,9 +187,11 @@ class MonitorView {
     const running = head.runs.some((run) => run.status === "running" || run.status === "waiting");
     this.stop.hidden = !running || !head.can_stop;
     this.stopping &&= running;
-    this.stop.disabled = Boolean(this.stopping);
-    say(this.stop, this.stopping ? "Stopping after this step …" : "Stop after this step");
+    const stopping = this.stopping || Boolean(head.steering?.pending.stop);
+    this.stop.disabled = stopping;
+    say(this.stop, stopping ? "Stopping after this step …" : "Stop after this step");
     set(this.stop, { title: player ? "Ends the playing here" : "Saves a checkpoint and ends the run after its step" });
+    this.change.hidden = !this.knobs.draw(head.steering);
     const names = ["", ...head.metrics];
     if (this.add.options.length !== names.length) {
       this.add.replaceChildren(...names.map((name) => make("option", { value: name }, name || "add a chart …")));
@@ -141,8 +199,8 @@ class MonitorView {
   }
 
   drawCharts() {
-    const specs = this.store.head.charts;
-    if (specs.map((spec) => spec.title).join() !== this.charts.map((chart) => chart.spec.title).join()) {
+    const specs = this.store.head.charts, name = (spec) => `${spec.title}/${spec.added}`;
+    if (specs.map(name).join() !== this.charts.map((chart) => name(chart.spec)).join()) {
       this.charts = specs.map((spec, i) => new ChartView(spec, i, this));
       const nothing = make("p", { class: "lab-empty" }, "No metrics yet: charts come with the first step.");
       this.grid.replaceChildren(...(specs.length ? this.charts.map((chart) => chart.element) : [nothing]));
@@ -163,8 +221,10 @@ export default () => {
 
   return {
     initialize({ model }) {
-      model.on("change:data", () => take(model, model.get("data")));
+      model.on("comm_live_update", () => { store.cut = true; views.forEach((view) => view.redraw()); }); // a restart
+      model.on("change:data", () => { store.hear(); take(model, model.get("data")); });
       model.on("msg:custom", (content, buffers) => {
+        store.hear();
         if (content.kind === "rows") views.forEach((view) => view.numbers.receive({ ...content, rows: [...content.rows] }));
         else if (buffers.length) take(model, buffers[0]);
       });

@@ -9,14 +9,17 @@ class PagedView {
     this.earlier = button("Previous", -1);
     this.later = button("Next", 1);
     this.cards = make("ol", { class: "lab-cards" });
-    this.element = make("section", { class: "lab-widget lab-paged", "aria-label": label },
+    this.body = make("div", { class: "lab-body" },
       this.bar, this.cards, make("div", { class: "lab-tools" }, this.earlier, this.later, this.place));
+    this.element = make("section", { class: "lab-widget lab-paged", "aria-label": label }, this.body);
     element.append(this.element);
+    this.unnotice = noticeLoss(model, this.element, this.body);
     this.follow = () => this.draw(model.get("page"));
     model.on("change:page", this.follow);
   }
 
   remove() {
+    this.unnotice();
     this.model.off("change:page", this.follow);
   }
 
@@ -55,6 +58,7 @@ class PagedView {
       clearTimeout(waiting);
       waiting = setTimeout(() => this.ask({ text: input.value }), 250);
     } });
+    input.addEventListener("keydown", (event) => event.stopPropagation()); // not the notebook's keys
     input.value = this.asked("text") ?? "";
     this.bar.append(input);
   }

@@ -1,6 +1,4 @@
-// The job panel: facts, the end of the log, and controls. What a run does not obey is not offered.
-
-const CONTROL_NAMES = { kl_coef: "KL coefficient", lr: "learning rate" };
+// The job panel: facts, the end of the log, and controls. What a run does not obey is not offered; when it is over, nothing is.
 
 class PanelView {
   constructor(model, element) {
@@ -8,38 +6,25 @@ class PanelView {
     this.title = make("strong", { class: "lab-run-name" });
     this.state = make("span", { class: "lab-state" });
     this.facts = make("span", { class: "lab-facts" });
-    this.said = make("p", { class: "lab-said", role: "status" });
+    this.message = make("p", { class: "lab-said", role: "status" });
     this.log = make("pre", { class: "lab-log", tabindex: 0, role: "region", "aria-label": "end of the log" });
-    this.stop = this.button("Stop after this step", "stop");
-    this.checkpoint = this.button("Checkpoint now", "checkpoint");
+    this.stop = make("button", { type: "button", onclick: () => model.send({ kind: "stop" }) }, "Stop after this step");
     this.cancel = make("button", { type: "button", class: "lab-stop", onclick: () => this.reallyCancel(), onblur: () => this.calm() }, "Cancel");
-    this.controls = Object.fromEntries(Object.keys(CONTROL_NAMES).map((name) => [name, this.control(name)]));
-    this.element = make("section", { class: "lab-widget lab-panel", "aria-label": "job" },
-      make("div", { class: "lab-run" }, this.title, this.state, this.facts),
-      make("div", { class: "lab-tools" }, this.stop, this.checkpoint, this.cancel, ...Object.values(this.controls).map((control) => control.form)),
-      this.said, this.log);
+    this.knobs = new Knobs(model);
+    this.buttons = make("div", { class: "lab-tools" }, this.stop, this.cancel);
+    this.body = make("div", { class: "lab-body" }, make("div", { class: "lab-run" }, this.title, this.state, this.facts),
+      this.buttons, this.knobs.element, this.message, this.log);
+    this.element = make("section", { class: "lab-widget lab-panel", "aria-label": "job" }, this.body);
     element.append(this.element);
     this.follow = () => this.draw(model.get("view"));
     model.on("change:view", this.follow);
+    this.unnotice = noticeLoss(model, this.element, this.body, () => !model.get("view").steering.over);
     this.follow();
   }
 
   remove() {
+    this.unnotice();
     this.model.off("change:view", this.follow);
-  }
-
-  button(text, kind) {
-    return make("button", { type: "button", onclick: () => this.model.send({ kind }) }, text);
-  }
-
-  control(name) {
-    const input = make("input", { type: "number", min: 0, step: "any" });
-    const form = make("form", { class: "lab-control", onsubmit: (event) => {
-      event.preventDefault();
-      if (input.value !== "") this.model.send({ kind: "set", name, value: input.value });
-      input.value = "";
-    } }, make("label", {}, `${CONTROL_NAMES[name]} `, input), make("button", { type: "submit", "aria-label": `set ${CONTROL_NAMES[name]}` }, "Set"));
-    return { form, input };
   }
 
   // The first press asks, the second one does it: nothing is saved.
@@ -54,25 +39,22 @@ class PanelView {
   }
 
   draw(view) {
-    const job = view.job, { pending, obeys } = view;
+    const { job, steering } = view, jobState = job?.state.toLowerCase();
     say(this.title, view.name);
-    say(this.state, job ? job.state.toLowerCase() : view.status);
-    set(this.state, { "data-state": job ? job.state.toLowerCase() : view.status });
-    const facts = [job && view.status !== job.state.toLowerCase() && `run ${view.status}`, view.step !== null && `step ${view.step}`, job?.nodes || view.host, job?.reason,
+    say(this.state, job ? jobState : view.status);
+    set(this.state, { "data-state": job ? jobState : view.status });
+    const facts = [job && view.status !== jobState && `run ${view.status}`, view.step !== null && `step ${view.step}`, job?.nodes || view.host, job?.reason,
       job?.start && `starts about ${job.start}`, view.checkpoint && `last checkpoint ${view.checkpoint}`];
     say(this.facts, facts.filter(Boolean).join(" · "));
-    say(this.said, [view.said, view.message && `The run says: ${view.message}.`].filter(Boolean).join(" "));
-    this.stop.disabled = view.over || pending.stop;
-    say(this.stop, pending.stop && !view.over ? "Stopping after this step …" : "Stop after this step");
-    set(this.checkpoint, { hidden: !obeys.includes("checkpoint") });
-    this.checkpoint.disabled = view.over || pending.checkpoint;
-    set(this.cancel, { hidden: !job });
-    this.cancel.disabled = Boolean(job) && ["finished", "failed", "cancelled"].includes(job.state.toLowerCase());
-    for (const [name, control] of Object.entries(this.controls)) {
-      set(control.form, { hidden: !obeys.includes(name) || view.over });
-      const waiting = pending.set[name];
-      control.input.placeholder = waiting !== undefined ? `${number(waiting)}, asked` : number(view.controls[name]);
-    }
+    const { stop } = steering.pending, ended = ["finished", "failed", "cancelled"].includes(jobState);
+    set(this.stop, { hidden: steering.over });
+    this.stop.disabled = stop;
+    say(this.stop, stop ? "Stopping after this step …" : "Stop after this step");
+    set(this.cancel, { hidden: !job || ended });
+    if (ended) this.calm();
+    set(this.buttons, { hidden: steering.over && (!job || ended) });
+    set(this.knobs.element, { hidden: !this.knobs.draw({ ...steering, said: "" }) });
+    say(this.message, [view.said, steering.said, view.message && `The run says: ${view.message}.`].filter(Boolean).join(" "));
     set(this.log, { hidden: !job?.log });
     say(this.log, job?.log ?? "");
   }

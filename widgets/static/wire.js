@@ -62,7 +62,14 @@ class Store {
     this.head = null;
     this.lines = new Map();
     this.detail = null;
+    this.heard = Date.now(); // when the kernel last said anything
+    this.cut = false; // whether the page was told that nothing more will come
     this.clock = 0; // how far the kernel's clock is ahead of ours, in seconds
+  }
+
+  hear() {
+    this.heard = Date.now();
+    this.cut = false;
   }
 
   // False when a message was missed: ask for a snapshot.

@@ -19,6 +19,7 @@ from aligner_lib.config.schema import (
 )
 from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING
 from aligner_lib.errors import ConfigError
+from aligner_lib.run_folder import alarms
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -163,6 +164,7 @@ KIND = JobKind(
         GRAD_NORM,
         LEARNING_RATE,
     ),
+    alarms=(alarms.not_finite, alarms.overfitting),
     checks=(_check_scale,),
     without_effect=lambda config: NO_TEST_SPLIT,
     stage=2,

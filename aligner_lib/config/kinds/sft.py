@@ -17,6 +17,7 @@ from aligner_lib.config.schema import (
     setting,
 )
 from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, STEP_TIME, TIMERS, TRAINING
+from aligner_lib.run_folder import alarms
 
 
 @dataclass
@@ -103,6 +104,7 @@ KIND = JobKind(
         TIMERS,
     ),
     charts=(LOSS, GRAD_NORM, LEARNING_RATE, STEP_TIME),
+    alarms=(alarms.not_finite, alarms.overfitting),
     without_effect=lambda config: (
         dict.fromkeys(
             ("model.micro_batch_size", "model.global_batch_size"),

@@ -1,0 +1,68 @@
+"""Several runs in numbers: last values, differences, and the settings that differ."""
+
+import json
+
+import pytest
+
+from widgets import compare_runs
+from widgets.charts import charts_for
+from widgets.comparison import last_values, settings_that_differ
+from widgets.series import Series, as_run
+
+
+def write(folder, config=None, **metrics):
+    folder.mkdir()
+    (folder / "run.json").write_text(
+        json.dumps({"kind": "sft", "status": "finished", "config": config or {}})
+    )
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 3, "time": 1.0, **metrics}) + "\n")
+    return folder
+
+
+def test_differences_are_to_the_first_run(tmp_path):
+    folders = [write(tmp_path / "a", **{"train/loss": 2.0}), write(tmp_path / "b", **{"train/loss": 1.5})]
+    folders.append(write(tmp_path / "c", **{"train/acc": 0.5}))
+    series = [Series(as_run(folder)) for folder in folders]
+    for one in series:
+        one.poll()
+    (loss,) = last_values(series, charts_for(series, "", ["train/loss"]))
+    assert (loss["values"], loss["differences"]) == ([2.0, 1.5, None], [-0.5, None])
+
+
+def test_settings_that_differ_are_named_in_full_and_nothing_else():
+    a = {
+        "seed": 1,
+        "config": {
+            "model": {"optim": {"lr": 1e-5, "name": "adam"}},
+            "exp_manager": {"explicit_log_dir": "/a"},
+        },
+    }
+    b = {
+        "seed": 1,
+        "config": {
+            "model": {"optim": {"lr": 5e-5, "name": "adam"}, "tp": None},
+            "exp_manager": {"explicit_log_dir": "/b"},
+        },
+    }
+    assert settings_that_differ([a, b]) == [
+        {"name": "model.optim.lr", "values": ["1e-05", "5e-05"]},
+        {"name": "model.tp", "values": ["–", "none"]},
+    ]
+
+
+def test_the_table_of_two_recorded_runs_tells_what_was_changed():
+    """The recording without a KL penalty was made with two other settings and more steps."""
+    from widgets import Recording
+
+    table = compare_runs([Recording(name, float("inf")) for name in ("healthy", "no-kl-penalty")])
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["trainer.ppo.initial_policy_kl_penalty"][:2] == ["0.06", "0"]
+    assert rows["trainer.ppo.max_steps"][:2] == ["12", "20"]
+    assert table.columns[-1] == "no-kl-penalty − healthy"
+    reward = rows["Reward, train"]
+    assert reward[2] == pytest.approx(reward[1] - reward[0])
+
+
+def test_one_run_has_nothing_to_be_compared_with(healthy):
+    with pytest.raises(ValueError, match="give it two runs or more"):
+        compare_runs([healthy])
