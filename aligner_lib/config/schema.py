@@ -135,6 +135,7 @@ class Model:
     activations_checkpoint_granularity: str | None = setting(None, one_of("selective", "full"))
     activations_checkpoint_method: str | None = setting(None, one_of("uniform", "block"))  # with full
     activations_checkpoint_num_layers: int | None = setting(None, at_least(1))  # layers a recomputed chunk
+    share_prefix: bool = True  # compute a prefix that rows of a micro batch have in common once; exact
     optim: Optim = field(default_factory=Optim)
 
 

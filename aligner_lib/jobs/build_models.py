@@ -53,6 +53,7 @@ def build_engine(
         recompute_method=model.activations_checkpoint_method,
         recompute_num_layers=model.activations_checkpoint_num_layers,
         sequence_parallel=has_transformer_engine() if sequence_parallel is None else sequence_parallel,
+        share_prefix=model.share_prefix,
     )
     engine = Engine(architecture, numerics, **training)
     engine.load(start, new_head=new_head)

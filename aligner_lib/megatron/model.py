@@ -26,7 +26,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 @dataclass(frozen=True)
 class Numerics:
-    """Precision, recomputation and sharing of activations: they change memory, speed and rounding, not the function."""
+    """Precision, recomputation and sharing: they change memory, speed and rounding, not the function."""
 
     bf16: bool = False  # the head for one number per token stays float32
     recompute_granularity: str | None = None  # 'selective': attention; 'full': layers
@@ -34,6 +34,7 @@ class Numerics:
     recompute_method: str | None = None
     recompute_num_layers: int | None = None  # … layers in a recomputed chunk, or in the block; None: 1
     sequence_parallel: bool = False  # tensor-parallel ranks share the tokens between their matrix products
+    share_prefix: bool = True  # rows of a micro batch that begin alike compute their common prefix once
 
     @property
     def dtype(self) -> torch.dtype:
@@ -48,7 +49,7 @@ class Transformer(GPTModel):
     """
 
     def __init__(self, architecture: Architecture, numerics: Numerics, config: TransformerConfig):
-        self.architecture = architecture
+        self.architecture, self.shares_prefixes = architecture, numerics.share_prefix
         super().__init__(
             config=config,
             transformer_layer_spec=_layer_spec(),
@@ -77,14 +78,17 @@ class Transformer(GPTModel):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, cache=None) -> Tensor:
         """tokens int64 [B, S] → hidden states [S, B, H] after the final norm, in the model's dtype.
 
-        lengths: int64 [B], the real tokens of each row; padding is then not computed. None: all tokens are
-        real, as with a cache, whose mask excludes padding. A pipeline stage before the last returns its own
-        output.
+        lengths: int64 [B], the real tokens of each row; padding is then not computed, and a prefix that rows have
+        in common is computed once. None: all tokens are real, as with a cache, whose mask excludes padding. A
+        pipeline stage before the last returns its own output.
         """
         if cache is not None:
             cache.current_mask = cache.mask(tokens.shape[1])
-        shares = parallel.tp_size() if self.config.sequence_parallel else 1
-        unpadding = Unpadding(lengths, tokens.shape[1], multiple=shares) if lengths is not None else None
+        unpadding = None
+        if lengths is not None:
+            shared = tokens if self.shares_prefixes else None
+            ranks = parallel.tp_size() if self.config.sequence_parallel else 1
+            unpadding = Unpadding(lengths, tokens.shape[1], shared, multiple=ranks)
         if unpadding is not None:
             tokens = unpadding.remove(tokens)[None]
         hidden = super().forward(

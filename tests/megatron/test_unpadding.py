@@ -75,3 +75,77 @@ def test_what_stands_in_the_padding_changes_no_gradient(module):
         gradients.append([weight.grad.clone() for weight in module.parameters() if weight.grad is not None])
     assert len(gradients[0]) > 10
     assert all(torch.equal(a, b) for a, b in zip(*gradients))
+
+
+# ---- prefixes that rows have in common ------------------------------------------------------------------------------
+
+
+def sharing(*rows: list[int]):
+    from aligner_lib.datasets.batches import pad_rows
+    from aligner_lib.megatron.unpadding import Unpadding
+
+    tokens, lengths = pad_rows(list(rows), 0)
+    return tokens, Unpadding(lengths, tokens.shape[1], tokens)
+
+
+def test_three_rows_by_hand():
+    """A prompt 5 6 with the answers 7 and 8 9, and one that begins as the second does: five tokens in place of ten."""
+    tokens, unpadding = sharing([5, 6, 7], [5, 6, 8, 9], [5, 6, 8])
+    assert unpadding.remove(tokens).tolist() == [5, 6, 7, 8, 9]
+    assert unpadding.columns.tolist() == [0, 1, 2, 2, 3]
+    assert torch.equal(unpadding.restore(unpadding.remove(tokens)), tokens)
+
+
+def test_what_is_alike_after_a_difference_is_not_shared():
+    tokens, unpadding = sharing([5, 6, 7], [4, 6, 7])
+    assert unpadding.remove(tokens).tolist() == [5, 6, 7, 4, 6, 7]
+
+
+def test_padding_is_no_token_to_share():
+    tokens, unpadding = sharing([5, 0, 0], [5], [5, 0])  # 0 is padding, and a token
+    assert unpadding.remove(tokens).tolist() == [5, 0, 0]
+    assert unpadding.restore(torch.tensor([1, 2, 3])).tolist() == [[1, 2, 3], [1, 0, 0], [1, 2, 0]]
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), min_size=1, max_size=6))
+def test_every_prefix_is_computed_once(rows):
+    tokens, unpadding = sharing(*rows)
+    prefixes = {tuple(row[: i + 1]) for row in rows for i in range(len(row))}
+    assert len(unpadding.places) == len(prefixes)
+    back = unpadding.restore(unpadding.remove(tokens))
+    assert [row[: len(real)].tolist() for row, real in zip(back, rows)] == rows
+
+
+@pytest.fixture(scope="module")
+def both(starts):
+    """The same weights, computing common prefixes once and each for itself."""
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    def module(name: str, share: bool):
+        engine = Engine(tiny.MODELS[name], Numerics(share_prefix=share))
+        engine.load(starts / name)
+        return engine.module.train()
+
+    return {name: (module(name, True), module(name, False)) for name in ("tied", "scalar")}
+
+
+@pytest.mark.parametrize("name", ["tied", "scalar"])
+def test_sharing_changes_neither_loss_nor_gradient(both, name):
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(0, 96, (2, 12), generator=generator).tolist()
+    answers = torch.randint(0, 96, (6, 5), generator=generator).tolist()
+    rows = [prompts[i % 2] + answers[i][: 2 + i // 2] for i in range(6)]
+    results = []
+    for module in both[name]:
+        batch = tiny.Samples(*tiny.pad_rows(rows, 0), weights=None)
+        counts = torch.arange(batch.tokens.shape[1] - 1) < batch.lengths[:, None] - 1
+        batch = tiny.Samples(batch.tokens, batch.lengths, counts.float())
+        module.zero_grad()
+        terms = tiny.loss_of(name)(module, batch, module(batch.tokens, batch.lengths))
+        terms.loss_sum.backward()
+        results.append((terms.loss_sum.detach(), [p.grad.clone() for p in module.parameters()]))
+    (shared, shared_grads), (alone, alone_grads) = results
+    torch.testing.assert_close(shared, alone, rtol=1e-5, atol=0)
+    for one, other in zip(shared_grads, alone_grads):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * other.abs().max().item())
