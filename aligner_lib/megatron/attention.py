@@ -64,7 +64,7 @@ class KVCache(StaticInferenceContext):
         return (causal & self.visible[:, None, :end] | itself)[:, None]
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Keep only these rows of the batch; the others have finished.
+        """Keep only these rows of the batch, in this order; a row may be there several times.
 
         rows: int64 [B'], numbers of the rows that stay.
         """

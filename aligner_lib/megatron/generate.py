@@ -102,20 +102,25 @@ def _generate(model, prompts, seeds, sampling, stop_id, decode) -> list[Response
     responses = [Response() for _ in prompts]
     device = next(model.parameters()).device
     longest = max(len(prompt) for prompt in prompts)
-    tokens = torch.full((len(prompts), longest), stop_id)
-    visible = torch.ones(len(prompts), longest + sampling.max_length, dtype=torch.bool)
-    for row, prompt in enumerate(prompts):
+    distinct = list(dict.fromkeys(map(tuple, prompts)))  # a group's prompt is computed once
+    tokens = torch.full((len(distinct), longest), stop_id)
+    visible = torch.ones(len(distinct), longest + sampling.max_length, dtype=torch.bool)
+    for row, prompt in enumerate(distinct):
         padding = longest - len(prompt)
         tokens[row, padding:] = torch.tensor(prompt)
         visible[row, :padding] = False
     uniforms = torch.stack([_uniforms(seed, sampling.max_length) for seed in seeds])
     tokens, visible, uniforms = tokens.to(device), visible.to(device), uniforms.to(device)
     cache = KVCache(visible)
+    copies = None
+    if len(distinct) < len(prompts):
+        copies = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
     alive = list(range(len(prompts)))  # which responses the batch still holds
     slots = torch.arange(len(prompts), device=device)  # … and their uniforms
     for position in range(sampling.max_length):
         excluded = stop_id if position + 1 < sampling.min_length else None
-        drawn = _next_tokens(model, tokens, cache, uniforms[slots, position], sampling, excluded)
+        drawn = _next_tokens(model, tokens, cache, copies, uniforms[slots, position], sampling, excluded)
+        copies = None
         for row, token in zip(alive, drawn.tolist()):
             if not _is_over(responses[row], sampling):
                 responses[row].tokens.append(token)
@@ -160,17 +165,28 @@ def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _next_tokens(
-    model, tokens: Tensor, cache: KVCache, uniforms: Tensor, sampling: Sampling, excluded: int | None
+    model,
+    tokens: Tensor,
+    cache: KVCache,
+    copies: Tensor | None,
+    uniforms: Tensor,
+    sampling: Sampling,
+    excluded: int | None,
 ) -> Tensor:
     """Each row's next token, int64 [B], on every rank of the replica: the last stage draws, and sends ids only.
 
-    tokens: int64 [B, S], those that the cache does not hold yet. excluded: a token id that is not drawn.
+    tokens: int64 [B', S], those that the cache does not hold yet. copies: int64 [B], which of the computed rows each
+    one goes on from, where several go on from one; the cache has B rows from then on. excluded: a token id that is not
+    drawn.
     """
-    hidden = pass_through_stages(model, tokens, cache)  # [S, B, H] on the last stage
+    hidden = pass_through_stages(model, tokens, cache)  # [S, B', H] on the last stage
     cache.increment_sequence_len_offset(tokens.shape[1])
-    drawn = torch.empty(len(tokens), dtype=torch.int64, device=tokens.device)
+    if copies is not None:
+        cache.keep(copies)
+    drawn = torch.empty(len(uniforms), dtype=torch.int64, device=tokens.device)
     if parallel.is_last_stage():
-        logits = gather_vocab(model.logits(hidden[-1]).float(), parallel.tp_group())  # [B, V]
+        last = hidden[-1] if copies is None else hidden[-1][copies]
+        logits = gather_vocab(model.logits(last).float(), parallel.tp_group())  # [B, V]
         if excluded is not None:
             logits[:, excluded] = -torch.inf
         drawn = draw(logits, uniforms, sampling)

@@ -52,6 +52,30 @@ def test_the_stop_token_ends_a_response_and_is_its_last_token(one_process):
     assert respond([[9, 2], [4]]) == [([3, 4, 5, STOP], True), ([5, STOP], True)]
 
 
+def test_a_group_s_prompt_is_computed_once(starts, one_process):
+    """Eight responses to two prompts are those that each gets alone, and the layers see two prompts."""
+    import tiny
+
+    module = tiny.new_engine("tied", starts / "tied").module
+    prompts = [[5, 6, 7, 8]] * 4 + [[9, 4]] + [[5, 6, 7, 8]] + [[9, 4]] * 2
+    sampling = Sampling(max_length=6)
+
+    def answers(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
+        return [response.tokens for response in generate(module, prompts, seeds, sampling, stop_id=0)]
+
+    alone = [answers([prompt], [seed])[0] for seed, prompt in enumerate(prompts)]
+    shapes = []
+    handle = module.embedding.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append(tuple((args or [kwargs["input_ids"]])[0].shape)),
+        with_kwargs=True,
+    )
+    together = answers(prompts, list(range(8)))
+    handle.remove()
+    assert together == alone
+    assert len({tuple(answer) for answer in alone}) > 4  # they differ
+    assert shapes[:2] == [(2, 4), (8, 1)]
+
+
 def test_the_longest_length_cuts_a_response_off(one_process):
     assert respond([[2], [4]], max_length=2) == [([3, 4], False), ([5, STOP], True)]
     assert respond([[2]], max_length=1) == [([3], False)]
