@@ -1,0 +1,216 @@
+"""One objective with six switches: each named algorithm against a formula that is written from its paper alone."""
+
+import math
+
+import pytest
+import torch
+
+from aligner_lib.algorithms.policy_gradient import (
+    PRESETS,
+    group_advantages,
+    kl_loss,
+    policy_loss,
+    token_weights,
+)
+
+# ---- advantages, by hand --------------------------------------------------------------------------------------------
+
+REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0, 5.0, 5.0], dtype=torch.float64)
+GROUP = torch.tensor([7, 7, 7, 7, 2, 2])
+
+
+@pytest.mark.parametrize(
+    "baseline, scale, expected",
+    [
+        ("group_mean", "none", [0.5, -0.5, -0.5, 0.5, 0, 0]),
+        ("leave_one_out", "none", [2 / 3, -2 / 3, -2 / 3, 2 / 3, 0, 0]),  # 1 against the mean of 0, 0, 1
+        ("batch_mean", "none", [-1, -2, -2, -1, 3, 3]),
+    ],
+)
+def test_what_a_reward_is_compared_with(baseline, scale, expected):
+    assert group_advantages(REWARDS, GROUP, baseline, scale).tolist() == pytest.approx(expected)
+
+
+def test_a_group_s_advantages_have_mean_0_and_deviation_1():
+    advantages = group_advantages(REWARDS, GROUP, "group_mean", "group_std")
+    assert advantages[:4].mean().item() == pytest.approx(0, abs=1e-12)
+    assert advantages[:4].std().item() == pytest.approx(1, abs=1e-3)
+    assert advantages[4:].tolist() == [0, 0]  # all alike
+
+
+def test_a_response_without_others_learns_nothing():
+    for baseline in ("group_mean", "leave_one_out"):
+        assert group_advantages(torch.tensor([3.0]), torch.tensor([0]), baseline, "group_std").tolist() == [0]
+
+
+# ---- presets against their papers' formulas -------------------------------------------------------------------------
+
+LENGTHS = [3, 1, 4, 2]
+R = torch.tensor([1.0, 0.0, 0.0, 0.5], dtype=torch.float64)
+GROUPS = torch.tensor([0, 0, 1, 1])
+CONSTANT = 8
+
+
+def draw(seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [-3 * torch.rand(n, generator=generator, dtype=torch.float64) - 0.1 for n in LENGTHS]
+
+
+NEW, OLD, REFERENCE = draw(0), draw(1), draw(2)
+
+
+def ours(name: str, logprobs: list[torch.Tensor]) -> torch.Tensor:
+    objective = PRESETS[name]
+    rows = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS))
+    lengths = torch.tensor(LENGTHS)
+    flat, old, reference = (torch.cat(parts) for parts in (logprobs, OLD, REFERENCE))
+    advantages = group_advantages(R, GROUPS, objective.baseline, objective.scale)[rows]
+    losses, _, _ = policy_loss(flat, old, advantages, rows, lengths, objective)
+    if objective.kl in ("k1", "k2", "k3"):
+        losses = losses + 0.1 * kl_loss(flat, reference, objective.kl)
+    weights, count = token_weights(rows, lengths, objective.normalizer, CONSTANT)
+    return (losses * weights).sum() / count
+
+
+def group_of(i: int) -> list[int]:
+    return [j for j in range(4) if GROUPS[j] == GROUPS[i]]
+
+
+def group_mean(i: int) -> float:
+    return sum(R[j].item() for j in group_of(i)) / 2
+
+
+def group_std(i: int) -> float:
+    return math.sqrt(sum((R[j].item() - group_mean(i)) ** 2 for j in group_of(i)) / 1)
+
+
+def clip(x, low: float, high: float):
+    return torch.clamp(x, 1 - low, 1 + high)
+
+
+def grpo(logprobs):
+    """Equation 3 of arXiv:2402.03300, with the KL estimate of its equation 4."""
+    total = 0
+    for i, own in enumerate(logprobs):
+        advantage = (R[i].item() - group_mean(i)) / (group_std(i) + 1e-4)
+        inner = 0
+        for t in range(len(own)):
+            r = torch.exp(own[t] - OLD[i][t])
+            kl = torch.exp(REFERENCE[i][t] - own[t]) - (REFERENCE[i][t] - own[t]) - 1
+            inner += torch.min(r * advantage, clip(r, 0.2, 0.2) * advantage) - 0.1 * kl
+        total += inner / len(own)
+    return -total / 4
+
+
+def dr_grpo(logprobs):
+    """arXiv:2503.20783, section 3.2: no standard deviation, a constant in place of the length."""
+    total = 0
+    for i, own in enumerate(logprobs):
+        advantage = R[i].item() - group_mean(i)
+        r = torch.exp(own - OLD[i])
+        total += torch.min(r * advantage, clip(r, 0.2, 0.2) * advantage).sum()
+    return -total / (4 * CONSTANT)
+
+
+def dapo(logprobs):
+    """Equation 8 of arXiv:2503.14476."""
+    total = 0
+    for i, own in enumerate(logprobs):
+        advantage = (R[i].item() - group_mean(i)) / (group_std(i) + 1e-4)
+        r = torch.exp(own - OLD[i])
+        total += torch.min(r * advantage, clip(r, 0.2, 0.28) * advantage).sum()
+    return -total / sum(LENGTHS)
+
+
+def rloo(logprobs):
+    """arXiv:2402.14740, equation 7 (the KL is in the reward): REINFORCE against the other responses' mean."""
+    total = 0
+    for i, own in enumerate(logprobs):
+        others = [R[j].item() for j in group_of(i) if j != i]
+        total += (R[i].item() - sum(others) / len(others)) * own.sum()
+    return -total / (4 * CONSTANT)
+
+
+def reinforce_pp(logprobs):
+    """arXiv:2501.03262: PPO's clip on advantages that are normalised over the batch."""
+    mean, total = R.mean().item(), 0
+    std = math.sqrt(sum((x - mean) ** 2 for x in R.tolist()) / 3)
+    for i, own in enumerate(logprobs):
+        advantage = (R[i].item() - mean) / (std + 1e-4)
+        r = torch.exp(own - OLD[i])
+        total += torch.min(r * advantage, clip(r, 0.2, 0.2) * advantage).sum()
+    return -total / sum(LENGTHS)
+
+
+def gspo(logprobs):
+    """Equations 5 and 7 of arXiv:2507.18071."""
+    total = 0
+    for i, own in enumerate(logprobs):
+        advantage = (R[i].item() - group_mean(i)) / (group_std(i) + 1e-4)
+        s = torch.exp((own - OLD[i]).sum() / len(own))
+        total += torch.min(s * advantage, clip(s, 3e-4, 4e-4) * advantage)
+    return -total / 4
+
+
+def cispo(logprobs):
+    """Equation 4 of arXiv:2506.13585."""
+    total = 0
+    for i, own in enumerate(logprobs):
+        advantage = (R[i].item() - group_mean(i)) / (group_std(i) + 1e-4)
+        weight = torch.exp(own - OLD[i]).detach().clamp(0.0, 1.28)
+        total += (weight * advantage * own).sum()
+    return -total / sum(LENGTHS)
+
+
+@pytest.mark.parametrize(
+    "paper", [grpo, dr_grpo, dapo, rloo, reinforce_pp, gspo, cispo], ids=lambda f: f.__name__
+)
+def test_a_preset_is_its_paper_s_formula(paper):
+    results = []
+    for formula in (lambda x: ours(paper.__name__, x), paper):
+        logprobs = [x.clone().requires_grad_() for x in NEW]
+        loss = formula(logprobs)
+        loss.backward()
+        results.append((loss.detach(), torch.cat([x.grad for x in logprobs])))
+    torch.testing.assert_close(results[0], results[1], atol=1e-7, rtol=1e-6)
+    assert results[0][1].abs().max() > 1e-3  # there is something to compare
+
+
+def test_ppo_is_the_clipped_loss_of_ppo():
+    from aligner_lib.algorithms.ppo import actor_loss
+
+    new, old = torch.cat(NEW), torch.cat(OLD)
+    advantages = torch.linspace(-1, 1, len(new), dtype=torch.float64)
+    rows = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS))
+    mine = policy_loss(new, old, advantages, rows, torch.tensor(LENGTHS), PRESETS["ppo"])
+    for one, other in zip(mine, actor_loss(new, old, advantages, 0.2)):
+        assert torch.equal(one, other)
+
+
+# ---- the KL ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_estimators_by_hand():
+    policy, reference = torch.tensor([math.log(0.5)]), torch.tensor([math.log(0.25)])
+    d = math.log(2)
+    found = [kl_loss(policy, reference, name).item() for name in ("k1", "k2", "k3")]
+    assert found == pytest.approx([d, d**2 / 2, 0.5 - 1 + d])
+
+
+def test_k1_and_k3_have_the_kl_as_their_mean_and_k2_its_gradient():
+    logits = torch.tensor([0.3, -0.2, 0.9, 0.0], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([0.1, 0.4, -0.3, 0.2], dtype=torch.float64).log_softmax(0)
+    logprobs = logits.log_softmax(0)
+    kl = (logprobs.exp() * (logprobs - reference)).sum()
+    (exact,) = torch.autograd.grad(kl, logits, retain_graph=True)
+    weights = logprobs.exp().detach()  # how often each token is drawn
+    for name in ("k1", "k3"):
+        assert (weights * kl_loss(logprobs, reference, name)).sum().item() == pytest.approx(kl.item())
+    (of_k2,) = torch.autograd.grad(
+        (weights * kl_loss(logprobs, reference, "k2")).sum(), logits, retain_graph=True
+    )
+    torch.testing.assert_close(of_k2, exact)
+    (of_k1,) = torch.autograd.grad((weights * kl_loss(logprobs, reference, "k1")).sum(), logits)
+    torch.testing.assert_close(
+        of_k1, torch.zeros(4, dtype=torch.float64), atol=1e-12, rtol=0
+    )  # it pulls nowhere
