@@ -25,7 +25,13 @@ class SmokeJobs:
 
     def settings(self, kind: str, run: str, **more: object) -> list[str]:
         """Overrides of a short job with a checkpoint every second step; `more` by key, __ for dots."""
-        own = {"sft": self._sft, "rm": self._rm, "ppo": self._ppo, "evaluate": self._evaluate}[kind]()
+        own = {
+            "sft": self._sft,
+            "rm": self._rm,
+            "dpo": self._dpo,
+            "ppo": self._ppo,
+            "evaluate": self._evaluate,
+        }[kind]()
         changed = {key.replace("__", "."): value for key, value in more.items()}
         values = own | {"exp_manager.explicit_log_dir": f"'{self.out / run}'"} | changed
         return [f"{key}={value}" for key, value in values.items()]
@@ -59,11 +65,16 @@ class SmokeJobs:
         }
 
     def _rm(self) -> dict[str, object]:
+        return self._on_pairs() | _loop("rm", max_steps=16)
+
+    def _dpo(self) -> dict[str, object]:
+        return self._on_pairs() | _loop("dpo", max_steps=12)
+
+    def _on_pairs(self) -> dict[str, object]:
         files = {split: f"['{self.formatted / f'{name}_comparisons.jsonl'}']" for split, name in SPLITS}
         return {
             "pretrained_checkpoint.restore_from_path": f"'{self.model}'",
             **{f"model.data.data_prefix.{split}": value for split, value in files.items()},
-            **_loop("rm", max_steps=16),
         }
 
     def _ppo(self) -> dict[str, object]:

@@ -91,6 +91,14 @@ class PairSample:
 
 
 @dataclass(frozen=True)
+class PreferenceSample(PairSample):
+    """One preference pair for a policy, which learns from the responses alone."""
+
+    chosen_start: int  # index of the better response's first token
+    rejected_start: int  # … and of the worse one's
+
+
+@dataclass(frozen=True)
 class PromptSample:
     """One prompt for PPO, as token ids and as text."""
 
@@ -211,14 +219,46 @@ def load_pairs(
         texts = [_text(record, "text") for record in records]
         if not all(text.strip() for text in texts):
             return "empty text"
-        chosen, rejected = (ids + [tokenizer.eos_id] for ids in tokenizer.encode_batch(texts))
-        if chosen == rejected:
-            return "chosen and rejected are equal"
-        if max(len(chosen), len(rejected)) > max_length:
-            return f"longer than {max_length} tokens (encoder_seq_length)"
-        return PairSample(chosen, rejected)
+        pair = PairSample(*(ids + [tokenizer.eos_id] for ids in tokenizer.encode_batch(texts)))
+        return _problem(pair, max_length) or pair
 
     return _load(files, make, group=2)
+
+
+def load_preferences(
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
+) -> tuple[list[PreferenceSample], LoadReport]:
+    """As `load_pairs`, and where the responses begin: behind the last `Assistant:` of a text.
+
+    A pair without one, or whose prompts differ, is dropped.
+    """
+
+    def make(records: tuple[dict, dict]) -> PreferenceSample | str:
+        turns = [_text(record, "text").rpartition(ANSWER) for record in records]
+        prompts, responses = [before + mark for before, mark, _ in turns], [text for *_, text in turns]
+        if not all(prompts) or not all(response.strip() for response in responses):
+            return f"no answer behind a last {ANSWER!r}"
+        if prompts[0] != prompts[1]:
+            return "chosen and rejected have different prompts"
+        rows, starts = [], []
+        for parts in zip(prompts, responses):
+            prompt, response = tokenizer.encode_parts(list(parts))
+            starts.append(len(tokenizer.bos_ids) + len(prompt))
+            rows.append([*tokenizer.bos_ids, *prompt, *response, tokenizer.eos_id])
+        pair = PreferenceSample(*rows, *starts)
+        return _problem(pair, max_length) or pair
+
+    return _load(files, make, group=2)
+
+
+ANSWER = "Assistant:"
+
+
+def _problem(pair: PairSample, max_length: int) -> str | None:
+    """Why nothing can be learnt from a pair."""
+    if pair.chosen == pair.rejected:
+        return "chosen and rejected are equal"
+    return f"longer than {max_length} tokens (encoder_seq_length)" if len(pair) > max_length else None
 
 
 def load_prompts(

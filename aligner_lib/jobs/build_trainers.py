@@ -12,7 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.config.kinds.ppo import has_remote_critic, val_rollout_micro_batch_size
-from aligner_lib.datasets.load import load_pairs, load_sft
+from aligner_lib.datasets.load import load_pairs, load_preferences, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.jobs.build_models import (
     build_critic,
@@ -40,6 +40,7 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
 from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.trainers.dpo import DPOTrainer
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.loop import Trainer
 from aligner_lib.trainers.lr import LRSchedule
@@ -129,6 +130,37 @@ def reward_model(config: DictConfig) -> PreparedJob:
             seed=model.seed,
             scale=RewardScale(scaling["mean"], scaling["std"]) if fixed else RewardScale(),
             measure_scale=scaling["enable"] and not fixed,
+        )
+
+    return PreparedJob(build, max_steps, loop, hashes_of(start, *model.data.data_prefix.values()))
+
+
+def dpo(config: DictConfig) -> PreparedJob:
+    """Direct preference optimisation."""
+    model, loop = config.model, config.trainer.dpo
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
+    tokenizer = Tokenizer(start)
+
+    def load(split: str) -> list:
+        files = files_of_split(config, split)
+        return log_report(split, load_preferences(files, tokenizer, model.encoder_seq_length))
+
+    train, validation = load("train"), load("validation")
+    validation = for_validation(limited(validation, loop, model.global_batch_size), config)
+    max_steps = steps_of(loop, len(train), model.global_batch_size)
+
+    def build(run):
+        return DPOTrainer(
+            engine=build_trainable_engine(Architecture.load(start), config, loop.gradient_clip_val, start),
+            tokenizer=tokenizer,
+            train=train,
+            validation=validation,
+            lr_schedule=LRSchedule(model.optim, max_steps),
+            global_batch_size=model.global_batch_size,
+            micro_batch_size=model.micro_batch_size,
+            validation_micro_batch_size=model.micro_batch_size,
+            seed=model.seed,
+            settings=model.dpo,
         )
 
     return PreparedJob(build, max_steps, loop, hashes_of(start, *model.data.data_prefix.values()))

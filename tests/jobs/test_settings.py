@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 SHORT = {
     "sft": {"trainer__sft__max_steps": 2},
     "rm": {"trainer__rm__max_steps": 2},
+    "dpo": {"trainer__dpo__max_steps": 2},
     "ppo": {"trainer__ppo__max_steps": 2},
     # else the settings that these stand in for are not read
     "evaluate": {

@@ -1,0 +1,178 @@
+"""Direct preference optimisation: its settings, metrics and charts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
+from aligner_lib.config.schema import (
+    NO_TEST_SPLIT,
+    Data,
+    ExpManager,
+    Loop,
+    Model,
+    Optim,
+    PretrainedCheckpoint,
+    Sched,
+    Trainer,
+    above,
+    at_least,
+    one_of,
+    setting,
+    within,
+)
+from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING
+from aligner_lib.run_folder import alarms
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+WITHOUT_REFERENCE = ("simpo", "orpo")
+OF_MEANS = ("ipo", "simpo", "orpo")  # their equations divide by the response's length
+WITH_SMOOTHING = ("cdpo", "robust")
+
+
+@dataclass
+class DPOLoss:
+    """model.dpo: which loss, and its constants."""
+
+    preference_loss: str = setting("dpo", one_of("dpo", "cdpo", "robust", "ipo", "simpo", "orpo"))
+    # β, the weight of the KL to the reference that the loss stands for; in simpo and orpo the weight of the margin
+    ref_policy_kl_penalty: float = setting(0.2, above(0))
+    # log-probabilities of a response are means over its tokens (length-normalised DPO); ipo, simpo and orpo always are
+    preference_average_log_probs: bool = False
+    # the share of labels that is taken to be turned, of cdpo and robust; None: 0.1
+    label_smoothing: float | None = setting(None, within(0, 0.49))
+    simpo_margin: float | None = setting(None, at_least(0))  # γ of simpo, in nats; None: half of β
+    sft_loss_weight: float = setting(
+        0.0, at_least(0)
+    )  # of the chosen responses' cross-entropy, beside the loss
+
+
+@dataclass
+class DPOModel(Model):
+    """model of a DPO job."""
+
+    data: Data = field(default_factory=Data)
+    dpo: DPOLoss = field(default_factory=DPOLoss)
+    optim: Optim = field(default_factory=lambda: Optim(lr=9e-7, sched=Sched(min_lr=9e-8)))
+
+
+@dataclass
+class DPOTrainerGroup(Trainer):
+    """trainer of a DPO job."""
+
+    dpo: Loop = field(default_factory=Loop)
+
+
+@dataclass
+class DPOConfig:
+    """All settings of `aligner dpo`."""
+
+    trainer: DPOTrainerGroup = field(default_factory=DPOTrainerGroup)
+    # the SFT policy, which is also the reference
+    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+    model: DPOModel = field(default_factory=DPOModel)
+    exp_manager: ExpManager = field(default_factory=ExpManager)
+
+
+def _without_effect(config: DictConfig) -> dict[str, str]:
+    """Constants of another loss than the one that was chosen."""
+    loss, found = config.model.dpo.preference_loss, dict(NO_TEST_SPLIT)
+    if loss not in WITH_SMOOTHING:
+        found["model.dpo.label_smoothing"] = f"{loss} takes all labels as they are; cdpo and robust don't."
+    if loss != "simpo":
+        found["model.dpo.simpo_margin"] = f"{loss} has no such margin."
+    if loss in OF_MEANS:
+        found["model.dpo.preference_average_log_probs"] = f"{loss} takes means in any case."
+    return found
+
+
+PREFERENCES = MetricGroup(
+    "DPO",
+    "`train/` is over the step's global batch of pairs, before its update; `validation/` is over the validation pairs, "
+    "with the weights after the step. A response's implicit reward is β (log π − log π_ref), summed over its tokens.",
+    (
+        metric(
+            "train/loss validation/loss",
+            "",
+            "mean of the loss that `model.dpo.preference_loss` names, over pairs",
+            "with dpo exactly 0.693 (ln 2) at first, since policy and reference are equal; then falls",
+            "flat: `model.optim.lr` up; validation rises: fewer steps, or `model.dpo.ref_policy_kl_penalty` up",
+        ),
+        metric(
+            "train/acc validation/acc",
+            "",
+            "share of pairs whose chosen response has the higher implicit reward (simpo, orpo: log-probability)",
+            "0 at step 0 (all tie), then above 0.5",
+            "`model.optim.lr`, data",
+        ),
+        metric(
+            "train/rewards_chosen_mean validation/rewards_chosen_mean",
+            "",
+            "mean implicit reward of the chosen responses",
+            "may fall: the loss sees the difference alone, and is as content when both fall and the rejected one faster",
+            "`model.dpo.sft_loss_weight` up keeps it from falling",
+        ),
+        metric(
+            "train/rewards_rejected_mean validation/rewards_rejected_mean",
+            "",
+            "mean implicit reward of the rejected responses",
+            "falls",
+        ),
+        metric(
+            "train/logprobs_chosen validation/logprobs_chosen",
+            "nats",
+            "mean over pairs of the chosen response's log-probability, summed over its tokens",
+            "near its start. A long fall: the policy forgets what it was to prefer",
+            "`model.dpo.sft_loss_weight`",
+        ),
+        metric(
+            "train/logprobs_rejected validation/logprobs_rejected",
+            "nats",
+            "the same of the rejected response",
+            "falls",
+        ),
+    ),
+)
+
+KIND = JobKind(
+    name="dpo",
+    command="dpo",
+    summary="Direct preference optimisation: a policy learns from pairs, without a reward model.",
+    schema=DPOConfig,
+    build="aligner_lib.jobs.build_trainers:dpo",
+    models={"pretrained_checkpoint.restore_from_path": "policy"},
+    data={
+        "model.data.data_prefix.train": ["hh/train_comparisons.jsonl"],
+        "model.data.data_prefix.validation": ["hh/test_comparisons.jsonl"],
+    },
+    without_effect=_without_effect,
+    metrics=(PREFERENCES, TRAINING, TIMERS),
+    charts=(
+        LOSS,
+        chart(
+            "Accuracy",
+            ("train", "train/acc"),
+            ("validation", "validation/acc"),
+            hint="How often the chosen answer gained more than the rejected one: 0.5 is guessing.",
+        ),
+        chart(
+            "Implicit reward margin",
+            Line("train", ("train/rewards_chosen_mean",), minus="train/rewards_rejected_mean"),
+            Line("validation", ("validation/rewards_chosen_mean",), minus="validation/rewards_rejected_mean"),
+            hint="Chosen minus rejected: grows from 0.",
+        ),
+        chart(
+            "Log-probability",
+            ("chosen", "train/logprobs_chosen"),
+            ("rejected", "train/logprobs_rejected"),
+            hint="Both may fall: the loss asks for a difference, not for the chosen answer to become likelier.",
+        ),
+        GRAD_NORM,
+        LEARNING_RATE,
+    ),
+    alarms=(alarms.not_finite, alarms.overfitting),
+    stage=3,
+)
