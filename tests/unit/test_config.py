@@ -160,7 +160,7 @@ def test_values_that_make_no_sense(kind, override, cure):
 
 def test_unknown_kinds_and_profiles_are_refused_with_what_there_is():
     with pytest.raises(ConfigError, match="sft, rm, ppo"):
-        compose("dpo")
+        compose("alignment")
     with pytest.raises(ConfigError, match="laptop"):
         compose("sft", profile="desktop")
 

@@ -174,5 +174,5 @@ KIND = JobKind(
         LEARNING_RATE,
     ),
     alarms=(alarms.not_finite, alarms.overfitting),
-    stage=3,
+    stage=6,
 )

@@ -103,5 +103,5 @@ KIND = JobKind(
     checks=(ppo.check_rollouts, ppo.check_servers),
     without_effect=_without_effect,
     metrics=(FIGURES, replace(TIMERS, metrics=TIMERS.metrics[1:])),
-    stage=6,
+    stage=9,
 )
