@@ -99,71 +99,62 @@ def sft(config: DictConfig) -> PreparedJob:
 
 def reward_model(config: DictConfig) -> PreparedJob:
     """Reward model training."""
-    model, loop = config.model, config.trainer.rm
     start = model_folder(config, "pretrained_checkpoint.restore_from_path")
     architecture = Architecture.load(start)
-    new_head = architecture.head == "lm"  # a reward model, trained further, keeps its own
-    tokenizer = Tokenizer(start)
-
-    def load(split: str) -> list:
-        files = files_of_split(config, split)
-        return log_report(split, load_pairs(files, tokenizer, model.encoder_seq_length))
-
-    train, validation = load("train"), load("validation")
-    validation = for_validation(limited(validation, loop, model.global_batch_size), config)
-    max_steps = steps_of(loop, len(train), model.global_batch_size)
-    scaling = model.reward_standardization
+    scaling = config.model.reward_standardization
     fixed = scaling["enable"] and scaling["mean"] is not None
 
-    def build(run):
+    def trainer(loop, common):
+        engine = build_trainable_engine(
+            replace(architecture, head="scalar"),
+            config,
+            loop.gradient_clip_val,
+            start,
+            new_head=architecture.head == "lm",  # a reward model, trained further, keeps its own
+        )
+        scale = RewardScale(scaling["mean"], scaling["std"]) if fixed else RewardScale()
         return RewardModelTrainer(
-            engine=build_trainable_engine(
-                replace(architecture, head="scalar"), config, loop.gradient_clip_val, start, new_head=new_head
-            ),
-            tokenizer=tokenizer,
-            train=train,
-            validation=validation,
-            lr_schedule=LRSchedule(model.optim, max_steps),
-            global_batch_size=model.global_batch_size,
-            micro_batch_size=model.micro_batch_size,
-            validation_micro_batch_size=model.micro_batch_size,
-            seed=model.seed,
-            scale=RewardScale(scaling["mean"], scaling["std"]) if fixed else RewardScale(),
-            measure_scale=scaling["enable"] and not fixed,
+            engine, **common, scale=scale, measure_scale=scaling["enable"] and not fixed
         )
 
-    return PreparedJob(build, max_steps, loop, hashes_of(start, *model.data.data_prefix.values()))
+    return _on_pairs(config, config.trainer.rm, start, load_pairs, trainer)
 
 
 def dpo(config: DictConfig) -> PreparedJob:
     """Direct preference optimisation."""
-    model, loop = config.model, config.trainer.dpo
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
-    tokenizer = Tokenizer(start)
 
-    def load(split: str) -> list:
-        files = files_of_split(config, split)
-        return log_report(split, load_preferences(files, tokenizer, model.encoder_seq_length))
+    def trainer(loop, common):
+        engine = build_trainable_engine(Architecture.load(start), config, loop.gradient_clip_val, start)
+        return DPOTrainer(engine, **common, settings=config.model.dpo)
 
-    train, validation = load("train"), load("validation")
-    validation = for_validation(limited(validation, loop, model.global_batch_size), config)
+    return _on_pairs(config, config.trainer.dpo, start, load_preferences, trainer)
+
+
+def _on_pairs(
+    config: DictConfig, loop: DictConfig, start: Path, load: Callable, trainer: Callable[..., Trainer]
+) -> PreparedJob:
+    """A job that learns from pairs. load: of files, tokenizer and longest length; trainer: of the loop's settings and of
+    what both trainers take."""
+    model, tokenizer = config.model, Tokenizer(start)
+
+    def split(name: str) -> list:
+        return log_report(name, load(files_of_split(config, name), tokenizer, model.encoder_seq_length))
+
+    train, validation = split("train"), split("validation")
     max_steps = steps_of(loop, len(train), model.global_batch_size)
-
-    def build(run):
-        return DPOTrainer(
-            engine=build_trainable_engine(Architecture.load(start), config, loop.gradient_clip_val, start),
-            tokenizer=tokenizer,
-            train=train,
-            validation=validation,
-            lr_schedule=LRSchedule(model.optim, max_steps),
-            global_batch_size=model.global_batch_size,
-            micro_batch_size=model.micro_batch_size,
-            validation_micro_batch_size=model.micro_batch_size,
-            seed=model.seed,
-            settings=model.dpo,
-        )
-
-    return PreparedJob(build, max_steps, loop, hashes_of(start, *model.data.data_prefix.values()))
+    common = {
+        "tokenizer": tokenizer,
+        "train": train,
+        "validation": for_validation(limited(validation, loop, model.global_batch_size), config),
+        "lr_schedule": LRSchedule(model.optim, max_steps),
+        "global_batch_size": model.global_batch_size,
+        "micro_batch_size": model.micro_batch_size,
+        "validation_micro_batch_size": model.micro_batch_size,
+        "seed": model.seed,
+    }
+    hashes = hashes_of(start, *model.data.data_prefix.values())
+    return PreparedJob(lambda run: trainer(loop, common), max_steps, loop, hashes)
 
 
 def ppo(config: DictConfig) -> PreparedJob:

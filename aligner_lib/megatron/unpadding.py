@@ -57,5 +57,7 @@ class Unpadding(PackedSeqParams):
 def _first_rows(tokens: Tensor, real: Tensor) -> Tensor:
     """The first row that has the same tokens up to and with each one: int64 [B, S]; real: bool [B, S]."""
     both_real = real[:, None] & real[None]
-    common = ((tokens[:, None] == tokens[None]) & both_real).cumprod(dim=2)  # [B, B, S], 1 as far as two rows agree
+    common = ((tokens[:, None] == tokens[None]) & both_real).cumprod(
+        dim=2
+    )  # [B, B, S], 1 as far as two rows agree
     return common.argmax(dim=1)
