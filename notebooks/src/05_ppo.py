@@ -108,7 +108,7 @@ plt.show()
 #   │     ▲                        │◀───────────────────── │ (one module, weights swapped)│
 #   │     │                        │   rewards, values     │                              │
 #   │ train the actor              │ ─────────────────────▶│ train the critic             │
-#   └──────────────┬───────────────┘   advantages, returns └──────────────┬───────────────┘
+#   └──────────────┬───────────────┘   values, returns     └──────────────┬───────────────┘
 #                  ▼                                                      ▼
 #             runs/ppo                                            runs/ppo/critic
 # ```
@@ -155,9 +155,19 @@ curves(
     metrics=["train_rollouts/rewards", "train_rollouts/kl", "train_rollouts/generation_length"],
 )
 
+# %% [markdown]
+# The last of the next three is the **explained variance**: the share of the returns' differences that the critic foresaw.
+# At 0 a constant would have done as well. A dozen steps of 16 responses teach a critic little; in long runs it rises
+# towards 1, and with it the advantages become less noisy.
+
 # %%
 curves(
-    run, metrics=["val_rollouts/rewards", "critic/loss", "train_rollouts/fraction_of_samples_properly_ended"]
+    run,
+    metrics=[
+        "val_rollouts/rewards",
+        "train_rollouts/fraction_of_samples_properly_ended",
+        "train_rollouts/explained_variance",
+    ],
 )
 
 # %% [markdown]
