@@ -28,7 +28,7 @@ class Thresholds:
     The defaults tell apart what this project ran itself on SmolLM2-135M; docs/widgets.md has those runs' figures.
     """
 
-    kl: float = 0.3  # nats a token from the reference
+    kl: float = 0.2  # nats a token from the reference
     reward_rise: float = 0.5  # in standard deviations of the first rewards …
     length_drift: float = 0.2  # … while the length changed by this share, beyond the KL threshold
     entropy: float = 0.3  # share of the entropy at the start

@@ -59,7 +59,7 @@ def test_reward_hacking_is_more_than_a_large_kl():
 
 @pytest.mark.parametrize(
     "healthy",
-    [{"rollouts__rewards": 0.2}, {"rollouts__kl": 0.2}, {"rollouts__generation_length": 35.0}],
+    [{"rollouts__rewards": 0.2}, {"rollouts__kl": 0.1}, {"rollouts__generation_length": 35.0}],
 )
 def test_reward_hacking_needs_all_three(healthy):
     alarms = active(PPO, records(4), records(3, 20, **HACKING | healthy))

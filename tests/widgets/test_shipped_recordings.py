@@ -51,8 +51,8 @@ def test_the_healthy_run_is_quiet_and_gets_better():
 def test_the_run_without_a_penalty_sets_off_the_alarms():
     run = whole("no-kl-penalty")
     assert {record["train_rollouts/kl_coef"] for record in run.metrics() if record["step"]} == {0.0}
-    assert alarms_in(run) == {"kl": 4, "reward_hacking": 9}
-    assert {alarm["name"]: alarm["step"] for alarm in run.alarms()} == {"kl": 4, "reward_hacking": 9}
+    assert alarms_in(run) == {"kl": 5, "reward_hacking": 8}
+    assert {alarm["name"]: alarm["step"] for alarm in run.alarms()} == {"kl": 5, "reward_hacking": 8}
 
 
 def test_it_was_made_by_the_command_that_is_documented():
