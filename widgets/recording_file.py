@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aligner_lib.config.kinds import alarms_of
-from aligner_lib.run_folder.alarms import Watch, as_record
+from aligner_lib.run_folder.alarms import Thresholds, Watch, as_record
 from aligner_lib.run_folder.reader import RunFolder
 
 SHIPPED = Path(__file__).parent / "recordings"
@@ -39,11 +39,15 @@ def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path
     """Pack a run into one file, PATH.json.gz, and return its path.
 
     rollouts_a_step: rollouts kept of each step and split. name: shown in the monitor. Host, process and paths
-    are left out. The alarms are computed again with the current thresholds.
+    are left out. The alarms are computed again with the current thresholds, which stand in its settings then.
     """
     content = _read_folder(RunFolder(getattr(run, "path", run)))
     info = {key: content.info[key] for key in KEPT if key in content.info}
-    info |= {"name": name or content.info["name"], "config": _without_paths(content.info.get("config", {}))}
+    config = _without_paths(content.info.get("config", {}))
+    if "alarms" in config.get("exp_manager", {}):
+        limits = asdict(Thresholds())
+        config["exp_manager"]["alarms"] = {key: limits[key] for key in config["exp_manager"]["alarms"]}
+    info |= {"name": name or content.info["name"], "config": config}
     rollouts = _first_of_each_step(content.rollouts, rollouts_a_step)
     packed = asdict(Content(info, content.metrics, rollouts, _alarms(content.info["kind"], content.metrics)))
     path = Path(path)

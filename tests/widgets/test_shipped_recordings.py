@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aligner_lib.config.kinds import alarms_of
-from aligner_lib.run_folder.alarms import Watch
+from aligner_lib.run_folder.alarms import Thresholds, Watch
 from widgets.recording_file import PACKED, SHIPPED, shipped
 from widgets.replay import Recording
 
@@ -53,6 +53,7 @@ def test_the_run_without_a_penalty_sets_off_the_alarms():
     assert {record["train_rollouts/kl_coef"] for record in run.metrics() if record["step"]} == {0.0}
     assert alarms_in(run) == {"kl": 5, "reward_hacking": 8}
     assert {alarm["name"]: alarm["step"] for alarm in run.alarms()} == {"kl": 5, "reward_hacking": 8}
+    assert run.info["config"]["exp_manager"]["alarms"]["kl"] == Thresholds().kl  # a monitor's alarms are the same
 
 
 def test_it_was_made_by_the_command_that_is_documented():
