@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from aligner_lib.algorithms.ppo import clipped_surrogate
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -99,13 +101,11 @@ def policy_loss(
         means = log_ratio.new_zeros(len(lengths)).index_add(0, rows, log_ratio) / lengths.clamp(min=1)
         log_ratio = means[rows]
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1.0 - objective.clip_low, 1.0 + objective.clip_high)
+    losses, clipped = clipped_surrogate(ratio, advantages, objective.clip_low, objective.clip_high)
     if objective.ratio == "none":
         losses = -advantages * logprobs
     elif objective.clipping == "stop_gradient":
         losses = -advantages * clipped.detach() * logprobs
-    else:  # the worse of the two, for advantages of both signs
-        losses = torch.maximum(-advantages * ratio, -advantages * clipped)
     return losses, ratio, clipped
 
 

@@ -76,13 +76,19 @@ def normalize(
 def actor_loss(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, ratio_eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Clipped surrogate for each token, the ratio and the clipped ratio: same shape as the inputs.
-
-    max(−A·r, −A·clip(r)): the pessimistic side for advantages of both signs.
-    """
+    """Clipped surrogate for each token, the ratio and the clipped ratio: same shape as the inputs."""
     ratio = (logprobs - old_logprobs).exp()
-    clipped = ratio.clamp(1.0 - ratio_eps, 1.0 + ratio_eps)
-    return torch.maximum(-advantages * ratio, -advantages * clipped), ratio, clipped
+    losses, clipped = clipped_surrogate(ratio, advantages, ratio_eps, ratio_eps)
+    return losses, ratio, clipped
+
+
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """max(−A·r, −A·clip(r, 1 − low, 1 + high)) and the clipped ratio: same shape as the inputs.
+
+    The pessimistic side for advantages of both signs.
+    """
+    clipped = ratio.clamp(1.0 - low, 1.0 + high)
+    return torch.maximum(-advantages * ratio, -advantages * clipped), clipped
 
 
 def critic_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float) -> Tensor:

@@ -53,7 +53,9 @@ def test_the_run_without_a_penalty_sets_off_the_alarms():
     assert {record["train_rollouts/kl_coef"] for record in run.metrics() if record["step"]} == {0.0}
     assert alarms_in(run) == {"kl": 5, "reward_hacking": 8}
     assert {alarm["name"]: alarm["step"] for alarm in run.alarms()} == {"kl": 5, "reward_hacking": 8}
-    assert run.info["config"]["exp_manager"]["alarms"]["kl"] == Thresholds().kl  # a monitor's alarms are the same
+    assert (
+        run.info["config"]["exp_manager"]["alarms"]["kl"] == Thresholds().kl
+    )  # a monitor's alarms are the same
 
 
 def test_it_was_made_by_the_command_that_is_documented():
