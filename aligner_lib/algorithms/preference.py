@@ -2,8 +2,8 @@
 
     B pairs of a better (chosen) and a worse (rejected) response to the same prompt
 
-A policy's losses take log-probabilities of whole responses, float [B] in nats, and return float [B]. Where an equation
-divides by a response's length, they are means over its tokens, else sums.
+A policy's losses take log-probabilities of whole responses, float [B] in nats, and return float [B]: sums over a response's
+tokens, or means where a loss says so.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def robust_dpo_loss(ratios: PairLogprobs, beta: float, label_smoothing: float) -
 
 
 def ipo_loss(ratios: PairLogprobs, beta: float) -> Tensor:
-    """(h − 1 / 2β)²: the margin has a goal, and no reason to go beyond it. Of log-probabilities that are means.
+    """(h − 1 / 2β)²: the margin has a goal, and no reason to go beyond it. By convention of means over tokens.
 
     Source: Azar et al. 2023 (arXiv:2310.12036), equation 17.
     """

@@ -120,7 +120,7 @@ class Model:
     micro_batch_size: int = setting(1, at_least(1))  # samples in one forward-backward
     global_batch_size: int = setting(64, at_least(1))  # samples in one optimiser step
     rampup_batch_size: Any = setting(None, _CONSTANT)
-    # longest sample in tokens; longer ones are dropped, counted and reported
+    # longest sample in tokens; longer ones are dropped (SFT: the input's longest paragraph is cut), counted and reported
     encoder_seq_length: int = setting(4096, at_least(2))
     tensor_model_parallel_size: int = setting(1, at_least(1))
     pipeline_model_parallel_size: int = setting(1, at_least(1))
@@ -187,7 +187,7 @@ class ExpManager:
     create_tensorboard_logger: bool = True  # exported beside the run: <run>/tensorboard
     create_checkpoint_callback: bool = True  # False: no checkpoint is written
     checkpoint_callback_params: CheckpointCallbackParams = field(default_factory=CheckpointCallbackParams)
-    # go on from the run folder's latest checkpoint; False: begin anew, with all that was there in its old-1
+    # go on from the run folder's latest checkpoint; False: begin anew, with all that was there in a folder old-N
     resume_if_exists: bool = True
     resume_ignore_no_checkpoint: bool = True  # False: a run folder without a checkpoint is an error
     alarms: Alarms = field(default_factory=Alarms)  # when the run's own alarms (alarms.jsonl) sound
@@ -195,7 +195,7 @@ class ExpManager:
 
 @dataclass
 class Loop:
-    """What trainer.sft, trainer.rm and trainer.ppo share. Steps are optimiser steps (PPO: rollout-and-train steps)."""
+    """What trainer.sft, trainer.rm, trainer.dpo and trainer.ppo share. Steps are optimiser steps (PPO: rollout-and-train steps)."""
 
     max_epochs: int = setting(1, at_least(1))
     max_steps: int = setting(-1, STEPS)  # -1: as many as max_epochs gives

@@ -43,9 +43,8 @@ def _without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
         group = [name for name in schema if key.endswith(".") and name.startswith(key)]
         why |= dict.fromkeys(group or [key], words)
     if config.model.tensor_model_parallel_size == 1:
-        why["model.sequence_parallel"] = (
-            "with tensor_model_parallel_size=1 there is nobody to share tokens with."
-        )
+        alone = [key for key in schema if key.endswith("model.sequence_parallel")]
+        why |= dict.fromkeys(alone, "with tensor_model_parallel_size=1 there is nobody to share tokens with.")
     anywhere = {key: one.metadata.get("without_effect") for key, one in schema.items()}
     return {key: words for key, words in anywhere.items() if words} | why
 

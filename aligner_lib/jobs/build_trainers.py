@@ -57,7 +57,7 @@ class PreparedJob:
 
     build: Callable[[RunWriter | None], Trainer | Evaluation]
     max_steps: int
-    loop: DictConfig  # a config_schema.Loop
+    loop: DictConfig  # a config.schema.Loop
     hashes: dict[str, str]
 
 

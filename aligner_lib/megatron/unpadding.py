@@ -26,7 +26,7 @@ class Unpadding(PackedSeqParams):
 
     def __init__(self, lengths: Tensor, width: int, shared: Tensor | None = None, multiple: int = 1):
         """lengths: int64 [B]; width: S; shared: the rows' tokens, int64 [B, S], or None where each row computes its own
-        prefix; multiple: tokens of 0 are added until T is one of it."""
+        prefix; multiple: tokens of 0 are added until T is a multiple of it."""
         super().__init__(max_seqlen_q=width, max_seqlen_kv=width)
         real = torch.arange(width, device=lengths.device) < lengths[:, None]  # [B, S]
         computed, self.sources = real, None

@@ -148,7 +148,7 @@ class RemoteCritic:
 
     def _go_back(self) -> None:
         """Have the critic load its checkpoint after so many train steps (0: what it began with). On the first rank."""
-        self._executor.put(lambda: None).result()  # what was asked for before is answered, or has failed
+        self._executor.recover()  # what was asked for before is answered, or has failed
         try:
             self.servers.checkpoint("load", updates=self.updates)
         except NoCheckpoint as error:

@@ -1,4 +1,4 @@
-"""Calls that must arrive in their order: one thread sends them one after the other."""
+"""Calls that must arrive in their order: one thread sends them one after the other, and after a failure none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class SerialExecutor:
     """A daemon thread: a call that hangs does not keep the process from ending."""
 
     def __init__(self):
-        self._waiting: queue.Queue[tuple[Callable, Future]] = queue.Queue()
+        self._waiting: queue.Queue[tuple[Callable | None, Future]] = queue.Queue()
+        self._failure: BaseException | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
     def put(self, call: Callable[[], object]) -> Future:
@@ -20,10 +21,24 @@ class SerialExecutor:
         self._waiting.put((call, future))
         return future
 
+    def recover(self) -> None:
+        """Send calls again after a failure; returns when those that were put before have been answered, or have failed."""
+        future: Future = Future()
+        self._waiting.put((None, future))
+        future.result()
+
     def _run(self) -> None:
         while True:
             call, future = self._waiting.get()
+            if call is None:
+                self._failure = None
+            if (
+                self._failure is not None
+            ):  # what follows a lost call must not reach whoever comes in its receiver's place
+                future.set_exception(self._failure)
+                continue
             try:
-                future.set_result(call())
+                future.set_result(call and call())
             except BaseException as error:
+                self._failure = error
                 future.set_exception(error)

@@ -13,7 +13,7 @@ from aligner_lib.algorithms.schedule import learning_rate
 class LRSchedule:
     """Call it with an optimiser step (the first is 1) for the learning rate. `override` is a rate that a user set instead."""
 
-    optim: DictConfig  # a config_schema.Optim
+    optim: DictConfig  # a config.schema.Optim
     max_steps: int
     override: float | None = None
 

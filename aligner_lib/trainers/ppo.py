@@ -48,7 +48,7 @@ class PPOTrainer:
     val_prompts: list[PromptSample]
     lr_schedule: LRSchedule
     critic_lr_schedule: LRSchedule
-    config: DictConfig  # a config.schema.PPOConfig
+    config: DictConfig  # a config.kinds.ppo.PPOConfig
     run: RunWriter | None  # on the first rank
     controls = ("lr", "kl_coef")
 

@@ -49,7 +49,7 @@ print("all tokens ", -(probabilities.log()).mean().item())
 print("answer only", -(probabilities.log() * mask).sum().item() / mask.sum().item())
 
 # %% [markdown]
-# $(-\ln 0.8 - \ln 0.5)/2 = 0.458$. The second token, with its low probability of 0.25, belongs to the question and does
+# $(-\ln 0.8 - \ln 0.5)/2 = 0.458$. Token 2, with its low probability of 0.25, belongs to the question and does
 # not count.
 #
 # ## The run

@@ -260,9 +260,10 @@ compare_runs([mended, broken])
 show_completions(broken, n=4, sort="reward", split="train")
 
 # %% [markdown]
-# The reward is higher. But read the responses: a short sentence that repeats words of the question gets the highest
-# reward, whether or not it answers the question. The policy exploits the reward model (reward hacking); people would not
-# prefer these responses. In the recorded run the KL showed this at step 5, well before the texts did.
+# The reward on the training prompts is higher. But read the responses: a short sentence that repeats words of the
+# question gets the highest reward, whether or not it answers the question. The policy exploits the reward model (reward
+# hacking); people would not prefer these responses. In the recorded run the KL showed this at step 5, well before the
+# texts did.
 #
 # ## What you learnt
 #

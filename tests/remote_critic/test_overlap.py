@@ -50,11 +50,11 @@ class FakeCritic(FakeRewardSource):
 class FakePolicy:
     """Answers each prompt with one token, and notes what it does."""
 
-    tokenizer = SimpleNamespace(pad_id=0, eos_id=2, decode=str, tokens=list)
+    tokenizer = SimpleNamespace(pad_id=0, eos_id=2, decode=lambda ids, **_: str(ids), tokens=list)
 
     def __init__(self, events: list[str]):
         self.events = events
-        self.engine = SimpleNamespace(train_step=self.train_step)
+        self.engine = SimpleNamespace(train_step=self.train_step, steps=0)
 
     def rollout(self, prompts, seeds, group):
         self.events.append("generate")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 WITHOUT_REFERENCE = ("simpo", "orpo")
-OF_MEANS = ("ipo", "simpo", "orpo")  # their equations divide by the response's length
+OF_MEANS = ("ipo", "simpo", "orpo")  # take log-probabilities as means over tokens (ipo by convention)
 WITH_SMOOTHING = ("cdpo", "robust")
 
 
@@ -92,20 +92,21 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
 PREFERENCES = MetricGroup(
     "DPO",
     "`train/` is over the step's global batch of pairs, before its update; `validation/` is over the validation pairs, "
-    "with the weights after the step. A response's implicit reward is β (log π − log π_ref), summed over its tokens.",
+    "with the weights after the step. A response's implicit reward is β (log π − log π_ref) (simpo, orpo: β log π), "
+    "summed over its tokens.",
     (
         metric(
             "train/loss validation/loss",
             "",
             "mean of the loss that `model.dpo.preference_loss` names, over pairs",
-            "with dpo exactly 0.693 (ln 2) at first, since policy and reference are equal; then falls",
+            "with dpo, cdpo and robust exactly 0.693 (ln 2) at first, since policy and reference are equal; then falls",
             "flat: `model.optim.lr` up; validation rises: fewer steps, or `model.dpo.ref_policy_kl_penalty` up",
         ),
         metric(
             "train/acc validation/acc",
             "",
             "share of pairs whose chosen response has the higher implicit reward (simpo, orpo: log-probability)",
-            "0 at step 0 (all tie), then above 0.5",
+            "0 at step 0 (all tie; not simpo, orpo), then above 0.5",
             "`model.optim.lr`, data",
         ),
         metric(
@@ -162,7 +163,7 @@ KIND = JobKind(
             "Implicit reward margin",
             Line("train", ("train/rewards_chosen_mean",), minus="train/rewards_rejected_mean"),
             Line("validation", ("validation/rewards_chosen_mean",), minus="validation/rewards_rejected_mean"),
-            hint="Chosen minus rejected: grows from 0.",
+            hint="Chosen minus rejected: grows, from 0 where there is a reference.",
         ),
         chart(
             "Log-probability",

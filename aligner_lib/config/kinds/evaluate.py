@@ -43,9 +43,16 @@ FIGURES = MetricGroup(
             "near 1",
         ),
         metric(
-            "evaluation/rollout_size evaluation/tokens",
+            "evaluation/rollout_size",
             "responses",
-            "number of responses; tokens of prompts and responses",
+            "number of responses",
+            "",
+            "`model.ppo.num_val_samples`",
+        ),
+        metric(
+            "evaluation/tokens",
+            "tokens",
+            "tokens of all prompts and responses, padding not",
         ),
         metric(
             "evaluation/kl evaluation/kl_std",

@@ -297,7 +297,8 @@ RESPONSES = MetricGroup(
             "train_rollouts/rollout_size val_rollouts/rollout_size",
             "responses",
             "number of responses",
-            "`model.ppo.num_rollout_samples`",
+            "",
+            "`model.ppo.num_rollout_samples`, `num_val_samples`",
         ),
         metric(
             "train_rollouts/tokens val_rollouts/tokens",
@@ -347,7 +348,7 @@ TOKENS = MetricGroup(
             "train_rollouts/rewards_with_kl",
             "",
             "the same reward as a mean over each response's tokens, then over responses: NeMo-Aligner's figure",
-            "smaller than `rlhf_rewards` by the length of a response",
+            "about `rlhf_rewards` divided by the length of a response",
         ),
         metric(
             "train_rollouts/advantages_mean train_rollouts/advantages_std",
