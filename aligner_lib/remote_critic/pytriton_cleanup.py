@@ -22,7 +22,9 @@ import psutil
 from cluster.processes import identity
 from cluster.record import read_json, write_json
 
-KILLED_S = 2.0  # for a process to be gone after SIGKILL
+KILLED_S = (
+    30.0  # at most, for a process to be gone after SIGKILL: on a busy machine it keeps its port for seconds
+)
 SHARED_MEMORY = Path("/dev/shm")
 TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 LONGEST_SOCKET = "checkpoint_0_0-server.sock"

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -73,6 +74,7 @@ def battered(jobs):
 
 def _struck(critic: Critic, blow: str) -> bool:
     paused = _paused(critic, blow)
+    assert blow != "kill" or critic.process.exitcode in (None, -signal.SIGKILL), critic.log
     return critic.process.exitcode is not None if paused is None else paused.status() == psutil.STATUS_STOPPED
 
 
