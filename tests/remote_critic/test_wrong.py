@@ -16,7 +16,7 @@ from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import ConfigError, UserError
-from aligner_lib.remote_critic import pytriton_server
+from aligner_lib.remote_critic import pytriton_cleanup, pytriton_server
 from cluster.rendezvous import free_port
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
@@ -73,6 +73,7 @@ def test_an_actor_whose_critic_died_can_be_stopped_and_keeps_its_checkpoint(jobs
     assert actor.exitcode == 0, log.read_text()
     run = jobs.run_folder("left")
     assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000002")
+    pytriton_cleanup.clear(critic.run.path)  # nobody starts it again
 
 
 def test_another_program_at_the_port_is_told(jobs):
