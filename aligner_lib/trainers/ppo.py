@@ -242,7 +242,7 @@ class PPOTrainer:
             raise KLBoundError(
                 f"at step {step} init_policy_kl, the mean of {difference}, is {kl:.3f} nats, beyond "
                 f"trainer.ppo.max_init_policy_kl={bound}: raise trainer.ppo.initial_policy_kl_penalty or lower "
-                "model.optim.lr, and go on from the checkpoint of the step before"
+                "model.optim.lr"
             )
 
     def _report(
