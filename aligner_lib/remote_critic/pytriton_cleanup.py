@@ -93,9 +93,13 @@ def end(pids: list[int], number: signal.Signals, within_s: float) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
+    """Whether it still has what it had: a killed process looks like a zombie as soon as its first thread is gone, and keeps
+    its ports until the last one is."""
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+        if not process.is_running():
+            return False
+        return process.status() != psutil.STATUS_ZOMBIE or len(os.listdir(f"/proc/{process.pid}/task")) > 1
+    except (psutil.NoSuchProcess, FileNotFoundError):
         return False
 
 

@@ -1,13 +1,17 @@
 """A server that can't start is cleared away like one that did."""
 
 import os
+import platform
+import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
+from forks import until
 
 from aligner_lib.errors import UserError
-from aligner_lib.remote_critic import pytriton_cleanup
+from aligner_lib.remote_critic import pytriton_cleanup, pytriton_server
 from aligner_lib.remote_critic.pytriton_server import PyTritonServer
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
@@ -66,3 +70,26 @@ def test_shared_memory_of_a_process_that_has_the_pid_now_stays(tmp_path, mark, s
     pytriton_cleanup.clear(tmp_path)
     assert segment.exists() == stays
     segment.unlink(missing_ok=True)
+
+
+HALF_GONE = """
+import ctypes, socket, threading
+listening = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=threading.Event().wait).start()
+print(listening.getsockname()[1], flush=True)
+ctypes.CDLL(None).syscall(60, 0)  # exit: of this thread alone
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="calls exit by x86_64's number of it")
+def test_a_process_whose_first_thread_is_gone_still_has_its_port():
+    """A killed server looks like a zombie before its last thread is gone."""
+    process = subprocess.Popen([sys.executable, "-c", HALF_GONE], stdout=subprocess.PIPE, text=True)
+    port, seen = int(process.stdout.readline()), psutil.Process(process.pid)
+    until(lambda: seen.status() == psutil.STATUS_ZOMBIE, "the first thread's end")
+    with pytest.raises(UserError, match="can't be used"):
+        pytriton_server.check_port("127.0.0.1", port)
+    assert pytriton_cleanup.is_alive(seen)
+    pytriton_cleanup.end([process.pid], signal.SIGKILL, 10.0)
+    pytriton_server.check_port("127.0.0.1", port)
+    assert process.wait() is not None and not pytriton_cleanup.is_alive(seen)
