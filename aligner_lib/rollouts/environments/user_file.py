@@ -1,0 +1,151 @@
+"""A file of the user's as an environment: one function that gives a reward, or one subclass of Environment."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments.base import Environment, Step
+from aligner_lib.rollouts.environments.prompt_files import PromptFiles
+
+EXAMPLE = "def reward(prompt, response, **fields): return float(len(response) < 40)"
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """The file as it was when the run began: a process that is started later reads no other."""
+
+    path: str  # absolute
+    text: str
+    name: str  # of the function or class; empty: the only one there is
+
+    @classmethod
+    def read(cls, use: str) -> UserFile:
+        """`file.py` or `file.py:name`. Raises UserError for a file that is not there, or is no Python."""
+        place, _, name = use.partition(".py:") if ".py:" in use else (use, "", "")
+        path = Path(f"{place}.py" if name else place).expanduser().absolute()
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"use={use!r}: {path} can't be read ({error.strerror})") from None
+        except UnicodeDecodeError:
+            raise UserError(f"use={use!r}: {path} is not UTF-8 text") from None
+        try:
+            compile(text, str(path), "exec")
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"{path} is no Python:\n{_only(error)}") from None
+        return cls(str(path), text, name)
+
+    def load(self) -> Callable[..., Environment]:
+        """Run the file; what makes its environment of a split and arguments.
+
+        Raises UserError when the file raises, and when it has no such function or class, or several.
+        """
+        module = ModuleType(Path(self.path).stem)
+        module.__file__ = self.path
+        sys.modules[module.__name__] = module  # dataclasses look their module up
+        sys.path.insert(0, str(Path(self.path).parent))
+        lines = self.text.splitlines(keepends=True)
+        linecache.cache[self.path] = (len(self.text), None, lines, self.path)  # tracebacks show what ran
+        try:
+            exec(compile(self.text, self.path, "exec"), module.__dict__)
+        except Exception as error:
+            raise UserError(f"{self.path} raises when it is run:\n{_below(error)}") from error
+        found = self._chosen(module)
+        return found if inspect.isclass(found) else partial(RewardFunction, found)
+
+    def _chosen(self, module: ModuleType) -> Any:
+        own = {
+            name: value
+            for name, value in vars(module).items()
+            if getattr(value, "__module__", None) == module.__name__
+            and not name.startswith("_")
+            and (inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, Environment)))
+        }
+        if self.name:
+            if self.name not in own:
+                raise UserError(f"{self.path} has no {self.name}; it has {', '.join(own) or 'no function'}")
+            return own[self.name]
+        # helpers may stand beside a class, or beside a function of the expected name
+        classes = [value for value in own.values() if inspect.isclass(value)]
+        choice = classes or [own[name] for name in own if name == "reward"] or list(own.values())
+        if not choice:
+            raise UserError(f"{self.path} has no function; write one, such as\n    {EXAMPLE}")
+        if len(choice) > 1:
+            names = [value.__name__ for value in choice]
+            raise UserError(
+                f"{self.path} has {len(names)}: {', '.join(names)}. Name one `reward`, or say which: "
+                f"use={Path(self.path).name}:{names[0]}"
+            )
+        return choice[0]
+
+
+class RewardFunction(PromptFiles):
+    """`reward(prompt, response, **fields)` of a file, over the prompts of another.
+
+    fields: the record's other keys. prompt: the text, or of messages the last one's. The function returns a number, or a
+    dict with "reward" and metrics.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., float | Mapping[str, float]],
+        split: str = "train",
+        *,
+        prompts,
+        held_out=0.2,
+    ):
+        super().__init__(split, prompts=prompts, held_out=held_out)
+        self.function = function
+        fields = set().union(*(record.fields for record in self.records))
+        parameters = inspect.signature(function).parameters.values()
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            taken = {one.name for one in parameters}
+            unknown = sorted(fields - taken)
+            if unknown and not {"prompt", "response"} - taken:
+                # a field that the function does not name is not passed
+                self._names = taken - {"prompt", "response"}
+        try:
+            inspect.signature(function).bind(prompt="", response="", **self._fields(self.records[0].fields))
+        except TypeError as error:
+            raise UserError(
+                f"{function.__name__}{inspect.signature(function)} can't be called with prompt, response"
+                f"{''.join(f', {name}' for name in sorted(fields))} ({error}); write {EXAMPLE.partition(':')[0]}"
+            ) from None
+
+    _names: set[str] | None = None
+
+    def _fields(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return fields if self._names is None else {k: v for k, v in fields.items() if k in self._names}
+
+    def step(self, response: str) -> Step:
+        record = self.record
+        answer = self.function(prompt=record.question, response=response, **self._fields(record.fields))
+        if not isinstance(answer, Mapping):
+            return Step(answer)
+        if "reward" not in answer:
+            raise KeyError(f"the function gave {dict(answer)!r}, a dict without 'reward'")
+        return Step(
+            answer["reward"], metrics={name: value for name, value in answer.items() if name != "reward"}
+        )
+
+
+def _only(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).rstrip()
+
+
+def _below(error: BaseException) -> str:
+    """The traceback from the user's first line on."""
+    place = error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename == __file__:
+        place = place.tb_next
+    return "".join(traceback.format_exception(type(error), error, place)).rstrip()

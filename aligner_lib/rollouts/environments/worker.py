@@ -1,0 +1,195 @@
+"""What runs in an environment's own process: it builds the environment, replays an episode, and takes the new response."""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments.base import Environment, Prompt, Step
+from aligner_lib.rollouts.environments.registry import build
+from aligner_lib.rollouts.environments.user_file import UserFile
+
+BUILD_SECONDS = 120  # to import and build an environment; the bound of a request begins behind it
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All that a process needs to build an environment."""
+
+    found: str | UserFile
+    split: str
+    args: dict[str, Any]
+    timeout: float  # seconds a request may take
+    folder: str  # where a process that hangs writes its traceback, under its process id
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of an environment when it is built."""
+
+    size: int | None
+    max_turns: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why there is no answer; see Failure."""
+
+    reason: str
+    text: str
+
+
+@dataclass
+class _Process:
+    """The state of this process: what was built in it. It is no state of an episode."""
+
+    environment: Environment | None = None
+    tracebacks: IO | None = field(default=None, repr=False)
+
+
+_process = _Process()
+
+
+def ignore_warnings() -> None:
+    """A scheduler's warning goes to all processes of a job: it asks for a checkpoint, which is not this one's matter.
+
+    The end of its parent closes the channel, and with it this process.
+    """
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def describe(blueprint: Blueprint) -> Description | Problem:
+    """Build the environment. A Problem's text is for the user, or the traceback of what was raised."""
+    try:
+        environment = _built(blueprint)
+        return Description(environment.size, environment.max_turns)
+    except UserError as error:
+        return Problem("refused", str(error))
+    except BaseException as error:
+        return Problem("raised", _traceback(error))
+
+
+def reset(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Prompt | Problem:
+    """The prompt of an episode."""
+    assert not responses, "an episode begins without responses"
+    return _bounded_call(blueprint, lambda environment: _begin(environment, blueprint, seed))
+
+
+def step(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Step | Problem:
+    """What follows on the last of the responses. The ones before are replayed."""
+    assert responses, "there is no response to judge"
+
+    def play(environment: Environment) -> Step | Problem:
+        prompt = _begin(environment, blueprint, seed)
+        for turn, response in enumerate(responses, 1):
+            answer = _checked(environment.step(response), type(prompt))
+            if isinstance(answer, Problem):
+                return answer
+            last = answer.done or turn >= environment.max_turns
+            if last and turn < len(responses):
+                raise RuntimeError(f"the episode was done after {turn} of its {len(responses)} responses")
+        return Step(answer.reward, last, answer.observation, answer.metrics)
+
+    return _bounded_call(blueprint, play)
+
+
+def _built(blueprint: Blueprint) -> Environment:
+    if _process.environment is None:
+        _process.tracebacks = open(os.path.join(blueprint.folder, str(os.getpid())), "w")  # noqa: SIM115
+        with _bounded(BUILD_SECONDS):
+            _process.environment = build(blueprint.found, blueprint.split, blueprint.args)
+    return _process.environment
+
+
+def _bounded_call(blueprint: Blueprint, call) -> Any:
+    """What `call` answers about the environment, or why it doesn't. A call that hangs ends this process."""
+    try:
+        environment = _built(blueprint)
+        with _bounded(blueprint.timeout):
+            return call(environment)
+    except BaseException as error:  # sys.exit() in a reward too costs its sample alone
+        return Problem("raised", _traceback(error))
+
+
+@contextmanager
+def _bounded(seconds: float) -> Iterator[None]:
+    """End this process when the block takes longer, with the place where it hangs on file.
+
+    A thread of the interpreter's own does it, which needs no lock: it ends code that is stuck in C as well, and, should
+    the job have been killed meanwhile, leaves nothing behind.
+    """
+    faulthandler.dump_traceback_later(seconds, exit=True, file=_process.tracebacks)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _begin(environment: Environment, blueprint: Blueprint, seed: int) -> Prompt:
+    # an environment that draws from the global generators is deterministic, too
+    random.seed(f"{blueprint.split} {seed}")
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(random.getrandbits(32))
+    prompt = environment.reset(seed)
+    if not _is_prompt(prompt):
+        raise TypeError(
+            f"reset({seed}) gave {prompt!r}, which is neither a text nor a list of messages with role and content"
+        )
+    return prompt
+
+
+def _is_prompt(prompt: Any) -> bool:
+    """A text or messages, and not empty."""
+    if isinstance(prompt, str):
+        return bool(prompt)
+    return (
+        isinstance(prompt, list)
+        and bool(prompt)
+        and all(
+            isinstance(one, dict)
+            and set(one) == {"role", "content"}
+            and all(isinstance(value, str) for value in one.values())
+            for one in prompt
+        )
+    )
+
+
+def _checked(answer: Any, kind: type) -> Step | Problem:
+    """A step with numbers of Python's own, which another process can read without the environment's libraries."""
+    if not isinstance(answer, Step):
+        raise TypeError(f"step() gave {answer!r}, which is no Step")
+    numbers = {}
+    for name, value in {"the reward": answer.reward, **answer.metrics}.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            return Problem("not_finite", f"{name} is {value!r}, which is no number")
+        if not math.isfinite(numbers[name]):
+            return Problem("not_finite", f"{name} is {numbers[name]}")
+    reward = numbers.pop("the reward")
+    if answer.done:
+        return Step(reward, True, "", numbers)
+    if not _is_prompt(answer.observation):
+        raise TypeError(f"the episode goes on, but the observation is {answer.observation!r}")
+    if isinstance(answer.observation, list) and kind is str:
+        raise TypeError("the prompt was a text, and the observation has messages: give a text")
+    return Step(reward, False, answer.observation, numbers)
+
+
+def _traceback(error: BaseException) -> str:
+    """Where it was raised, from the first frame on that is not this file's."""
+    place = error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename == __file__:
+        place = place.tb_next
+    return "".join(traceback.format_exception(type(error), error, place)).rstrip()
