@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,13 @@ def _leaves(key: str, value: Any, config: DictConfig) -> Iterator[tuple[str, Any
 
 
 def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
+    _make_named_groups(config, key)
+    if isinstance(value, dict) and (_named_schema(config, key) or _is_group(config, key)):
+        if _named_schema(config, key):
+            OmegaConf.update(config, key, {}, merge=False)  # those that are given are all there are
+        for name, inner in value.items():
+            _assign(config, f"{key}.{name}", inner, written)
+        return
     if not _is_known(config, key):
         raise ConfigError(_unknown(key, config))
     if _is_group(config, key):
@@ -148,6 +156,15 @@ def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
         raise ConfigError(
             f"{written}: {value!r} is a {type(value).__name__}, and {key} takes {expected}"
         ) from None
+
+
+def _make_named_groups(config: DictConfig, key: str) -> None:
+    """The group of settings for a name of the user's that a key is the first to have, as `model.environments.NAME.use`."""
+    parts = key.split(".")
+    for end in range(1, len(parts)):
+        schema, name = _named_schema(config, ".".join(parts[:end])), ".".join(parts[: end + 1])
+        if schema and _node(config, name) is None:
+            OmegaConf.update(config, name, schema())
 
 
 # ---- what the schema knows ------------------------------------------------------------------------------------------
@@ -182,6 +199,13 @@ def _is_group(config: DictConfig, key: str) -> bool:
     return isinstance(node, DictConfig) and OmegaConf.get_type(node) is not dict
 
 
+def _named_schema(config: DictConfig, key: str) -> type | None:
+    """The schema of the groups that stand at a key under names of the user's; None where there are no such groups."""
+    node = _node(config, key)
+    element = node._metadata.element_type if isinstance(node, DictConfig) else None
+    return element if is_dataclass(element) else None
+
+
 def _is_known(config: DictConfig, key: str) -> bool:
     if _node(config, key) is not None:
         return True
@@ -205,9 +229,12 @@ def _expected(config: DictConfig, key: str) -> str:
 def _unknown(key: str, config: DictConfig) -> str:
     if key in OTHER_NAMES:
         return f"there is no setting {key!r}, which is {OTHER_NAMES[key]}"
-    near = nearest(key, [leaf for leaf, _ in _leaves("", save(config), config)])
-    words = f"there is no setting {key!r}; did you mean {' or '.join(near)}?"
+    known = [leaf for leaf, _ in _leaves("", save(config), config)]
     parent = key.rpartition(".")[0]
+    if parent and _is_group(config, parent):
+        known += [f"{parent}.{name}" for name in _node(config, parent)]
+    near = nearest(key, known)
+    words = f"there is no setting {key!r}; did you mean {' or '.join(near)}?"
     if _likeness(key, near[0]) < 0.8 and parent and _is_group(config, parent):
         words += f" {parent} has {', '.join(_node(config, parent))}"  # a synonym has no likeness
     return words

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass, make_dataclass
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from aligner_lib.run_folder.alarms import Thresholds
 
@@ -67,6 +67,15 @@ def settings(schema: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
             yield from settings(types[one.name], f"{prefix}{one.name}.")
         else:
             yield f"{prefix}{one.name}", one
+
+
+def named_groups(schema: type, prefix: str = "") -> Iterator[tuple[str, type]]:
+    """Every field that holds groups of settings by a name of the user's, and the groups' schema: `dict[str, Group]`."""
+    for name, kind in get_type_hints(schema).items():
+        if is_dataclass(kind):
+            yield from named_groups(kind, f"{prefix}{name}.")
+        elif get_origin(kind) is dict and is_dataclass(get_args(kind)[1]):
+            yield f"{prefix}{name}", get_args(kind)[1]
 
 
 # ---- shared by all kinds --------------------------------------------------------------------------------------------

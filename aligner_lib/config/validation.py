@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import Field
 
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.config.kind import JobKind
-from aligner_lib.config.schema import settings
+from aligner_lib.config.schema import named_groups, settings
 from aligner_lib.errors import ConfigError
 
 
 def check(kind: JobKind, config: DictConfig) -> None:
     """Raise ConfigError for the first value that makes no sense."""
-    for key, one in settings(kind.schema):
+    for key, one in _settings_of(kind, config):
         bound, value = one.metadata.get("bound"), OmegaConf.select(config, key)
         if bound and value is not None and not bound.holds(value):
             raise ConfigError(f"{key}={value}: it must be {bound.words}")
@@ -23,6 +24,14 @@ def check(kind: JobKind, config: DictConfig) -> None:
     _check_parallelism(kind, config)
     for rule in kind.checks:
         rule(config)
+
+
+def _settings_of(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, Field]]:
+    """Every setting of the schema, and those of the groups that the user has named."""
+    yield from settings(kind.schema)
+    for key, group in named_groups(kind.schema):
+        for name in OmegaConf.select(config, key):
+            yield from settings(group, f"{key}.{name}.")
 
 
 def notices(kind: JobKind, config: DictConfig, usual: DictConfig) -> list[str]:

@@ -15,6 +15,7 @@ Prompt = str | list[Message]  # a plain text, or messages for the chat template
 Item = TypeVar("Item")
 
 SPLITS = ("train", "validation")
+MOST = 1_000_000  # episodes that are enumerated
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,19 @@ class Environment(ABC):
         """What follows on the policy's response, a text without the stop token."""
 
 
-def hold_out(items: Sequence[Item], split: str, share: float) -> list[Item]:
-    """The items of a split, in an order that is always the same: `share` of all are held out for validation.
+def hold_out(items: Sequence[Item], share: float) -> dict[str, list[Item]]:
+    """The items of each split, in an order that is always the same: `share` of all are held out for validation.
 
-    Both splits have one at least. Raises UserError where that can't be.
+    Both splits have one at least. Raises UserError where that can't be, and for over a million items.
     """
     require(0 < share < 1, f"held_out={share}: it must be above 0 and below 1")
-    require(len(items) > 1, f"there is nothing to hold out of {len(items)} episodes; it takes two")
+    require(
+        2 <= len(items) <= MOST,
+        f"there are {len(items):,} different episodes; it takes 2 to {MOST:,} to have a split",
+    )
     shuffled = Random(1234).sample(items, len(items))
     count = min(max(1, round(share * len(items))), len(items) - 1)
-    return shuffled[:count] if split == "validation" else shuffled[count:]
+    return {"train": shuffled[count:], "validation": shuffled[:count]}
 
 
 def require(holds: bool, words: str) -> None:

@@ -10,6 +10,7 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -130,16 +131,10 @@ class Environments:
         ]
 
     def _schedule(self, name: str, function: Callable, args: Iterable) -> Future:
-        blueprint = self._blueprints[name]
-        # the process bounds itself (worker._bounded); this one is for a process that has been stopped
+        blueprint, pool = self._blueprints[name], self._pools.get(name) or self._start(name)
+        # A process bounds itself (worker._bounded). This bound is for one that has been stopped.
         timeout = worker.BUILD_SECONDS + blueprint.timeout
-        for _ in range(RESTARTS):
-            pool = self._pools.get(name) or self._start(name)
-            try:
-                return pool.schedule(function, args=[blueprint, *args], timeout=timeout)
-            except RuntimeError:  # what a pool raises when its processes were killed while they had no work
-                self._pools.pop(name)
-        raise RuntimeError(f"the processes of environment {name!r} end as soon as they are started")
+        return pool.schedule(function, args=[blueprint, *args], timeout=timeout)
 
     def _start(self, name: str) -> ProcessPool:
         self._pools[name] = ProcessPool(
@@ -162,30 +157,40 @@ class _Request:
         for _ in range(RESTARTS):
             while not wait([self._future], timeout=1).done and self._pool.active:
                 pass
-            if self._future.done():
+            try:
                 return self._outcome()
-            self._begin()  # its pool broke before the request was taken
+            except BrokenProcessPool:  # its processes were killed while they had no work
+                self._begin()
         return Problem("died", "its processes were killed from outside, again and again")
 
     def _begin(self) -> None:
+        pools = self._environments._pools
+        if (pool := pools.get(self._name)) and not pool.active:
+            pool.join()
+            del pools[self._name]
         self._future = self._environments._schedule(self._name, self._function, self._args)
-        self._pool = self._environments._pools[self._name]
+        self._pool = pools[self._name]
 
     def _outcome(self) -> Any:
         seconds = self._environments._blueprints[self._name].timeout
+        if not self._future.done():
+            raise BrokenProcessPool
         try:
             return self._future.result()
         except TimeoutError:
             return Problem("timeout", f"no answer within {seconds:g} s")
         except ProcessExpired as error:
             if hung := self._hung(error.pid):
-                return Problem("timeout", f"no answer within {seconds:g} s; it was here:\n{hung}")
+                return Problem(
+                    "timeout",
+                    f"no answer within {seconds:g} s; it was here, the innermost call first:\n{hung}",
+                )
             return Problem("died", f"its process ended with exit code {error.exitcode}")
 
     def _hung(self, pid: int) -> str:
         """Where a process was when its time was over; empty where it ended otherwise."""
         file = Path(self._environments._folder.name) / str(pid)
-        return file.read_text().strip() if file.exists() else ""
+        return worker.where_it_hung(file.read_text()) if file.exists() else ""
 
 
 def _in_settings(name: str, words: str) -> UserError:

@@ -52,7 +52,7 @@ def read_split(prompts: Any, split: str, held_out: float, parse) -> list:
         )
         return read_records(prompts[split], parse)
     require(isinstance(prompts, str | Path), f"prompts={prompts!r}: it must be a .jsonl file")
-    return hold_out(read_records(prompts, parse), split, held_out)
+    return hold_out(read_records(prompts, parse), held_out)[split]
 
 
 def read_records(file: str | Path, parse) -> list:

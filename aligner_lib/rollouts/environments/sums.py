@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from random import Random
 
-from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
+from aligner_lib.rollouts.environments.base import MOST, Environment, Message, Step, hold_out, require
+
+Sum = tuple[int, int]
 
 
 class Sums(Environment):
-    """a + b with both from `low` to `high`, by default the numbers of `digits` digits, and 0 with one digit.
+    """a + b with both from `low` to `high`: by default the numbers of `digits` digits, 0 among them with one digit.
 
-    Every sum is enumerated; `held_out` of them are the validation split's. `examples` worked ones, of the training split,
-    come first, as turns or, with as_turns=False, in one text; `question` and `answer` are how a sum and its result are
-    written, `instruction` is the system's turn. The reward is 1 for the answer as it is written in the examples: white
-    space around it and one full stop behind it are let pass, anything else is not.
+    Every sum is enumerated; `held_out` of them are the validation split's. `examples` worked ones of the training split
+    come first, as turns or, with as_turns=False, as lines of the one turn. `question` and `answer` are how a sum and its
+    result are written, `instruction` is a system's turn. The reward is 1 for the result as the examples write it: white
+    space around it and one full stop behind it are let pass, and nothing else.
     """
 
     def __init__(
@@ -35,45 +37,51 @@ class Sums(Environment):
         low = (0 if digits == 1 else 10 ** (digits - 1)) if low is None else low
         high = 10**digits - 1 if high is None else high
         require(low <= high, f"low={low} is above high={high}")
+        count = (high - low + 1) ** 2
         require(
-            (high - low + 1) ** 2 <= 4_000_000,
-            f"{low} to {high}: over four million sums; set low and high closer",
+            count <= MOST, f"{low} to {high} are {count:,} sums: more than {MOST:,}; set low and high closer"
         )
-        for text, name, fields in ((question, "question", "ab"), (answer, "answer", ["sum"])):
-            missing = [field for field in fields if f"{{{field}}}" not in text]
-            require(not missing, f"{name}={text!r}: it needs {{{'}, {'.join(missing)}}}")
-        sums = [(a, b) for a in range(low, high + 1) for b in range(low, high + 1)]
-        self.sums = hold_out(sums, split, held_out)
+        _require_fields("question", question, ["{a}", "{b}"])
+        _require_fields("answer", answer, ["{sum}"])
+        sums = hold_out([(a, b) for a in range(low, high + 1) for b in range(low, high + 1)], held_out)
+        self.sums, self.known = sums[split], sums["train"]
         self.size = len(self.sums)
-        known = hold_out(sums, "train", held_out)
-        require(0 <= examples < len(known), f"examples={examples}: it must be from 0 to {len(known) - 1}")
-        self.known, self.examples = known, examples
-        self.instruction, self.question, self.answer, self.as_turns = instruction, question, answer, as_turns
+        require(
+            0 <= examples < len(self.known),
+            f"examples={examples}: it must be 0 to {len(self.known) - 1}, of the sums to train on",
+        )
+        self.examples, self.as_turns = examples, as_turns
+        self.instruction, self.question, self.answer = instruction, question, answer
 
     def reset(self, seed: int) -> list[Message]:
         self.sum = self.sums[seed % self.size]
-        others = Random(seed).sample(self.known, self.examples + 1)
-        examples = [one for one in others if one != self.sum][: self.examples]
-        turns = [(self._asked(one), self._answered(one)) for one in examples]
-        system = [{"role": "system", "content": self.instruction}] if self.instruction else []
-        if not self.as_turns:
-            worked = [f"{question} {answer}" for question, answer in turns]
-            return [*system, {"role": "user", "content": "\n".join([*worked, self._asked(self.sum)])}]
-        shown = [
-            {"role": role, "content": text}
-            for turn in turns
-            for role, text in zip(("user", "assistant"), turn)
-        ]
-        return [*system, *shown, {"role": "user", "content": self._asked(self.sum)}]
+        drawn = Random(seed).sample(
+            self.known, self.examples + 1
+        )  # one to spare: the sum itself is no example
+        worked = [(self._asked(one), self._result(one)) for one in drawn if one != self.sum][: self.examples]
+        if self.as_turns:
+            turns = [_turn(*turn) for pair in worked for turn in zip(("user", "assistant"), pair)]
+            turns.append(_turn("user", self._asked(self.sum)))
+        else:
+            lines = [*(f"{asked} {result}" for asked, result in worked), self._asked(self.sum)]
+            turns = [_turn("user", "\n".join(lines))]
+        return [_turn("system", self.instruction), *turns] if self.instruction else turns
 
     def step(self, response: str) -> Step:
-        given = response.strip()
-        right = self._answered(self.sum)
-        exact = float(given in (right, f"{right}."))
+        exact = float(response.strip().removesuffix(".") == self._result(self.sum))
         return Step(exact, metrics={"exact": exact})
 
-    def _asked(self, numbers: tuple[int, int]) -> str:
-        return self.question.format(a=numbers[0], b=numbers[1])
+    def _asked(self, one: Sum) -> str:
+        return self.question.format(a=one[0], b=one[1])
 
-    def _answered(self, numbers: tuple[int, int]) -> str:
-        return self.answer.format(sum=sum(numbers))
+    def _result(self, one: Sum) -> str:
+        return self.answer.format(sum=sum(one))
+
+
+def _turn(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _require_fields(name: str, text: str, fields: list[str]) -> None:
+    for field in fields:
+        require(field in text, f"{name}={text!r}: it needs {field}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments import user_file
 from aligner_lib.rollouts.environments.base import Environment, Prompt, Step
 from aligner_lib.rollouts.environments.registry import build
 from aligner_lib.rollouts.environments.user_file import UserFile
@@ -188,8 +189,21 @@ def _checked(answer: Any, kind: type) -> Step | Problem:
 
 
 def _traceback(error: BaseException) -> str:
-    """Where it was raised, from the first frame on that is not this file's."""
+    """Where it was raised, from the first frame on that is neither this file's nor its caller's of a user's function."""
     place = error.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename == __file__:
+    while place is not None and place.tb_frame.f_code.co_filename in OUR_FRAMES:
         place = place.tb_next
     return "".join(traceback.format_exception(type(error), error, place)).rstrip()
+
+
+OUR_FRAMES = (__file__, user_file.__file__)
+
+
+def where_it_hung(dump: str) -> str:
+    """Of what `_bounded` left on file: the frames of the call that hung, the innermost first, down to this file's."""
+    for thread in dump.split("\n\n"):
+        frames = [line for line in thread.splitlines() if line.startswith("  File")]
+        own = [i for i, line in enumerate(frames) if any(f'"{name}"' in line for name in OUR_FRAMES)]
+        if own:
+            return "\n".join(frames[: own[0]])
+    return dump.strip()

@@ -1,0 +1,132 @@
+"""Sums and products that the policy may leave to a calculator: a tool that it calls within its response."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from random import Random
+
+from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
+
+CALL = re.compile(r"<calc>(.*?)</calc>", re.DOTALL)
+LONGEST = 100  # characters of an expression
+LARGEST = 10**15  # of any number on the way
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+
+
+class Calculator(Environment):
+    """What is a + b, a - b or a * b, of numbers with `digits` digits? A response may call `<calc>a * b</calc>`.
+
+    The observation is then the calculator's result, or why there is none; what the policy wrote behind the call is not
+    read. A response without a call is the answer: the reward is 1 when its last number is the result. `examples` worked
+    ones of the training split come first, with a call each; `held_out` of all are the validation split's.
+    """
+
+    def __init__(
+        self,
+        split: str = "train",
+        *,
+        digits: int = 2,
+        operations: str = "+-*",
+        examples: int = 1,
+        turns: int = 3,
+        held_out: float = 0.2,
+    ):
+        super().__init__(split)
+        require(digits in (1, 2), f"digits={digits}: it must be 1 or 2")
+        require(
+            bool(operations) and set(operations) <= set("+-*"),
+            f"operations={operations!r}: it must be some of + - *",
+        )
+        require(turns >= 1, f"turns={turns}: it must be at least 1")
+        numbers = range(10 ** (digits - 1), 10**digits)
+        asked = [f"{a} {sign} {b}" for sign in dict.fromkeys(operations) for a in numbers for b in numbers]
+        splits = hold_out(asked, held_out)
+        self.asked, self.known = splits[split], splits["train"]
+        self.size, self.max_turns = len(self.asked), turns
+        require(
+            0 <= examples < len(self.known), f"examples={examples}: it must be 0 to {len(self.known) - 1}"
+        )
+        self.examples = examples
+
+    def reset(self, seed: int) -> list[Message]:
+        self.expression, self.calls = self.asked[seed % self.size], 0
+        words = (
+            "You have a calculator. To use it, write <calc>expression</calc>; I will tell you what it shows. "
+            "Then answer with the number."
+        )
+        turns = [{"role": "system", "content": words}]
+        drawn = Random(seed).sample(self.known, self.examples + 1)
+        for one in [other for other in drawn if other != self.expression][: self.examples]:
+            result = shown(calculate(one))
+            spoken = [f"What is {one}?", f"<calc>{one}</calc>", result, result]
+            turns += [
+                {"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, spoken)
+            ]
+        return [*turns, {"role": "user", "content": f"What is {self.expression}?"}]
+
+    def step(self, response: str) -> Step:
+        if call := CALL.search(response):
+            self.calls += 1
+            if self.calls < self.max_turns:
+                try:
+                    observation = shown(calculate(call[1]))
+                except ValueError as error:
+                    observation = f"error: {error}"
+                return Step(done=False, observation=observation)
+        numbers = re.findall(r"-?\d+", response)
+        right = float(not call and bool(numbers) and numbers[-1] == shown(calculate(self.expression)))
+        return Step(right, metrics={"right": right, "calls": self.calls})
+
+
+def calculate(expression: str) -> int | float:
+    """The value of an expression of numbers, brackets and + - * / // % **.
+
+    Raises ValueError, in words for the policy, for anything else and for numbers beyond LARGEST: nothing is run.
+    """
+    if len(expression) > LONGEST:
+        raise ValueError(f"longer than {LONGEST} characters")
+    try:
+        return _value(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError("can't read that") from None
+    except ZeroDivisionError:
+        raise ValueError("division by zero") from None
+    except OverflowError:
+        raise ValueError("too large") from None
+
+
+def shown(value: float) -> str:
+    """A number as the calculator shows it: ten digits at most of what is not whole."""
+    return str(value) if isinstance(value, int) else f"{value:.10g}"
+
+
+def _value(node: ast.expr) -> int | float:
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return _within_bounds(value)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            return -_value(operand) if isinstance(sign, ast.USub) else _value(operand)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATORS:
+            a, b = _value(left), _value(right)
+            if isinstance(sign, ast.Pow) and abs(b) > 64:  # before it is computed
+                raise ValueError("too large")
+            return _within_bounds(OPERATORS[type(sign)](a, b))
+    raise ValueError("numbers, brackets and + - * / // % ** only")
+
+
+def _within_bounds(value: complex) -> int | float:
+    if isinstance(value, complex):
+        raise ValueError("no real number")
+    if not abs(value) <= LARGEST:  # nan too
+        raise ValueError("too large")
+    return value

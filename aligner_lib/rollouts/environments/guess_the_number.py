@@ -1,0 +1,47 @@
+"""Guess a number in a few turns: the smallest game in which a response depends on what came before."""
+
+from __future__ import annotations
+
+import re
+
+from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
+
+
+class GuessTheNumber(Environment):
+    """A number from `low` to `high` that the policy has `turns` guesses for; it hears whether to go higher or lower.
+
+    The reward of finding it with guess t is 1 - (t - 1) / turns; else it is 0. `held_out` of the numbers are the
+    validation split's. A guess is the last number of a response; a response without one is a guess lost.
+    """
+
+    def __init__(
+        self, split: str = "train", *, low: int = 1, high: int = 20, turns: int = 6, held_out: float = 0.3
+    ):
+        super().__init__(split)
+        require(low < high, f"low={low} is not below high={high}")
+        require(turns >= 1, f"turns={turns}: it must be at least 1")
+        self.low, self.high, self.max_turns = low, high, turns
+        self.numbers = hold_out(range(low, high + 1), held_out)[split]
+        self.size = len(self.numbers)
+
+    def reset(self, seed: int) -> list[Message]:
+        self.number, self.guesses = self.numbers[seed % self.size], 0
+        words = (
+            f"I have a whole number from {self.low} to {self.high} in mind. Guess it: answer with a number, "
+            "and I will tell you whether mine is higher or lower."
+        )
+        return [{"role": "user", "content": words}]
+
+    def step(self, response: str) -> Step:
+        self.guesses += 1
+        numbers = re.findall(r"-?\d+", response)
+        guess = int(numbers[-1][:20]) if numbers else None
+        if guess == self.number:
+            reward = 1 - (self.guesses - 1) / self.max_turns
+            return Step(reward, metrics={"found": 1.0, "guesses": self.guesses})
+        if self.guesses == self.max_turns:
+            return Step(0.0, metrics={"found": 0.0, "guesses": self.guesses})
+        if guess is None:
+            return Step(done=False, observation="That is no number. Answer with a number.")
+        higher = "higher" if self.number > guess else "lower"
+        return Step(done=False, observation=f"My number is {higher} than {guess}.")
