@@ -1,71 +1,34 @@
-"""Policy gradients for language models: one objective with six switches, of which the named algorithms are settings.
+"""Policy gradients for language models: one objective, whose switches `aligner_lib.algorithms.objective` has.
 
-    B responses, T tokens that are learnt from, of all responses, in row order
+    B responses, S longest row, T tokens that are learnt from, of all responses, in row order
 
-A switch is where two papers differ; what none of them disputes stands here once. `PRESETS` has the names.
 Source of the clipped ratio: Schulman et al. 2017 (arXiv:1707.06347); the others stand beside their switches.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from aligner_lib.algorithms.objective import Objective
 from aligner_lib.algorithms.ppo import clipped_surrogate
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What is maximised. The defaults are GRPO (Shao et al. 2024, arXiv:2402.03300)."""
-
-    # what a response's reward is compared with: its group's mean, that of the group's others, the batch's mean, a critic
-    baseline: str = "group_mean"  # | leave_one_out | batch_mean | critic
-    scale: str = "group_std"  # | batch_std | none: what advantages are divided by
-    ratio: str = (
-        "token"  # | sequence (its geometric mean over the response) | none (the gradient of log π alone)
-    )
-    clipping: str = (
-        "pessimistic"  # | stop_gradient: the clipped ratio is a weight of log π, and has no gradient
-    )
-    clip_low: float = 0.2  # the ratio is held in [1 − clip_low, 1 + clip_high]
-    clip_high: float = 0.2
-    normalizer: str = (
-        "responses"  # mean over each response's tokens | tokens (of the batch) | constant (of all, alike)
-    )
-    kl: str = "k3"  # in the loss: k1 | k2 | k3; in the reward of each token: reward; or none
-
-
-PRESETS = {
-    "grpo": Objective(),
-    # without the divisions that favour short wrong answers and easy or hard prompts: Liu et al. 2025 (arXiv:2503.20783)
-    "dr_grpo": Objective(scale="none", normalizer="constant", kl="none"),
-    # more room above, each token counts alike: Yu et al. 2025 (arXiv:2503.14476); its sampling is the trainer's
-    "dapo": Objective(clip_high=0.28, normalizer="tokens", kl="none"),
-    # a response against the others of its group: Ahmadian et al. 2024 (arXiv:2402.14740)
-    "rloo": Objective(
-        baseline="leave_one_out", scale="none", ratio="none", normalizer="constant", kl="reward"
-    ),
-    # no groups: Hu 2025 (arXiv:2501.03262)
-    "reinforce_pp": Objective(baseline="batch_mean", scale="batch_std", normalizer="tokens", kl="reward"),
-    # one ratio for the whole response: Zheng et al. 2025 (arXiv:2507.18071)
-    "gspo": Objective(ratio="sequence", clip_low=3e-4, clip_high=4e-4, kl="none"),
-    # a clipped token keeps its gradient: MiniMax 2025 (arXiv:2506.13585)
-    "cispo": Objective(
-        clipping="stop_gradient", clip_low=1.0, clip_high=0.28, normalizer="tokens", kl="none"
-    ),
-    "ppo": Objective(baseline="critic", scale="batch_std", normalizer="tokens", kl="reward"),
-}
 
 
 def group_advantages(rewards: Tensor, group: Tensor, baseline: str, scale: str) -> Tensor:
     """How much better each response is than its group (or the batch): float [B].
 
-    rewards: float [B]; group: int64 [B], equal for responses to one prompt. A group whose rewards are all alike gets
-    advantages of 0. The standard deviation is the corrected one, plus 1e-4, as in TRL. A response that is alone in its
-    group has nothing to be compared with: its advantage is 0.
+    rewards: float [B], NaN where there is none: such a response is nobody's company, and its advantage is 0. group:
+    int64 [B], equal for responses to one prompt. A group whose rewards are all alike gets advantages of 0. The standard
+    deviation is the corrected one, plus 1e-4, as in TRL. A response that is alone in its group has nothing to be compared
+    with: its advantage is 0.
     """
+    advantages, known = torch.zeros_like(rewards), rewards.isfinite()
+    if known.any():
+        advantages[known] = _group_advantages(rewards[known], group[known], baseline, scale)
+    return advantages
+
+
+def _group_advantages(rewards: Tensor, group: Tensor, baseline: str, scale: str) -> Tensor:
     _, place, counts = torch.unique(group, return_inverse=True, return_counts=True)
     count = counts[place].to(rewards.dtype)
     mean = rewards.new_zeros(len(counts)).index_add(0, place, rewards)[place] / count
@@ -80,7 +43,11 @@ def group_advantages(rewards: Tensor, group: Tensor, baseline: str, scale: str) 
         advantages = advantages / ((squares / (count - 1).clamp(min=1.0)).sqrt() + 1e-4)
     elif scale == "batch_std":
         advantages = advantages / (rewards.std() + 1e-4)
-    return advantages
+    if baseline == "batch_mean":
+        return advantages
+    highest = rewards.new_full((len(counts),), -torch.inf).scatter_reduce(0, place, rewards, "amax")[place]
+    lowest = rewards.new_full((len(counts),), torch.inf).scatter_reduce(0, place, rewards, "amin")[place]
+    return advantages.masked_fill(highest == lowest, 0.0)  # which rounding may have left
 
 
 def policy_loss(
@@ -121,13 +88,65 @@ def kl_loss(logprobs: Tensor, reference_logprobs: Tensor, estimator: str) -> Ten
     return difference**2 / 2 if estimator == "k2" else torch.exp(-difference) - 1 + difference
 
 
-def token_weights(rows: Tensor, lengths: Tensor, normalizer: str, constant: int) -> tuple[Tensor, int]:
-    """What each token's loss is multiplied by before the sum, float [T], and what the sum is divided by.
+def token_weights(
+    lengths: Tensor, normalizer: str, constant: int, responses: int, tokens: int, learnt: int
+) -> Tensor:
+    """How much each token's loss counts, so that the mean over the tokens that are learnt from is the objective: float [B].
 
-    tokens: 1 and T. responses: 1 / the response's length and B. constant: 1 and B × constant. The count may be summed
-    over micro batches and ranks.
+    lengths: int64 [B], tokens of each response that could be learnt from; responses and tokens: how many there are of
+    both in the whole global batch; learnt: how many of the tokens are in it (a response without an advantage need not be).
+    The weighted sum is divided, by `learnt` and this weight together, for `responses` by each response's length and their
+    number, for `tokens` by the number of tokens, for `constant` by the number of responses times the constant.
     """
     if normalizer == "responses":
-        return 1.0 / lengths[rows], int((lengths > 0).sum())
-    ones = torch.ones(len(rows), device=rows.device)
-    return ones, len(rows) if normalizer == "tokens" else int((lengths > 0).sum()) * constant
+        return learnt / (lengths.clamp(min=1) * responses)
+    per_token = learnt / (tokens if normalizer == "tokens" else responses * constant)
+    return torch.full((len(lengths),), per_token)
+
+
+def shaped_rewards(
+    rewards: Tensor,
+    lengths: Tensor,
+    finished: Tensor,
+    *,
+    clip: float | None = None,
+    missing_eos_penalty: float = 0.0,
+    max_length: int = 0,
+    overlong_buffer: int = 0,
+    overlong_penalty: float = 1.0,
+) -> Tensor:
+    """Rewards as they are learnt from: float [B].
+
+    rewards: float [B]; lengths: int64 [B], tokens of the response; finished: bool [B]. clip: rewards are held in
+    [−clip, clip] first. A response that was cut off loses missing_eos_penalty. One that comes within overlong_buffer
+    tokens of max_length loses up to overlong_penalty, linearly: Yu et al. 2025 (arXiv:2503.14476), equation 13.
+    """
+    if clip is not None:
+        rewards = rewards.clamp(-clip, clip)
+    rewards = rewards - missing_eos_penalty * ~finished
+    if overlong_buffer:
+        beyond = (lengths - (max_length - overlong_buffer)).clamp(min=0, max=overlong_buffer)
+        rewards = rewards - overlong_penalty * beyond / overlong_buffer
+    return rewards
+
+
+def importance_weights(logprobs: Tensor, sampler_logprobs: Tensor, correction: str, cap: float) -> Tensor:
+    """What makes up for tokens that were drawn from another distribution than the one that learns: float, same shape.
+
+    logprobs: of the policy as the step began, by the trainer's computation; sampler_logprobs: of the distribution that
+    the tokens were drawn from. truncated: min(ratio, cap); masked: the ratio, and 0 beyond the cap; none: 1. Source of
+    the truncated weights: Ionides 2008, "Truncated importance sampling"; for rollouts: Yao et al. 2025.
+    """
+    ratio = (logprobs - sampler_logprobs).exp()
+    if correction == "truncated":
+        return ratio.clamp(max=cap)
+    return ratio * (ratio <= cap) if correction == "masked" else torch.ones_like(ratio)
+
+
+def adapted_coefficient(coefficient: float, kl: float, target: float, horizon: float) -> float:
+    """The next step's KL coefficient: 1 + error / horizon times this one's, the error being kl / target − 1, held in ±0.2.
+
+    kl, target: nats; horizon: steps. Source: Ziegler et al. 2019 (arXiv:1909.08593), section 2.2.
+    """
+    error = min(max(kl / target - 1.0, -0.2), 0.2)
+    return coefficient * (1.0 + error / horizon)

@@ -63,23 +63,20 @@ def advantages_and_returns(
 
 
 def normalize(
-    advantages: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = lambda x: x
+    advantages: Tensor,
+    mask: Tensor,
+    sum_over_ranks: Callable[[Tensor], Tensor] = lambda x: x,
+    keep_mean: bool = False,
 ) -> Tensor:
-    """(A − μ) / √(σ² + 1e-8) over the masked tokens of all ranks, with the uncorrected variance. 0 outside the mask."""
+    """(A − μ) / √(σ² + 1e-8) over the masked tokens of all ranks, with the uncorrected variance. 0 outside the mask.
+
+    keep_mean: divide alone, without taking the mean away (whitening of rewards, whose sign has a meaning).
+    """
     total, count = sum_over_ranks(torch.stack([(advantages * mask).sum(), mask.sum()]).double())
     mean = (total / count.clamp(min=1.0)).to(advantages.dtype)
     squares = sum_over_ranks((((advantages - mean) ** 2) * mask).sum().double())
     variance = (squares / count.clamp(min=1.0)).to(advantages.dtype)
-    return (advantages - mean) * torch.rsqrt(variance + 1e-8) * mask
-
-
-def actor_loss(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, ratio_eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Clipped surrogate for each token, the ratio and the clipped ratio: same shape as the inputs."""
-    ratio = (logprobs - old_logprobs).exp()
-    losses, clipped = clipped_surrogate(ratio, advantages, ratio_eps, ratio_eps)
-    return losses, ratio, clipped
+    return (advantages if keep_mean else advantages - mean) * torch.rsqrt(variance + 1e-8) * mask
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:

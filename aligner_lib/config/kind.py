@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ Check = Callable[["DictConfig"], None]  # raises ConfigError for settings that d
 class Metric:
     """A figure that a job logs, under one name or, where it is taken of several splits, under a few."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # a `*` stands for a name that the user has given, as that of an environment
     unit: str  # empty: a number without one
     definition: str
     healthy: str = ""  # what it does in a healthy run
@@ -113,7 +114,14 @@ class JobKind:
     stage: int = 100  # its place where kinds are listed: from a model to an aligned one
 
     def metric_names(self) -> set[str]:
-        """Every metric that a run of this kind logs, in one of its records at least."""
+        """Every metric that a run of this kind logs, in one of its records at least; those with a `*` are apart."""
+        return {name for name in self._names() if "*" not in name}
+
+    def is_of_users_names(self, metric: str) -> bool:
+        """Whether it is one of the metrics that are declared with a `*`, as `train_environments/sums/reward`."""
+        return any(fnmatchcase(metric, name) for name in self._names() if "*" in name)
+
+    def _names(self) -> set[str]:
         return {name for group in self.metrics for metric in group.metrics for name in metric.names}
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from aligner_lib.config.policy_gradient import response_length, rollout_settings
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.jobs.inputs import response_length
 from aligner_lib.megatron.cpu import HAS_CUDA
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling
@@ -16,7 +17,7 @@ from aligner_lib.megatron.model import Numerics, has_transformer_engine
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import Critic, RewardModel
-from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.policy import Policy, TokenScorer
 
 logger = logging.getLogger(__name__)
 
@@ -62,15 +63,33 @@ def build_engine(
 
 def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
     """An actor with its reference, from an engine."""
-    forward = config.model.ppo.logprob_forward_micro_batch_size or config.model.micro_batch_size
-    return Policy(engine, tokenizer, sampling_settings(config), forward_micro_batch_size=forward)
+    return Policy(
+        engine,
+        tokenizer,
+        sampling_settings(config),
+        forward_micro_batch_size=_forward_micro_batch_size(config),
+    )
+
+
+def build_teacher(config: DictConfig, start: Path) -> TokenScorer:
+    """A language model that scores the policy's tokens, at the policy's temperature."""
+    engine = build_engine(Architecture.load(start), config, start)
+    return TokenScorer(engine, sampling_settings(config).temperature, _forward_micro_batch_size(config))
+
+
+def _forward_micro_batch_size(config: DictConfig) -> int:
+    return rollout_settings(config).logprob_forward_micro_batch_size or config.model.micro_batch_size
 
 
 def build_critic(config: DictConfig, start: Path) -> Critic:
-    """A critic that begins as the reward model `start`."""
+    """A critic that begins as the reward model `start`, or as a language model with a new head, whose values are 0."""
     clip, offload = config.trainer.ppo.gradient_clip_val, config.model.offload_adam_states
+    architecture = Architecture.load(start)
+    engine = build_trainable_engine(
+        replace(architecture, head="scalar"), config, clip, start, offload, new_head=architecture.head == "lm"
+    )
     return Critic(
-        engine=build_trainable_engine(Architecture.load(start), config, clip, start, offload),
+        engine=engine,
         loss_clip=config.model.loss_clip_val,
         micro_batch_size=config.model.micro_batch_size,
         inference_micro_batch_size=config.trainer.ppo.inference_micro_batch_size,
@@ -87,7 +106,7 @@ def build_reward_model(config: DictConfig, start: Path, micro_batch_size: int) -
 
 def sampling_settings(config: DictConfig) -> Sampling:
     """How responses are drawn."""
-    params, lengths = config.model.ppo.sampling_params, config.model.ppo.length_params
+    params, lengths = rollout_settings(config).sampling_params, rollout_settings(config).length_params
     return Sampling(
         max_length=response_length(config),
         min_length=lengths.min_length,
@@ -100,23 +119,23 @@ def sampling_settings(config: DictConfig) -> Sampling:
 
 
 def warn_about_sampling(sampling: Sampling) -> None:
-    """Log what parts sampling from the log-probabilities that PPO compares."""
+    """Log what parts sampling from the log-probabilities that are compared."""
     if sampling.temperature != 1.0:
         logger.warning(
-            f"temperature is {sampling.temperature}: the log-probabilities that PPO compares are scaled by it, too"
+            f"temperature is {sampling.temperature}: the log-probabilities that are compared are scaled by it, too"
         )
     if sampling.greedy:
         logger.warning(
-            "use_greedy=True: responses are the likeliest ones, and the log-probabilities that PPO compares are of "
+            "use_greedy=True: responses are the likeliest ones, and the log-probabilities that are compared are of "
             "sampling; advantages then tell little, so train with use_greedy=False"
         )
     if sampling.min_length > 1:
         logger.warning(
             f"min_length={sampling.min_length}: the stop token is barred from the first tokens, which the "
-            "log-probabilities that PPO compares don't know of; prefer min_length=1 in training"
+            "log-probabilities that are compared don't know of; prefer min_length=1 in training"
         )
     if sampling.top_k or sampling.top_p != 1.0:
         logger.warning(
             f"top_k={sampling.top_k}, top_p={sampling.top_p}: responses come from a cut distribution, which the "
-            "log-probabilities that PPO compares don't know of; prefer top_k=0, top_p=1 in training"
+            "log-probabilities that are compared don't know of; prefer top_k=0, top_p=1 in training"
         )

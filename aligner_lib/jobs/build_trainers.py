@@ -11,7 +11,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.config.kinds.ppo import has_remote_critic, val_rollout_micro_batch_size
+from aligner_lib.algorithms.objective import PRESETS
+from aligner_lib.config.kinds.grpo import objective_of
+from aligner_lib.config.kinds.ppo import has_remote_critic
+from aligner_lib.config.policy_gradient import judged_by_programs, val_rollout_micro_batch_size
 from aligner_lib.datasets.load import load_pairs, load_preferences, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.jobs.build_models import (
@@ -19,6 +22,7 @@ from aligner_lib.jobs.build_models import (
     build_engine,
     build_policy,
     build_reward_model,
+    build_teacher,
     build_trainable_engine,
     sampling_settings,
     warn_about_sampling,
@@ -34,14 +38,17 @@ from aligner_lib.jobs.inputs import (
     model_folder,
     prompts_of_split,
     steps_of,
+    task_source,
 )
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.rollouts.collect import Rollout
 from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.dpo import DPOTrainer
 from aligner_lib.trainers.evaluate import Evaluation
+from aligner_lib.trainers.grpo import GRPOTrainer
 from aligner_lib.trainers.loop import Trainer
 from aligner_lib.trainers.lr import LRSchedule
 from aligner_lib.trainers.ppo import PPOTrainer
@@ -161,29 +168,34 @@ def ppo(config: DictConfig) -> PreparedJob:
     """PPO, with its critic in this process or in a job of its own."""
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
-    rewards = None if has_remote_critic(config) else model_folder(config, REWARD_MODEL, "scalar")
+    # a program that judges needs no reward model: the critic may then begin as any model
+    head = None if judged_by_programs(config) else "scalar"
+    rewards = None if has_remote_critic(config) else model_folder(config, REWARD_MODEL, head)
     tokenizer = Tokenizer(start)
     if rewards is not None:
         check_same_tokenizer(tokenizer, Tokenizer(rewards).hash, f"the reward model in {rewards}")
-    train = prompts_of_split(config, "train", tokenizer)
-    validation = prompts_of_split(config, "validation", tokenizer)
-    max_steps = steps_of(loop, len(train), rollout.num_rollout_samples)
-    updates = rollout.num_rollout_samples // model.global_batch_size  # a step
+    tasks = task_source(config, tokenizer)
+    max_steps = steps_of(loop, tasks.size or 0, rollout.num_rollout_samples)
+    updates = rollout.num_rollout_samples // model.global_batch_size * rollout.rollout_epochs  # a step
     actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * updates
-    validation = limited(validation, loop, val_rollout_micro_batch_size(config))[: rollout.num_val_samples]
-    validation = for_validation(validation, config)
     warn_about_sampling(sampling_settings(config))
 
     def build(run):
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
         reward_source, critic, critic_optim = _reward_source_and_critic(config, tokenizer, rewards, run)
+        policy = build_policy(engine, config, tokenizer)
         return PPOTrainer(
-            policy=build_policy(engine, config, tokenizer),
-            reward_source=reward_source,
+            policy=policy,
+            roll_out=Rollout(policy, reward_source, model.seed, model.encoder_seq_length, critic),
+            tasks=tasks,
+            objective=replace(
+                PRESETS["ppo"],
+                clip_low=rollout.ratio_eps,
+                clip_high=rollout.ratio_eps,
+                scale="batch_std" if loop.normalize_advantages else "none",
+            ),
             critic=critic,
-            train_prompts=train,
-            val_prompts=validation,
             lr_schedule=LRSchedule(model.optim, actor_steps),
             critic_lr_schedule=LRSchedule(critic_optim, max_steps * updates),
             config=config,
@@ -193,6 +205,50 @@ def ppo(config: DictConfig) -> PreparedJob:
     hashes = hashes_of(start, *model.data.data_prefix.values())
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
+    return PreparedJob(build, max_steps, loop, hashes)
+
+
+def grpo(config: DictConfig) -> PreparedJob:
+    """GRPO and its relatives."""
+    model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
+    tokenizer, hashes = Tokenizer(start), hashes_of(start, *model.data.data_prefix.values())
+    scalar = (
+        None
+        if judged_by_programs(config)
+        else model_folder(config, "reward_model.restore_from_path", "scalar")
+    )
+    teacher = objective_of(config).baseline == "teacher"
+    teacher = model_folder(config, "model.grpo.teacher.restore_from_path", "lm") if teacher else None
+    for name, folder in {"reward_model": scalar, "teacher": teacher}.items():
+        if folder is not None:
+            check_same_tokenizer(
+                tokenizer, Tokenizer(folder).hash, f"the {name.replace('_', ' ')} in {folder}"
+            )
+            hashes[name] = model_hash(folder)
+    tasks = task_source(config, tokenizer)
+    max_steps = steps_of(loop, tasks.size or 0, rollout.num_prompts_per_step)
+    responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
+    updates = responses // model.global_batch_size * rollout.rollout_epochs  # a step
+    warn_about_sampling(sampling_settings(config))
+
+    def build(run):
+        engine = build_trainable_engine(
+            Architecture.load(start), config, loop.gradient_clip_val, start, rollout.offload_adam_states
+        )
+        policy = build_policy(engine, config, tokenizer)
+        reward_source = scalar and build_reward_model(config, scalar, model.micro_batch_size)
+        return GRPOTrainer(
+            policy=policy,
+            roll_out=Rollout(policy, reward_source, model.seed, model.encoder_seq_length),
+            tasks=tasks,
+            objective=objective_of(config),
+            teacher=teacher and build_teacher(config, teacher),
+            lr_schedule=LRSchedule(model.optim, max_steps * updates),
+            config=config,
+            run=run,
+        )
+
     return PreparedJob(build, max_steps, loop, hashes)
 
 
@@ -213,14 +269,13 @@ def evaluation(config: DictConfig) -> PreparedJob:
             build_engine(Architecture.load(reference), config, reference), config, tokenizer
         )
         policy.engine.load(start)  # now that it has taken its copy of the reference
+        reward_source = build_reward_model(
+            config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
+        )
         return Evaluation(
-            policy=policy,
-            reward_source=build_reward_model(
-                config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
-            ),
+            roll_out=Rollout(policy, reward_source, config.model.seed, config.model.encoder_seq_length),
             prompts=prompts,
             rollout_micro_batch_size=val_rollout_micro_batch_size(config),
-            seed=config.model.seed,
             run=run,
         )
 
@@ -232,11 +287,13 @@ def evaluation(config: DictConfig) -> PreparedJob:
 
 def _reward_source_and_critic(
     config: DictConfig, tokenizer: Tokenizer, rewards: Path | None, run: RunWriter | None
-) -> tuple[RewardSource, ValueModel, DictConfig]:
-    """Who judges PPO's rollouts, in this process or in other jobs, and the settings of the critic's optimiser."""
+) -> tuple[RewardSource | None, ValueModel, DictConfig]:
+    """Who judges PPO's rollouts, in this process or in other jobs, and the settings of the critic's optimiser. No reward
+    source where programs judge all of them."""
     if rewards is not None:
         critic = build_critic(config.critic, rewards)
-        return critic.reward_model(), critic, config.critic.model.optim
+        by_model = not judged_by_programs(config)
+        return critic.reward_model() if by_model else None, critic, config.critic.model.optim
     from aligner_lib.remote_critic.client import RemoteCritic, RemoteRewardModel
     from aligner_lib.remote_critic.connection import Endpoint
 
@@ -256,4 +313,5 @@ def _reward_source_and_critic(
         pad_to=remote.pad_to_length,
         writer=run,
     )
-    return RemoteRewardModel(critic), critic, OmegaConf.create(critic.about["optim"])
+    reward_source = None if judged_by_programs(config) else RemoteRewardModel(critic)
+    return reward_source, critic, OmegaConf.create(critic.about["optim"])

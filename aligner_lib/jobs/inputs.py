@@ -11,6 +11,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
 
+from aligner_lib.config.policy_gradient import (
+    environments_of,
+    loop_settings,
+    response_length,
+    rollout_settings,
+    val_rollout_micro_batch_size,
+)
 from aligner_lib.config.validation import copies_of_the_model
 from aligner_lib.datasets.load import LoadReport, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -18,6 +25,8 @@ from aligner_lib.errors import UserError
 from aligner_lib.models import model_hash, resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.hash import file_hash
+from aligner_lib.rollouts.environments.pool import Environments
+from aligner_lib.rollouts.tasks import EnvironmentTasks, FileTasks, TaskSource
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +37,23 @@ def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> li
     return log_report(split, load_prompts(files_of_split(config, split), tokenizer, room))
 
 
-def response_length(config: DictConfig) -> int:
-    """The most tokens of a response: max_length, or half of encoder_seq_length."""
-    return config.model.ppo.length_params.max_length or config.model.encoder_seq_length // 2
+def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
+    """Where prompts come from: environments where there are any, else data files. Raises UserError for wrong ones."""
+    model, loop = config.model, loop_settings(config)
+    used = environments_of(config)
+    if not used:
+        validation = prompts_of_split(config, "validation", tokenizer)
+        validation = limited(validation, loop, val_rollout_micro_batch_size(config))
+        validation = for_validation(validation[: rollout_settings(config).num_val_samples], config)
+        return FileTasks(prompts_of_split(config, "train", tokenizer), validation, model.seed)
+    return EnvironmentTasks(
+        {split: Environments(used, split) for split in ("train", "validation")},
+        {name: one.weight for name, one in used.items()},
+        frozenset(name for name, one in used.items() if (one.use or name) == "reward_model"),
+        tokenizer,
+        model.encoder_seq_length - response_length(config),
+        model.seed,
+    )
 
 
 def files_of_split(config: DictConfig, split: str) -> list[Path]:
@@ -66,7 +89,7 @@ def for_validation(samples: list, config: DictConfig) -> list:
     if len(samples) < copies:
         raise UserError(
             f"{len(samples)} validation samples leave some of the {copies} copies of the model without one: give a larger "
-            "file, raise limit_val_batches or model.ppo.num_val_samples, or lower trainer.devices"
+            "file, raise limit_val_batches or num_val_samples, or lower trainer.devices"
         )
     return samples
 

@@ -51,6 +51,9 @@ class Response:
     """One generated response."""
 
     tokens: list[int] = field(default_factory=list)  # the stop token included, where there is one
+    logprobs: list[float] = field(
+        default_factory=list
+    )  # of each token, in the distribution it was drawn from
     finished: bool = False  # by the stop token or an end string, rather than by max_length
 
 
@@ -116,10 +119,14 @@ def _generate(model, prompts, seeds, sampling, stop_id, decode) -> list[Response
     if len(distinct) < len(prompts):
         copies = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
     alive = list(range(len(prompts)))  # which responses the batch still holds
-    slots = torch.arange(len(prompts), device=device)  # … and their uniforms
+    slots = torch.arange(len(prompts), device=device)  # … and their rows of uniforms and logprobs
+    logprobs = torch.zeros(len(prompts), sampling.max_length, device=device)  # filled where tokens are drawn
     for position in range(sampling.max_length):
         excluded = stop_id if position + 1 < sampling.min_length else None
-        drawn = _next_tokens(model, tokens, cache, copies, uniforms[slots, position], sampling, excluded)
+        drawn, drawn_logprobs = _next_tokens(
+            model, tokens, cache, copies, uniforms[slots, position], sampling, excluded
+        )
+        logprobs[slots, position] = drawn_logprobs
         copies = None
         for row, token in zip(alive, drawn.tolist()):
             if not _is_over(responses[row], sampling):
@@ -135,27 +142,36 @@ def _generate(model, prompts, seeds, sampling, stop_id, decode) -> list[Response
             keep = torch.tensor(running, device=device)
             cache.keep(keep)
             alive, slots, tokens = [alive[i] for i in running], slots[keep], tokens[keep]
+    for response, row in zip(responses, parallel.from_head(logprobs).tolist()):
+        response.logprobs = row[: len(response.tokens)]
     return responses
 
 
-def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> Tensor:
+def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Sample each row's next token by inverting its cumulative distribution at the row's uniform number.
 
-    logits: float32 [B, V]; uniforms: float64 [B] in [0, 1). Returns int64 [B]. With top-k or top-p, tokens
-    are ordered by probability and the tail is cut off; else they are ordered by id. Source of top-p: nucleus
-    sampling, Holtzman et al. 2020 (arXiv:1904.09751).
+    logits: float32 [B, V]; uniforms: float64 [B] in [0, 1). Returns ids, int64 [B], and their log-probabilities in the
+    distribution that they were drawn from (scaled by the temperature, cut by top-k and top-p), float32 [B] in nats;
+    0 with greedy. With top-k or top-p, tokens are ordered by probability and the tail is cut off; else they are ordered
+    by id. Source of top-p: nucleus sampling, Holtzman et al. 2020 (arXiv:1904.09751).
     """
     if sampling.greedy:
-        return logits.argmax(dim=-1)
+        return logits.argmax(dim=-1), torch.zeros(len(logits), device=logits.device)
     logits = logits / sampling.temperature
     if not sampling.top_k and sampling.top_p == 1.0:
-        return _invert(logits.softmax(dim=-1), uniforms)
+        ids = _invert(logits.softmax(dim=-1), uniforms)
+        return ids, _selected(logits, ids) - logits.logsumexp(dim=-1)
     k = min(sampling.top_k or logits.shape[-1], logits.shape[-1])
     top, ids = logits.topk(k, dim=-1)
     probabilities = top.softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities  # mass of the likelier tokens
     probabilities = probabilities.masked_fill(before >= sampling.top_p, 0.0)  # the likeliest always stays
-    return ids.gather(-1, _invert(probabilities, uniforms)[:, None])[:, 0]
+    places = _invert(probabilities, uniforms)
+    return _selected(ids, places), (_selected(probabilities, places) / probabilities.sum(dim=-1)).log()
+
+
+def _selected(table: Tensor, places: Tensor) -> Tensor:
+    return table.gather(-1, places[:, None])[:, 0]
 
 
 def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -172,8 +188,9 @@ def _next_tokens(
     uniforms: Tensor,
     sampling: Sampling,
     excluded: int | None,
-) -> Tensor:
-    """Each row's next token, int64 [B], on every rank of the replica: the last stage draws, and sends ids only.
+) -> tuple[Tensor, Tensor]:
+    """Each row's next token, int64 [B], on every rank of the replica: the last stage draws, and sends ids only. And their
+    log-probabilities, float32 [B], which are zeros on other stages.
 
     tokens: int64 [B', S], those that the cache does not hold yet. copies: int64 [B], which of the computed rows each
     one goes on from, where several go on from one; the cache has B rows from then on. excluded: a token id that is not
@@ -184,13 +201,14 @@ def _next_tokens(
     if copies is not None:
         cache.keep(copies)
     drawn = torch.empty(len(uniforms), dtype=torch.int64, device=tokens.device)
+    logprobs = torch.zeros(len(uniforms), device=tokens.device)
     if parallel.is_last_stage():
         last = hidden[-1] if copies is None else hidden[-1][copies]
         logits = gather_vocab(model.logits(last).float(), parallel.tp_group())  # [B, V]
         if excluded is not None:
             logits[:, excluded] = -torch.inf
-        drawn = draw(logits, uniforms, sampling)
-    return parallel.from_head(drawn)
+        drawn, logprobs = draw(logits, uniforms, sampling)
+    return parallel.from_head(drawn), logprobs
 
 
 def _uniforms(seed: int, count: int) -> Tensor:

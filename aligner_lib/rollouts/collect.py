@@ -1,53 +1,185 @@
-"""The policy answers prompts, and others judge what is already there. PPO and the evaluation both do this."""
+"""The policy answers prompts, and others judge what is already there. PPO, GRPO and the evaluation do this."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.datasets.batches import concat_restore_order, concat_rows
-from aligner_lib.datasets.load import PromptSample
+from aligner_lib.datasets.chat_template import extend, render_observation
+from aligner_lib.megatron import parallel
+from aligner_lib.rollouts.environments.base import Step
+from aligner_lib.rollouts.environments.pool import Environments, Episode, Failure
 from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
-from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.policy import Policy, Transcript, transcribed
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.seeds import response_seed
+from aligner_lib.rollouts.tasks import Task
 from aligner_lib.rollouts.timers import Timers
 
 
-def roll_out(
-    policy: Policy,
-    reward_source: RewardSource,
-    prompts: list[tuple[int, PromptSample]],
-    step: int,
-    seed: int,
-    micro_batch_size: int,
-    *,
-    value_model: ValueModel | None = None,
-    timers: Timers | None = None,
-) -> tuple[Rollouts, Callable[[], tuple[Tensor, Tensor | None]]]:
-    """A response to each of this rank's prompts, in their order, and a call that waits for rewards and values.
+@dataclass
+class Outcome:
+    """What an environment said of one response, or of all that an episode has."""
 
-    prompts: each with its number among all ranks' prompts of this step. A response's seed is its place in the run, so
-    no layout changes what is drawn. Values are asked for while the policy writes the next micro batch. Rewards are asked
-    for when it has written all: a reward model that shares its module with the critic has it once a step, while the
-    policy computes its log-probabilities.
-    """
-    timers = timers or Timers()
-    groups = length_grouped([len(prompt.tokens) for _, prompt in prompts], micro_batch_size)
-    batches, valuing = [], []
-    for group in groups:
-        numbers = [prompts[i][0] for i in group]
-        seeds = [response_seed(seed, step, number) for number in numbers]
-        with timers("generate"):
-            batches.append(policy.rollout([prompts[i][1].tokens for i in group], seeds, numbers))
-        if value_model is not None:
-            valuing.append(value_model.values(batches[-1]))
-    scoring = [reward_source.score(batch) for batch in batches]
+    environment: str
+    reward: float = 0.0  # of all turns together; NaN where it failed, or where the reward model judges
+    turns: int = 1
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    failure: Failure | None = None
 
-    def judgements() -> tuple[Tensor, Tensor | None]:
-        values = None if value_model is None else concat_rows(value_model.collect(valuing), groups)
-        return concat_rows(reward_source.collect(scoring), groups), values
 
-    return concat_restore_order(batches, groups, fill=policy.tokenizer.pad_id), judgements
+@dataclass
+class Collected:
+    """A rollout of this rank, and what it is worth."""
+
+    rollouts: Rollouts
+    outcomes: list[Outcome]  # of each row
+    # Waits for rewards, float32 [B], NaN where an environment failed; and for values, float32 [B, S-1], where they were
+    # asked for.
+    judged: Callable[[], tuple[Tensor, Tensor | None]]
+
+
+@dataclass
+class Rollout:
+    """How rollouts are made: who answers, and who judges."""
+
+    policy: Policy
+    reward_source: RewardSource | None  # None: environments judge all of it
+    seed: int
+    longest: int  # tokens of prompt and response together
+    value_model: ValueModel | None = None
+
+    def __call__(
+        self,
+        tasks: list[tuple[int, int, Task]],
+        step: int,
+        micro_batch_size: int,
+        environments: Environments | None = None,
+        *,
+        with_values: bool = False,
+        greedy: bool = False,
+        timers: Timers | None = None,
+    ) -> Collected:
+        """A response to each of this rank's tasks, in their order.
+
+        tasks: each with its number among all ranks' responses of this step, and the number of its prompt. A response's
+        seed is its place in the run, so no layout changes what is drawn. Values are asked for while the policy writes the
+        next micro batch. Rewards are asked for when it has written all: a reward model that shares its module with the
+        critic has it once a step, while the policy computes its log-probabilities.
+        """
+        timers = timers or Timers()
+        groups = length_grouped([len(task.tokens) for _, _, task in tasks], micro_batch_size)
+        batches, outcomes, valuing = [], [Outcome("")] * len(tasks), []
+        for group in groups:
+            batch, said = self._play([tasks[i] for i in group], step, environments, greedy, timers)
+            batches.append(batch)
+            for i, outcome in zip(group, said):
+                outcomes[i] = outcome
+            if with_values:
+                valuing.append(self.value_model.values(batch))
+        scoring = (
+            [self.reward_source.score(batch) for batch in batches] if self.reward_source is not None else []
+        )
+
+        def judged() -> tuple[Tensor, Tensor | None]:
+            values = concat_rows(self.value_model.collect(valuing), groups) if with_values else None
+            rewards = torch.tensor([outcome.reward for outcome in outcomes])
+            if self.reward_source is not None:
+                scores = concat_rows(self.reward_source.collect(scoring), groups)
+                by_model = torch.tensor([task.by_model for _, _, task in tasks])
+                rewards = torch.where(by_model, scores, rewards)
+            return rewards, values
+
+        rollouts = concat_restore_order(batches, groups, fill=self.policy.tokenizer.pad_id)
+        return Collected(rollouts, outcomes, judged)
+
+    def _play(
+        self,
+        tasks: list[tuple[int, int, Task]],
+        step: int,
+        environments: Environments | None,
+        greedy: bool,
+        timers: Timers,
+    ) -> tuple[Rollouts, list[Outcome]]:
+        """A micro batch of episodes, each to its end. Most have one turn."""
+        episodes = [_Episode(*task) for task in tasks]
+        turn, going_on = 0, episodes
+        while going_on:
+            seeds = [response_seed(self.seed, step, one.number, turn) for one in going_on]
+            with timers("generate"):
+                responses = self.policy.respond([one.transcript.tokens for one in going_on], seeds, greedy)
+            for one, response in zip(going_on, responses):
+                one.transcript.add(response)
+                one.texts.append(self._text(response.tokens))
+            judged_here = [one for one in going_on if one.task.environment and not one.task.by_model]
+            with timers("environments"):
+                answers = self._ask(environments, judged_here)
+            going_on = [
+                one for one, said in zip(judged_here, answers) if self._goes_on(one, said, environments)
+            ]
+            turn += 1
+        rollouts = transcribed(
+            [one.transcript for one in episodes],
+            [one.group for one in episodes],
+            self.policy.tokenizer.pad_id,
+        )
+        return rollouts, [one.outcome for one in episodes]
+
+    def _ask(self, environments: Environments | None, episodes: list[_Episode]) -> list[Step | Failure]:
+        """What the environments say to the last responses: the first rank of the replica asks for all of it."""
+        if not episodes:
+            return []
+        asked = [Episode(one.task.environment, one.task.seed, tuple(one.texts)) for one in episodes]
+        return parallel.from_replica_leader(environments.step(asked) if parallel.leads_replica() else None)
+
+    def _goes_on(self, episode: _Episode, said: Step | Failure, environments: Environments) -> bool:
+        """Take down what an environment said; whether the policy has to answer to it."""
+        outcome, task, transcript = episode.outcome, episode.task, episode.transcript
+        outcome.turns = len(episode.texts)
+        if isinstance(said, Failure):
+            outcome.failure, outcome.reward = said, float("nan")
+            return False
+        outcome.reward += said.reward
+        outcome.metrics = said.metrics
+        if (
+            said.done
+            or not transcript.finished
+            or outcome.turns >= environments.max_turns()[task.environment]
+        ):
+            return False
+        tokenizer = self.policy.tokenizer
+        text = render_observation(
+            tokenizer, episode.conversation, said.observation, stopped=transcript.finished
+        )
+        tokens = tokenizer.encode_parts([text])[0]
+        if len(transcript.tokens) + len(tokens) + self.policy.sampling.max_length > self.longest:
+            transcript.finished = False  # there is no room for another turn
+            return False
+        episode.conversation = extend(episode.conversation, episode.texts[-1], said.observation)
+        transcript.observe(tokens)
+        return True
+
+    def _text(self, tokens: list[int]) -> str:
+        return self.policy.tokenizer.decode(
+            tokens[:-1] if tokens[-1] == self.policy.tokenizer.eos_id else tokens, continues=True
+        )
+
+
+@dataclass
+class _Episode:
+    """An episode on its way."""
+
+    number: int
+    group: int
+    task: Task
+    texts: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.transcript, self.conversation = Transcript(self.task.tokens), self.task.conversation
+        unknown = float("nan") if self.task.by_model else 0.0
+        self.outcome = Outcome(self.task.environment, unknown)

@@ -1,22 +1,48 @@
-"""The actor side of PPO: a policy that generates, scores tokens and learns, and the reference that it began as.
+"""A policy that generates, scores tokens and learns, and the reference that it began as.
 
 B rows, S sequence
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from aligner_lib.algorithms.ppo import response_mask
 from aligner_lib.datasets.batches import pad_rows
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.engine import Engine, FrozenWeights
 from aligner_lib.megatron.generate import Response, Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.rollouts.records import Rollouts
+
+
+@dataclass
+class TokenScorer:
+    """A language model that says how likely it finds others' responses."""
+
+    engine: Engine
+    temperature: float
+    micro_batch_size: int  # rows in one forward
+
+    def __call__(self, rollouts: Rollouts, with_entropy: bool = False) -> tuple[Tensor, Tensor]:
+        """Teacher-forced log-probabilities and entropies: float32 [B, S-1] each, 0 outside the responses."""
+
+        def function(model, batch, hidden):
+            mask = batch.response_mask
+            logprobs, entropy = selected_logprobs(
+                model, batch.tokens, hidden, mask, self.temperature, with_entropy
+            )
+            rows = torch.zeros(2, *mask.shape, device=mask.device)  # where other stages expect them
+            rows[0][mask] = logprobs
+            if entropy is not None:
+                rows[1][mask] = entropy
+            return rows.transpose(0, 1)  # [B, 2, S-1]
+
+        rows = self.engine.map_rows(rollouts, function, self.micro_batch_size)
+        return rows[:, 0], rows[:, 1]
 
 
 class Policy:
@@ -31,58 +57,88 @@ class Policy:
         self.forward_micro_batch_size = forward_micro_batch_size
         self.reference = FrozenWeights(engine.module)
 
-    def rollout(self, prompts: list[list[int]], seeds: list[int], group: list[int]) -> Rollouts:
+    def rollout(
+        self, prompts: list[list[int]], seeds: list[int], group: list[int], greedy: bool = False
+    ) -> Rollouts:
         """One sampled response to each prompt (token ids), all in one batch. group: which of the step's prompts they are."""
+        return to_rollouts(prompts, self.respond(prompts, seeds, greedy), group, self.tokenizer.pad_id)
+
+    def respond(self, prompts: list[list[int]], seeds: list[int], greedy: bool = False) -> list[Response]:
+        """As `rollout`, without a record of it. greedy: the likeliest token each time, whatever the settings say."""
         self.engine.offload_optimizer()
-        responses = generate(
+        return generate(
             self.engine.module,
             prompts,
             seeds,
-            self.sampling,
+            replace(self.sampling, greedy=True) if greedy else self.sampling,
             stop_id=self.tokenizer.eos_id,
             # an end string may be a special token, or begin with a space
             decode=partial(self.tokenizer.decode, special_tokens=True, continues=True),
         )
-        return to_rollouts(prompts, responses, group, self.tokenizer.pad_id)
 
     def logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
         """The policy's log-probabilities of the response tokens, and its entropies there: float32 [B, S-1] each."""
-        return self._forward(rollouts, with_entropy=True)
+        return self._scorer()(rollouts, with_entropy=True)
 
     def reference_logprobs(self, rollouts: Rollouts) -> Tensor:
         """The reference's log-probabilities of the same tokens: float32 [B, S-1]."""
         with self.reference.swap_in():
-            return self._forward(rollouts, with_entropy=False)[0]
+            return self._scorer()(rollouts)[0]
 
-    def _forward(self, rollouts: Rollouts, with_entropy: bool) -> tuple[Tensor, Tensor]:
-        """Teacher-forced log-probabilities and entropies, 0 outside the responses."""
-
-        def function(model, batch, hidden):
-            mask = batch.response_mask
-            logprobs, entropy = selected_logprobs(
-                model, batch.tokens, hidden, mask, self.sampling.temperature, with_entropy
-            )
-            rows = torch.zeros(2, *mask.shape, device=mask.device)  # where other stages expect them
-            rows[0][mask] = logprobs
-            if entropy is not None:
-                rows[1][mask] = entropy
-            return rows.transpose(0, 1)  # [B, 2, S-1]
-
-        rows = self.engine.map_rows(rollouts, function, self.forward_micro_batch_size)
-        return rows[:, 0], rows[:, 1]
+    def _scorer(self) -> TokenScorer:
+        return TokenScorer(self.engine, self.sampling.temperature, self.forward_micro_batch_size)
 
 
 def to_rollouts(
     prompts: list[list[int]], responses: list[Response], group: list[int], pad_id: int
 ) -> Rollouts:
     """Prompts and the responses of one turn to them as one record."""
-    rows = [prompt + response.tokens for prompt, response in zip(prompts, responses)]
-    tokens, lengths = pad_rows(rows, pad_id)
-    prompt_lengths = torch.tensor([len(prompt) for prompt in prompts])
+    return transcribed(
+        [Transcript(prompt).add(response) for prompt, response in zip(prompts, responses)], group, pad_id
+    )
+
+
+@dataclass
+class Transcript:
+    """A prompt, and what followed on it: the policy's tokens, and those of others, which are in no loss."""
+
+    tokens: list[int]
+    logprobs: list[float | None] = field(
+        init=False
+    )  # of each token that the policy drew; None for the others
+    finished: bool = field(init=False, default=False)  # whether its last response ended by itself
+
+    def __post_init__(self):
+        self.tokens, self.logprobs = list(self.tokens), [None] * len(self.tokens)
+
+    def add(self, response: Response) -> Transcript:
+        """The policy's response to all of it."""
+        assert len(response.tokens) == len(response.logprobs)
+        self.tokens += response.tokens
+        self.logprobs += response.logprobs
+        self.finished = response.finished
+        return self
+
+    def observe(self, tokens: list[int]) -> None:
+        """What an environment says to it."""
+        self.tokens += tokens
+        self.logprobs += [None] * len(tokens)
+
+
+def transcribed(transcripts: list[Transcript], group: list[int], pad_id: int) -> Rollouts:
+    """Transcripts as one record."""
+    tokens, lengths = pad_rows([one.tokens for one in transcripts], pad_id)
+    mask = torch.zeros(tokens.shape[0], tokens.shape[1] - 1, dtype=torch.bool)
+    logprobs = torch.zeros(mask.shape)
+    for row, one in enumerate(transcripts):
+        own = [place - 1 for place, value in enumerate(one.logprobs) if value is not None]
+        mask[row, own] = True
+        logprobs[row, own] = torch.tensor([value for value in one.logprobs if value is not None])
     return Rollouts(
         tokens=tokens,
         lengths=lengths,
-        response_mask=response_mask(prompt_lengths, lengths, tokens.shape[1] - 1),
-        finished=torch.tensor([response.finished for response in responses]),
+        response_mask=mask,
+        finished=torch.tensor([one.finished for one in transcripts]),
         group=torch.tensor(group),
+        sampler_logprobs=logprobs,
     )

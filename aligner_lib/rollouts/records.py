@@ -21,6 +21,8 @@ class Rollouts(TokenBatch):
     response_mask: Tensor  # bool [B, S-1], where token i+1 is the policy's own, the stop token included
     finished: Tensor  # bool [B], by the stop token or an end string
     group: Tensor  # int64 [B], which of the step's prompts it answers
+    # float32 [B, S-1], of the response's tokens in the distribution that they were drawn from, as generation computed them
+    sampler_logprobs: Tensor
 
     @property
     def prompt_lengths(self) -> Tensor:
@@ -52,20 +54,39 @@ class CriticExperience(TokenBatch):
 
 @dataclass
 class Experience(Rollouts):
-    """Rollouts with all that training needs."""
+    """Rollouts with all that a policy learns from."""
 
-    logprobs: Tensor  # float32 [B, S-1], of the policy that generated them
-    reference_logprobs: Tensor  # float32 [B, S-1], of the policy that PPO began with
-    values: Tensor  # float32 [B, S-1], of the critic when the step began
+    logprobs: Tensor  # float32 [B, S-1], of the policy that generated them, as training computes them
+    reference_logprobs: Tensor  # float32 [B, S-1], of the policy that the run began with
     advantages: Tensor  # float32 [B, S-1]
-    returns: Tensor  # float32 [B, S-1]
-    loss_mask: Tensor  # bool [B, S-1], the tokens that the actor learns from; the critic learns from the whole response
+    loss_mask: Tensor  # bool [B, S-1], the tokens that may be learnt from
+    # float32 [B, S-1], how much a token's loss counts because it was drawn from another distribution; 1 without a correction
+    sampler_weights: Tensor
 
     @property
     def kl(self) -> Tensor:
         """log π − log π_ref of each token in nats, whose mean estimates the KL: float32 [B, S-1], 0 outside responses."""
         return (self.logprobs - self.reference_logprobs) * self.response_mask
 
+
+@dataclass
+class ActorCriticExperience(Experience):
+    """Experience with what a critic said of it."""
+
+    values: Tensor  # float32 [B, S-1], of the critic when the step began
+    returns: Tensor  # float32 [B, S-1]
+    judged: Tensor  # bool [B], False where an environment failed to give a reward
+
     def for_critic(self) -> CriticExperience:
         """The critic's part of it."""
-        return CriticExperience(**{f.name: getattr(self, f.name) for f in fields(CriticExperience)})
+        part = {f.name: getattr(self, f.name) for f in fields(CriticExperience)}
+        return CriticExperience(**part | {"response_mask": self.response_mask & self.judged[:, None]})
+
+
+@dataclass
+class WeightedBatch(Experience):
+    """A global batch of experience, or a part of one, ready for the loss."""
+
+    token_weights: (
+        Tensor  # float32 [B], how much the loss of each of a response's tokens counts in the mean over all
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 
-def response_seed(seed: int, step: int, number: int) -> int:
-    """The seed of response `number` of a step, below 2⁶³; the same on every machine."""
-    digest = hashlib.blake2b(f"{seed}/{step}/{number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+def response_seed(seed: int, step: int, number: int, turn: int = 0) -> int:
+    """The seed of response `number` of a step, below 2⁶³; the same on every machine. turn: of its episode."""
+    key = f"{seed}/{step}/{number}" + (f"/{turn}" if turn else "")
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1

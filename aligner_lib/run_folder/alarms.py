@@ -35,6 +35,7 @@ class Thresholds:
     clip_fraction: float = 0.3
     first_ratio: float = 0.02  # distance from 1 before the first update of a step
     finished: float = 0.5  # share of responses that end by themselves
+    groups_alike: float = 0.9  # share of groups whose rewards are all equal
     overfitting: float = (
         0.1  # rise of the validation loss above its lowest, and fall of the training loss, as shares
     )
@@ -326,4 +327,22 @@ def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         "Responses don't end",
         f"Only {share:.0%} of the responses end by themselves; the others are cut off and judged as they are.",
         "Raise model.ppo.length_params.max_length or trainer.ppo.missing_eos_penalty, or check the end strings.",
+    )
+
+
+@rule("train_rollouts/groups_alike")
+def groups_alike(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """Nearly all groups have equal rewards."""
+    share = now.all_beyond("train_rollouts/groups_alike", lambda value: value > limits.groups_alike)
+    if share is None:
+        return None
+    reward = now.mean("train_rollouts/rewards")
+    return Alarm(
+        "groups_alike",
+        now.step,
+        "Groups are alike",
+        f"In {share:.0%} of the groups all rewards are equal (their mean is {reward:.2f}): there is nothing to compare, so "
+        "next to nothing is learnt.",
+        "Give tasks that the policy solves sometimes (easier or harder ones), draw more responses to each prompt, or raise "
+        "the temperature; check that the reward tells good from bad.",
     )

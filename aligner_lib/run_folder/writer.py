@@ -30,6 +30,7 @@ TABLES = {"train": "table/train_rollouts", "validation": "table/val_rollouts"}  
 TABLE_ROWS = 8
 CHANGES_SHOWN = 8  # of the settings, by name
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
+FAILURES = "environment_failures.txt"
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
 
@@ -92,6 +93,7 @@ class RunWriter:
         self._files: list[JsonlWriter] = []
         self._exports_to_tensorboard = False
         self._tensorboard = None
+        self._failed_environments: set[str] = set()
         self._watch = Watch(alarms, limits or Thresholds())
 
     def start(self, step: int, *, tensorboard: bool = True) -> None:
@@ -182,6 +184,15 @@ class RunWriter:
         name = TABLES.get(records[0].get("split")) if records else None
         if self._tensorboard is not None and name is not None:
             self._tensorboard.add_text(name, _as_table(records[:TABLE_ROWS]), records[0]["step"])
+
+    def note_failure(self, environment: str, text: str) -> None:
+        """Keep the first failure of each environment, with its traceback, in environment_failures.txt; log it, too."""
+        if environment in self._failed_environments:
+            return
+        self._failed_environments.add(environment)
+        logger.warning(f"environment {environment}: {text}")
+        with open(self.path / FAILURES, "a", encoding="utf-8") as file:
+            file.write(f"{environment}: {text.rstrip()}\n\n")
 
     def requests(self, controls: tuple[str, ...]) -> control.Requests:
         """What the files in control/ ask for; what can't be done is left out and said in run.json's `message`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aligner_lib.algorithms.batching import share_of_rank
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.collect import roll_out
-from aligner_lib.rollouts.interfaces import RewardSource
-from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.collect import Rollout
+from aligner_lib.rollouts.tasks import Task
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.rollout_metrics import mean_std, rollout_metrics, rollout_records
 
@@ -17,22 +17,20 @@ from aligner_lib.trainers.rollout_metrics import mean_std, rollout_metrics, roll
 class Evaluation:
     """One pass over the prompts."""
 
-    policy: Policy
-    reward_source: RewardSource
+    roll_out: Rollout
     prompts: list[PromptSample]
     rollout_micro_batch_size: int
-    seed: int
     run: RunWriter | None  # on the first rank
 
     def figures(self) -> dict[str, float]:
         """Means over all ranks' responses, under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
-        mine = list(enumerate(self.prompts))[parallel.dp_rank() :: parallel.dp_size()]
-        rollouts, judgements = roll_out(
-            self.policy, self.reward_source, mine, 0, self.seed, self.rollout_micro_batch_size
-        )
-        rewards, _ = judgements()
-        kl = self.policy.logprobs(rollouts)[0] - self.policy.reference_logprobs(rollouts)
-        records = rollout_records("evaluation", 0, self.policy.tokenizer, rollouts, rewards, kl)
+        policy = self.roll_out.policy
+        tasks = [(number, number, Task(**vars(prompt))) for number, prompt in enumerate(self.prompts)]
+        mine = share_of_rank(tasks, parallel.dp_rank(), parallel.dp_size())
+        collected = self.roll_out(mine, 0, self.rollout_micro_batch_size)
+        rollouts, (rewards, _) = collected.rollouts, collected.judged()
+        kl = policy.logprobs(rollouts)[0] - policy.reference_logprobs(rollouts)
+        records = rollout_records("evaluation", 0, policy.tokenizer, rollouts, rewards, kl)
         if self.run is not None:
             self.run.log_rollouts(records)
         figures = rollout_metrics("evaluation", rollouts, rewards)

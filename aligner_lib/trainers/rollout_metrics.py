@@ -1,4 +1,4 @@
-"""What a PPO step tells about its rollouts: metrics, and the records of rollouts.jsonl. See docs/metrics.md."""
+"""What a step tells about its rollouts: metrics, and the records of rollouts.jsonl. See docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from torch import Tensor
 from aligner_lib.algorithms.ppo import masked_mean
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.records import Experience, Rollouts
+from aligner_lib.rollouts.collect import Outcome
+from aligner_lib.rollouts.environments.pool import Failure
+from aligner_lib.rollouts.records import ActorCriticExperience, Experience, Rollouts
 
 
 def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:
-    """Means over all ranks' responses under group/, and the standard deviation of the rewards."""
+    """Means over all ranks' responses under group/, and the standard deviation of the rewards.
+
+    rewards: float [B], NaN where there is none; such a response counts in all but the rewards.
+    """
+    rewards = rewards[rewards.isfinite()]
     per_response = {
         "rewards": rewards,
         "response_lengths": rollouts.lengths.float(),
@@ -27,13 +33,10 @@ def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str
     return {f"{group}/{name}": value for name, value in figures.items()}
 
 
-def experience_metrics(
-    experience: Experience, token_rewards: Tensor, entropies: Tensor, absolute_kl: bool
-) -> dict[str, float]:
-    """Means and spreads over all ranks' responses and their tokens, under train_rollouts/.
+def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: bool) -> dict[str, float]:
+    """Means over all ranks' responses and their tokens, under train_rollouts/.
 
-    token_rewards: float [B, S-1], with the KL penalty; entropies: float [B, S-1] in nats; absolute_kl: whether the
-    penalty takes |log π − log π_ref|.
+    entropies: float [B, S-1] in nats; absolute_kl: whether init_policy_kl is of |log π − log π_ref|.
     """
     counts = experience.response_mask
     penalty = experience.kl.abs() if absolute_kl else experience.kl
@@ -41,8 +44,36 @@ def experience_metrics(
         "kl": mean_std(experience.kl[counts])[0],
         "init_policy_kl": mean_std(masked_mean(penalty, counts))[0],
         "entropy": mean_std(entropies[counts])[0],
-        "rewards_with_kl": mean_std(masked_mean(token_rewards, counts))[0],
-        "rlhf_rewards": mean_std(token_rewards.sum(dim=1))[0],
+        "sampler_weight": mean_std(experience.sampler_weights[counts])[0],
+    }
+    return {f"train_rollouts/{name}": value for name, value in (figures | _mismatch(experience)).items()}
+
+
+def _mismatch(experience: Experience) -> dict[str, float]:
+    """How far the log-probabilities of generation and of training part, over all ranks' response tokens."""
+    counts = experience.response_mask
+    difference = (experience.logprobs - experience.sampler_logprobs)[counts].double()
+    weights = difference.exp()
+    total, squares, count = parallel.sum_over_dp(
+        torch.stack([weights.sum(), (weights**2).sum(), torch.tensor(float(len(weights))).double()])
+    ).tolist()
+    largest = max(parallel.gather_over_dp(difference.abs().max().item() if len(difference) else 0.0))
+    return {
+        "sampler_mismatch": mean_std(difference.abs())[0],
+        "sampler_mismatch_max": largest,
+        "sampler_effective_sample_size": total**2 / (count * squares) if squares else 0.0,
+    }
+
+
+def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> dict[str, float]:
+    """Means and spreads over all ranks' responses and their tokens, under train_rollouts/.
+
+    token_rewards: float [B, S-1], with the KL penalty.
+    """
+    counts = experience.response_mask & experience.judged[:, None]
+    figures = {
+        "rewards_with_kl": mean_std(masked_mean(token_rewards, counts)[experience.judged])[0],
+        "rlhf_rewards": mean_std(token_rewards.sum(dim=1)[experience.judged])[0],
     }
     spreads = {
         "advantages": experience.returns - experience.values,  # before they were normalised
@@ -57,6 +88,34 @@ def experience_metrics(
     return {f"train_rollouts/{name}": value for name, value in figures.items()}
 
 
+def environment_metrics(
+    split: str, outcomes: list[Outcome], rewards: Tensor, failures: list[Failure]
+) -> dict[str, float]:
+    """What each environment measured, under {split}_environments/NAME/, as means over all ranks' responses.
+
+    outcomes: of this rank's responses; rewards: float [B]; failures: prompts that were not given, the same on every rank.
+    """
+    mine = [(one, reward) for one, reward in zip(outcomes, rewards.tolist()) if one.environment]
+    gathered = [item for part in parallel.gather_over_dp(mine) for item in part]
+    figures: dict[str, float] = {}
+    for name in dict.fromkeys(
+        [one.environment for one, _ in gathered] + [one.environment for one in failures]
+    ):
+        of_it = [(one, reward) for one, reward in gathered if one.environment == name]
+        judged = [(one, reward) for one, reward in of_it if one.failure is None]
+        at = f"{split}_environments/{name}"
+        figures[f"{at}/samples"] = len(of_it)
+        figures[f"{at}/failed"] = len(of_it) - len(judged) + sum(one.environment == name for one in failures)
+        if not judged:
+            continue
+        figures[f"{at}/reward"] = sum(reward for _, reward in judged) / len(judged)
+        figures[f"{at}/turns"] = sum(one.turns for one, _ in judged) / len(judged)
+        for metric in dict.fromkeys(key for one, _ in judged for key in one.metrics):
+            values = [one.metrics[metric] for one, _ in judged if metric in one.metrics]
+            figures[f"{at}/{metric}"] = sum(values) / len(values)
+    return figures
+
+
 def rollout_records(
     split: str,
     step: int,
@@ -65,6 +124,7 @@ def rollout_records(
     rewards: Tensor,
     kl: Tensor | None = None,
     advantages: Tensor | None = None,
+    outcomes: list[Outcome] | None = None,
 ) -> list[dict]:
     """One record for each of all ranks' responses, with its tokens' KL and advantages where there are some."""
     records = []
@@ -76,10 +136,23 @@ def rollout_records(
             "split": split,
             "prompt": tokenizer.decode(rollouts.prompt_tokens(row)),
             "response": tokenizer.decode(text_ids, continues=True),
-            "reward": rewards[row].item(),
+            "reward": rewards[row].item() if rewards[row].isfinite() else None,
             "length": len(response),
             "finished": bool(rollouts.finished[row]),
+            "group": int(rollouts.group[row]),
         }
+        if outcomes is not None and outcomes[row].environment:
+            outcome = outcomes[row]
+            record |= {
+                "environment": outcome.environment,
+                "turns": outcome.turns,
+                "metrics": dict(outcome.metrics),
+            }
+            if outcome.failure is not None:
+                record["failure"] = outcome.failure.reason
+            if outcome.turns > 1:  # with what the environment said in between
+                whole = rollouts.tokens[row, rollouts.prompt_lengths[row] : rollouts.lengths[row]].tolist()
+                record["response"] = tokenizer.decode(whole, continues=True)
         if kl is not None:
             counts = rollouts.response_mask[row]
             record["kl"] = kl[row, counts].mean().item()

@@ -86,9 +86,7 @@ import matplotlib.pyplot as plt
 ratios = torch.linspace(0.5, 1.5, 201)
 figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), sharex=True)
 for ax, advantage in zip(axes, (1.0, -1.0)):
-    loss, _, _ = ppo.actor_loss(
-        ratios.log(), torch.zeros_like(ratios), torch.full_like(ratios, advantage), 0.2
-    )
+    loss, _ = ppo.clipped_surrogate(ratios, torch.full_like(ratios, advantage), 0.2, 0.2)
     ax.plot(ratios, loss, color="#0072B2")
     ax.axvline(1.0, color="0.8", zorder=0)
     ax.set(title=f"advantage {advantage:+.0f}", xlabel="ratio of new to old probability", ylabel="loss")

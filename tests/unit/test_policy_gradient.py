@@ -5,11 +5,14 @@ import math
 import pytest
 import torch
 
+from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.algorithms.policy_gradient import (
-    PRESETS,
+    adapted_coefficient,
     group_advantages,
+    importance_weights,
     kl_loss,
     policy_loss,
+    shaped_rewards,
     token_weights,
 )
 
@@ -68,8 +71,8 @@ def ours(name: str, logprobs: list[torch.Tensor]) -> torch.Tensor:
     losses, _, _ = policy_loss(flat, old, advantages, rows, lengths, objective)
     if objective.kl in ("k1", "k2", "k3"):
         losses = losses + 0.1 * kl_loss(flat, reference, objective.kl)
-    weights, count = token_weights(rows, lengths, objective.normalizer, CONSTANT)
-    return (losses * weights).sum() / count
+    weights = token_weights(lengths, objective.normalizer, CONSTANT, responses=4, tokens=10, learnt=10)
+    return (losses * weights[rows]).mean()
 
 
 def group_of(i: int) -> list[int]:
@@ -176,15 +179,49 @@ def test_a_preset_is_its_paper_s_formula(paper):
     assert results[0][1].abs().max() > 1e-3  # there is something to compare
 
 
-def test_ppo_is_the_clipped_loss_of_ppo():
-    from aligner_lib.algorithms.ppo import actor_loss
+@pytest.mark.parametrize("normalizer", ["responses", "tokens", "constant"])
+def test_responses_that_are_left_out_change_no_sum(normalizer):
+    """Two of four responses have no advantage: what is left of the sum is what it was with all."""
+    lengths, losses = torch.tensor(LENGTHS), torch.tensor([1.0, 2.0, 0.0, 0.0])  # a token's, by response
+    whole = token_weights(lengths, normalizer, CONSTANT, responses=4, tokens=10, learnt=10)
+    part = token_weights(lengths[:2], normalizer, CONSTANT, responses=4, tokens=10, learnt=4)
+    with_all = (whole * losses * lengths).sum() / 10
+    assert (part * losses[:2] * lengths[:2]).sum().item() / 4 == pytest.approx(with_all.item())
 
-    new, old = torch.cat(NEW), torch.cat(OLD)
-    advantages = torch.linspace(-1, 1, len(new), dtype=torch.float64)
-    rows = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS))
-    mine = policy_loss(new, old, advantages, rows, torch.tensor(LENGTHS), PRESETS["ppo"])
-    for one, other in zip(mine, actor_loss(new, old, advantages, 0.2)):
-        assert torch.equal(one, other)
+
+def test_a_response_without_a_reward_is_nobody_s_company():
+    rewards, group = torch.tensor([1.0, math.nan, 0.0, math.nan]), torch.tensor([0, 0, 0, 1])
+    assert group_advantages(rewards, group, "group_mean", "none").tolist() == [0.5, 0, -0.5, 0]
+
+
+def test_rounding_makes_no_advantage_out_of_equal_rewards():
+    rewards = torch.full((3,), 0.1)
+    assert group_advantages(rewards, torch.zeros(3), "group_mean", "group_std").tolist() == [0, 0, 0]
+
+
+# ---- what is taken from a reward, and given back to a weight --------------------------------------------------------
+
+
+def test_shaped_rewards_by_hand():
+    rewards, lengths = torch.tensor([5.0, 1.0, -3.0, 0.0]), torch.tensor([10, 16, 18, 20])
+    finished = torch.tensor([True, True, True, False])
+    assert shaped_rewards(rewards, lengths, finished, clip=2.0).tolist() == [2, 1, -2, 0]
+    assert shaped_rewards(rewards, lengths, finished, missing_eos_penalty=0.5).tolist() == [5, 1, -3, -0.5]
+    ramp = shaped_rewards(torch.zeros(4), lengths, finished, max_length=20, overlong_buffer=4)
+    assert ramp.tolist() == [0, 0, -0.5, -1]
+
+
+def test_importance_weights_by_hand():
+    trainer, sampler = torch.tensor([0.5, 0.2, 0.3]).log(), torch.tensor([0.25, 0.4, 0.1]).log()
+    assert importance_weights(trainer, sampler, "none", 2.5).tolist() == [1, 1, 1]
+    assert importance_weights(trainer, sampler, "truncated", 2.5).tolist() == pytest.approx([2, 0.5, 2.5])
+    assert importance_weights(trainer, sampler, "masked", 2.5).tolist() == pytest.approx([2, 0.5, 0])
+
+
+@pytest.mark.parametrize("kl, factor", [(0.1, 1.0), (0.11, 1.01), (10.0, 1.02), (0.0, 0.98)])
+def test_the_coefficient_follows_the_kl(kl, factor):
+    """A tenth too much: a tenth of the error over a horizon of ten; errors beyond a fifth count as a fifth."""
+    assert adapted_coefficient(0.5, kl, target=0.1, horizon=10) == pytest.approx(0.5 * factor)
 
 
 # ---- the KL ---------------------------------------------------------------------------------------------------------

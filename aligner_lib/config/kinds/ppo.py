@@ -8,14 +8,29 @@ from typing import TYPE_CHECKING
 
 from aligner_lib.config.kind import Component, JobKind, MetricGroup, chart, metric
 from aligner_lib.config.kinds.critic import CriticConfig
+from aligner_lib.config.policy_gradient import (
+    ACTOR,
+    ALARMS,
+    CRITIC_TIMERS,
+    ENVIRONMENTS,
+    KL,
+    LENGTH,
+    PROGRESS,
+    RATIO,
+    RESPONSES,
+    REWARD,
+    ROLLOUT_TIMERS,
+    SAMPLER,
+    TOKENS,
+    Rollout,
+    RolloutLoop,
+    RolloutModel,
+    check_lengths,
+    unused_settings,
+)
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
-    PROBABILITY,
-    Bound,
-    Data,
     ExpManager,
-    Loop,
-    Model,
     Optim,
     PretrainedCheckpoint,
     Sched,
@@ -27,80 +42,37 @@ from aligner_lib.config.schema import (
 )
 from aligner_lib.config.training import TIMERS
 from aligner_lib.errors import ConfigError
-from aligner_lib.run_folder import alarms
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-_TEMPERATURE = Bound(
-    lambda value: value > 0, "above 0; for the likeliest token each time set use_greedy=True"
-)
-
 
 @dataclass
-class SamplingParams:
-    """How tokens are drawn."""
-
-    use_greedy: bool = False
-    temperature: float = setting(1.0, _TEMPERATURE)
-    top_k: int = setting(0, at_least(0))  # 0: all tokens
-    top_p: float = setting(1.0, PROBABILITY)  # 1: all tokens
-    end_strings: list[str] = setting([])  # a response also ends with one of these
-
-
-@dataclass
-class LengthParams:
-    """How long a response is, in tokens."""
-
-    max_length: int | None = setting(None, at_least(1))  # tokens a response; None: half of encoder_seq_length
-    min_length: int = setting(1, at_least(0))  # the stop token can't come before
-
-
-@dataclass
-class ActorPPO:
+class ActorPPO(Rollout):
     """model.ppo: rollouts, and the loss that learns from them."""
 
     num_rollout_samples: int = setting(512, at_least(1))  # responses a PPO step
-    rollout_micro_batch_size: int = setting(8, at_least(1))  # prompts generated together
-    num_val_samples: int | None = setting(None, at_least(1))  # held-out prompts a validation; None: all
-    val_rollout_micro_batch_size: int | None = setting(None, at_least(1))  # None: rollout_micro_batch_size
-    # sequences in one forward; None: model.micro_batch_size
-    logprob_forward_micro_batch_size: int | None = setting(None, at_least(1))
     ratio_eps: float = setting(0.2, above(0))  # the policy ratio is clipped to [1 - eps, 1 + eps]
-    entropy_bonus: float = setting(0.0, at_least(0))  # weight of the entropy in the loss
-    offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained
     combine_rm_and_critic_server: bool = True  # False: rewards come from remote_critic_rm.reward_model
-    sampling_params: SamplingParams = field(default_factory=SamplingParams)
-    length_params: LengthParams = field(default_factory=LengthParams)
 
 
 @dataclass
-class ActorModel(Model):
+class ActorModel(RolloutModel):
     """model of the actor."""
 
     ppo: ActorPPO = field(default_factory=ActorPPO)
-    data: Data = field(default_factory=Data)
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-7, sched=Sched(min_lr=9e-8)))
 
 
 @dataclass
-class PPOLoop(Loop):
+class PPOLoop(RolloutLoop):
     """trainer.ppo: the loop, the KL penalty and the advantages."""
 
-    # weight of the KL to the reference in the reward of each token
-    initial_policy_kl_penalty: float = setting(0.01, at_least(0))
-    use_absolute_kl: bool = True
     discount_factor: float = setting(1.0, within(0, 1))
     gae_lambda: float = setting(0.95, within(0, 1))
+    whiten_rewards: bool = False  # divide the rewards of tokens, KL penalty included, by their deviation
     normalize_advantages: bool = True
     critic_warmup_steps: int = setting(0, at_least(0))  # first steps, which train only the critic
-    missing_eos_penalty: float = setting(
-        0.0, at_least(0)
-    )  # taken from the reward of a response that was cut off
-    # leave responses that were cut off out of the actor's loss and normalisation, as NeMo-Aligner does
-    mask_truncated_responses: bool = False
-    # of init_policy_kl in nats; beyond it the run ends with an error, and a checkpoint; None: no bound
-    max_init_policy_kl: float | None = setting(None, above(0))
 
 
 @dataclass
@@ -156,29 +128,13 @@ def has_remote_critic(config: DictConfig) -> bool:
     return named or (remote.pad_to_length is not None and here is None)
 
 
-def val_rollout_micro_batch_size(config: DictConfig) -> int:
-    """Prompts generated together in a validation."""
-    rollout = config.model.ppo
-    return rollout.val_rollout_micro_batch_size or rollout.rollout_micro_batch_size
-
-
 def check_rollouts(config: DictConfig) -> None:
-    """A step's responses are whole global batches, and prompt and response fit into the model's positions."""
+    """A step's responses are whole global batches."""
     ppo, batch = config.model.ppo, config.model.global_batch_size
     if ppo.num_rollout_samples % batch:
         raise ConfigError(
             f"model.ppo.num_rollout_samples={ppo.num_rollout_samples} is not divisible by "
             f"model.global_batch_size={batch}: each PPO step trains on whole global batches"
-        )
-    length = ppo.length_params
-    if length.max_length is not None and length.max_length >= config.model.encoder_seq_length:
-        raise ConfigError(
-            f"model.ppo.length_params.max_length={length.max_length} leaves no room for a prompt in "
-            f"model.encoder_seq_length={config.model.encoder_seq_length}"
-        )
-    if length.max_length is not None and length.min_length > length.max_length:
-        raise ConfigError(
-            f"model.ppo.length_params.min_length={length.min_length} is above max_length={length.max_length}"
         )
 
 
@@ -232,11 +188,12 @@ def without_servers(config: DictConfig, why: str) -> dict[str, str]:
 
 def _without_effect(config: DictConfig) -> dict[str, str]:
     if not has_remote_critic(config):
-        return without_servers(
+        return unused_settings(config) | without_servers(
             config,
             "critic and reward model are in this process; remote_critic_rm.critic.ip or .run puts them into another job.",
         )
-    found = {"critic.": "the critic is a job of its own: give it this there, without `critic.`."}
+    found = unused_settings(config)
+    found["critic."] = "the critic is a job of its own: give it this there, without `critic.`."
     if config.model.ppo.combine_rm_and_critic_server:
         found["remote_critic_rm.reward_model."] = (
             "the critic's server gives the rewards, too; model.ppo.combine_rm_and_critic_server=False asks another one."
@@ -246,96 +203,10 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
 
 # ---- metrics --------------------------------------------------------------------------------------------------------
 
-RESPONSES = MetricGroup(
-    "PPO, responses",
-    "`train_rollouts/` is over the step's rollout, before its updates. `val_rollouts/` is over "
-    "`model.ppo.num_val_samples` held-out prompts, sampled with the same random numbers at every validation.",
-    (
-        metric(
-            "train_rollouts/rewards val_rollouts/rewards",
-            "",
-            "mean reward of a response, without the KL penalty. 0 is the average of the reward model's validation "
-            "pairs, 1 their standard deviation",
-            "rises slowly; the held-out one follows",
-            "flat: `model.optim.lr` up. Up fast while length or KL drifts: `trainer.ppo.initial_policy_kl_penalty` up",
-        ),
-        metric(
-            "train_rollouts/rewards_std val_rollouts/rewards_std",
-            "",
-            "standard deviation of the rewards over responses",
-            "well above 0: without differences nothing can be learnt",
-            "`temperature`, the reward model",
-        ),
-        metric(
-            "train_rollouts/generation_length val_rollouts/generation_length",
-            "tokens",
-            "mean response tokens, the stop token included",
-            "a slow drift. A jump up or down with rising rewards is the commonest sign of a gamed reward model",
-            "`initial_policy_kl_penalty`, `length_params`",
-        ),
-        metric(
-            "train_rollouts/prompt_lengths val_rollouts/prompt_lengths",
-            "tokens",
-            "mean prompt tokens",
-            "varies with the prompts drawn; constant in validation",
-        ),
-        metric(
-            "train_rollouts/response_lengths val_rollouts/response_lengths",
-            "tokens",
-            "mean tokens of prompt and response together; NeMo-Aligner's name for where the response ends",
-            "",
-            "`model.encoder_seq_length`",
-        ),
-        metric(
-            "train_rollouts/fraction_of_samples_properly_ended val_rollouts/fraction_of_samples_properly_ended",
-            "",
-            "share of responses that end with the stop token or an end string, before `max_length`",
-            "near 1, or rising to it. With `mask_truncated_responses` only these train the actor",
-            "`model.ppo.length_params.max_length`, `missing_eos_penalty`",
-        ),
-        metric(
-            "train_rollouts/rollout_size val_rollouts/rollout_size",
-            "responses",
-            "number of responses",
-            "",
-            "`model.ppo.num_rollout_samples`, `num_val_samples`",
-        ),
-        metric(
-            "train_rollouts/tokens val_rollouts/tokens",
-            "tokens",
-            "tokens of all prompts and responses, padding not",
-        ),
-    ),
-)
-TOKENS = MetricGroup(
-    "PPO, tokens and bookkeeping",
+VALUES = MetricGroup(
+    "PPO, values",
     "Means and deviations are over the response tokens of the rollout, unless they say otherwise.",
     (
-        metric(
-            "train_rollouts/kl",
-            "nats a token",
-            "mean of log π − log π_ref, which estimates the KL a token. π is the policy that generated, π_ref the one "
-            "that PPO started from. `evaluation/kl` is the same on other prompts",
-            "exactly 0 at step 1, then grows slowly. [The alarm](widgets.md#alarms) is at 0.2; the smoke model goes "
-            "beyond 1",
-            "up too fast: `initial_policy_kl_penalty` up, `model.optim.lr` down",
-        ),
-        metric(
-            "train_rollouts/init_policy_kl",
-            "nats a token",
-            "what the penalty takes, and NeMo-Aligner's figure: each response's mean of |log π − log π_ref| (with "
-            "`use_absolute_kl=False` of the signed difference), averaged over responses. Larger than `kl`, for there "
-            "ups and downs cancel",
-            "exactly 0 at step 1, then grows slowly",
-            "`max_init_policy_kl` ends the run",
-        ),
-        metric(
-            "train_rollouts/entropy",
-            "nats a token",
-            "mean entropy of the policy's next-token distribution, in nats, at the sampling temperature",
-            "drifts slowly. Below 30 % of its start (the alarm) the policy no longer explores",
-            "`model.ppo.entropy_bonus` up, `model.optim.lr` down",
-        ),
         metric(
             "train_rollouts/rlhf_rewards",
             "",
@@ -379,95 +250,6 @@ TOKENS = MetricGroup(
             "rises towards 1. At 0 a constant would do as well, below 0 better",
             "`critic.model.optim.lr`, `critic_warmup_steps`",
         ),
-        metric(
-            "train_rollouts/kl_coef",
-            "",
-            "weight of the KL in this step's rewards",
-            "",
-            "`initial_policy_kl_penalty`",
-        ),
-        metric(
-            "train_rollouts/consumed_samples",
-            "responses",
-            "responses generated for training so far",
-        ),
-        metric(
-            "train_rollouts/epoch",
-            "epochs",
-            "`consumed_samples` over the number of training prompts",
-            "above 1: prompts repeat",
-            "`max_steps`, `max_epochs`",
-        ),
-    ),
-)
-ACTOR = MetricGroup(
-    "PPO, actor",
-    "Means over the response tokens (with `mask_truncated_responses`: of properly ended responses), one mean for each "
-    "global batch, then over the step's global batches. Absent during `critic_warmup_steps`, and where no token was "
-    "learnt from: then no optimiser step is taken either.",
-    (
-        metric(
-            "train_optim/loss",
-            "",
-            "mean of max(−A·r, −A·clip(r, 1−ε, 1+ε)) less `scaled_entropy`",
-            "near 0 and noisy: with normalised advantages and one update a rollout it is the mean of −A. Not a measure"
-            " of progress; look at rewards",
-        ),
-        metric(
-            "train_optim/ppo_ratio",
-            "",
-            "mean ratio r = π_now / π_old of a token, π_old being the policy as the step began",
-            "close to 1",
-            "`model.optim.lr`",
-        ),
-        metric(
-            "train_optim/ppo_ratio_clamped",
-            "",
-            "the same with r clipped to 1 ± `ratio_eps`",
-            "close to `ppo_ratio`",
-            "`model.ppo.ratio_eps`",
-        ),
-        metric(
-            "train_optim/clip_fraction",
-            "",
-            "share of tokens whose ratio is clipped",
-            "0 with one update a rollout; below 0.3",
-            "`model.optim.lr` down, `model.global_batch_size` up",
-        ),
-        metric(
-            "train_optim/first_ppo_ratio",
-            "",
-            "`ppo_ratio` in the first global batch, before any update",
-            "1, within 0.02. Anything else: two passes with the same weights over the same tokens (the rollout's "
-            "log-probabilities, and training's) disagree, and no other figure can be trusted",
-            "precision, masks; nothing to tune",
-        ),
-        metric(
-            "train_optim/scaled_entropy",
-            "nats a token",
-            "`entropy_bonus` times the mean entropy, in nats",
-            "0 without a bonus",
-            "`model.ppo.entropy_bonus`",
-        ),
-        metric(
-            "train_optim/grad_norm",
-            "",
-            "norm of the actor's whole gradient, before it is clipped",
-            "steady or falling",
-            "`model.optim.lr`, `gradient_clip_val`",
-        ),
-        metric(
-            "train_optim/lr",
-            "",
-            "the actor's learning rate, mean over the step's updates",
-            "",
-            "`model.optim`",
-        ),
-        metric(
-            "train_optim/optim_step",
-            "optimiser steps",
-            "the actor's optimiser steps so far, on which its learning rate depends; the critic's warm-up takes none",
-        ),
     ),
 )
 CRITIC = MetricGroup(
@@ -498,86 +280,12 @@ CRITIC = MetricGroup(
         ),
     ),
 )
-PPO_TIMERS = MetricGroup(
-    "Seconds of a PPO step",
-    "Parts of `timers/step_time`.",
-    (
-        metric(
-            "timers/rollout_time",
-            "s",
-            "PPO: generation, values, rewards and log-probabilities. Contains the next four; the rest, where the critic is in "
-            "the same process, is rewards and values",
-        ),
-        metric(
-            "timers/generate",
-            "s",
-            "generating the responses",
-            "",
-            "`model.ppo.rollout_micro_batch_size`",
-        ),
-        metric(
-            "timers/logprobs",
-            "s",
-            "log-probabilities and entropies under the policy",
-            "",
-            "`model.ppo.logprob_forward_micro_batch_size`",
-        ),
-        metric(
-            "timers/init_logprobs",
-            "s",
-            "log-probabilities under the reference",
-        ),
-        metric(
-            "timers/critic_wait",
-            "s",
-            "waiting for values and rewards that are not there yet; about 0 where the critic is in the same process",
-        ),
-        metric(
-            "timers/train_time",
-            "s",
-            "PPO: all updates of actor and critic. Contains the next one",
-            "",
-            "`model.micro_batch_size`",
-        ),
-        metric(
-            "timers/critic_train_wait",
-            "s",
-            "waiting for the critic's training to end, once the actor's has; about 0 where the critic is in the same "
-            "process",
-        ),
-    ),
-)
-
 CHARTS = (
-    chart(
-        "Reward",
-        ("train", "train_rollouts/rewards"),
-        ("validation", "val_rollouts/rewards"),
-        hint="Rises. If it rises while KL and length run away, the policy is gaming the reward model.",
-    ),
-    chart(
-        "KL to the reference",
-        ("train", "train_rollouts/kl"),
-        hint="0 before the first update, then grows slowly and levels off.",
-    ),
-    chart(
-        "Response length",
-        ("train", "train_rollouts/generation_length"),
-        ("validation", "val_rollouts/generation_length"),
-        hint="Drifts a little. A jump to the limit means that responses no longer end.",
-    ),
-    chart(
-        "Responses that ended",
-        ("train", "train_rollouts/fraction_of_samples_properly_ended"),
-        ("validation", "val_rollouts/fraction_of_samples_properly_ended"),
-        hint="Near 1, or rising to it: the others were cut off at max_length.",
-    ),
-    chart(
-        "Probability ratio",
-        ("ratio", "train_optim/ppo_ratio"),
-        ("clamped", "train_optim/ppo_ratio_clamped"),
-        hint="Stays close to 1; exactly 1 before the first update.",
-    ),
+    REWARD,
+    KL,
+    LENGTH,
+    *PROGRESS,
+    RATIO,
     chart("Actor loss", ("actor", "train_optim/loss"), hint="Hovers around 0: it is no measure of progress."),
     chart(
         "What the critic explains",
@@ -604,19 +312,22 @@ KIND = JobKind(
         "critic": Component("critic", "critic.", "critic", found_by="remote_critic_rm.critic.run"),
         "actor": Component("ppo"),
     },
-    checks=(check_rollouts, check_servers, _check_checkpoints),
+    checks=(check_rollouts, check_lengths, check_servers, _check_checkpoints),
     without_effect=_without_effect,
     shares_cores=has_remote_critic,
-    metrics=(RESPONSES, TOKENS, ACTOR, CRITIC, TIMERS, PPO_TIMERS),
-    charts=CHARTS,
-    alarms=(
-        alarms.not_finite,
-        alarms.kl,
-        alarms.reward_hacking,
-        alarms.entropy,
-        alarms.clipping,
-        alarms.first_ratio,
-        alarms.endless,
+    metrics=(
+        RESPONSES,
+        TOKENS,
+        VALUES,
+        ACTOR,
+        CRITIC,
+        SAMPLER,
+        ENVIRONMENTS,
+        TIMERS,
+        ROLLOUT_TIMERS,
+        CRITIC_TIMERS,
     ),
+    charts=CHARTS,
+    alarms=ALARMS,
     stage=3,
 )

@@ -1,0 +1,151 @@
+"""GRPO and its relatives: a policy gradient whose expectation of a response are the others to the same prompt.
+
+    B responses of this rank, S longest prompt + response
+
+Algorithm: Shao et al. 2024 (arXiv:2402.03300); dynamic sampling: Yu et al. 2025 (arXiv:2503.14476).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from aligner_lib.algorithms.policy_gradient import group_advantages
+from aligner_lib.config.kinds.grpo import rollouts_of_a_step
+from aligner_lib.datasets.batches import concat_restore_order
+from aligner_lib.megatron import parallel
+from aligner_lib.rollouts.collect import Collected
+from aligner_lib.rollouts.policy import TokenScorer
+from aligner_lib.rollouts.records import Experience, Rollouts
+from aligner_lib.rollouts.timers import Timers
+from aligner_lib.trainers.policy_gradient import PolicyGradientTrainer
+from aligner_lib.trainers.rollout_metrics import mean_std
+
+Rewards = list[tuple[int, float]]  # of single responses: the group's number, and the reward
+
+
+@dataclass
+class GRPOTrainer(PolicyGradientTrainer):
+    """See PolicyGradientTrainer; groups of responses take the critic's place."""
+
+    teacher: TokenScorer | None = None  # whose log-probabilities are learnt, with the baseline `teacher`
+    left_out: Rewards = field(
+        init=False, default_factory=list
+    )  # of all ranks, by this step's dynamic sampling
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.group_size = self.rollout.num_generations_per_prompt
+        self.draws_per_step = rollouts_of_a_step(self.config)  # at most
+
+    @property
+    def prompts_per_step(self) -> int:
+        return self.rollout.num_prompts_per_step
+
+    def collect(self, step: int, timers: Timers) -> Collected:
+        """This step's rollout. With dynamic sampling as many as it takes until enough groups differ in their rewards."""
+        if self.draws_per_step == 1:
+            return super().collect(step, timers)
+        drawn, rewards, failures = [], [], []
+        for draw in range(self.draws_per_step):
+            number = (step - 1) * self.draws_per_step + draw
+            part = self.draw(step, number, draw * self.prompts_per_step, timers)
+            judged = part.judged()
+            drawn.append(replace(part, judged=lambda judged=judged: judged))
+            failures += self.failures
+            rewards += _gathered(part.rollouts, judged[0])
+            differ = _groups_that_differ(rewards)
+            if len(differ) >= self.prompts_per_step:
+                break
+        self.failures = failures
+        others = [group for group in dict(rewards) if group not in differ]
+        kept = set((differ + others)[: self.prompts_per_step])
+        self.left_out = [one for one in rewards if one[0] not in kept]
+        return _of_groups(kept, drawn, self.policy.tokenizer.pad_id)
+
+    def experience(
+        self,
+        rollouts: Rollouts,
+        rewards: Tensor,
+        values: None,
+        logprobs: Tensor,
+        reference_logprobs: Tensor,
+    ) -> tuple[Experience, dict[str, float]]:
+        """A response's advantage is that of its reward over its group's; each of its tokens has it."""
+        mask = rollouts.response_mask
+        if self.objective.baseline == "teacher":
+            advantages = (self.teacher(rollouts)[0] - logprobs) * mask
+            told = mean_std(advantages[mask])
+        else:
+            of_responses = self._advantages(rollouts, rewards, logprobs - reference_logprobs)
+            advantages = of_responses[:, None] * mask
+            told = mean_std(of_responses[rewards.isfinite()])
+        experience = Experience(
+            **vars(rollouts),
+            logprobs=logprobs,
+            reference_logprobs=reference_logprobs,
+            advantages=advantages,
+            loss_mask=self.loss_mask(rollouts, rewards),
+            sampler_weights=self.sampler_weights(rollouts, logprobs),
+        )
+        figures = _group_figures(self.left_out + _gathered(rollouts, rewards))
+        figures["advantages_mean"], figures["advantages_std"] = told
+        return experience, {f"train_rollouts/{name}": value for name, value in figures.items()}
+
+    def _advantages(self, rollouts: Rollouts, rewards: Tensor, log_ratio: Tensor) -> Tensor:
+        """Of each response of this rank, among those of all ranks: float32 [B]."""
+        shaped = self.shaped(rollouts, rewards)
+        if self.objective.kl == "reward":
+            kl = log_ratio * rollouts.response_mask
+            shaped = shaped - self.kl_coef * (kl.abs() if self.loop.use_absolute_kl else kl).sum(dim=1)
+        parts = parallel.gather_over_dp((rollouts.group, shaped))
+        group, rewards = (torch.cat(parts_of) for parts_of in zip(*parts))
+        advantages = group_advantages(rewards, group, self.objective.baseline, self.objective.scale)
+        return advantages.split([len(part) for part, _ in parts])[parallel.dp_rank()]
+
+
+def _gathered(rollouts: Rollouts, rewards: Tensor) -> Rewards:
+    """Of all ranks' responses that have a reward."""
+    mine = [
+        (group, reward)
+        for group, reward in zip(rollouts.group.tolist(), rewards.tolist())
+        if reward == reward  # not NaN
+    ]
+    return [one for part in parallel.gather_over_dp(mine) for one in part]
+
+
+def _by_group(rewards: Rewards) -> dict[int, Tensor]:
+    groups = {
+        group: [r for g, r in rewards if g == group] for group in sorted({group for group, _ in rewards})
+    }
+    return {group: torch.tensor(values, dtype=torch.float64) for group, values in groups.items()}
+
+
+def _groups_that_differ(rewards: Rewards) -> list[int]:
+    return [group for group, values in _by_group(rewards).items() if values.min() < values.max()]
+
+
+def _group_figures(rewards: Rewards) -> dict[str, float]:
+    """Of all groups that were drawn; those without any reward are not counted."""
+    groups = list(_by_group(rewards).values())
+    if not groups:
+        return {"groups": 0}
+    return {
+        "groups": len(groups),
+        "groups_alike": sum((values.min() == values.max()).item() for values in groups) / len(groups),
+        "reward_std_in_group": sum(values.std(correction=0).item() for values in groups) / len(groups),
+        "best_of_group": sum(values.max().item() for values in groups) / len(groups),
+    }
+
+
+def _of_groups(kept: set[int], drawn: list[Collected], pad_id: int) -> Collected:
+    """The responses of these groups, of several rollouts."""
+    sizes = [part.rollouts.size for part in drawn]
+    numbers = [list(range(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
+    joined = concat_restore_order([part.rollouts for part in drawn], numbers, fill=pad_id)
+    rewards = torch.cat([part.judged()[0] for part in drawn])
+    outcomes = [outcome for part in drawn for outcome in part.outcomes]
+    rows = torch.isin(joined.group, torch.tensor(sorted(kept))).nonzero().flatten()
+    return Collected(joined.rows(rows), [outcomes[i] for i in rows], lambda: (rewards[rows], None))
