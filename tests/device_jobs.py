@@ -55,6 +55,7 @@ def _named_by_stage(seen: Copies, stack: ExitStack) -> list:
     from aligner_lib.megatron.engine import FrozenWeights
     from aligner_lib.rollouts.critic import Critic, RewardModel
     from aligner_lib.rollouts.policy import Policy
+    from aligner_lib.trainers.policy_gradient import PolicyGradientTrainer
     from aligner_lib.trainers.ppo import PPOTrainer
 
     def within(owner: object, name: str, **labels: str) -> None:
@@ -66,18 +67,18 @@ def _named_by_stage(seen: Copies, stack: ExitStack) -> list:
 
         stack.enter_context(patch.object(owner, name, labelled))
 
-    within(Policy, "rollout", stage="generate", cause=BATCH)
+    within(Policy, "respond", stage="generate", cause=BATCH)
     within(Critic, "values", stage="values", cause=BATCH)
     within(RewardModel, "score", stage="rewards", cause=BATCH)
     within(Policy, "logprobs", stage="log-probabilities", cause=BATCH)
     within(Policy, "reference_logprobs", stage="reference's log-probabilities", cause=BATCH)
     within(Critic, "train", stage="critic's updates", cause=BATCH)
-    within(PPOTrainer, "_train_actor", stage="actor's updates", cause=BATCH)
+    within(PolicyGradientTrainer, "_update", stage="actor's updates", cause=BATCH)
     within(FrozenWeights, "_exchange", cause=WEIGHTS)
     within(adam, "move", cause=MOMENTS)
 
     steps, batches = [], []
-    step, train = PPOTrainer.step, PPOTrainer._train
+    step, learn = PPOTrainer.step, PPOTrainer.learn
 
     def one_step(trainer, number):
         before = len(seen.seen)
@@ -88,8 +89,8 @@ def _named_by_stage(seen: Copies, stack: ExitStack) -> list:
     def measured(trainer, number, experience, timers):
         tensors = [getattr(experience, field.name) for field in fields(experience)]
         batches.append(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
-        return train(trainer, number, experience, timers)
+        return learn(trainer, number, experience, timers)
 
     stack.enter_context(patch.object(PPOTrainer, "step", one_step))
-    stack.enter_context(patch.object(PPOTrainer, "_train", measured))
+    stack.enter_context(patch.object(PPOTrainer, "learn", measured))
     return steps

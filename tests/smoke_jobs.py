@@ -30,6 +30,7 @@ class SmokeJobs:
             "rm": self._rm,
             "dpo": self._dpo,
             "ppo": self._ppo,
+            "grpo": self._grpo,
             "evaluate": self._evaluate,
         }[kind]()
         changed = {key.replace("__", "."): value for key, value in more.items()}
@@ -97,6 +98,24 @@ class SmokeJobs:
             "model.ppo.entropy_bonus": 0.01,
         }
 
+    def _grpo(self) -> dict[str, object]:
+        prompts = {split: str(self.formatted / f"{name}_prompts.jsonl") for split, name in SPLITS}
+        return {
+            "pretrained_checkpoint.restore_from_path": f"'{self.model}'",
+            "model.environments.e.use": f"'{REWARD_E}'",
+            **{f"model.environments.e.args.prompts.{split}": f"'{file}'" for split, file in prompts.items()},
+            **_loop("grpo", max_steps=8),
+            # two optimiser steps a rollout, uneven micro batches, and responses of which some end and some don't
+            "model.grpo.num_prompts_per_step": 4,
+            "model.grpo.num_generations_per_prompt": 4,
+            "model.global_batch_size": 8,
+            "model.micro_batch_size": 4,
+            "model.grpo.rollout_micro_batch_size": 6,
+            "model.grpo.num_val_samples": 8,
+            "model.grpo.length_params.max_length": 12,
+            "model.grpo.sampling_params.end_strings": "[z]",
+        }
+
     def _evaluate(self) -> dict[str, object]:
         return self._ppo() | {"policy.restore_from_path": f"'{self.model}'"}
 
@@ -112,6 +131,7 @@ def with_other_tokenizer(model: Path, folder: Path) -> Path:
     return folder
 
 
+REWARD_E = Path(__file__).parent / "jobs" / "reward_e.py"
 SPLITS = (("train", "train"), ("validation", "test"))
 
 

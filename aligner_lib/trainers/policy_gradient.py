@@ -237,7 +237,9 @@ class PolicyGradientTrainer(ABC):
         weights = policy_gradient.token_weights(
             lengths, self.objective.normalizer, response_length(self.config), responses, tokens, learnt
         )
-        parts = {one.name: getattr(batch, one.name) for one in fields(Experience)}  # without what a critic's has
+        parts = {
+            one.name: getattr(batch, one.name) for one in fields(Experience)
+        }  # without what a critic's has
         whole = WeightedBatch(**parts, token_weights=weights)
         return _rows_or_a_silent_one(whole, learns.nonzero().flatten())
 

@@ -214,7 +214,7 @@ DRAWS = 20_000
 def frequencies(seed: int = 0, **sampling) -> torch.Tensor:
     uniforms = torch.rand(DRAWS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     logits = PROBABILITIES.log().expand(DRAWS, -1)
-    return draw(logits, uniforms, Sampling(max_length=1, **sampling)).bincount(minlength=6) / DRAWS
+    return draw(logits, uniforms, Sampling(max_length=1, **sampling))[0].bincount(minlength=6) / DRAWS
 
 
 @pytest.mark.parametrize(
@@ -239,6 +239,10 @@ def test_draws_follow_the_distribution(sampling, expected):
     assert seen[~possible].sum() == 0
     chi_square = DRAWS * ((seen - expected)[possible] ** 2 / expected[possible]).sum().item()
     assert chi_square < 18.5  # five degrees of freedom exceed it once in 400 times; the seed is fixed
+    ids, logprobs = draw(
+        PROBABILITIES.log().expand(9, -1), torch.arange(9).double() / 9, Sampling(max_length=1, **sampling)
+    )
+    torch.testing.assert_close(logprobs.exp(), expected[ids])  # what it was drawn with
 
 
 @settings(max_examples=50)
@@ -246,7 +250,7 @@ def test_draws_follow_the_distribution(sampling, expected):
 def test_what_is_drawn_has_a_probability(uniform, seed, top_k, top_p):
     logits = torch.randn(1, 6, generator=torch.Generator().manual_seed(seed))
     logits[0, seed % 6] = -torch.inf
-    token = draw(
+    token, _ = draw(
         logits, torch.tensor([uniform], dtype=torch.float64), Sampling(max_length=1, top_k=top_k, top_p=top_p)
     )
     assert logits[0, token.item()] > -torch.inf
@@ -255,4 +259,4 @@ def test_what_is_drawn_has_a_probability(uniform, seed, top_k, top_p):
 def test_the_ends_of_the_unit_interval_are_tokens_with_probability():
     logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]]).expand(2, -1)
     ends = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
-    assert draw(logits, ends, Sampling(max_length=1)).tolist() == [1, 2]
+    assert draw(logits, ends, Sampling(max_length=1))[0].tolist() == [1, 2]

@@ -69,9 +69,10 @@ def test_responses_are_those_of_one_process(figures, layout, name, kind):
 
 @each_layout
 def test_ranks_tell_each_other_the_ids_that_are_drawn_and_no_more(figures, layout):
-    """[3] for a batch of 3 at each of 4 tokens: no logits, and nothing that is pickled."""
+    """[3] for a batch of 3 at each of 4 tokens, and their log-probabilities once: no logits, and nothing that is pickled."""
     drawn = figures[layout]["untied"]["broadcast"]
-    assert drawn == ([] if layout == "dp2" else [[[3], "torch.int64"]] * 4)
+    once = [[3, 4], "torch.float32"]
+    assert drawn == ([] if layout == "dp2" else [[[3], "torch.int64"]] * 4 + [once])
 
 
 def test_the_responses_that_were_compared_are_worth_comparing(figures):

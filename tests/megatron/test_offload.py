@@ -67,12 +67,11 @@ def test_generation_makes_room_too(starts, events, monkeypatch):
     from aligner_lib.rollouts import policy
 
     monkeypatch.setattr(policy, "generate", lambda *_, **__: events.append("generate") or [])
-    monkeypatch.setattr(policy, "to_rollouts", lambda *_: None)
     engine = tiny.new_engine("untied", starts / "untied")
     engine.offloads_adam = True
     events.clear()
     tokenizer = type("Tokenizer", (), {"eos_id": 1, "pad_id": 0, "decode": str})
-    policy.Policy(engine, tokenizer, None, forward_micro_batch_size=2).rollout([], [], [])
+    policy.Policy(engine, tokenizer, None, forward_micro_batch_size=2).respond([], [])
     assert events == ["to the CPU", "generate"]
 
 

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose
-from aligner_lib.rollouts.records import Rollouts
+from aligner_lib.datasets.load import PromptSample
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 
@@ -55,17 +56,13 @@ class FakePolicy:
     def __init__(self, events: list[str]):
         self.events = events
         self.engine = SimpleNamespace(train_step=self.train_step, steps=0)
+        self.sampling = SimpleNamespace(max_length=1, temperature=1.0)
 
-    def rollout(self, prompts, seeds, group):
+    def respond(self, prompts, seeds, greedy=False):
+        from aligner_lib.megatron.generate import Response
+
         self.events.append("generate")
-        size = len(prompts)
-        return Rollouts(
-            tokens=torch.tensor([[*prompt, 2] for prompt in prompts]),
-            lengths=torch.full((size,), 3),
-            response_mask=torch.tensor([[False, True]] * size),
-            finished=torch.ones(size, dtype=torch.bool),
-            group=torch.tensor(group),
-        )
+        return [Response([2], [0.0], finished=True) for _ in prompts]
 
     def logprobs(self, rollouts):
         self.events.append("log-probabilities")
@@ -77,14 +74,16 @@ class FakePolicy:
 
     def train_step(self, micro_batches, loss, lr):
         self.events.append("train")
-        return {"loss": 1.0, "ppo_ratio": 1.0}
+        return {"loss": 1.0, "ppo_ratio": 1.0, "policy_kl": 0.0}
 
 
 def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_actor_s():
+    from aligner_lib.rollouts.collect import Rollout
+    from aligner_lib.rollouts.tasks import FileTasks
     from aligner_lib.trainers.ppo import PPOTrainer
 
     events: list[str] = []
-    prompt = SimpleNamespace(tokens=[1, 1])
+    prompt = PromptSample([1, 1], "")
     sizes = {
         "model.ppo.num_rollout_samples": 4,
         "model.ppo.rollout_micro_batch_size": 2,
@@ -93,16 +92,17 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
         "trainer.ppo.critic_warmup_steps": 0,
     }
     schedule = lambda number: 0.1  # noqa: E731
+    policy, critic = FakePolicy(events), FakeCritic(events)
     trainer = PPOTrainer(
-        FakePolicy(events),
-        FakeRewardSource(events),
-        FakeCritic(events),
-        [prompt] * 4,
-        [prompt] * 2,
-        schedule,
-        schedule,
-        compose("ppo", [f"{key}={value}" for key, value in sizes.items()]),
+        policy=policy,
+        roll_out=Rollout(policy, FakeRewardSource(events), seed=1, longest=8, value_model=critic),
+        tasks=FileTasks([prompt] * 4, [prompt] * 2, seed=1),
+        objective=PRESETS["ppo"],
+        lr_schedule=schedule,
+        config=compose("ppo", [f"{key}={value}" for key, value in sizes.items()]),
         run=None,
+        critic=critic,
+        critic_lr_schedule=schedule,
     )
     trainer.step(1)
     assert events == [
@@ -111,6 +111,7 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
         *("log-probabilities", "the reference's"),
         *("wait for values",) * 2,
         *("wait for rewards",) * 2,
-        *("ask to train", "train") * 2,
+        *("ask to train",) * 2,
+        *("train",) * 2,
         *("wait for training",) * 2,
     ]

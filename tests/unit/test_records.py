@@ -20,6 +20,7 @@ def rollouts(*rows: tuple[list[int], list[int]]) -> Rollouts:
         response_mask=response_mask(prompt_lengths, lengths, tokens.shape[1] - 1),
         finished=torch.ones(len(rows), dtype=torch.bool),
         group=torch.arange(len(rows)),
+        sampler_logprobs=torch.zeros(len(rows), tokens.shape[1] - 1),
     )
 
 
@@ -44,15 +45,14 @@ def test_chosen_rows_lose_columns_that_none_of_them_uses():
         **vars(batch),
         logprobs=table,
         reference_logprobs=table + 0.5,
-        values=table,
         advantages=table,
-        returns=table,
         loss_mask=batch.response_mask,
+        sampler_weights=table,
     )
     chosen = experience.rows([2, 1])
     assert chosen.tokens.tolist() == [[8, 9, PAD], [5, 6, 7]]
     assert chosen.lengths.tolist() == [2, 3]
-    assert chosen.returns.tolist() == [[6, 7], [3, 4]]
+    assert chosen.advantages.tolist() == [[6, 7], [3, 4]]
     assert chosen.response_mask.tolist() == [[True, False], [False, True]]
     assert chosen.group.tolist() == [2, 1]
     assert isinstance(chosen, Experience)
@@ -67,6 +67,7 @@ def test_a_response_of_two_turns_is_what_its_mask_says():
         response_mask=torch.tensor([[0, 1, 1, 0, 0, 1], [1, 0, 0, 0, 0, 0]]).bool(),
         finished=torch.tensor([True, True]),
         group=torch.tensor([4, 4]),
+        sampler_logprobs=torch.tensor([[0, -1, -2, 0, 0, -3], [-4, 0, 0, 0, 0, 0]]).float(),
     )
     assert batch.prompt_lengths.tolist() == [2, 1]
     assert batch.generation_lengths.tolist() == [3, 1]
