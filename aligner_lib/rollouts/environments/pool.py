@@ -6,6 +6,7 @@ may take any request, a lost one is replaced by a new one, and a run that is res
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,6 +66,7 @@ class Environments:
     def __init__(self, settings: Mapping[str, Settings], split: str):
         self.names = list(settings)
         self._processes = {name: one.processes for name, one in settings.items()}
+        atexit.register(self.close)  # before pebble's own end, which waits seconds for each process
         self._folder = tempfile.TemporaryDirectory(prefix="aligner-environments-")
         self._pools: dict[str, ProcessPool] = {}
         self._blueprints: dict[str, Blueprint] = {}
@@ -99,6 +101,7 @@ class Environments:
 
     def close(self) -> None:
         """End the processes."""
+        atexit.unregister(self.close)
         for pool in self._pools.values():
             pool.stop()
         for pool in self._pools.values():
