@@ -73,7 +73,11 @@ def test_a_conversation_is_transformers_text_and_ids(folder, messages, request):
 @pytest.mark.parametrize("template", [TRIMMED, STRICT])
 def test_other_templates_give_transformers_text_too(with_template, template):
     tokenizer = with_template(template)
-    messages = [{"role": "user", "content": " a “quoted” <word>\n"}, {"role": "assistant", "content": "é"}, *ASKED]
+    messages = [
+        {"role": "user", "content": " a “quoted” <word>\n"},
+        {"role": "assistant", "content": "é"},
+        *ASKED,
+    ]
     assert render(tokenizer, messages) == as_transformers(tokenizer.folder, messages)[0]
 
 
@@ -113,7 +117,9 @@ def test_an_observation_goes_on_where_the_response_ended(smoke, with_template, t
     observation = render_observation(tokenizer, ASKED, "Higher.", stopped=False)
     assert render(tokenizer, ASKED) + response + observation == render(tokenizer, whole)
     further = render_observation(tokenizer, whole, [{"role": "user", "content": "Lower."}], stopped=False)
-    assert render(tokenizer, whole) + response + further == render(tokenizer, extend(whole, response, "Lower."))
+    assert render(tokenizer, whole) + response + further == render(
+        tokenizer, extend(whole, response, "Lower.")
+    )
 
 
 def test_a_stop_token_that_the_policy_wrote_is_not_given_again(smoke):
@@ -121,7 +127,9 @@ def test_a_stop_token_that_the_policy_wrote_is_not_given_again(smoke):
     assert render_observation(tokenizer, ASKED, "Higher.", stopped=True) == (
         "\n<|im_start|>user\nHigher.<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert render_observation(tokenizer, ASKED, "Higher.", stopped=False).startswith("<|im_end|>\n<|im_start|>user")
+    assert render_observation(tokenizer, ASKED, "Higher.", stopped=False).startswith(
+        "<|im_end|>\n<|im_start|>user"
+    )
 
 
 def test_behind_a_text_comes_a_text(smoke):
@@ -140,5 +148,5 @@ def test_what_a_template_refuses_is_told_with_its_words(with_template):
 
 
 def test_without_a_template_a_turn_is_from_somebody_known(with_template):
-    with pytest.raises(UserError, match="'tool'.*system, user"):
+    with pytest.raises(UserError, match=r"'tool'.*system, user"):
         render(with_template(None), [{"role": "tool", "content": "4"}])
