@@ -288,6 +288,14 @@ def test_a_file_of_prompts_is_split_always_in_the_same_way(tmp_path):
     assert make("reward_model", prompts=file).reset(3) == [{"role": "user", "content": seen[0][3]}]
 
 
+def test_equal_prompts_are_on_one_side(tmp_path):
+    file = write_lines(tmp_path / "p.jsonl", [{"prompt": f"number {i % 5}", "answer": i} for i in range(20)])
+    sides = [make("reward_model", split, prompts=file, held_out=0.4) for split in ("train", "validation")]
+    assert [side.size for side in sides] == [12, 8]
+    seen = [{last(side.reset(seed)) for seed in range(side.size)} for side in sides]
+    assert not seen[0] & seen[1]
+
+
 def test_a_prompt_is_a_users_turn_messages_are_taken_as_they_are_and_so_is_a_text(tmp_path):
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi\u2028there"}]
     file = write_lines(
@@ -351,6 +359,14 @@ def test_a_function_gets_the_fields_that_it_names(own):
     environment = own("def reward(prompt, response): return float(len(response))")
     environment.reset(0)
     assert environment.step("four") == Step(4.0)
+
+
+def test_a_record_may_not_bring_a_response_of_its_own(own, tmp_path):
+    file = write_lines(
+        tmp_path / "q.jsonl", [{"prompt": "a", "response": "b"}, {"prompt": "c", "response": "d"}]
+    )
+    with pytest.raises(UserError, match="key 'response', which is the policy's; rename it"):
+        own("def reward(prompt, response, **_): return 1.0", prompts=file)
 
 
 def test_a_dict_has_the_reward_and_metrics(own):

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from pebble import ProcessExpired, ProcessPool
 
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments import worker
+from aligner_lib.rollouts.environments import tracebacks, worker
 from aligner_lib.rollouts.environments.base import Prompt, Step
 from aligner_lib.rollouts.environments.registry import find
 from aligner_lib.rollouts.environments.worker import Blueprint, Description, Problem
@@ -193,7 +193,7 @@ class _Request:
     def _hung(self, pid: int) -> str:
         """Where a process was when its time was over; empty where it ended otherwise."""
         file = Path(self._environments._folder.name) / str(pid)
-        return worker.where_it_hung(file.read_text()) if file.exists() else ""
+        return tracebacks.of_dump(file.read_text()) if file.exists() else ""
 
 
 def _in_settings(name: str, words: str) -> UserError:
