@@ -485,6 +485,24 @@ def test_a_task_of_reasoning_gym_has_its_own_scorer():
     assert environment.step("<answer>a lot</answer>").reward == 0
 
 
+def test_the_files_on_the_page_about_environments_work(tmp_path, monkeypatch):
+    blocks = re.findall(
+        r"```(python|jsonl)\n(.*?)```", (ROOT / "docs/environments.md").read_text(), re.DOTALL
+    )
+    function, prompts, subclass = [text for _, text in blocks]
+    monkeypatch.chdir(tmp_path)
+    Path("shorter.py").write_text(function)
+    Path("prompts.jsonl").write_text(prompts)
+    environment = make("shorter.py", prompts={"train": "prompts.jsonl", "validation": "prompts.jsonl"})
+    assert last(environment.reset(1)) == "What is bread?"
+    assert environment.step("flour " * 8) == Step(1, metrics={"words": 8})
+    Path("echo.py").write_text(subclass)
+    environment = make("echo.py", word="b")
+    assert last(environment.reset(2)) == "Write bbb."
+    assert environment.step("a").observation == "Once more, please."
+    assert environment.step("bbb") == Step(1, metrics={"words": 1})
+
+
 # ---- processes ------------------------------------------------------------------------------------------------------
 
 MISBEHAVES = """
