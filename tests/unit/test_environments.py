@@ -547,7 +547,7 @@ def reward(prompt, response, target, **fields):
         return count
     return float(target)
 """
-TIMEOUT = 1.5
+TIMEOUT = 2
 
 
 @pytest.fixture(scope="module")
@@ -596,7 +596,7 @@ def test_episodes_are_answered_in_their_order_each_by_its_environment(pool):
         ("metric", "not_finite", "length is inf"),
         ("nothing", "not_finite", "the reward is None, which is no number"),
         ("die", "died", "its process ended with exit code 3"),
-        ("hang", "timeout", 'no answer within 1.5 s; it was here, the innermost call first:\n  File "'),
+        ("hang", "timeout", 'no answer within 2 s; it was here, the innermost call first:\n  File "'),
         ("spin", "timeout", 'mine.py", line 11 in reward'),
     ],
 )
@@ -608,11 +608,10 @@ def test_one_that_misbehaves_costs_its_sample_and_no_other(pool, response, reaso
     assert [before, *after] == [Step(0.0), Step(2.0), Step(3.0), Step(4.0)]
 
 
-def test_several_that_hang_are_waited_for_at_once_and_the_rest_is_answered(pool):
-    start = time.monotonic()
-    answers = rewards(pool, "hang", "hang", "c", "d")
-    assert [isinstance(one, Failure) for one in answers] == [True, True, False, False]
-    assert time.monotonic() - start < 2 * TIMEOUT + 10  # one timeout, and processes that start anew
+def test_all_processes_may_hang_at_once_and_the_rest_is_answered(pool):
+    *hung, last, other = rewards(pool, "hang", "hang", "c", "d")
+    assert [one.reason for one in hung] == ["timeout", "timeout"]
+    assert [last, other] == [Step(2.0), Step(3.0)]
 
 
 def test_processes_that_are_killed_while_they_wait_are_replaced(pool):
@@ -622,7 +621,10 @@ def test_processes_that_are_killed_while_they_wait_are_replaced(pool):
 
 
 def test_no_more_requests_are_under_way_than_there_are_processes(pool):
-    assert max(one.reward for one in rewards(pool, *["together"] * 6)) == 2
+    end, most = time.monotonic() + 60, 1  # the second process may have to start first
+    while most < 2 and time.monotonic() < end:
+        most = max(one.reward for one in rewards(pool, *["together"] * 6))
+    assert most == 2
 
 
 def test_a_workers_process_has_no_torch_and_leaves_a_schedulers_warning_to_the_job(pool):
