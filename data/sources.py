@@ -10,10 +10,16 @@ from data import hub
 from data.readers import SUFFIXES
 from data.report import DataError
 
-Kind = Literal["dolly", "hh"]  # the raw format: instruction records, or preference pairs
+Kind = Literal[
+    "dolly", "hh", "squad"
+]  # the raw format: instruction records, preference pairs, questions about a text
 
 SAMPLES = Path(__file__).parent / "samples"
-HUB_NAMES: dict[Kind, str] = {"dolly": "databricks/databricks-dolly-15k", "hh": "Anthropic/hh-rlhf"}
+HUB_NAMES: dict[Kind, str] = {
+    "dolly": "databricks/databricks-dolly-15k",
+    "hh": "Anthropic/hh-rlhf",
+    "squad": "rajpurkar/squad",
+}
 HH_SPLITS = ("train", "test")
 
 
@@ -36,9 +42,9 @@ def resolve(
 ) -> Source:
     """Find the raw files of `kind` that `dataset` names; download them where necessary.
 
-    dataset: "sample" (bundled), "dolly" or "hh" (the real one, from the hub; for the other kind the sample is
-    taken), "auto" (the hub, else the sample), a hub name such as "owner/name", or path(s). `split` and
-    `subset` select among the files of preference pairs.
+    dataset: "sample" (bundled), "dolly", "hh" or "squad" (the real one, from the hub; for another kind the
+    sample is taken), "auto" (the hub, else the sample), a hub name such as "owner/name", or path(s). `split` and
+    `subset` select among the files of a data set that has splits.
 
     Raises DataError for a path that does not exist, hub.HubError when the hub cannot provide the files.
     """
@@ -75,6 +81,8 @@ def _from_files(paths: list[Path]) -> Source:
 
 
 def _from_sample(kind: Kind, split: str, why: str) -> Source:
+    if kind == "squad":
+        raise DataError(f"there is no bundled sample of SQuAD ({why}); give its files, or rajpurkar/squad")
     if kind == "hh" and split not in HH_SPLITS:
         raise DataError(f"the bundled HH sample has no split {split!r}; it has {' and '.join(HH_SPLITS)}")
     path = SAMPLES / ("dolly-sample.jsonl" if kind == "dolly" else f"hh-sample-{split}.jsonl")
@@ -83,5 +91,5 @@ def _from_sample(kind: Kind, split: str, why: str) -> Source:
 
 def _from_hub(name: str, kind: Kind, split: str, subset: str | None, revision: str | None) -> Source:
     # Dolly has one file and no splits: the formatter makes them.
-    paths = hub.fetch(name, split=split if kind == "hh" else None, subset=subset, revision=revision)
+    paths = hub.fetch(name, split=split if kind != "dolly" else None, subset=subset, revision=revision)
     return Source(name, paths, f"raw data: {name} from the Hugging Face hub ({len(paths)} files)")

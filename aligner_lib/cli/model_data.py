@@ -81,5 +81,19 @@ def data_hh(
     typer.echo(format_hh(_source(raw), out, split, max_chars=max_chars, strict=strict, subset=subset))
 
 
+@data.command("squad")
+def data_squad(
+    raw: Raw,
+    out: Out,
+    split: Annotated[str, typer.Option(help="train or validation: names the file.")],
+    strict: Strict = False,
+    max_chars: MaxChars = None,
+):
+    """SQuAD's questions to SFT's train.jsonl or validation.jsonl."""
+    from data import format_squad
+
+    typer.echo(format_squad(_source(raw), out, split, max_chars=max_chars, strict=strict))
+
+
 def _source(raw: list[str]) -> str | list[str]:
     return raw[0] if len(raw) == 1 else raw  # a single one may also be a name

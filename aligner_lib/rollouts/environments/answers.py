@@ -21,7 +21,7 @@ IN_TEXT = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
 class Pair:
     """A question and its final answer."""
 
-    question: str
+    prompt: str
     answer: str
 
 
@@ -41,7 +41,7 @@ class Answers(Environment):
 
     def reset(self, seed: int) -> list[Message]:
         self.pair = self.pairs[seed % self.size]
-        parts = [self.pair.question, self.instruction]
+        parts = [self.pair.prompt, self.instruction]
         return [{"role": "user", "content": "\n\n".join(filter(None, parts))}]
 
     def step(self, response: str) -> Step:

@@ -35,7 +35,7 @@ class GuessTheNumber(Environment):
     def step(self, response: str) -> Step:
         self.guesses += 1
         numbers = re.findall(r"-?\d+", response)
-        guess = int(numbers[-1][:20]) if numbers else None
+        guess = int(numbers[-1][:20]) if numbers else None  # Python refuses to read thousands of digits
         if guess == self.number:
             reward = 1 - (self.guesses - 1) / self.max_turns
             return Step(reward, metrics={"found": 1.0, "guesses": self.guesses})

@@ -6,6 +6,7 @@ may take any request, a lost one is replaced by a new one, and a run that is res
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf
 from pebble import ProcessExpired, ProcessPool
 
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments import worker
+from aligner_lib.rollouts.environments import tracebacks, worker
 from aligner_lib.rollouts.environments.base import Prompt, Step
 from aligner_lib.rollouts.environments.registry import find
 from aligner_lib.rollouts.environments.worker import Blueprint, Description, Problem
@@ -65,6 +66,7 @@ class Environments:
     def __init__(self, settings: Mapping[str, Settings], split: str):
         self.names = list(settings)
         self._processes = {name: one.processes for name, one in settings.items()}
+        atexit.register(self.close)  # before pebble's own end, which waits seconds for each process
         self._folder = tempfile.TemporaryDirectory(prefix="aligner-environments-")
         self._pools: dict[str, ProcessPool] = {}
         self._blueprints: dict[str, Blueprint] = {}
@@ -99,6 +101,7 @@ class Environments:
 
     def close(self) -> None:
         """End the processes."""
+        atexit.unregister(self.close)
         for pool in self._pools.values():
             pool.stop()
         for pool in self._pools.values():
@@ -190,7 +193,7 @@ class _Request:
     def _hung(self, pid: int) -> str:
         """Where a process was when its time was over; empty where it ended otherwise."""
         file = Path(self._environments._folder.name) / str(pid)
-        return worker.where_it_hung(file.read_text()) if file.exists() else ""
+        return tracebacks.of_dump(file.read_text()) if file.exists() else ""
 
 
 def _in_settings(name: str, words: str) -> UserError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,10 @@ class PromptFiles(Environment):
 
 
 def read_split(prompts: Any, split: str, held_out: float, parse) -> list:
-    """What `parse` makes of the records of a split: prompts is a file, or a file for each split."""
+    """What `parse` makes of the records of a split: prompts is a file, or a file for each split.
+
+    Of one file, records with the same prompt are on the same side.
+    """
     if isinstance(prompts, dict):
         require(
             set(prompts) == set(SPLITS) and all(isinstance(file, str | Path) for file in prompts.values()),
@@ -52,7 +56,10 @@ def read_split(prompts: Any, split: str, held_out: float, parse) -> list:
         )
         return read_records(prompts[split], parse)
     require(isinstance(prompts, str | Path), f"prompts={prompts!r}: it must be a .jsonl file")
-    return hold_out(read_records(prompts, parse), held_out)[split]
+    by_prompt: dict[str, list] = {}
+    for record in read_records(prompts, parse):
+        by_prompt.setdefault(repr(record.prompt), []).append(record)
+    return list(chain(*hold_out(list(by_prompt.values()), held_out)[split]))
 
 
 def read_records(file: str | Path, parse) -> list:

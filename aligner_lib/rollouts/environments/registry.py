@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import traceback
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from aligner_lib.errors import UserError
+from aligner_lib.rollouts.environments import tracebacks
 from aligner_lib.rollouts.environments.base import Environment
 from aligner_lib.rollouts.environments.user_file import UserFile
 
@@ -40,19 +41,17 @@ def find(use: str) -> str | UserFile:
 def build(found: str | UserFile, split: str, args: dict[str, Any]) -> Environment:
     """The environment of a split. A user's file is run here. Raises UserError for wrong arguments."""
     if isinstance(found, UserFile):
-        make, source = found.load(), f"{found.path}: "
+        constructor = found.load()
     else:
         module, _, name = BUILT_IN[found].partition(":")
-        make = getattr(import_module(f"aligner_lib.rollouts.environments.{module}"), name)
-        source = ""
-    _check_names(make, args)
+        constructor = getattr(import_module(f"aligner_lib.rollouts.environments.{module}"), name)
+    _check_names(constructor, args)
     try:
-        environment = make(split, **args)
+        return constructor(split, **args)
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{source}it can't be built with args={args}:\n{traceback.format_exc()}") from error
-    return environment
+        raise UserError(f"it can't be built with args={args}:\n{tracebacks.of_error(error)}") from error
 
 
 def make(use: str, split: str = "train", **args: Any) -> Environment:
@@ -60,15 +59,14 @@ def make(use: str, split: str = "train", **args: Any) -> Environment:
     return build(find(use), split, args)
 
 
-def _check_names(make: Any, args: dict[str, Any]) -> None:
-    parameters = [one for one in inspect.signature(make).parameters.values() if one.name != "split"]
+def _check_names(constructor: Callable[..., Environment], args: dict[str, Any]) -> None:
+    """Raise UserError for an argument that it does not take, and for one that it needs."""
+    parameters = [one for one in inspect.signature(constructor).parameters.values() if one.name != "split"]
+    names = [one.name for one in parameters]
+    unknown = [name for name in args if name not in names]
+    missing = [one.name for one in parameters if one.default is one.empty and one.name not in args]
     if any(one.kind is one.VAR_KEYWORD for one in parameters):
         return
-    names = [one.name for one in parameters]
-    unknown, missing = (
-        [name for name in args if name not in names],
-        [one.name for one in parameters if one.default is one.empty and one.name not in args],
-    )
     if unknown:
         raise UserError(f"there is no args.{unknown[0]}; args takes {', '.join(names) or 'nothing'}")
     if missing:

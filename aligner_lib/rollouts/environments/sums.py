@@ -68,7 +68,8 @@ class Sums(Environment):
         return [_turn("system", self.instruction), *turns] if self.instruction else turns
 
     def step(self, response: str) -> Step:
-        exact = float(response.strip().removesuffix(".") == self._result(self.sum))
+        right = self._result(self.sum)
+        exact = float(response.strip() in (right, f"{right}."))
         return Step(exact, metrics={"exact": exact})
 
     def _asked(self, one: Sum) -> str:

@@ -14,8 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments.base import Environment, Step
-from aligner_lib.rollouts.environments.prompt_files import PromptFiles
+from aligner_lib.rollouts.environments import tracebacks
+from aligner_lib.rollouts.environments.base import Environment, Step, require
+from aligner_lib.rollouts.environments.prompt_files import PromptFiles, Record
 
 EXAMPLE = "def reward(prompt, response, **fields): return float(len(response) < 40)"
 
@@ -31,8 +32,8 @@ class UserFile:
     @classmethod
     def read(cls, use: str) -> UserFile:
         """`file.py` or `file.py:name`. Raises UserError for a file that is not there, or is no Python."""
-        place, _, name = use.partition(".py:") if ".py:" in use else (use, "", "")
-        path = Path(f"{place}.py" if name else place).expanduser().absolute()
+        place, _, name = use.rpartition(":") if use.rpartition(":")[0].endswith(".py") else (use, "", "")
+        path = Path(place).expanduser().absolute()
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
@@ -42,7 +43,9 @@ class UserFile:
         try:
             compile(text, str(path), "exec")
         except (SyntaxError, ValueError) as error:
-            raise UserError(f"{path} is no Python:\n{_only(error)}") from None
+            raise UserError(
+                f"{path} is no Python:\n{''.join(traceback.format_exception_only(error)).rstrip()}"
+            ) from None
         return cls(str(path), text, name)
 
     def load(self) -> Callable[..., Environment]:
@@ -50,16 +53,18 @@ class UserFile:
 
         Raises UserError when the file raises, and when it has no such function or class, or several.
         """
-        module = ModuleType(Path(self.path).stem)
+        module = ModuleType(
+            f"environment_{Path(self.path).stem}"
+        )  # not to stand in for a module of that name
         module.__file__ = self.path
-        sys.modules[module.__name__] = module  # dataclasses look their module up
-        sys.path.insert(0, str(Path(self.path).parent))
+        sys.modules[module.__name__] = module  # where dataclasses look it up
+        sys.path.append(str(Path(self.path).parent))  # for files beside it
         lines = self.text.splitlines(keepends=True)
-        linecache.cache[self.path] = (len(self.text), None, lines, self.path)  # tracebacks show what ran
+        linecache.cache[self.path] = (len(self.text), None, lines, self.path)  # a traceback shows what ran
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:
-            raise UserError(f"{self.path} raises when it is run:\n{_below(error)}") from error
+            raise UserError(f"{self.path} raises when it is run:\n{tracebacks.of_error(error)}") from error
         found = self._chosen(module)
         return found if inspect.isclass(found) else partial(RewardFunction, found)
 
@@ -101,35 +106,31 @@ class RewardFunction(PromptFiles):
         function: Callable[..., float | Mapping[str, float]],
         split: str = "train",
         *,
-        prompts,
-        held_out=0.2,
+        prompts: Any,
+        held_out: float = 0.2,
     ):
         super().__init__(split, prompts=prompts, held_out=held_out)
         self.function = function
-        fields = set().union(*(record.fields for record in self.records))
-        parameters = inspect.signature(function).parameters.values()
-        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
-            taken = {one.name for one in parameters}
-            unknown = sorted(fields - taken)
-            if unknown and not {"prompt", "response"} - taken:
-                # a field that the function does not name is not passed
-                self._names = taken - {"prompt", "response"}
+        taken = inspect.signature(function).parameters
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+        fields = sorted(self.records[0].fields)
+        require(
+            "response" not in fields, "the records have a key 'response', which is the policy's; rename it"
+        )
+        self._passed = (
+            None if takes_all else taken.keys()
+        )  # a field that the function does not name is not passed
         try:
-            inspect.signature(function).bind(prompt="", response="", **self._fields(self.records[0].fields))
+            inspect.signature(function).bind(**self._arguments(self.records[0], ""))
         except TypeError as error:
+            given = ", ".join(["prompt", "response", *fields])
             raise UserError(
-                f"{function.__name__}{inspect.signature(function)} can't be called with prompt, response"
-                f"{''.join(f', {name}' for name in sorted(fields))} ({error}); write {EXAMPLE.partition(':')[0]}"
+                f"{function.__name__}{inspect.signature(function)} can't be called with {given} ({error}); "
+                f"write {EXAMPLE.partition(':')[0]}"
             ) from None
 
-    _names: set[str] | None = None
-
-    def _fields(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return fields if self._names is None else {k: v for k, v in fields.items() if k in self._names}
-
     def step(self, response: str) -> Step:
-        record = self.record
-        answer = self.function(prompt=record.question, response=response, **self._fields(record.fields))
+        answer = self.function(**self._arguments(self.record, response))
         if not isinstance(answer, Mapping):
             return Step(answer)
         if "reward" not in answer:
@@ -138,14 +139,10 @@ class RewardFunction(PromptFiles):
             answer["reward"], metrics={name: value for name, value in answer.items() if name != "reward"}
         )
 
-
-def _only(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).rstrip()
-
-
-def _below(error: BaseException) -> str:
-    """The traceback from the user's first line on."""
-    place = error.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename == __file__:
-        place = place.tb_next
-    return "".join(traceback.format_exception(type(error), error, place)).rstrip()
+    def _arguments(self, record: Record, response: str) -> dict[str, Any]:
+        fields = {
+            name: value
+            for name, value in record.fields.items()
+            if self._passed is None or name in self._passed
+        }
+        return {"prompt": record.question, "response": response, **fields}

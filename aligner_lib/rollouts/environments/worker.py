@@ -8,14 +8,13 @@ import os
 import random
 import signal
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 from aligner_lib.errors import UserError
-from aligner_lib.rollouts.environments import user_file
+from aligner_lib.rollouts.environments import tracebacks
 from aligner_lib.rollouts.environments.base import Environment, Prompt, Step
 from aligner_lib.rollouts.environments.registry import build
 from aligner_lib.rollouts.environments.user_file import UserFile
@@ -78,7 +77,7 @@ def describe(blueprint: Blueprint) -> Description | Problem:
     except UserError as error:
         return Problem("refused", str(error))
     except BaseException as error:
-        return Problem("raised", _traceback(error))
+        return Problem("raised", tracebacks.of_error(error))
 
 
 def reset(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Prompt | Problem:
@@ -120,7 +119,7 @@ def _bounded_call(blueprint: Blueprint, call) -> Any:
         with _bounded(blueprint.timeout):
             return call(environment)
     except BaseException as error:  # sys.exit() in a reward too costs its sample alone
-        return Problem("raised", _traceback(error))
+        return Problem("raised", tracebacks.of_error(error))
 
 
 @contextmanager
@@ -186,24 +185,3 @@ def _checked(answer: Any, kind: type) -> Step | Problem:
     if isinstance(answer.observation, list) and kind is str:
         raise TypeError("the prompt was a text, and the observation has messages: give a text")
     return Step(reward, False, answer.observation, numbers)
-
-
-def _traceback(error: BaseException) -> str:
-    """Where it was raised, from the first frame on that is neither this file's nor its caller's of a user's function."""
-    place = error.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename in OUR_FRAMES:
-        place = place.tb_next
-    return "".join(traceback.format_exception(type(error), error, place)).rstrip()
-
-
-OUR_FRAMES = (__file__, user_file.__file__)
-
-
-def where_it_hung(dump: str) -> str:
-    """Of what `_bounded` left on file: the frames of the call that hung, the innermost first, down to this file's."""
-    for thread in dump.split("\n\n"):
-        frames = [line for line in thread.splitlines() if line.startswith("  File")]
-        own = [i for i, line in enumerate(frames) if any(f'"{name}"' in line for name in OUR_FRAMES)]
-        if own:
-            return "\n".join(frames[: own[0]])
-    return dump.strip()

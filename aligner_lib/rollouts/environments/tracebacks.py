@@ -1,0 +1,26 @@
+"""Where an environment raised or hung, without the frames around it that are the same each time."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+AROUND = tuple(str(Path(__file__).with_name(f"{name}.py")) for name in ("worker", "registry", "user_file"))
+
+
+def of_error(error: BaseException) -> str:
+    """An exception's traceback from the environment's own first frame on."""
+    place = error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename in AROUND:
+        place = place.tb_next
+    return "".join(traceback.format_exception(type(error), error, place)).rstrip()
+
+
+def of_dump(text: str) -> str:
+    """The environment's own frames, the innermost first, in what faulthandler wrote of a process."""
+    for thread in text.split("\n\n"):
+        frames = [line for line in thread.splitlines() if line.startswith("  File")]
+        around = [i for i, line in enumerate(frames) if any(f'"{file}"' in line for file in AROUND)]
+        if around:
+            return "\n".join(frames[: around[0]])
+    return text.strip()

@@ -1,0 +1,72 @@
+"""SQuAD's questions about paragraphs as the input/output files of supervised fine-tuning."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from data.aside import written_aside
+from data.fields import require_length, text_field
+from data.readers import Record, read_records
+from data.report import DataError, Reason, Report, Skip, Unusable
+from data.sources import resolve
+
+SPLITS = ("train", "validation")
+
+
+def format_squad(
+    raw: str | os.PathLike | Iterable[str | os.PathLike],
+    out: str | os.PathLike,
+    split: str,
+    *,
+    max_chars: int | None = None,
+    strict: bool = False,
+    revision: str | None = None,
+) -> Report:
+    """Write out/{split}.jsonl: the paragraph, an empty line and the question as input, the first answer as output.
+
+    raw: file(s) with the rows that the hub has (context, question, answers), a hub data set name, or "squad". SQuAD's own
+    splits share no article. max_chars: longest input plus output, in characters. A question without an answer, as
+    SQuAD 2 has them, is left out.
+
+    Raises DataError when nothing is usable, or at the first bad record when strict.
+    """
+    if split not in SPLITS:
+        raise DataError(f"split is {split!r}; SQuAD has {' and '.join(SPLITS)}")
+    source = resolve(raw, "squad", split=split, revision=revision)
+    report = Report(strict=strict)
+    path = Path(out) / f"{split}.jsonl"
+    with written_aside(path) as (stream,):
+        for record in read_records(source.paths):
+            try:
+                stream.write(_line(record, max_chars))
+            except Unusable as error:
+                report.skip(Skip(record.file, record.line, error.reason, error.detail))
+                continue
+            report.kept += 1
+        report.require_usable(source.name)
+    report.written = {path: report.kept}
+    return report
+
+
+def _line(record: Record | Skip, max_chars: int | None) -> str:
+    if isinstance(record, Skip):
+        raise Unusable(record.reason, record.detail)
+    context, question = (text_field(record.value, key).strip() for key in ("context", "question"))
+    output = _first_answer(record.value)
+    input_text = f"{context}\n\n{question}"
+    require_length(len(input_text) + len(output), max_chars)
+    return json.dumps({"input": input_text, "output": output}) + "\n"
+
+
+def _first_answer(record: dict[str, object]) -> str:
+    """What the first of the annotators marked in the paragraph."""
+    if "answers" not in record:
+        raise Unusable(Reason.MISSING_KEY, f"'answers'; present: {', '.join(sorted(record))}")
+    answers = record["answers"]
+    texts = answers.get("text") if isinstance(answers, dict) else None
+    if not isinstance(texts, list):
+        raise Unusable(Reason.WRONG_TYPE, "'answers' has no list 'text'")
+    if not texts:
+        raise Unusable(Reason.EMPTY_TEXT, "the question has no answer")
+    return text_field({"answer": texts[0]}, "answer")
