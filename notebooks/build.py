@@ -21,7 +21,8 @@ STAGES = {
     "03": ("03_sft", "SFT"),
     "04": ("04_reward_model", "reward model"),
     "05": ("05_ppo", "PPO"),
-    "06": ("06_compare", "compare"),
+    "06": ("06_dpo", "DPO"),
+    "08": ("08_compare", "compare"),
 }
 FURTHER = {"09": ("09_scale_out", "scale out")}  # beside the way from a model to an aligned one
 PROFILES = ("smoke", "laptop")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
 from pathlib import Path
@@ -96,6 +96,35 @@ class PreferenceSample(PairSample):
 
     chosen_start: int  # index of the better response's first token
     rejected_start: int  # … and of the worse one's
+    reference_logprobs: tuple[float, float] | None = None  # of both responses, where they are known
+
+    @property
+    def rows(self) -> tuple[list[int], list[int]]:
+        """Chosen and rejected."""
+        return self.chosen, self.rejected
+
+    @property
+    def starts(self) -> tuple[int, int]:
+        """Where their responses begin."""
+        return self.chosen_start, self.rejected_start
+
+
+@dataclass(frozen=True)
+class LabelledSample:
+    """One response with a label, and beside it a response to another prompt, for KTO."""
+
+    desirable: bool
+    rows: tuple[list[int], list[int]]  # prompt, response, stop token; the same prompt with the other response
+    starts: tuple[int, int]  # indices of the responses' first tokens
+    reference_logprobs: tuple[float, float] | None = None  # of both responses, where they are known
+
+    def __len__(self) -> int:
+        return max(map(len, self.rows))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are computed for it: both rows'."""
+        return sum(map(len, self.rows))
 
 
 @dataclass(frozen=True)
@@ -234,24 +263,114 @@ def load_preferences(
     """
 
     def make(records: tuple[dict, dict]) -> PreferenceSample | str:
-        turns = [_text(record, "text").rpartition(ANSWER) for record in records]
-        prompts, responses = [before + mark for before, mark, _ in turns], [text for *_, text in turns]
-        if not all(prompts) or not all(response.strip() for response in responses):
-            return f"no answer behind a last {ANSWER!r}"
-        if prompts[0] != prompts[1]:
-            return "chosen and rejected have different prompts"
-        rows, starts = [], []
-        for parts in zip(prompts, responses):
-            prompt, response = tokenizer.encode_parts(list(parts))
-            starts.append(len(tokenizer.bos_ids) + len(prompt))
-            rows.append([*tokenizer.bos_ids, *prompt, *response, tokenizer.eos_id])
-        pair = PreferenceSample(*rows, *starts)
+        texts = _prompt_and_responses(records)
+        if isinstance(texts, str):
+            return texts
+        prompt, *responses = texts
+        (chosen, chosen_start), (rejected, rejected_start) = (
+            with_response(tokenizer, prompt, response) for response in responses
+        )
+        pair = PreferenceSample(chosen, rejected, chosen_start, rejected_start)
         return _problem(pair, max_length) or pair
 
     return _load(files, make, group=2)
 
 
+def load_labelled(
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
+) -> tuple[list[LabelledSample], LoadReport]:
+    """Responses with labels, and what was dropped. max_length: tokens.
+
+    {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token; the label is true for a response
+    that is desirable. Or pairs, as `load_preferences` takes them, taken apart: the chosen response is desirable, the
+    rejected one is not. Each sample has beside it the response of the next one with another prompt (of pairs: the next
+    chosen or the next rejected one), cut to max_length.
+
+    Raises FileNotFoundError for a missing file, ValueError when no sample is usable, or when all have the same prompt.
+    """
+
+    def make(record: dict) -> tuple[str, str, bool] | str:
+        prompt, response, label = _text(record, "prompt"), _text(record, "response"), record["label"]
+        if not isinstance(label, bool):
+            raise ValueError(f"'label' is {label!r}; it may be true or false")
+        if not prompt.strip() or not response.strip():
+            return "empty prompt or response"
+        return too_long(prompt, f" {response}") or (prompt, f" {response}", label)
+
+    def make_two(records: tuple[dict, dict]) -> tuple[str, str, str] | str:
+        texts = _prompt_and_responses(records)
+        if isinstance(texts, str):
+            return texts
+        prompt, *responses = texts
+        if responses[0] == responses[1]:
+            return "chosen and rejected are equal"
+        return next(filter(None, (too_long(prompt, response) for response in responses)), texts)
+
+    def too_long(prompt: str, response: str) -> str | None:
+        too_many = len(with_response(tokenizer, prompt, response)[0]) > max_length
+        return f"longer than {max_length} tokens (encoder_seq_length)" if too_many else None
+
+    files = [Path(file) for file in files]
+    if _is_labelled(files):
+        texts, report = _load(files, make)
+        sides = [texts]
+    else:
+        pairs, report = _load(files, make_two, group=2)
+        sides = [[(prompt, chosen, True) for prompt, chosen, _ in pairs]]
+        sides.append([(prompt, rejected, False) for prompt, _, rejected in pairs])
+    if len({prompt for prompt, *_ in sides[0]}) == 1:
+        raise ValueError(
+            f"all samples of {', '.join(map(str, files))} have the same prompt: KTO compares with responses to another one"
+        )
+
+    def labelled(side: list[tuple[str, str, bool]]) -> list[LabelledSample]:
+        others = _next_other([prompt for prompt, *_ in side])
+        return [sample(*own, side[other][1]) for own, other in zip(side, others)]
+
+    def sample(prompt: str, response: str, label: bool, unrelated: str) -> LabelledSample:
+        (own, start), (other, other_start) = (
+            with_response(tokenizer, prompt, text) for text in (response, unrelated)
+        )
+        return LabelledSample(label, (own, other[:max_length]), (start, other_start))
+
+    return [sample for group in zip(*map(labelled, sides)) for sample in group], report
+
+
+def _is_labelled(files: list[Path]) -> bool:
+    """Whether the first line that there is has a label."""
+    lines = (line for file in files if file.exists() for _, line in _numbered_lines(file) if line.strip())
+    try:
+        return "label" in _parse(next(lines, ""))
+    except ValueError:
+        return False
+
+
+def _next_other(values: Sequence) -> list[int]:
+    """For each value the index of the next one that is another, beginning anew behind the last. Two values at least differ."""
+    count = len(values)
+    following = [0] * count
+    for i in reversed(range(2 * count)):  # twice round: the last ones look behind the end
+        here, after = i % count, (i + 1) % count
+        following[here] = after if values[after] != values[here] else following[after]
+    return following
+
+
 ANSWER = "Assistant:"
+
+
+def _prompt_and_responses(records: tuple[dict, dict]) -> tuple[str, str, str] | str:
+    """Prompt, better and worse response of a pair's two texts; or why it has none."""
+    turns = [_text(record, "text").rpartition(ANSWER) for record in records]
+    (prompt, chosen), (other, rejected) = ((before + mark, text) for before, mark, text in turns)
+    if not prompt or not other or not chosen.strip() or not rejected.strip():
+        return f"no answer behind a last {ANSWER!r}"
+    return "chosen and rejected have different prompts" if prompt != other else (prompt, chosen, rejected)
+
+
+def with_response(tokenizer: Tokenizer, prompt: str, response: str) -> tuple[list[int], int]:
+    """Token ids of prompt, response and stop token, and where the response begins."""
+    before, ids = tokenizer.encode_parts([prompt, response])
+    return [*tokenizer.bos_ids, *before, *ids, tokenizer.eos_id], len(tokenizer.bos_ids) + len(before)
 
 
 def _problem(pair: PairSample, max_length: int) -> str | None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.algorithms.objective import PRESETS
+from aligner_lib.config.kinds.dpo import WITHOUT_REFERENCE
 from aligner_lib.config.kinds.grpo import objective_of
 from aligner_lib.config.kinds.ppo import has_remote_critic
 from aligner_lib.config.policy_gradient import judged_by_programs, val_rollout_micro_batch_size
-from aligner_lib.datasets.load import load_pairs, load_preferences, load_sft
+from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.jobs.build_models import (
     build_critic,
@@ -40,18 +41,22 @@ from aligner_lib.jobs.inputs import (
     steps_of,
     task_source,
 )
+from aligner_lib.megatron.generate import Sampling
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.collect import Rollout
 from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
+from aligner_lib.rollouts.policy import Policy
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.dpo import DPOTrainer
 from aligner_lib.trainers.evaluate import Evaluation
 from aligner_lib.trainers.grpo import GRPOTrainer
+from aligner_lib.trainers.kto import KTOTrainer
 from aligner_lib.trainers.loop import Trainer
 from aligner_lib.trainers.lr import LRSchedule
 from aligner_lib.trainers.ppo import PPOTrainer
+from aligner_lib.trainers.reference_logprobs import precompute
 from aligner_lib.trainers.reward_model import RewardModelTrainer
 from aligner_lib.trainers.sft import SFTTrainer
 
@@ -130,12 +135,28 @@ def reward_model(config: DictConfig) -> PreparedJob:
 def dpo(config: DictConfig) -> PreparedJob:
     """Direct preference optimisation."""
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
+    model, settings = config.model, config.model.dpo
+    has_reference = settings.preference_loss not in WITHOUT_REFERENCE
+    precomputes = has_reference and settings.precompute_reference_logprobs
+    kind, load = (
+        (KTOTrainer, load_labelled) if settings.preference_loss == "kto" else (DPOTrainer, load_preferences)
+    )
 
     def trainer(loop, common):
+        policy = None
         engine = build_trainable_engine(Architecture.load(start), config, loop.gradient_clip_val, start)
-        return DPOTrainer(engine, **common, settings=config.model.dpo)
+        if has_reference and not precomputes:
+            sampling = Sampling(max_length=settings.val_response_length or model.encoder_seq_length // 2)
+            policy = Policy(
+                engine, common["tokenizer"], sampling, forward_micro_batch_size=model.micro_batch_size
+            )
+        made = kind(engine, **common, settings=settings, policy=policy)
+        if precomputes:
+            max_steps = steps_of(loop, len(made.train), model.global_batch_size)
+            precompute(made, max_steps, Path(config.exp_manager.explicit_log_dir), model_hash(start))
+        return made
 
-    return _on_pairs(config, config.trainer.dpo, start, load_preferences, trainer)
+    return _on_pairs(config, config.trainer.dpo, start, load, trainer)
 
 
 def _on_pairs(

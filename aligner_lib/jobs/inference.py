@@ -2,6 +2,7 @@
 
 answer = answering("runs/sft")     # answer("How are you?") is the policy's text
 score = scoring("runs/rm")         # score("How are you?", "Well.") is the reward
+logprobs = log_probability("runs/sft")  # logprobs("How are you?", "Well.") are its tokens' log-probabilities
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
+from aligner_lib.datasets.load import with_response
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.inputs import check_head
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling, generate
+from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics
 from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
@@ -65,6 +70,27 @@ def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
         return judge.score(TokenBatch(*pad_rows([tokens], tokenizer.pad_id))).result().item()
 
     return score
+
+
+def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, float]]]:
+    """How likely the policy finds an answer to a question or a conversation: each token of it, the stop token last, with its
+    log-probability in nats.
+
+    Raises UserError for a reward model.
+    """
+    start = _resolve(policy, "lm")
+    tokenizer, engine = Tokenizer(start), _engine(start)
+
+    def logprobs(text: str, answer: str) -> list[tuple[str, float]]:
+        row, begins = with_response(tokenizer, as_prompt(text), f" {answer}")
+        batch = TokenBatch(*pad_rows([row], tokenizer.pad_id))
+        mask = (torch.arange(len(row) - 1) >= begins - 1)[None]
+        (values,) = engine.map(
+            [batch], lambda model, batch, hidden: selected_logprobs(model, batch.tokens, hidden, mask)[0]
+        )
+        return list(zip(tokenizer.tokens(row[begins:]), values.tolist()))
+
+    return logprobs
 
 
 def _resolve(model: str | Path, head: str) -> Path:

@@ -1,6 +1,6 @@
 """DPO: of two responses to a prompt, the chosen one shall gain more probability over the reference than the rejected one.
 
-    B pairs, S longest prompt + response
+    B samples of two rows each, S longest prompt + response
 
 Algorithm: Rafailov et al. 2023 (arXiv:2305.18290); its variants are losses of aligner_lib.algorithms.preference.
 """
@@ -14,18 +14,23 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from aligner_lib.algorithms import preference
+from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.preference import PairLogprobs
 from aligner_lib.config.kinds.dpo import OF_MEANS, WITHOUT_REFERENCE
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.load import PreferenceSample
-from aligner_lib.megatron.engine import FrozenWeights, LossTerms
+from aligner_lib.megatron import parallel
+from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
+from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.seeds import response_seed
+from aligner_lib.trainers.rollout_metrics import mean_std
 from aligner_lib.trainers.supervised import SupervisedTrainer
 
 
 @dataclass
-class PairBatch(TokenBatch):
-    """The chosen rows, then the rejected ones in the same order: 2B rows."""
+class ResponseBatch(TokenBatch):
+    """The samples' first rows, then their second ones in the same order: chosen and rejected responses, 2B rows."""
 
     response_mask: Tensor  # bool [2B, S-1]: predictions of the responses' tokens, stop token included
     reference_logprobs: Tensor  # float32 [2B], summed over the response; 0 where a loss has no reference
@@ -33,24 +38,23 @@ class PairBatch(TokenBatch):
 
 @dataclass
 class DPOTrainer(SupervisedTrainer[PreferenceSample]):
-    """The reference are the weights that the engine had when this was made."""
+    """Samples are pairs; chosen and rejected go through one forward pass."""
 
     settings: DictConfig = field(kw_only=True)  # a config.kinds.dpo.DPOLoss
+    # the engine with its reference; None: the loss has no reference, or the samples know its log-probabilities
+    policy: Policy | None = field(kw_only=True)
 
-    def __post_init__(self):
-        has_reference = self.settings.preference_loss not in WITHOUT_REFERENCE
-        self.reference = FrozenWeights(self.engine.module) if has_reference else None
-
-    def collate(self, pairs: list[PreferenceSample]) -> PairBatch:
-        """The pairs' rows and which of their tokens are responses; the reference's log-probabilities are not there yet."""
-        rows = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-        starts = [pair.chosen_start for pair in pairs] + [pair.rejected_start for pair in pairs]
+    def collate(self, samples: list[PreferenceSample]) -> ResponseBatch:
+        """The samples' rows and which of their tokens are responses, with the reference's log-probabilities if known."""
+        rows = [sample.rows[side] for side in (0, 1) for sample in samples]
+        starts = [sample.starts[side] for side in (0, 1) for sample in samples]
+        known = [(sample.reference_logprobs or (0.0, 0.0))[side] for side in (0, 1) for sample in samples]
         tokens, lengths = pad_rows(rows, self.tokenizer.pad_id)
         columns = torch.arange(tokens.shape[1] - 1)
         mask = (columns >= torch.tensor(starts)[:, None] - 1) & (columns < lengths[:, None] - 1)
-        return PairBatch(tokens, lengths, mask, torch.zeros(len(rows)))
+        return ResponseBatch(tokens, lengths, mask, torch.tensor(known))
 
-    def loss(self, model, batch: PairBatch, hidden: Tensor) -> LossTerms:
+    def loss(self, model, batch: ResponseBatch, hidden: Tensor) -> LossTerms:
         """The loss of a micro batch of B pairs. hidden: [S, 2B, H]."""
         sums = response_logprobs(model, batch, hidden)
         lengths = batch.response_mask.sum(dim=1)
@@ -72,6 +76,10 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         """All terms."""
         return {f"{group}/{name}": value for name, value in terms.items() if name != "grad_norm"}
 
+    def validate(self, step: int) -> dict[str, float]:
+        """Metrics over the validation samples, and how far the policy's own responses are from the reference."""
+        return super().validate(step) | self._kl(step)
+
     def _losses(self, policy: PairLogprobs, ratios: PairLogprobs, lengths: PairLogprobs) -> Tensor:
         """Of each pair: float [B]. policy: log π; ratios: log π − log π_ref; both summed over `lengths` tokens."""
         settings, beta = self.settings, self.settings.ref_policy_kl_penalty
@@ -90,17 +98,44 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         }[settings.preference_loss]()
         return losses - settings.sft_loss_weight * means.chosen
 
-    def _micro_batches(self, samples: list[PreferenceSample], size: int) -> list[PairBatch]:
+    def _micro_batches(self, samples: list[PreferenceSample], size: int) -> list[ResponseBatch]:
         """With the reference's log-probabilities, computed in the same micro batches: equal weights give equal bits."""
         batches = super()._micro_batches(samples, size)
-        if self.reference is None:
+        if self.policy is None:
+            known = all(sample.reference_logprobs is not None for sample in samples)
+            assert known or self.settings.preference_loss in WITHOUT_REFERENCE, (
+                "a sample without its reference"
+            )
             return batches
-        with self.reference.swap_in():
+        with self.policy.reference.swap_in():
             known = self.engine.map(batches, response_logprobs)
         return [replace(batch, reference_logprobs=sums) for batch, sums in zip(batches, known)]
 
+    def _kl(self, step: int) -> dict[str, float]:
+        """The mean of log π − log π_ref over the tokens of responses that the policy draws to validation prompts: an
+        unbiased estimate of its KL to the reference, as of PPO's rollouts."""
+        if self.policy is None or self.settings.num_val_samples == 0:
+            return {}
+        room = self.engine.module.architecture.max_position_embeddings - self.policy.sampling.max_length
+        prompts = [sample.rows[0][: sample.starts[0]] for sample in self.validation]
+        prompts = [list(prompt) for prompt in dict.fromkeys(map(tuple, prompts)) if len(prompt) <= room]
+        if not prompts:
+            return {}
+        chosen = list(enumerate(prompts[: self.settings.num_val_samples]))
+        mine = chosen[parallel.dp_rank() :: parallel.dp_size()]
+        differences = [torch.zeros(0)]  # of a rank without a prompt
+        for group in length_grouped(
+            [len(prompt) for _, prompt in mine], 2 * self.validation_micro_batch_size
+        ):
+            numbers, drawn = zip(*(mine[i] for i in group))
+            seeds = [response_seed(self.seed, step, number) for number in numbers]
+            rollouts = self.policy.rollout(list(drawn), seeds, list(numbers))
+            kl = self.policy.logprobs(rollouts)[0] - self.policy.reference_logprobs(rollouts)
+            differences.append(kl[rollouts.response_mask])
+        return {"validation/kl": mean_std(torch.cat(differences))[0]}
 
-def response_logprobs(model, batch: PairBatch, hidden: Tensor) -> Tensor:
+
+def response_logprobs(model, batch: ResponseBatch, hidden: Tensor) -> Tensor:
     """The log-probability of each row's response, summed over its tokens: float32 [2B] in nats."""
     mask = batch.response_mask
     logprobs, _ = selected_logprobs(model, batch.tokens, hidden, mask)

@@ -98,6 +98,10 @@ class SupervisedTrainer(ABC, Generic[S]):
 
     def _micro_batches(self, samples: Sequence[S], size: int) -> list[TokenBatch]:
         """This rank's share of the samples, `size` in a micro batch."""
-        mine = share_of_rank(samples, parallel.dp_rank(), parallel.dp_size())
-        groups = length_grouped([len(sample) for sample in mine], size)
-        return [self.collate([mine[i] for i in group]) for group in groups]
+        return [self.collate([samples[i] for i in group]) for group in self.groups(samples, size)]
+
+    def groups(self, samples: Sequence[S], size: int) -> list[list[int]]:
+        """Which of the samples are in each of this rank's micro batches."""
+        mine = share_of_rank(range(len(samples)), parallel.dp_rank(), parallel.dp_size())
+        groups = length_grouped([len(samples[i]) for i in mine], size)
+        return [[mine[i] for i in group] for group in groups]

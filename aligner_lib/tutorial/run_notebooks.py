@@ -22,7 +22,7 @@ from aligner_lib.tutorial.peak_memory import PeakMemory
 from aligner_lib.tutorial.progress_bars import Progress
 from cluster.record import write_json
 
-LAST_OF_THE_WAY = "06"  # later notebooks are optional: they run only when `only` names them
+LAST_OF_THE_WAY = "08"  # later notebooks are optional: they run only when `only` names them
 START_TIMEOUT = 120  # seconds for a kernel to come up on a busy machine
 QUIET_KERNEL = "--IPKernelApp.log_level=CRITICAL"  # no warnings about local TCP and about its shutdown
 

@@ -270,4 +270,4 @@ show_completions(broken, n=4, sort="reward", split="train")
 #
 # **Questions.** What can you see before the first alarm? Why is the reward added at the last token only?
 #
-# Next: [06 · compare](06_compare.ipynb)
+# Next: [06 · DPO](06_dpo.ipynb)

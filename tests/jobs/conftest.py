@@ -14,6 +14,12 @@ def sft(jobs):
 
 
 @pytest.fixture(scope="session")
+def dpo(jobs):
+    """A DPO run from beginning to end."""
+    return jobs.run("dpo", "dpo")
+
+
+@pytest.fixture(scope="session")
 def ppo(jobs):
     """A PPO run from beginning to end."""
     return jobs.run("ppo", "ppo")

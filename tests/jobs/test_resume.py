@@ -7,10 +7,10 @@ from forks import BOUND_S, until
 from smoke_jobs import checkpoint_files, figures, steps
 
 # kind: step to kill after, step to stop after
-MOMENTS = {"sft": (5, 9), "rm": (5, 9), "ppo": (3, 5)}
+MOMENTS = {"sft": (5, 9), "rm": (5, 9), "dpo": (4, 7), "ppo": (3, 5)}
 
 
-@pytest.fixture(scope="session", params=["sft", "rm", pytest.param("ppo", marks=pytest.mark.megatron)])
+@pytest.fixture(scope="session", params=["sft", "rm", "dpo", pytest.param("ppo", marks=pytest.mark.megatron)])
 def disturbed(request, jobs):
     """A run that was killed with SIGKILL, went on, was stopped, and went on to its end; and what was seen on the way."""
     kind = request.param

@@ -2,17 +2,14 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
+from twins import random_twins, transformers_twin
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.generate import Sampling, generate
-from aligner_lib.models import import_hf
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.models.names import to_hf, weights
-from aligner_lib.models.tensor_store import StoreReader
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 LOGITS_CLOSE = 1e-4
@@ -26,47 +23,6 @@ def megatron(folder, **training):
     engine = Engine(Architecture.load(folder), Numerics(), **training)
     engine.load(folder)
     return engine
-
-
-def llama_config(arch: Architecture):
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
-        num_hidden_layers=arch.num_layers,
-        hidden_size=arch.hidden_size,
-        num_attention_heads=arch.num_attention_heads,
-        num_key_value_heads=arch.num_query_groups,
-        head_dim=arch.kv_channels,
-        intermediate_size=arch.ffn_hidden_size,
-        vocab_size=arch.vocab_size,
-        max_position_embeddings=arch.max_position_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": arch.rotary_base},
-        rms_norm_eps=arch.norm_epsilon,
-        tie_word_embeddings=arch.tied_embeddings,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-
-
-def transformers_twin(folder):
-    """transformers' model with a model folder's weights."""
-    from transformers import LlamaForCausalLM
-
-    arch, store = Architecture.load(folder), StoreReader(folder / "weights")
-    model = LlamaForCausalLM(llama_config(arch)).eval()
-    state = {
-        name: part.clone()
-        for weight in weights(arch)
-        for name, part in zip(
-            weight.hf, to_hf(weight, store.read_whole(weight.megatron, torch.float32), arch)
-        )
-    }
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert unexpected == []
-    assert set(missing) <= ({"lm_head.weight"} if arch.tied_embeddings else set())
-    model.tie_weights()
-    return model
 
 
 @torch.no_grad()
@@ -94,18 +50,11 @@ def assert_same_continuations(engine, twin, prompts: list[list[int]], count: int
 @pytest.fixture(scope="module")
 def random_model(smoke, tmp_path_factory):
     """transformers' model, and ours imported from what it saved."""
-    from tiny import ARCHITECTURE, randomize
-    from transformers import LlamaForCausalLM
-
     folder = tmp_path_factory.mktemp("random")
-    arch = replace(ARCHITECTURE, vocab_size=Tokenizer(smoke).vocab_size)
-    twin = LlamaForCausalLM(llama_config(arch)).eval()
-    randomize(twin, seed=5)
-    twin.save_pretrained(folder / "hf")
-    Tokenizer(smoke).save(folder / "hf")
+    imported, twin = random_twins(smoke, folder, seed=5)
     config = json.loads((folder / "hf" / "config.json").read_text())
     assert (config["tie_word_embeddings"], config["num_key_value_heads"]) == (False, 2)
-    return megatron(import_hf(folder / "hf", folder / "imported")), twin
+    return megatron(imported), twin
 
 
 def test_a_random_untied_model_has_transformers_logits(random_model):

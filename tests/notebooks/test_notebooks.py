@@ -65,7 +65,8 @@ def test_parameters_are_literals_and_cells_are_short(path):
         ("03", {"Monitor", "Chat"}),
         ("04", {"Monitor", "Pairs", "Chat"}),
         ("05", {"Monitor", "Completions", "JobPanel", "compare_runs"}),
-        ("06", {"Chat"}),
+        ("06", {"Monitor", "Pairs", "Chat"}),
+        ("08", {"Chat"}),
         ("09", {"Monitor", "Chat"}),
     ],
 )
@@ -75,7 +76,7 @@ def test_notebooks_show_what_can_be_looked_at(number, widgets):
     assert {widget for widget in widgets if f"{widget}(" in source} == widgets
 
 
-@pytest.mark.parametrize("number", ["03", "04", "05", "09"])
+@pytest.mark.parametrize("number", ["03", "04", "05", "06", "09"])
 def test_notebooks_that_train_do_it_where_they_are_told(number):
     """On Slurm, only 05 and 09 are run."""
     (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
@@ -96,12 +97,13 @@ def tutorial(tmp_path_factory) -> Path:
 def test_the_smoke_tutorial_reaches_its_figures(tutorial):
     summary = json.loads((tutorial / "summary.json").read_text())
     assert summary["profile"] == "smoke" and list(summary["seconds"]) == [
-        path.stem for path in NOTEBOOKS if path.stem < "07"
+        path.stem for path in NOTEBOOKS if path.stem < "09"
     ]
     assert summary["peak_memory_gib"] <= 2
     assert summary["sft"]["val_loss_after"] <= 0.7 * summary["sft"]["val_loss_before"]
     assert summary["rm"]["first_loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert summary["rm"]["val_acc"] >= 0.9
+    assert summary["dpo"]["val_acc"] >= 0.9 and summary["dpo"]["val_margin"] > 0
     ppo = summary["ppo"]
     assert ppo["val_reward_ppo"] - ppo["val_reward_sft"] >= ppo["val_reward_sft_std"]
     assert 0 < ppo["kl_per_token"] < 2
@@ -149,10 +151,10 @@ def test_scaling_out_runs_without_a_cluster(tmp_path, where):
 
 @pytest.fixture(scope="session")
 def begun_late(tmp_path_factory) -> Path:
-    """Notebooks 05, with a remote critic, and 06 in a folder where none before them has run."""
+    """Notebooks 05, with a remote critic, and 08 in a folder where none before them has run."""
     out = tmp_path_factory.mktemp("begun_late")
     aligner(
-        *("tutorial", "--profile", "smoke", "--only", "05,06"),
+        *("tutorial", "--profile", "smoke", "--only", "05,08"),
         *("--out", str(out), "-p", "critic_placement=remote"),
     )
     return out
@@ -162,7 +164,7 @@ def begun_late(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_what_earlier_notebooks_should_have_left_is_made_up_and_that_is_said(begun_late):
     ppo, compare = (
-        (begun_late / "notebooks" / f"{name}.ipynb").read_text() for name in ("05_ppo", "06_compare")
+        (begun_late / "notebooks" / f"{name}.ipynb").read_text() for name in ("05_ppo", "08_compare")
     )
     assert "there is no SFT run" in ppo and "there is no reward model" in ppo
     assert "there is no SFT run" in compare and "there is no reward model" not in compare

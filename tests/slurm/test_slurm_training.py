@@ -71,6 +71,21 @@ def test_two_nodes_with_two_ranks_each_learn_what_one_process_learns(slurm, jobs
         assert together[1] == pytest.approx(alone[1], rel=1e-5)
 
 
+def test_dpo_on_two_nodes_learns_what_one_process_learns(slurm, jobs):
+    """Two copies of the model: the pairs, and their reference's log-probabilities, are split between the nodes."""
+    steps = {"trainer__dpo__max_steps": 4}
+    alone = run_here(jobs, "dpo", "dpo_alone", **steps)
+    spread = steps | {"trainer__num_nodes": 2, "model__micro_batch_size": 4}
+    share = Resources(nodes=2, tasks_per_node=1, time="30")
+    job = submit(command(jobs, "dpo", "dpo_spread", **spread), jobs.out / "dpo_spread", "slurm", share)
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert "2 ranks, rendezvous at n" in job.log_path.read_text()
+    together = figures(jobs.run_folder("dpo_spread"))
+    assert len(together) == 5
+    for ours, theirs in zip(together, figures(alone), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_it_ends_with_the_losses_of_an_unbroken_run(survived, unbroken, fault):
     run = survived.runs[fault].run

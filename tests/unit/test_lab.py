@@ -108,13 +108,14 @@ def test_a_clone_that_was_moved_installs_again(clone):
     assert f"-e {clone.root}" in clone.installs()[1]
 
 
-def test_the_benchmarks_extra_is_installed_on_demand_and_once(clone):
+@pytest.mark.parametrize("command", ["bench", "test"])
+def test_trl_is_installed_on_demand_and_once(clone, command):
     clone.lab("runs")
     clone.installs()
-    assert clone.lab("bench")[1] == "handed over: aligner_lib bench"
+    assert clone.lab(command)[1] == f"handed over: aligner_lib {command}"
     [extra] = clone.installs()
     assert "requirements-bench.lock" in extra
-    clone.lab("bench")
+    clone.lab(command)
     assert clone.installs() == []
 
 

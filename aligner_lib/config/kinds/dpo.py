@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 WITHOUT_REFERENCE = ("simpo", "orpo")
 OF_MEANS = ("ipo", "simpo", "orpo")  # take log-probabilities as means over tokens (ipo by convention)
 WITH_SMOOTHING = ("cdpo", "robust")
+LOSSES = ("dpo", "cdpo", "robust", "ipo", "simpo", "orpo", "kto")
 
 
 @dataclass
 class DPOLoss:
     """model.dpo: which loss, and its constants."""
 
-    preference_loss: str = setting("dpo", one_of("dpo", "cdpo", "robust", "ipo", "simpo", "orpo"))
+    preference_loss: str = setting("dpo", one_of(*LOSSES))
     # β, the weight of the KL to the reference that the loss stands for; in simpo and orpo the weight of the margin
     ref_policy_kl_penalty: float = setting(0.2, above(0))
     # log-probabilities of a response are means over its tokens (length-normalised DPO); ipo, simpo and orpo always are
@@ -48,6 +49,15 @@ class DPOLoss:
     sft_loss_weight: float = setting(
         0.0, at_least(0)
     )  # of the chosen responses' cross-entropy, beside the loss
+    desirable_loss_weight: float = setting(1.0, at_least(0))  # of kto, for responses labelled true …
+    undesirable_loss_weight: float = setting(1.0, at_least(0))  # … and for those labelled false
+    # compute the reference's log-probabilities once, before the first step, and keep them in the run folder: there is no
+    # second set of weights then, nor anything to measure validation/kl with
+    precompute_reference_logprobs: bool = False
+    # held-out prompts that the policy answers at each validation, for validation/kl; 0: none
+    num_val_samples: int = setting(16, at_least(0))
+    # tokens of such an answer; None: half of encoder_seq_length
+    val_response_length: int | None = setting(None, at_least(1))
 
 
 @dataclass
@@ -86,6 +96,19 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         found["model.dpo.simpo_margin"] = f"{loss} has no such margin."
     if loss in OF_MEANS:
         found["model.dpo.preference_average_log_probs"] = f"{loss} takes means in any case."
+    if loss == "kto":
+        found["model.dpo.preference_average_log_probs"] = "kto takes sums over tokens."
+        found["model.dpo.sft_loss_weight"] = "kto has no such term."
+    else:
+        labels = f"{loss} takes pairs; kto takes labels."
+        found |= dict.fromkeys(
+            ("model.dpo.desirable_loss_weight", "model.dpo.undesirable_loss_weight"), labels
+        )
+    if loss in WITHOUT_REFERENCE:
+        found["model.dpo.precompute_reference_logprobs"] = f"{loss} has no reference."
+    if loss in WITHOUT_REFERENCE or config.model.dpo.precompute_reference_logprobs:
+        kept = "the reference's weights, which validation/kl is measured with, are not kept."
+        found |= dict.fromkeys(("model.dpo.num_val_samples", "model.dpo.val_response_length"), kept)
     return found
 
 
@@ -93,19 +116,22 @@ PREFERENCES = MetricGroup(
     "DPO",
     "`train/` is over the step's global batch of pairs, before its update; `validation/` is over the validation pairs, "
     "with the weights after the step. A response's implicit reward is β (log π − log π_ref) (simpo, orpo: β log π), "
-    "summed over its tokens.",
+    "summed over its tokens. With kto a batch has responses in place of pairs: those that are desirable are the chosen "
+    "ones, the others the rejected ones.",
     (
         metric(
             "train/loss validation/loss",
             "",
-            "mean of the loss that `model.dpo.preference_loss` names, over pairs",
-            "with dpo, cdpo and robust exactly 0.693 (ln 2) at first, since policy and reference are equal; then falls",
+            "mean of the loss that `model.dpo.preference_loss` names, over pairs (kto: over responses, with their weights)",
+            "with dpo, cdpo and robust exactly 0.693 (ln 2), with kto 0.5 at first, since policy and reference are equal; "
+            "then falls",
             "flat: `model.optim.lr` up; validation rises: fewer steps, or `model.dpo.ref_policy_kl_penalty` up",
         ),
         metric(
             "train/acc validation/acc",
             "",
-            "share of pairs whose chosen response has the higher implicit reward (simpo, orpo: log-probability)",
+            "share of pairs whose chosen response has the higher implicit reward (simpo, orpo: log-probability); kto: "
+            "share of responses on their label's side of the reference point",
             "0 at step 0 (all tie; not simpo, orpo), then above 0.5",
             "`model.optim.lr`, data",
         ),
@@ -126,7 +152,8 @@ PREFERENCES = MetricGroup(
             "train/logprobs_chosen validation/logprobs_chosen",
             "nats",
             "mean over pairs of the chosen response's log-probability, summed over its tokens",
-            "near its start. A long fall: the policy forgets what it was to prefer",
+            "near its start, or falls with the rejected one's: the loss asks for a difference, and answers that share most "
+            "of their words go down together. A long fall: the policy forgets what it was to prefer",
             "`model.dpo.sft_loss_weight`",
         ),
         metric(
@@ -134,6 +161,23 @@ PREFERENCES = MetricGroup(
             "nats",
             "the same of the rejected response",
             "falls",
+        ),
+        metric(
+            "validation/kl",
+            "nats a token",
+            "the policy's KL to the reference: mean of log π − log π_ref over the tokens of responses that the policy itself "
+            "draws to `model.dpo.num_val_samples` validation prompts, as `evaluation/kl` and PPO's. (Over the data's "
+            "responses such a mean would be no KL: the policy did not write them.) Not simpo and orpo, nor with "
+            "precomputed log-probabilities",
+            "exactly 0 at step 0, then grows",
+            "`model.dpo.ref_policy_kl_penalty` up, or fewer steps",
+        ),
+        metric(
+            "train/reference_point validation/reference_point",
+            "nats",
+            "kto: z, what a response has to gain over the reference. The mean of log π − log π_ref, each summed over the "
+            "tokens of a response to another prompt (the next sample's), over the whole batch; 0 where that is negative",
+            "0 at first, then small beside the rewards over β",
         ),
     ),
 )
@@ -169,7 +213,13 @@ KIND = JobKind(
             "Log-probability",
             ("chosen", "train/logprobs_chosen"),
             ("rejected", "train/logprobs_rejected"),
-            hint="Both may fall: the loss asks for a difference, not for the chosen answer to become likelier.",
+            hint="Both may fall, and nothing is broken: the loss sees their difference alone. Answers to one prompt share "
+            "most of their words, and go down together. If the chosen one shall not, give model.dpo.sft_loss_weight.",
+        ),
+        chart(
+            "KL to the reference",
+            ("validation", "validation/kl"),
+            hint="Grows from 0, on answers that the policy wrote itself.",
         ),
         GRAD_NORM,
         LEARNING_RATE,

@@ -104,7 +104,7 @@ for name, said in zip(POLICIES, chat.ask("How can I make a friend feel better?")
 display(chat)
 
 # %%
-lab.record("06", {"ppo": {"kl_per_token": figures["PPO"]["evaluation/kl"], "win_rate": wins}})
+lab.record("08", {"ppo": {"kl_per_token": figures["PPO"]["evaluation/kl"], "win_rate": wins}})
 
 # %% [markdown]
 # ## What you learnt

@@ -1,0 +1,254 @@
+"""What learns from preferences, against TRL's own trainers: the same loss and the same gradient of every weight.
+
+TRL 1.16 computes each reference here: DPOTrainer dpo, length-normalised dpo, ipo and robust, KTOTrainer kto, and its
+experimental CPOTrainer and ORPOTrainer simpo and orpo. It has no conservative loss any more; its `aot` sorts the margins
+of a batch before it applies that formula, so on one pair at a time it is the same.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from twins import random_twins, stored_tensors
+
+from aligner_lib.config.kinds.dpo import DPOLoss
+from aligner_lib.datasets.load import LabelledSample, PreferenceSample
+from aligner_lib.datasets.tokenizer import Tokenizer
+
+pytest.importorskip("trl", reason="TRL is not installed: ./lab test installs it")
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+CLOSE = 1e-5
+BETA = 0.3
+
+
+@pytest.fixture(scope="module")
+def sides(smoke, tmp_path_factory):
+    """Policy and reference, each a folder with the model as it is imported here and as transformers has it."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("policy", "reference")}
+    for seed, folder in enumerate(folders.values()):
+        random_twins(smoke, folder, seed)
+    return SimpleNamespace(**folders, smoke=smoke, out=tmp_path_factory.mktemp("trl"))
+
+
+def draw(lengths: list[int], seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(4, 96, (length,), generator=generator).tolist() for length in lengths]
+
+
+def drawn_pairs(prompts: list[int], chosen: list[int], rejected: list[int]) -> list[dict]:
+    """Pairs of so many tokens, under TRL's names."""
+    parts = (draw(lengths, seed) for seed, lengths in enumerate((prompts, chosen, rejected)))
+    return [dict(zip(("prompt_ids", "chosen_ids", "rejected_ids"), ids)) for ids in zip(*parts)]
+
+
+PAIRS = drawn_pairs([6, 3, 9, 4], [5, 8, 3, 11], [7, 2, 6, 10])
+# ORPO's cross-entropy is TRL's mean over all tokens behind the first one, of the prompt and of all pairs together; here it is
+# each response's own, as in the paper. With prompts of a token and responses of one length both are the same.
+SHORT_PROMPTS = drawn_pairs([1, 1, 1], [6, 6, 6], [4, 7, 5])
+
+
+def as_pairs(pairs: list[dict]) -> list[PreferenceSample]:
+    samples = []
+    for pair in pairs:
+        prompt, chosen, rejected = pair.values()
+        samples.append(PreferenceSample(prompt + chosen, prompt + rejected, len(prompt), len(prompt)))
+    return samples
+
+
+# ---- both sides -----------------------------------------------------------------------------------------------------
+
+
+def our_gradient(sides, samples: list, **settings) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients, under transformers' names, of the trainer that `aligner dpo` makes."""
+    from omegaconf import OmegaConf
+
+    from aligner_lib.config.kinds.dpo import WITHOUT_REFERENCE
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.generate import Sampling
+    from aligner_lib.megatron.model import Numerics
+    from aligner_lib.models.architecture import Architecture
+    from aligner_lib.rollouts.policy import Policy
+    from aligner_lib.trainers.dpo import DPOTrainer
+    from aligner_lib.trainers.kto import KTOTrainer
+
+    policy_folder, reference_folder = sides.policy / "imported", sides.reference / "imported"
+    loss, tokenizer = DPOLoss(ref_policy_kl_penalty=BETA, **settings), Tokenizer(sides.smoke)
+    engine = Engine(Architecture.load(policy_folder), Numerics())
+    engine.load(reference_folder)
+    policy = Policy(engine, tokenizer, Sampling(max_length=1), forward_micro_batch_size=4)
+    engine.load(policy_folder)
+    kind = KTOTrainer if loss.preference_loss == "kto" else DPOTrainer
+    trainer = kind(
+        engine, tokenizer, train=samples, validation=samples, lr_schedule=None, global_batch_size=len(samples),
+        micro_batch_size=len(samples), validation_micro_batch_size=len(samples), seed=0,
+        settings=OmegaConf.structured(loss), policy=None if loss.preference_loss in WITHOUT_REFERENCE else policy,
+    )  # fmt: skip
+    (batch,) = trainer._micro_batches(samples, len(samples))
+    terms = trainer.loss(engine.module, batch, engine.module(batch.tokens, batch.lengths))
+    mean = terms.loss_sum / terms.count
+    mean.backward()
+    for parameter in engine.module.parameters():
+        parameter.data.copy_(parameter.grad)  # so that what is stored as its weights are its gradients
+    folder = sides.out / f"gradients-{len(list(sides.out.iterdir()))}"
+    engine.save(folder)
+    return mean.item(), stored_tensors(folder)
+
+
+def trl_gradient(sides, make, batches: list[dict]) -> tuple[float, dict[str, torch.Tensor]]:
+    """The mean of TRL's loss over these batches, and its gradients. make: its trainer, of what all of them take."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    policy, reference = (
+        AutoModelForCausalLM.from_pretrained(folder / "hf", dtype=torch.float32)
+        for folder in (sides.policy, sides.reference)
+    )
+    tokenizer = AutoTokenizer.from_pretrained(sides.smoke)
+    tokenizer.pad_token = tokenizer.eos_token
+    trainer = make(policy, reference, tokenizer)
+    policy.train()
+    losses = [trainer.compute_loss(policy, batch) for batch in batches]
+    mean = sum(losses) / len(losses)
+    mean.backward()
+    return mean.item(), {name: parameter.grad for name, parameter in policy.named_parameters()}
+
+
+def assert_same(ours: tuple[float, dict], theirs: tuple[float, dict]) -> None:
+    assert ours[0] == pytest.approx(theirs[0], rel=CLOSE)
+    assert ours[1].keys() == theirs[1].keys()
+    scale = torch.stack([gradient.norm() for gradient in theirs[1].values()]).norm()
+    assert scale > 0.01
+    for name, gradient in theirs[1].items():
+        assert (ours[1][name] - gradient).norm() <= CLOSE * scale, name
+
+
+def arguments(sides) -> dict:
+    """What all of TRL's configurations are told."""
+    return {
+        "output_dir": str(sides.out / "trl"),
+        "beta": BETA,
+        "bf16": False,
+        "use_cpu": True,
+        "report_to": "none",
+        "gradient_checkpointing": False,
+        "max_length": None,
+    }
+
+
+def dataset(**columns):
+    """A row that TRL's trainers tokenise when they are made; what is compared is given to them as token ids."""
+    from datasets import Dataset
+
+    return Dataset.from_list([{"prompt": "A:", **columns}] * 2)
+
+
+# ---- pairs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"preference_loss": "dpo"}, {"loss_type": "sigmoid"}),
+        ({"preference_loss": "dpo", "preference_average_log_probs": True}, {"loss_type": "sigmoid_norm"}),
+        ({"preference_loss": "ipo"}, {"loss_type": "ipo"}),
+        ({"preference_loss": "robust", "label_smoothing": 0.2}, {"loss_type": "robust", "label_smoothing": 0.2}),
+        ({"preference_loss": "cdpo", "label_smoothing": 0.2}, {"loss_type": "aot", "label_smoothing": 0.2}),
+    ],
+    ids=["dpo", "length-normalised", "ipo", "robust", "cdpo"],
+)  # fmt: skip
+def test_with_a_reference(sides, ours, theirs):
+    from trl import DPOConfig, DPOTrainer
+    from trl.trainer.dpo_trainer import DataCollatorForPreference
+
+    def make(policy, reference, tokenizer):
+        config = DPOConfig(**arguments(sides), **theirs)
+        rows = dataset(chosen=" b", rejected=" c")
+        return DPOTrainer(policy, reference, config, train_dataset=rows, processing_class=tokenizer)
+
+    collate = DataCollatorForPreference(pad_token_id=0)
+    batches = [[pair] for pair in PAIRS] if theirs["loss_type"] == "aot" else [PAIRS]
+    expected = trl_gradient(sides, make, [collate(batch) for batch in batches])
+    assert_same(our_gradient(sides, as_pairs(PAIRS), **ours), expected)
+
+
+def padded(pairs: list[dict]) -> dict[str, torch.Tensor]:
+    """A batch as CPO's and ORPO's trainers take it."""
+    batch = {}
+    for side in ("chosen", "rejected"):
+        rows = [pair["prompt_ids"] + pair[f"{side}_ids"] for pair in pairs]
+        width = max(map(len, rows))
+        starts = [len(pair["prompt_ids"]) for pair in pairs]
+        batch[f"{side}_input_ids"] = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        batch[f"{side}_attention_mask"] = torch.tensor(
+            [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+        )
+        batch[f"{side}_labels"] = torch.tensor(
+            [[-100] * start + row[start:] + [-100] * (width - len(row)) for row, start in zip(rows, starts)]
+        )
+    return batch
+
+
+def test_simpo(sides):
+    from trl.experimental.cpo import CPOConfig, CPOTrainer
+
+    def make(policy, _, tokenizer):
+        config = CPOConfig(**arguments(sides), loss_type="simpo", cpo_alpha=0.0, simpo_gamma=0.4)
+        rows = dataset(chosen=" b", rejected=" c")
+        return CPOTrainer(policy, config, train_dataset=rows, processing_class=tokenizer)
+
+    expected = trl_gradient(sides, make, [padded(PAIRS)])
+    assert_same(our_gradient(sides, as_pairs(PAIRS), preference_loss="simpo", simpo_margin=0.4), expected)
+
+
+def test_orpo(sides):
+    from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+    def make(policy, _, tokenizer):
+        rows = dataset(chosen=" b", rejected=" c")
+        config = ORPOConfig(**arguments(sides))
+        return ORPOTrainer(policy, config, train_dataset=rows, processing_class=tokenizer)
+
+    expected = trl_gradient(sides, make, [padded(SHORT_PROMPTS)])
+    assert_same(our_gradient(sides, as_pairs(SHORT_PROMPTS), preference_loss="orpo"), expected)
+
+
+# ---- labels ---------------------------------------------------------------------------------------------------------
+
+
+def test_kto(sides):
+    """With weights, and a reference point that is not 0."""
+    from trl import KTOConfig, KTOTrainer
+    from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
+
+    labels = [True, False, True, True]
+    examples = [
+        {
+            "prompt_ids": pair["prompt_ids"],
+            "completion_ids": pair["chosen_ids"],
+            "KL_completion_ids": PAIRS[i - 1]["rejected_ids"],
+            "label": label,
+        }
+        for i, (pair, label) in enumerate(zip(PAIRS, labels))
+    ]
+    samples = [
+        LabelledSample(
+            example["label"],
+            tuple(example["prompt_ids"] + example[key] for key in ("completion_ids", "KL_completion_ids")),
+            (len(example["prompt_ids"]),) * 2,
+        )
+        for example in examples
+    ]
+    points = []
+
+    def make(policy, reference, tokenizer):
+        weights = {"desirable_weight": 1.5, "undesirable_weight": 0.7}
+        config = KTOConfig(**arguments(sides), **weights, per_device_train_batch_size=2)
+        rows = dataset(completion=" b", label=True)
+        trainer = KTOTrainer(policy, reference, config, train_dataset=rows, processing_class=tokenizer)
+        points.append(trainer._metrics["train"]["kl"])
+        return trainer
+
+    collate = DataCollatorForUnpairedPreference(pad_token_id=0)
+    expected = trl_gradient(sides, make, [collate(examples)])
+    weights = {"desirable_loss_weight": 1.5, "undesirable_loss_weight": 0.7}
+    assert_same(our_gradient(sides, samples, preference_loss="kto", **weights), expected)
+    assert points[0][0] > 0.01
