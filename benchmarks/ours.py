@@ -28,8 +28,19 @@ def reward_model(setting: Setting, connection) -> None:
     _train(trainer, setting, Rounds(setting, connection))
 
 
+def dpo(setting: Setting, connection) -> None:
+    from aligner_lib.config.compose import compose
+    from aligner_lib.trainers.dpo import DPOTrainer
+
+    config = compose("dpo", [f"model.dpo.ref_policy_kl_penalty={setting.dpo_beta}"])
+    engine = make_engine(setting, setting.architecture(), setting.optimizer())
+    pairs = setting.pairs(setting.samples_a_round)
+    trainer = DPOTrainer(engine, train=pairs, settings=config.model.dpo, **_batches(setting))
+    _train(trainer, setting, Rounds(setting, connection))
+
+
 def _batches(setting: Setting) -> dict:
-    """What the two trainers have in common."""
+    """What the trainers on samples have in common."""
     return {
         "tokenizer": setting.tokenizer(),
         "validation": [],
@@ -49,7 +60,8 @@ def _train(trainer, setting: Setting, rounds: Rounds) -> None:
         for _ in range(setting.steps):
             step += 1
             metrics.append(trainer.step(step))
-        rounds.end(sum(m["train/tokens"] for m in metrics), tuple(m["train/loss"] for m in metrics))
+        losses, grad_norms = (tuple(m[f"train/{name}"] for m in metrics) for name in ("loss", "grad_norm"))
+        rounds.end(sum(m["train/tokens"] for m in metrics), losses, grad_norms)
 
 
 def generation(setting: Setting, connection) -> None:
