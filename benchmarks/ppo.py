@@ -12,16 +12,19 @@ from dataclasses import replace
 
 import torch
 
-from aligner_lib.algorithms.batching import global_batch, length_grouped
+from aligner_lib.algorithms.batching import length_grouped
+from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.load import PromptSample
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
+from aligner_lib.rollouts.collect import Rollout
 from aligner_lib.rollouts.critic import Critic
 from aligner_lib.rollouts.policy import Policy, to_rollouts
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.seeds import response_seed
+from aligner_lib.rollouts.tasks import FileTasks
 from aligner_lib.trainers.ppo import PPOTrainer
 from benchmarks.contest import CLOCKS, Contestant, SideProcess
 from benchmarks.measure import StepCost
@@ -79,17 +82,18 @@ def _trainer(setting: Setting) -> PPOTrainer:
         "model.ppo.rollout_micro_batch_size": setting.global_batch,
         "critic.model.micro_batch_size": setting.micro_batch,
     }
+    policy = Policy(
+        engine,
+        setting.tokenizer(),
+        Sampling(max_length=RESPONSE),
+        forward_micro_batch_size=setting.micro_batch,
+    )
     return PPOTrainer(
-        policy=Policy(
-            engine,
-            setting.tokenizer(),
-            Sampling(max_length=RESPONSE),
-            forward_micro_batch_size=setting.micro_batch,
-        ),
-        reward_source=critic.reward_model(),
+        policy=policy,
+        roll_out=Rollout(policy, critic.reward_model(), setting.seed, setting.max_length + RESPONSE, critic),
+        tasks=FileTasks(prompts, [], setting.seed),
+        objective=PRESETS["ppo"],
         critic=critic,
-        train_prompts=prompts,
-        val_prompts=[],
         lr_schedule=lambda step: 0.0,
         critic_lr_schedule=lambda step: 0.0,
         config=compose("ppo", [f"{key}={value}" for key, value in sizes.items()]),
@@ -128,9 +132,8 @@ class BarePasses:
         optim = setting.optimizer() | {"lr": 0.0}
         self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), **optim, fused=True)
         self.critic_optimizer = torch.optim.AdamW(self.critic.parameters(), **optim, fused=True)
-        picked = global_batch(len(trainer.train_prompts), 0, setting.global_batch, setting.seed)
-        self.prompts = [trainer.train_prompts[i].tokens for i in picked]
-        self.seeds = [response_seed(setting.seed, 1, number) for number in range(len(picked))]
+        self.prompts = [task.tokens for task in trainer.tasks.train(0, setting.global_batch)]
+        self.seeds = [response_seed(setting.seed, 1, number) for number in range(len(self.prompts))]
 
     def run(self) -> dict[str, float]:
         """Seconds by pass."""
