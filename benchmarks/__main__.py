@@ -9,6 +9,8 @@ import os
 import platform
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from rich.console import Console
 from benchmarks import imports, ours
 from benchmarks.contest import Contestant, compete
 from benchmarks.measure import Comparison
-from benchmarks.setting import Setting
+from benchmarks.setting import BUNDLED, HH_REAL, LONG_PROMPTS, SHORT_PROMPTS, Setting
 from benchmarks.table import Result, table_of
 
 LIBRARIES = ("torch", "megatron-core", "transformers", "trl", "accelerate")
@@ -32,7 +34,13 @@ def main() -> None:
     console = Console()
     console = console if console.is_terminal else Console(width=120)
     with tempfile.TemporaryDirectory(prefix="aligner-bench-") as folder:
-        setting = Setting(Path(folder), model=options.model, clock=options.clock, **_sizes(options))
+        setting = Setting(
+            Path(folder),
+            model=options.model,
+            clock=options.clock,
+            raw_pairs=options.pairs,
+            **_sizes(options),
+        )
         setting.prepare()
         results = [
             _run(name, setting, lambda text: console.print(text, highlight=False)) for name in options.only
@@ -86,13 +94,44 @@ def _reward_model(setting: Setting, say) -> Comparison:
     from benchmarks import theirs
 
     sides = [
-        Contestant("Aligner Lab", "chosen and rejected in one forward, length-grouped", ours.reward_model),
+        Contestant("Aligner Lab", "length-grouped, a pair's common prefix once", ours.reward_model),
         Contestant("TRL RewardTrainer", "sampler as it comes", theirs.trl_reward),
-        Contestant(
-            "TRL RewardTrainer", "… and train_sampling_strategy=batch_rebalance", theirs.trl_reward_rebalanced
-        ),
+        _with(FASTEST_ON_PAIRS, "TRL RewardTrainer", theirs.trl_reward),
     ]
-    return compete("reward model", sides, setting, aim=1.5, say=say)
+    return compete("reward model", sides, setting, aim=2.5, say=say)
+
+
+def _dpo(setting: Setting, say) -> Comparison:
+    from benchmarks import theirs
+
+    known = FASTEST_ON_PAIRS | {"precompute_ref_log_probs": True}  # before the first round: at no cost
+    sides = [
+        Contestant("Aligner Lab", "length-grouped, a pair's common prefix once", ours.dpo),
+        Contestant("TRL DPOTrainer", "sampler as it comes", theirs.trl_dpo),
+        _with(FASTEST_ON_PAIRS, "TRL DPOTrainer", theirs.trl_dpo),
+        _with(known, "TRL DPOTrainer", theirs.trl_dpo),
+    ]
+    return compete("DPO", sides, setting, aim=3.0, say=say)
+
+
+def _grpo(setting: Setting, say, lengths: range, aim: float | None) -> Comparison:
+    from benchmarks import theirs
+
+    asked = [len(prompt) for prompt in setting.grpo_prompts(lengths)]
+    name = f"GRPO, prompts of {min(asked)} to {max(asked)} tokens"
+    run = partial(theirs.trl_grpo, lengths=lengths)
+    sides = [
+        Contestant("Aligner Lab", "a group's prompt once", partial(ours.grpo, lengths=lengths)),
+        Contestant("TRL GRPOTrainer", "as it comes", run),
+        _with(FASTEST_GRPO, "TRL GRPOTrainer", run),
+    ]
+    return compete(name, sides, setting, aim, say)
+
+
+def _with(options: dict, name: str, run: Callable) -> Contestant:
+    """TRL's trainer with other settings than it comes with."""
+    listed = ", ".join(f"{option}={value}" for option, value in options.items())
+    return Contestant(name, f"… and {listed}", partial(run, **options))
 
 
 def _generation(setting: Setting, say) -> Comparison:
@@ -106,7 +145,18 @@ def _generation(setting: Setting, say) -> Comparison:
     return compete("generation", sides, setting, aim=1.2, say=say)
 
 
-COMPARISONS = {"sft": _sft, "rm": _reward_model, "generation": _generation}
+# with which TRL's trainers were fastest, of all that their configs offer on a CPU: see docs/performance.md
+FASTEST_ON_PAIRS = {"per_device_train_batch_size": 1}  # almost no padding
+FASTEST_GRPO = {"per_device_train_batch_size": 4}
+
+COMPARISONS = {
+    "sft": _sft,
+    "rm": _reward_model,
+    "dpo": _dpo,
+    "grpo": partial(_grpo, lengths=LONG_PROMPTS, aim=3.0),
+    "grpo-short": partial(_grpo, lengths=SHORT_PROMPTS, aim=None),
+    "generation": _generation,
+}
 NAMES = [*COMPARISONS, "ppo", "remote-critic", "imports", "disk", "monitor"]
 
 
@@ -121,6 +171,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--global-batch", type=int, help="samples an optimiser step [32]")
     parser.add_argument("--micro-batch", type=int, help="samples a forward-backward [8]")
     parser.add_argument("--prompts", type=int, help="prompts a round of generation [64]")
+    parser.add_argument(
+        "--pairs",
+        type=Path,
+        default=HH_REAL if HH_REAL.exists() else BUNDLED,
+        help="preference pairs in HH's format [%(default)s]",
+    )
     parser.add_argument("--quick", action="store_true", help="two short rounds: does it run?")
     parser.add_argument("--threads", type=int, help="threads of each side [as many as torch takes]")
     parser.add_argument(
@@ -161,6 +217,7 @@ def _described(setting: Setting, options: argparse.Namespace) -> dict:
         "cores": os.cpu_count(),
         "threads": options.threads or "torch's default",
         "clock": setting.clock,
+        "pairs": setting.raw_pairs.name,
         "python": platform.python_version(),
         "versions": versions,
         "sizes": {
@@ -172,6 +229,10 @@ def _described(setting: Setting, options: argparse.Namespace) -> dict:
                 "micro_batch",
                 "prompts",
                 "generation_batch",
+                "group_size",
+                "new_tokens",
+                "dpo_beta",
+                "grpo_beta",
                 "lr",
             )
         },
@@ -182,7 +243,8 @@ def _title(described: dict) -> str:
     libraries = ", ".join(f"{name} {number}" for name, number in described["versions"].items())
     return (
         f"\n{described['command']}\n{described['model']} ({described['parameters'] / 1e6:.1f} M parameters), float32, "
-        f"{described['cores']} cores, {described['clock']} clock; Python {described['python']}, {libraries}"
+        f"{described['cores']} cores, {described['clock']} clock, pairs of {described['pairs']}; "
+        f"Python {described['python']}, {libraries}"
     )
 
 

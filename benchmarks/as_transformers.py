@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from aligner_lib.models.architecture import Architecture
@@ -24,6 +26,14 @@ def causal_lm(setting: Setting):
     )
     model.tie_weights()
     return model
+
+
+def saved(setting: Setting) -> Path:
+    """The folder of `causal_lm` as transformers saves it."""
+    folder = setting.folder / "transformers"
+    if not folder.exists():
+        causal_lm(setting).save_pretrained(folder)
+    return folder
 
 
 def sequence_classifier(setting: Setting):

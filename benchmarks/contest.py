@@ -40,9 +40,10 @@ class Rounds:
             sys.exit(0)
         self._started = self._clock()
 
-    def end(self, tokens: int, losses: tuple[float, ...] = ()) -> None:
+    def end(self, tokens: int, *figures, **more) -> None:
+        """As a `Round`, whose seconds are those since `begin`."""
         seconds = self._clock() - self._started
-        self._connection.send(Round(seconds, tokens, losses))
+        self._connection.send(Round(seconds, tokens, *figures, **more))
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def compete(
     name: str,
     contestants: list[Contestant],
     setting: Setting,
-    aim: float,
+    aim: float | None,
     say: Callable[[str], None] = print,
 ) -> Comparison:
     """Run the sides in turn: one warm-up round each, then setting.repeats rounds. Checks that the work was equal."""

@@ -28,8 +28,74 @@ def reward_model(setting: Setting, connection) -> None:
     _train(trainer, setting, Rounds(setting, connection))
 
 
+def dpo(setting: Setting, connection) -> None:
+    from aligner_lib.config.compose import compose
+    from aligner_lib.trainers.dpo import DPOTrainer
+
+    config = compose("dpo", [f"model.dpo.ref_policy_kl_penalty={setting.dpo_beta}"])
+    engine = make_engine(setting, setting.architecture(), setting.optimizer())
+    pairs = setting.pairs(setting.samples_a_round)
+    trainer = DPOTrainer(engine, train=pairs, settings=config.model.dpo, **_batches(setting))
+    _train(trainer, setting, Rounds(setting, connection))
+
+
+def grpo(setting: Setting, connection, lengths: range) -> None:
+    """`aligner grpo` on prompts of these lengths: it generates, then learns from `learnt_responses`."""
+    from aligner_lib.algorithms.objective import PRESETS
+    from aligner_lib.megatron.generate import Sampling
+    from aligner_lib.rollouts.collect import Rollout
+    from aligner_lib.rollouts.tasks import FileTasks
+    from aligner_lib.trainers.grpo import GRPOTrainer
+    from benchmarks.given_responses import GivenResponses, Rewards
+
+    policy = GivenResponses(
+        make_engine(setting, setting.architecture(), setting.optimizer()),
+        setting.tokenizer(),
+        Sampling(max_length=setting.new_tokens, min_length=setting.new_tokens),
+        forward_micro_batch_size=setting.group_size,
+        responses=setting.learnt_responses(),
+    )
+    trainer = GRPOTrainer(
+        policy=policy,
+        roll_out=Rollout(policy, Rewards(), setting.seed, setting.max_length + setting.new_tokens),
+        tasks=FileTasks(setting.grpo_prompts(lengths), [], setting.seed),
+        objective=PRESETS["grpo"],
+        lr_schedule=lambda step: setting.lr,
+        config=_grpo_config(setting),
+        run=None,
+    )
+    rounds, step = Rounds(setting, connection), 0
+    while True:
+        rounds.begin()
+        read, drawn, metrics = policy.read, policy.drawn, []
+        for _ in range(setting.steps):
+            step += 1
+            metrics.append(trainer.step(step))
+        losses, grad_norms = (
+            tuple(m[f"train_optim/{name}"] for m in metrics) for name in ("loss", "grad_norm")
+        )
+        drawn = policy.drawn - drawn
+        rounds.end(policy.read - read + drawn, losses, grad_norms, generated=drawn)
+
+
+def _grpo_config(setting: Setting):
+    from aligner_lib.config.compose import compose
+
+    sizes = {
+        "model.seed": setting.seed,
+        "model.global_batch_size": setting.group_size,
+        "model.micro_batch_size": setting.group_size,
+        "model.grpo.num_prompts_per_step": 1,
+        "model.grpo.num_generations_per_prompt": setting.group_size,
+        "model.grpo.rollout_micro_batch_size": setting.group_size,
+        "model.grpo.length_params.max_length": setting.new_tokens,
+        "trainer.grpo.initial_policy_kl_penalty": setting.grpo_beta,
+    }
+    return compose("grpo", [f"{key}={value}" for key, value in sizes.items()])
+
+
 def _batches(setting: Setting) -> dict:
-    """What the two trainers have in common."""
+    """What the trainers on samples have in common."""
     return {
         "tokenizer": setting.tokenizer(),
         "validation": [],
@@ -49,7 +115,8 @@ def _train(trainer, setting: Setting, rounds: Rounds) -> None:
         for _ in range(setting.steps):
             step += 1
             metrics.append(trainer.step(step))
-        rounds.end(sum(m["train/tokens"] for m in metrics), tuple(m["train/loss"] for m in metrics))
+        losses, grad_norms = (tuple(m[f"train/{name}"] for m in metrics) for name in ("loss", "grad_norm"))
+        rounds.end(sum(m["train/tokens"] for m in metrics), losses, grad_norms)
 
 
 def generation(setting: Setting, connection) -> None:

@@ -88,11 +88,9 @@ def _trainer(setting: Setting) -> PPOTrainer:
         Sampling(max_length=RESPONSE),
         forward_micro_batch_size=setting.micro_batch,
     )
-    config = compose("ppo", [f"{key}={value}" for key, value in sizes.items()])
-    longest = config.model.encoder_seq_length
     return PPOTrainer(
         policy=policy,
-        roll_out=Rollout(policy, critic.reward_model(), setting.seed, longest, critic),
+        roll_out=Rollout(policy, critic.reward_model(), setting.seed, setting.max_length + RESPONSE, critic),
         tasks=FileTasks(prompts, [], setting.seed),
         objective=PRESETS["ppo"],
         critic=critic,

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aligner_lib.algorithms.batching import sample_order
-from aligner_lib.datasets.load import PairSample, SFTSample, load_pairs, load_sft
+from aligner_lib.datasets.load import (
+    PreferenceSample,
+    PromptSample,
+    SFTSample,
+    load_preferences,
+    load_prompts,
+    load_sft,
+)
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import fetch
 from aligner_lib.models.architecture import Architecture
@@ -22,7 +30,13 @@ SIX_MILLION = replace(
     kv_channels=32,
     ffn_hidden_size=1024,
 )
-SAMPLES = Path(__file__).parents[1] / "data" / "samples"
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "data" / "samples"
+HH_REAL = ROOT.parent / "shared" / "data" / "hh-harmless-1200.jsonl.gz"
+BUNDLED = SAMPLES / "hh-sample-train.jsonl"
+
+LONG_PROMPTS = range(100, 201)  # tokens: a conversation of a few turns
+SHORT_PROMPTS = range(10, 15)
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,11 @@ class Setting:
     max_length: int = 256  # tokens; no bundled sample is longer
     prompts: int = 64
     generation_batch: int = 32  # prompts generated together
+    raw_pairs: Path = BUNDLED  # records of HH's format: what pairs, and GRPO's prompts, are taken from
+    dpo_beta: float = 0.1
+    grpo_beta: float = 0.04  # weight of the KL to the reference, in the loss
+    group_size: int = 8  # responses to each of GRPO's prompts; one prompt a step
+    new_tokens: int = 40  # of each of these responses: none ends before
     lr: float = 1e-4
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.98)
@@ -68,7 +87,7 @@ class Setting:
         if self.model == "6m":
             SmokeModel(SIX_MILLION, seed=self.seed).make("6m", self.model_folder, progress=False)
         format_dolly(SAMPLES / "dolly-sample.jsonl", self.folder / "sft")
-        format_hh(SAMPLES / "hh-sample-train.jsonl", self.folder / "hh", "train")
+        format_hh(self.raw_pairs, self.folder / "hh", "train")
 
     def answers(self, count: int) -> list[SFTSample]:
         """That many instruction samples, the same for every side."""
@@ -76,16 +95,39 @@ class Setting:
             load_sft([self.folder / "sft" / "train.jsonl"], self.tokenizer(), self.max_length), count
         )
 
-    def pairs(self, count: int) -> list[PairSample]:
-        """That many preference pairs, the same for every side."""
+    def pairs(self, count: int) -> list[PreferenceSample]:
+        """That many preference pairs, evenly over their lengths, the same for every side."""
         files = [self.folder / "hh" / "train_comparisons.jsonl"]
-        return self._some(load_pairs(files, self.tokenizer(), self.max_length), count)
+        pairs, _ = load_preferences(files, self.tokenizer(), self.max_length)
+        return evenly(pairs, count, lambda pair: pair.num_tokens)
+
+    def grpo_prompts(self, lengths: range) -> list[PromptSample]:
+        """A round's prompts, with as many tokens as `lengths` says; those that come nearest where there are too few."""
+        files = [self.folder / "hh" / "train_prompts.jsonl"]
+        prompts, _ = load_prompts(files, self.tokenizer(), self.max_length)
+        fitting = [prompt for prompt in prompts if len(prompt) in lengths]
+        if len(fitting) < self.steps:
+            middle = lengths[len(lengths) // 2]
+            fitting = sorted(prompts, key=lambda prompt: abs(len(prompt) - middle))[: self.steps]
+        return evenly(fitting, self.steps, len)
+
+    def learnt_responses(self) -> list[list[int]]:
+        """Token ids of the responses that GRPO learns from in a round, in the order of its prompts and of their groups.
+
+        Both sides generate `new_tokens` tokens for each, then learn from these in their place: what is drawn depends on a
+        library's random numbers, and so would the losses that show whether two sides did the same.
+        """
+        needed = self.steps * self.group_size * self.new_tokens
+        pairs, _ = load_preferences(
+            [self.folder / "hh" / "train_comparisons.jsonl"], self.tokenizer(), self.max_length
+        )
+        text = [token for pair in pairs for token in pair.chosen[pair.chosen_start : -1]]
+        assert needed <= len(text), f"{needed} tokens of responses are asked for and there are {len(text)}"
+        return [text[i : i + self.new_tokens] for i in range(0, needed, self.new_tokens)]
 
     def _some(self, loaded: tuple[list, object], count: int) -> list:
         samples, _ = loaded
-        assert count <= len(samples), (
-            f"{count} samples are asked for and there are {len(samples)}: take fewer steps"
-        )
+        check_enough(samples, count)
         random.Random(self.seed).shuffle(samples)
         return samples[:count]
 
@@ -96,3 +138,21 @@ class Setting:
     def optimizer(self) -> dict:
         """The settings of AdamW, as `Engine` takes them."""
         return {"lr": self.lr, "weight_decay": self.weight_decay, "betas": list(self.betas), "eps": 1e-8}
+
+
+def evenly(samples: list, count: int, size: Callable[[object], int]) -> list:
+    """That many of the samples, evenly over their sizes: the middle ones of as many parts of like size."""
+    check_enough(samples, count)
+    by_size = sorted(samples, key=size)
+    return [by_size[(2 * i + 1) * len(samples) // (2 * count)] for i in range(count)]
+
+
+def check_enough(samples: list, count: int) -> None:
+    assert count <= len(samples), (
+        f"{count} samples are asked for and there are {len(samples)}: take fewer steps"
+    )
+
+
+def reward(response: list[int]) -> float:
+    """What GRPO's responses are worth in a benchmark: how many of their tokens differ."""
+    return len(set(response)) / len(response)

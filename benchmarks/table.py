@@ -23,7 +23,7 @@ def comparison_table(result: Comparison) -> Table:
             f"{median(side.speeds):,.0f}",
             f"{min(side.speeds):,.0f} – {max(side.speeds):,.0f}",
             f"{result.ratio(side):.2f} ×" if number else "",
-            verdict(result.ratio(side), result.aim, at_least=True) if number == 1 else "",
+            verdict(result.ratio(side), result.aim, at_least=True) if number == 1 and result.aim else "",
         )
     return table
 

@@ -7,7 +7,7 @@ import torch
 from benchmarks import as_transformers
 from benchmarks.contest import Rounds
 from benchmarks.forced_stops import StopsAtProcessor
-from benchmarks.setting import Setting
+from benchmarks.setting import Setting, reward
 
 ENDLESS = 10_000  # epochs; the parent ends the process
 
@@ -31,7 +31,7 @@ def trl_sft(setting: Setting, connection, sampling: str = "sequential") -> None:
     ]
     trainer = SFTTrainer(
         model=as_transformers.causal_lm(setting),
-        args=SFTConfig(**_arguments(setting, sampling)),
+        args=SFTConfig(**_on_samples(setting, sampling)),
         train_dataset=Dataset.from_list(rows),
         processing_class=as_transformers.tokenizer(setting),
     )
@@ -42,36 +42,134 @@ def trl_sft_rebalanced(setting: Setting, connection) -> None:
     trl_sft(setting, connection, "batch_rebalance")
 
 
-def trl_reward(setting: Setting, connection, sampling: str = "sequential") -> None:
-    """TRL's RewardTrainer on the same token ids."""
+def trl_reward(setting: Setting, connection, **options) -> None:
+    """TRL's RewardTrainer on the same token ids. options: of its config."""
     from datasets import Dataset
     from trl import RewardConfig, RewardTrainer
 
-    pairs = setting.in_first_epoch(setting.pairs(setting.samples_a_round))
-    rows = [{"chosen_ids": pair.chosen, "rejected_ids": pair.rejected, "length": len(pair)} for pair in pairs]
+    rows = [
+        {"chosen_ids": pair.chosen, "rejected_ids": pair.rejected, "length": len(pair)}
+        for pair in _pairs_in_order(setting)
+    ]
     trainer = RewardTrainer(
         model=as_transformers.sequence_classifier(setting),
-        args=RewardConfig(
-            **_arguments(setting, sampling), remove_unused_columns=False
-        ),  # it would lose `length`
+        args=RewardConfig(**_on_pairs(setting, options)),
         train_dataset=Dataset.from_list(rows),
         processing_class=as_transformers.tokenizer(setting),
     )
-    _train(trainer, Rounds(setting, connection), ordered=sampling == "sequential")
+    _train(trainer, Rounds(setting, connection), ordered=_in_order(options))
 
 
-def trl_reward_rebalanced(setting: Setting, connection) -> None:
-    trl_reward(setting, connection, "batch_rebalance")
+def trl_dpo(setting: Setting, connection, **options) -> None:
+    """TRL's DPOTrainer on the same token ids, with a copy of the weights as the reference. options: of its config."""
+    from datasets import Dataset
+    from trl import DPOConfig, DPOTrainer
+
+    class OnTokens(DPOTrainer):
+        def _prepare_dataset(self, dataset, *_):
+            return dataset  # it takes texts alone; these are tokens already
+
+    trainer = OnTokens(
+        model=as_transformers.causal_lm(setting),
+        ref_model=None if options.get("precompute_ref_log_probs") else as_transformers.causal_lm(setting),
+        args=DPOConfig(**_on_pairs(setting, options), beta=setting.dpo_beta),
+        train_dataset=Dataset.from_list([_preference(pair) for pair in _pairs_in_order(setting)]),
+        processing_class=as_transformers.tokenizer(setting),
+    )
+    _train(trainer, Rounds(setting, connection), ordered=_in_order(options))
 
 
-def _arguments(setting: Setting, sampling: str) -> dict:
-    """What both of TRL's trainers are told: our optimiser and batch, float32, nothing recomputed, nothing saved."""
+def _pairs_in_order(setting: Setting) -> list:
+    return setting.in_first_epoch(setting.pairs(setting.samples_a_round))
+
+
+def _preference(pair) -> dict:
+    prompt = pair.chosen[: pair.chosen_start]
+    assert pair.rejected[: pair.rejected_start] == prompt, "TRL takes one prompt for both responses"
     return {
-        "output_dir": str(setting.folder / "trl"),
-        "per_device_train_batch_size": setting.micro_batch,
-        "gradient_accumulation_steps": setting.global_batch // setting.micro_batch,
+        "prompt_ids": prompt,
+        "chosen_ids": pair.chosen[len(prompt) :],
+        "rejected_ids": pair.rejected[len(prompt) :],
+        "length": len(pair),
+    }
+
+
+def trl_grpo(setting: Setting, connection, lengths: range, **options) -> None:
+    """TRL's GRPOTrainer on prompts of these lengths: it generates, then learns from `learnt_responses`. options: of its
+    config."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    prompts, responses = setting.grpo_prompts(lengths), setting.learnt_responses()
+    asked = [prompt.tokens for prompt in prompts for _ in range(setting.group_size)]
+
+    class OnGivenResponses(GRPOTrainer):
+        position = 0  # in the round's responses
+
+        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+            drawn, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            begin, self.position = self.position, (self.position + len(drawn)) % len(responses)
+            learnt = responses[begin : begin + len(drawn)]
+            assert prompt_ids == asked[begin : begin + len(drawn)], "TRL's tokens of a prompt are others"
+            assert list(map(len, drawn)) == list(map(len, learnt)), (
+                "a response has not the length it was forced to"
+            )
+            return learnt, logprobs
+
+    trainer = OnGivenResponses(
+        model=str(as_transformers.saved(setting)),  # a folder: its reference is loaded from there
+        reward_funcs=lambda completion_ids, **_: [reward(ids) for ids in completion_ids],
+        args=GRPOConfig(**_on_prompts(setting, options)),
+        train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in prompts]),
+        processing_class=as_transformers.tokenizer(setting),
+    )
+    _train(trainer, Rounds(setting, connection), ordered=True)
+
+
+def _on_samples(setting: Setting, sampling: str) -> dict:
+    """What its trainers on samples are told."""
+    return _arguments(setting, setting.global_batch, setting.micro_batch) | {
         "train_sampling_strategy": sampling,
         "max_length": setting.max_length,
+    }
+
+
+def _on_pairs(setting: Setting, options: dict) -> dict:
+    """… and those on pairs: they would drop the column `length`, by which batch_rebalance goes."""
+    return _with(options, _on_samples(setting, "sequential") | {"remove_unused_columns": False})
+
+
+def _on_prompts(setting: Setting, options: dict) -> dict:
+    """What its GRPOTrainer is told: the objective of `aligner grpo`."""
+    return _with(
+        options,
+        _arguments(setting, setting.group_size, setting.group_size)
+        | {
+            "num_generations": setting.group_size,
+            "max_completion_length": setting.new_tokens,
+            "generation_kwargs": {"min_new_tokens": setting.new_tokens},
+            "beta": setting.grpo_beta,
+            "loss_type": "grpo",
+            "use_bias_correction_kl": False,
+            "shuffle_dataset": False,
+            "model_init_kwargs": {"dtype": "float32"},
+        },
+    )
+
+
+def _with(options: dict, arguments: dict) -> dict:
+    """The arguments changed by these options; an optimiser step's samples stay the same."""
+    samples = arguments["per_device_train_batch_size"] * arguments["gradient_accumulation_steps"]
+    changed = arguments | options
+    return changed | {"gradient_accumulation_steps": samples // changed["per_device_train_batch_size"]}
+
+
+def _arguments(setting: Setting, global_batch: int, micro_batch: int) -> dict:
+    """What all of TRL's trainers are told: our optimiser and batch, float32, nothing recomputed, nothing saved."""
+    return {
+        "output_dir": str(setting.folder / "trl"),
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": global_batch // micro_batch,
         "learning_rate": setting.lr,
         "weight_decay": setting.weight_decay,
         "adam_beta1": setting.betas[0],
@@ -91,6 +189,12 @@ def _arguments(setting: Setting, sampling: str) -> dict:
     }
 
 
+def _in_order(options: dict) -> bool:
+    """Whether its steps are on the samples of ours. batch_rebalance, moreover, fills micro batches unevenly, so that
+    samples count unequally in its loss."""
+    return "train_sampling_strategy" not in options
+
+
 def _train(trainer, rounds: Rounds, ordered: bool) -> None:
     """An epoch is a round: TRL's own loop runs, and a callback waits for this side's turn. Tokens are TRL's count."""
     from transformers import PrinterCallback, TrainerCallback
@@ -99,15 +203,19 @@ def _train(trainer, rounds: Rounds, ordered: bool) -> None:
         counted = 0
 
         def on_epoch_begin(self, *_, **__):
-            self.losses = []
+            self.losses, self.grad_norms, self.generated = [], [], 0.0
             rounds.begin()
 
-        def on_log(self, *_, logs, **__):
+        def on_log(self, args, *_, logs, **__):
             self.losses.append(logs["loss"])
+            self.grad_norms.append(logs["grad_norm"])
             self.total = logs["num_tokens"]
+            if "completions/mean_length" in logs:
+                self.generated += logs["completions/mean_length"] * args.generation_batch_size
 
         def on_epoch_end(self, *_, **__):
-            rounds.end(int(self.total) - self.counted, tuple(self.losses) if ordered else ())
+            figures = (tuple(self.losses), tuple(self.grad_norms)) if ordered else ()
+            rounds.end(int(self.total) - self.counted, *figures, generated=round(self.generated))
             self.counted = int(self.total)
 
     trainer.remove_callback(PrinterCallback)

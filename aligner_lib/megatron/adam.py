@@ -1,4 +1,4 @@
-"""Adam's moments: offloaded to the CPU during inference, or reset to zero."""
+"""Adam's update in one pass over memory; its moments, offloaded to the CPU during inference, or reset to zero."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ import torch
 from aligner_lib.megatron import cpu
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def fuse(adam: torch.optim.Optimizer) -> None:
+    """Let torch's AdamW update weights on the CPU in one pass over memory; by itself it takes one for each operation.
+
+    Those of Transformer Engine and Apex, which Megatron takes where they are installed, do so on CUDA.
+    """
+    for group in adam.param_groups:
+        if "fused" in group and all(parameter.device.type == "cpu" for parameter in group["params"]):
+            group["fused"] = True
 
 
 def forget(adam: torch.optim.Optimizer) -> None:

@@ -336,6 +336,7 @@ def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: 
     chained = get_megatron_optimizer(optimizer_config, [wrapped])
     assert len(chained.chained_optimizers) == 1, "a dense model has one distributed optimizer"
     optimizer = chained.chained_optimizers[0]
+    adam.fuse(optimizer.optimizer)
     for group in optimizer.optimizer.param_groups:
         for parameter in group[
             "params"

@@ -8,12 +8,13 @@ from rich.console import Console
 
 from benchmarks.contest import Contestant, Rounds, compete
 from benchmarks.measure import Comparison, RemoteCriticBench, Round, Side, StepCost, WaitTimes
-from benchmarks.setting import Setting
+from benchmarks.setting import Setting, evenly, reward
 from benchmarks.table import table_of, verdict
 
 
-def side(name, seconds, tokens=100, losses=(2.0, 1.0)):
-    return Side(name, "", Round(9.0, tokens, losses), [Round(s, tokens) for s in seconds])
+def side(name, seconds, tokens=100, losses=(2.0, 1.0), grad_norms=(), generated=0):
+    warm_up = Round(9.0, tokens, losses, grad_norms, generated)
+    return Side(name, "", warm_up, [Round(s, tokens, generated=generated) for s in seconds])
 
 
 def comparison(*sides):
@@ -50,11 +51,34 @@ def test_other_token_counts_are_no_comparison():
         comparison(side("ours", [1.0]), side("theirs", [2.0], tokens=101)).check_equal_work()
 
 
+def test_responses_of_other_lengths_are_no_comparison():
+    with pytest.raises(AssertionError, match="ours generated 40 tokens, theirs 39"):
+        sides = side("ours", [1.0], generated=40), side("theirs", [2.0], generated=39)
+        comparison(*sides).check_equal_work()
+
+
 def test_other_losses_are_no_comparison():
     with pytest.raises(
         AssertionError, match=r"step 2: the loss of ours is 1\.000000, that of theirs 1\.010000"
     ):
         comparison(side("ours", [1.0]), side("theirs", [2.0], losses=(2.0, 1.01))).check_equal_work()
+
+
+def test_a_first_step_is_of_equal_weights_and_has_to_agree_better():
+    ours = side("ours", [1.0])
+    comparison(ours, side("theirs", [2.0], losses=(2.0, 1.0005))).check_equal_work()
+    with pytest.raises(AssertionError, match="step 1: the loss"):
+        comparison(ours, side("theirs", [2.0], losses=(2.001, 1.0))).check_equal_work()
+
+
+def test_equal_losses_with_other_gradients_are_no_comparison():
+    """DPO's first loss is ln 2 whatever the weights, and GRPO's is 0."""
+    ours = side("ours", [1.0], losses=(0.6931472,), grad_norms=(3.0,))
+    comparison(ours, side("theirs", [2.0], losses=(0.6931471,), grad_norms=(3.0002,))).check_equal_work()
+    with pytest.raises(
+        AssertionError, match=r"gradient's norm of ours is 3\.000000, that of theirs 3\.100000"
+    ):
+        comparison(ours, side("theirs", [2.0], losses=(0.6931472,), grad_norms=(3.1,))).check_equal_work()
 
 
 def test_a_side_with_its_own_order_shows_no_losses():
@@ -99,6 +123,47 @@ def test_results_are_json():
     assert (
         json.loads(json.dumps([r.as_dict() for r in results]))[0]["sides"][1]["ours_is_times_as_fast"] == 2.0
     )
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_few_samples_stand_for_all_by_their_sizes():
+    assert evenly(["cccccc", "b", "aa", "dddd", "eeeee", "fff"], 3, len) == ["aa", "dddd", "cccccc"]
+    assert evenly([3, 1, 2], 3, abs) == [1, 2, 3]
+    with pytest.raises(AssertionError, match="4 samples are asked for and there are 3"):
+        evenly([3, 1, 2], 4, abs)
+
+
+def test_grpo_learns_from_responses_of_one_length_that_are_not_worth_the_same(tmp_path):
+    setting = Setting(tmp_path, steps=2, group_size=4, new_tokens=20)
+    setting.prepare()
+    prompts = setting.grpo_prompts(range(30, 40))
+    assert [len(prompt) in range(30, 40) for prompt in prompts] == [True, True]
+    responses = setting.learnt_responses()
+    assert [len(response) for response in responses] == [20] * 8
+    for first in (0, 4):  # else all of a group's advantages, and so its gradients, would be 0
+        assert len({reward(response) for response in responses[first : first + 4]}) > 1
+
+
+def test_prompts_that_come_nearest_are_taken_where_none_is_as_long(tmp_path):
+    setting = Setting(tmp_path, steps=2)
+    setting.prepare()
+    longest = setting.grpo_prompts(range(9000, 9001))
+    assert all(len(longest[0]) >= len(prompt) for prompt in setting.grpo_prompts(range(30, 40)))
+
+
+def test_a_pair_is_one_prompt_and_two_responses(tmp_path):
+    """As TRL's DPOTrainer takes it; ours gets two rows."""
+    from benchmarks.theirs import _preference
+
+    setting = Setting(tmp_path)
+    setting.prepare()
+    pair = setting.pairs(3)[1]
+    row = _preference(pair)
+    assert row["prompt_ids"] + row["chosen_ids"] == pair.chosen
+    assert row["prompt_ids"] + row["rejected_ids"] == pair.rejected
+    assert setting.tokenizer().decode(row["prompt_ids"]).endswith("Assistant:")
 
 
 # ---- the contest, with sides that compute nothing --------------------------------------------------------------------
