@@ -96,7 +96,7 @@ def _trainer(setting: Setting) -> PPOTrainer:
         critic=critic,
         lr_schedule=lambda step: 0.0,
         critic_lr_schedule=lambda step: 0.0,
-        config=config,
+        config=compose("ppo", [f"{key}={value}" for key, value in sizes.items()]),
         run=None,
     )
 
