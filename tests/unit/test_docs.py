@@ -187,3 +187,19 @@ def test_links_lead_somewhere(page):
         there = page.parent / name if name else page
         assert there.exists(), f"{page.name} links to {target}, which is not there"
         assert not anchor or anchor in anchors(there), f"{target}: no such heading"
+
+
+def test_the_table_of_objectives_has_the_switches_that_they_are():
+    from dataclasses import astuple, fields
+
+    from aligner_lib.algorithms.objective import PRESETS, Objective
+
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in (DOCS / "objectives.md").read_text().splitlines()
+        if line.startswith(("| objective", "| `"))
+    ]
+    head, table = rows[0], {row[0]: row[1:] for row in rows if len(row) == len(rows[0])}
+    assert head[1:] == [one.name for one in fields(Objective)]
+    del table["objective"]
+    assert table == {name: [str(value) for value in astuple(one)] for name, one in PRESETS.items()}
