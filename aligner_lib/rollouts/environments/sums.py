@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from aligner_lib.rollouts.environments.base import MOST, Environment, Message, Step, hold_out, require
 
 Sum = tuple[int, int]
@@ -12,10 +10,11 @@ Sum = tuple[int, int]
 class Sums(Environment):
     """a + b with both from `low` to `high`: by default the numbers of `digits` digits, 0 among them with one digit.
 
-    Every sum is enumerated; `held_out` of them are the validation split's. `examples` worked ones of the training split
-    come first, as turns or, with as_turns=False, as lines of the one turn. `question` and `answer` are how a sum and its
-    result are written, `instruction` is a system's turn. The reward is 1 for the result as the examples write it: white
-    space around it and one full stop behind it are let pass, and nothing else.
+    Every sum is enumerated; `held_out` of them are the validation split's. `examples` worked ones, which are in neither
+    split, come first in every prompt, so that all prompts share a long prefix; as turns or, with as_turns=False, as lines
+    of the one turn. `question` and `answer` are how a sum and its result are written, `instruction` is a system's turn. The
+    reward is 1 for the result as the examples write it: white space around it and one full stop behind it are let pass,
+    and nothing else.
     """
 
     def __init__(
@@ -44,21 +43,19 @@ class Sums(Environment):
         _require_fields("question", question, ["{a}", "{b}"])
         _require_fields("answer", answer, ["{sum}"])
         sums = hold_out([(a, b) for a in range(low, high + 1) for b in range(low, high + 1)], held_out)
-        self.sums, self.known = sums[split], sums["train"]
-        self.size = len(self.sums)
+        known = sums["train"]
         require(
-            0 <= examples < len(self.known),
-            f"examples={examples}: it must be 0 to {len(self.known) - 1}, of the sums to train on",
+            0 <= examples < len(known),
+            f"examples={examples}: it must be 0 to {len(known) - 1}, of the sums to train on",
         )
-        self.examples, self.as_turns = examples, as_turns
+        self.examples, self.as_turns = known[:examples], as_turns
+        self.sums = known[examples:] if split == "train" else sums[split]
+        self.size = len(self.sums)
         self.instruction, self.question, self.answer = instruction, question, answer
 
     def reset(self, seed: int) -> list[Message]:
         self.sum = self.sums[seed % self.size]
-        drawn = Random(seed).sample(
-            self.known, self.examples + 1
-        )  # one to spare: the sum itself is no example
-        worked = [(self._asked(one), self._result(one)) for one in drawn if one != self.sum][: self.examples]
+        worked = [(self._asked(one), self._result(one)) for one in self.examples]
         if self.as_turns:
             turns = [_turn(*turn) for pair in worked for turn in zip(("user", "assistant"), pair)]
             turns.append(_turn("user", self._asked(self.sum)))
