@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from functools import cache
@@ -209,8 +210,10 @@ def _named_schema(config: DictConfig, key: str) -> type | None:
 def _is_known(config: DictConfig, key: str) -> bool:
     if _node(config, key) is not None:
         return True
-    # `data_prefix` and `reward_standardization` are dicts with keys of their own, which the schema names
-    parent, _, _ = key.rpartition(".")
+    # `data_prefix`, `reward_standardization` and `args` are dicts with keys of their own; the schema may name them
+    parent = key.rpartition(".")[0]
+    while parent and _node(config, parent) is None:
+        parent = parent.rpartition(".")[0]
     return bool(parent) and isinstance(_node(config, parent), DictConfig) and not _is_group(config, parent)
 
 
@@ -220,9 +223,8 @@ def _expected(config: DictConfig, key: str) -> str:
     if node is None:
         return "any value"
     reference = node._metadata.ref_type
-    name = (
-        reference.__name__ if isinstance(reference, type) else str(reference).replace("typing.List", "list")
-    )
+    name = reference.__name__ if isinstance(reference, type) else re.sub(r"\w+\.", "", str(reference))
+    name = name.replace("List[", "list[").replace("Dict[", "dict[")
     return f"{name} or None" if node._metadata.optional and name != "Any" else name
 
 

@@ -515,8 +515,7 @@ def reward(prompt, response, target, **fields):
     if response == "hang":
         time.sleep(600)
     if response == "spin":
-        while True:
-            pass
+        while True: pass
     if response == "die":
         os._exit(3)
     if response == "nan":
@@ -590,7 +589,7 @@ def test_episodes_are_answered_in_their_order_each_by_its_environment(pool):
 @pytest.mark.parametrize(
     ("response", "reason", "words"),
     [
-        ("raise", "raised", 'mine.py", line 22, in reward\n    raise ValueError("too short")\n'),
+        ("raise", "raised", 'mine.py", line 21, in reward\n    raise ValueError("too short")\n'),
         ("exit", "raised", "SystemExit: 0"),
         ("nan", "not_finite", "the reward is nan"),
         ("metric", "not_finite", "length is inf"),
@@ -749,6 +748,10 @@ def test_a_dotted_key_changes_one_environment_or_adds_one(environments):
         "model.environments.sums.args.digits=2", "model.environments.mine.use=a/file.py:name"
     )
     assert changed["sums"]["args"] == {"digits": 2}
+    nested = environments(
+        "model.environments.sums.args.config.size=2", "model.environments.sums.args.config.low=1"
+    )
+    assert nested["sums"]["args"] == {"config": {"size": 2, "low": 1}}
     assert changed["mine"] == {
         "use": "a/file.py:name",
         "weight": 1.0,
@@ -784,8 +787,8 @@ def test_settings_of_environments_are_kept_with_the_run(environments):
         ),
         ("model.environments.sums.timeout=long", "model.environments.sums.timeout takes float"),
         ("model.environments.sums=3", "model.environments.sums is a group of settings (use, weight"),
-        ("model.environments=3", "model.environments takes"),
-        ("model.environments.sums.args=3", "model.environments.sums.args takes"),
+        ("model.environments=3", "model.environments takes dict[str, EnvironmentSettings]"),
+        ("model.environments.sums.args=3", "model.environments.sums.args takes dict[str, Any]"),
     ],
 )
 def test_a_wrong_setting_of_an_environment_is_refused_as_any_other(environments, override, words):

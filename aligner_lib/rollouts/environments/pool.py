@@ -70,14 +70,9 @@ class Environments:
         self._folder = tempfile.TemporaryDirectory(prefix="aligner-environments-")
         self._pools: dict[str, ProcessPool] = {}
         self._blueprints: dict[str, Blueprint] = {}
-        for name, one in settings.items():
-            args = OmegaConf.to_container(one.args) if OmegaConf.is_config(one.args) else dict(one.args)
-            try:
-                found = find(one.use or name)
-            except UserError as error:
-                raise _in_settings(name, str(error)) from None
-            self._blueprints[name] = Blueprint(found, split, args, one.timeout, self._folder.name)
         try:
+            for name, one in settings.items():
+                self._blueprints[name] = self._blueprint(name, one, split)
             self._descriptions = self._described()
         except BaseException:
             self.close()
@@ -114,6 +109,14 @@ class Environments:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+    def _blueprint(self, name: str, one: Settings, split: str) -> Blueprint:
+        args = OmegaConf.to_container(one.args) if OmegaConf.is_config(one.args) else dict(one.args)
+        try:
+            found = find(one.use or name)
+        except UserError as error:
+            raise _in_settings(name, str(error)) from None
+        return Blueprint(found, split, args, one.timeout, self._folder.name)
 
     def _described(self) -> dict[str, Description]:
         requests = [_Request(self, name, worker.describe) for name in self.names]
@@ -175,7 +178,8 @@ class _Request:
         self._pool = pools[self._name]
 
     def _outcome(self) -> Any:
-        seconds = self._environments._blueprints[self._name].timeout
+        building = self._function is worker.describe
+        seconds = worker.BUILD_SECONDS if building else self._environments._blueprints[self._name].timeout
         if not self._future.done():
             raise BrokenProcessPool
         try:
