@@ -234,6 +234,7 @@ def _described(setting: Setting, options: argparse.Namespace) -> dict:
                 "dpo_beta",
                 "grpo_beta",
                 "lr",
+                "grpo_lr",
             )
         },
     }
