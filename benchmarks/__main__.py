@@ -147,7 +147,7 @@ def _generation(setting: Setting, say) -> Comparison:
 
 # with which TRL's trainers were fastest, of all that their configs offer on a CPU: see docs/performance.md
 FASTEST_ON_PAIRS = {"per_device_train_batch_size": 1}  # almost no padding
-FASTEST_GRPO = {"per_device_train_batch_size": 4}
+FASTEST_GRPO = {"per_device_train_batch_size": 2}
 
 COMPARISONS = {
     "sft": _sft,
@@ -234,6 +234,7 @@ def _described(setting: Setting, options: argparse.Namespace) -> dict:
                 "dpo_beta",
                 "grpo_beta",
                 "lr",
+                "grpo_lr",
             )
         },
     }

@@ -60,7 +60,7 @@ def grpo(setting: Setting, connection, lengths: range) -> None:
         roll_out=Rollout(policy, Rewards(), setting.seed, setting.max_length + setting.new_tokens),
         tasks=FileTasks(setting.grpo_prompts(lengths), [], setting.seed),
         objective=PRESETS["grpo"],
-        lr_schedule=lambda step: setting.lr,
+        lr_schedule=lambda step: setting.grpo_lr,
         config=_grpo_config(setting),
         run=None,
     )

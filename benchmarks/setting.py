@@ -55,6 +55,7 @@ class Setting:
     generation_batch: int = 32  # prompts generated together
     raw_pairs: Path = BUNDLED  # records of HH's format: what pairs, and GRPO's prompts, are taken from
     dpo_beta: float = 0.1
+    grpo_lr: float = 1e-6  # given responses are unlikely: at `lr` the KL in the loss would soon be infinite
     grpo_beta: float = 0.04  # weight of the KL to the reference, in the loss
     group_size: int = 8  # responses to each of GRPO's prompts; one prompt a step
     new_tokens: int = 40  # of each of these responses: none ends before

@@ -148,6 +148,7 @@ def _on_prompts(setting: Setting, options: dict) -> dict:
             "num_generations": setting.group_size,
             "max_completion_length": setting.new_tokens,
             "generation_kwargs": {"min_new_tokens": setting.new_tokens},
+            "learning_rate": setting.grpo_lr,
             "beta": setting.grpo_beta,
             "loss_type": "grpo",
             "use_bias_correction_kl": False,
