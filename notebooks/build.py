@@ -22,6 +22,7 @@ STAGES = {
     "04": ("04_reward_model", "reward model"),
     "05": ("05_ppo", "PPO"),
     "06": ("06_dpo", "DPO"),
+    "07": ("07_grpo", "GRPO"),
     "08": ("08_compare", "compare"),
 }
 FURTHER = {"09": ("09_scale_out", "scale out")}  # beside the way from a model to an aligned one

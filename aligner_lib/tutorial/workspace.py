@@ -9,7 +9,10 @@ A notebook runs alone, too: what an earlier one should have left is made up here
 
 from __future__ import annotations
 
+import inspect
 import json
+import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,6 +112,16 @@ class Workspace:
             self._made_up(f"there is no PPO run in {self.out}: one is trained now, as notebook 05 does")
             self.submit("ppo").wait()
         return self.run("ppo").path
+
+    def reward_file(self, reward: Callable) -> Path:
+        """Write a function of a notebook's cell to a file, which model.environments.NAME.use takes; returns its path.
+
+        The function has to stand by itself: what it uses of other cells is not in the file.
+        """
+        path = self.out / "rewards" / f"{reward.__name__}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(inspect.getsource(reward)))
+        return path
 
     def commands(self, kind: str, name: str | None = None, wanted=None, **settings) -> dict[str, list[str]]:
         """Each component's command line, with what the profile does not know: models, data and the run folder."""

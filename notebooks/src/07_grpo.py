@@ -1,0 +1,274 @@
+# %% [markdown]
+# # GRPO
+#
+# You write a reward as a program, and watch a model learn to add within minutes: reinforcement learning without a reward
+# model and without a critic.
+#
+# {{map}}
+#
+# | goal | a policy that solves held-out sums that the downloaded model fails |
+# | --- | --- |
+# | needs | the downloaded model of 01 |
+# | downloads | nothing further |
+#
+# {{card}}
+
+# %% tags=["parameters"]
+profile = "laptop"
+out = "../runs/tutorial"
+dataset = "sample"
+where = "local"  # local: a process beside this kernel · slurm
+seed = 1234  # of the prompts' order and of what is drawn
+beside = "recorded"  # recorded: PPO and the second task play runs of this project · live: you train them
+
+# %%
+from aligner_lib.tutorial.workspace import Workspace
+from widgets import Completions, Monitor, Recording, curves, show_completions
+
+lab = Workspace(out, profile, dataset, where)
+
+# %% [markdown]
+# ## A group instead of a critic
+#
+# PPO asks a critic what reward was to be expected. There is a simpler way to know: let the policy answer the same prompt
+# several times, and take the mean. A response's **advantage** is its reward less that of its group; each of its tokens
+# has it. Here are two groups of four.
+
+# %%
+import torch
+
+from aligner_lib.algorithms.policy_gradient import group_advantages
+
+rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+group = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+for baseline, scale in [("group_mean", "none"), ("group_mean", "group_std"), ("leave_one_out", "none")]:
+    advantages = group_advantages(rewards, group, baseline, scale)
+    print(f"{baseline:14}{scale:10}", [round(value, 2) for value in advantages.tolist()])
+
+# %% [markdown]
+# All in the second group failed: there is nothing to compare, its advantages are 0, and it costs no training. So the
+# task has to be one that the policy solves *sometimes*. Dividing by the group's deviation (the second row) is what GRPO
+# does, comparing with the others alone (the third) what RLOO does; all of them are switches of one objective.
+#
+# ## The task
+#
+# One-digit sums. Every prompt begins with the same two worked examples, so most of it is computed once for all prompts.
+# 30 of the 100 sums are held out.
+
+# %%
+from aligner_lib.rollouts.environments.registry import make
+
+tasks = {split: make("sums", split) for split in ("train", "validation")}
+for turn in tasks["train"].reset(0):
+    print(f"{turn['role']:10} {turn['content']}")
+
+# %% [markdown]
+# Rewards are plain functions of a prompt and a response, and of what else the prompt's record says. The prompts go to a
+# file:
+
+# %%
+import json
+
+prompts = {split: lab.out / "data" / f"sums_{split}.jsonl" for split in tasks}
+for split, task in tasks.items():
+    records = []
+    for number in range(task.size):
+        messages = task.reset(number)
+        records.append({"messages": messages, "answer": str(sum(task.sum))})
+    prompts[split].parent.mkdir(exist_ok=True)
+    prompts[split].write_text("".join(json.dumps(record) + "\n" for record in records))
+    print(f"{split:10} {len(records)} sums, the last one: {messages[-1]['content']} {records[-1]['answer']}")
+
+# %% [markdown]
+# ## Your reward
+#
+# Write it. This one is 1 for the right number. A wrong answer that is at least a number gets a tenth of that: a model
+# that never answers with a number would have nothing to compare otherwise.
+
+
+# %%
+def reward(prompt: str, response: str, answer: str, **others) -> dict[str, float]:
+    said = response.strip().removesuffix(".")
+    exact = float(said == answer)
+    digits = sum(letter.isdigit() for letter in said) / max(len(said), 1)
+    return {"reward": max(exact, 0.1 * digits), "exact": exact}
+
+
+for said in ("8", " 8.", "9", "The answer is 8", ""):
+    print(f"{said!r:20}{reward('What is 3 + 5?', said, answer='8')}")
+
+# %% [markdown]
+# A reward that can be cheated will be. Would `answer in response` do? A response of all the digits would have it.
+#
+# ## The run
+#
+# Each step draws eight responses to each of eight sums. The reward runs in processes of its own: one that raises or
+# hangs costs its sample, never the run.
+
+# %%
+from aligner_lib.config.compose import compose
+
+config = compose("grpo", profile=profile)
+print("objective    ", config.model.grpo.objective)
+print("steps        ", config.trainer.grpo.max_steps)
+print("prompts      ", config.model.grpo.num_prompts_per_step, "a step")
+print("responses    ", config.model.grpo.num_generations_per_prompt, "to each")
+print("learning rate", config.model.optim.lr)
+
+# %%
+settings = {
+    "model.environments.sums.use": lab.reward_file(reward),
+    "model.environments.sums.args.prompts": {split: str(file) for split, file in prompts.items()},
+    "model.seed": seed,
+}
+job = lab.submit("grpo", **settings)
+monitor = Monitor(lab.run("grpo"), job=job)
+display(monitor)
+await monitor
+
+# %% [markdown]
+# ### What you should see
+#
+# The validation reward jumps within ten steps. Exact answers to held-out sums, four drawn for each: from
+# {{laptop.grpo.val_accuracy_before}} to {{laptop.grpo.val_accuracy_after}} with the laptop profile. (The random model of
+# `smoke` can't learn to add in a minute; it learns to say digits, and its reward rises to a tenth.)
+#
+# | you see | it means | change |
+# | --- | --- | --- |
+# | the reward rises, the entropy falls, the KL grows to about 1 | healthy: the task has one right answer | |
+# | **groups alike** near 1, the reward near 0 | too hard: nothing to compare | an easier task, partial credit, more responses |
+# | groups alike near 1, the reward near 1 | learnt | stop |
+# | the reward rises, then breaks down | steps too large | `model.optim.lr` down |
+# | the reward rises, the held-out one doesn't | the sums were learnt by heart | more of them |
+
+# %%
+run = lab.run("grpo")
+curves(
+    run,
+    metrics=[
+        ["train_environments/sums/exact", "val_environments/sums/exact"],
+        "train_rollouts/groups_alike",
+        "train_rollouts/kl",
+    ],
+)
+
+# %% [markdown]
+# Look at groups: the responses to one sum beside each other, the best first.
+
+# %%
+Completions(run)
+
+# %% [markdown]
+# ### Did it learn, or only pick?
+#
+# Drawing several answers and taking the best one is a policy, too, for whoever has a judge. The four answers that the
+# untrained model drew for each held-out sum say what it would have got:
+
+# %%
+validations = [record for record in run.metrics() if "val_environments/sums/exact" in record]
+before, after = validations[0], validations[-1]
+drawn: dict[str, list[float]] = {}
+for one in run.rollouts():
+    if (one["split"], one["step"]) == ("validation", 0):
+        drawn.setdefault(one["prompt"], []).append(one["metrics"]["exact"])
+best_of_4 = sum(max(exact) for exact in drawn.values()) / len(drawn)
+print(f"untrained, one answer      {before['val_environments/sums/exact']:.3f}")
+print(f"untrained, the best of 4   {best_of_4:.3f}")
+print(f"trained, one answer        {after['val_environments/sums/exact']:.3f}")
+
+# %%
+figures = {
+    "val_accuracy_before": before["val_environments/sums/exact"],
+    "val_accuracy_after": after["val_environments/sums/exact"],
+    "val_best_of_4_before": best_of_4,
+    "train_seconds": sum(record.get("timers/step_time", 0) for record in run.metrics()),
+    "kl_per_token": run.metrics()[-1]["train_rollouts/kl"],
+}
+lab.record("07", {"grpo": figures})
+
+# %% [markdown]
+# ## What does the objective do to each token?
+#
+# Take the first step's responses as they are, and ask several objectives what they would do with them. The weight is that
+# of the gradient of $\log \pi$ at each token: blue makes it likelier, red less likely.
+
+# %%
+lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
+
+# %% [markdown]
+# ## PPO with the same reward
+#
+# A critic can stand in for the group: `aligner ppo` takes environments, too. It begins as the policy with a new head
+# that says 0 everywhere, and learns from the same rewards; each prompt is answered once.
+
+# %%
+from aligner_lib.tutorial.longer_runs import GRPO_ON_FORMS, PPO_ON_SUMS
+
+if beside == "live":
+    job = lab.submit(
+        "ppo",
+        "ppo-sums",
+        **settings,
+        **{
+            "pretrained_checkpoint.restore_from_path": lab.model(),
+            "critic.pretrained_checkpoint.restore_from_path": lab.model(),
+        },
+        **PPO_ON_SUMS,
+    )
+    await job
+    ppo = lab.run("ppo-sums")
+else:
+    ppo = Recording("ppo-sums", speed=float("inf"))
+curves(
+    [run, ppo],
+    metrics=["train_rollouts/rewards", "val_rollouts/rewards", "train_rollouts/kl"],
+)
+
+# %% [markdown]
+# ## A second task: instructions with a form
+#
+# "Write about honey. Give an answer of no fewer than thirty words." A program can't tell a good answer, but it can count
+# words, sentences and dashes. Twelve forms, and topics that are held out. This run takes about eight minutes with the
+# laptop profile, so you see a recorded one of this project; `beside = "live"` trains it.
+
+# %%
+if beside == "live":
+    job = lab.submit("grpo", "grpo-forms", **GRPO_ON_FORMS)
+    display(Monitor(lab.run("grpo-forms"), job=job))
+    await job
+    forms = lab.run("grpo-forms")
+else:
+    forms = Recording("grpo-forms", speed=float("inf"))
+curves(
+    forms,
+    metrics=[["train_rollouts/rewards", "val_rollouts/rewards"], "val_rollouts/generation_length"],
+)
+
+# %%
+first, last = (
+    [record for record in forms.metrics() if "val_rollouts/rewards" in record][place] for place in (0, -1)
+)
+names = sorted(name for name in last if name.startswith("val_environments/forms/form/"))
+print(f"{'form':24}{'before':>8}{'after':>8}")
+for name in ["val_rollouts/rewards", *names]:
+    print(f"{name.rpartition('/')[2]:24}{first[name]:8.2f}{last[name]:8.2f}")
+words = "val_environments/forms/words"
+print(f"{'words':24}{first[words]:8.1f}{last[words]:8.1f}")
+
+# %%
+show_completions(forms, n=6, sort="reward", split="validation")
+
+# %% [markdown]
+# Read the answers: the reward asked for the form alone, so what they say was nobody's business. A judge of the content
+# would have to be a second environment beside this one, with a weight of its own.
+#
+# ## What you learnt
+#
+# - A group's mean is a baseline: no critic, no reward model, where a program can judge.
+# - Groups that are all alike teach nothing. Choose tasks that are solved sometimes.
+# - The reward is taken at its word.
+#
+# **Questions.** Why does a group of two learn, but a group of one not? What would a reward of −1 for wrong answers change?
+# What if half of the group's rewards are wrong?
+#
+# Next: [08 · compare](08_compare.ipynb)
