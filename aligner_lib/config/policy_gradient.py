@@ -62,6 +62,9 @@ class Rollout:
     val_use_greedy: bool = False  # a validation takes the likeliest token each time
     # sequences in one forward; None: model.micro_batch_size
     logprob_forward_micro_batch_size: int | None = setting(None, at_least(1))
+    # compute the responses' log-probabilities once more before they are learnt from; False: generation's own are taken.
+    # null: where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction)
+    recompute_logprobs: bool | None = None
     entropy_bonus: float = setting(0.0, at_least(0))  # weight of the entropy in the loss
     # what makes up for a sampler that is not quite the trainer's policy: importance weights, truncated or masked at the cap
     sampler_correction: str = setting("none", one_of("none", "truncated", "masked"))
@@ -146,6 +149,14 @@ def judged_by_programs(config: DictConfig) -> bool:
     return bool(named) and all((one.use or name) != "reward_model" for name, one in named.items())
 
 
+def recomputes_logprobs(config: DictConfig, needed: bool) -> bool:
+    """Whether responses pass through the policy once more before they are learnt from. needed: by the algorithm."""
+    rollout = rollout_settings(config)
+    if rollout.recompute_logprobs is None:
+        return needed or rollout.sampler_correction != "none"
+    return rollout.recompute_logprobs
+
+
 def check_lengths(config: DictConfig) -> None:
     """Prompt and response fit into the model's positions."""
     at = "model.grpo" if "grpo" in config.model else "model.ppo"
@@ -158,6 +169,14 @@ def check_lengths(config: DictConfig) -> None:
     if length.max_length is not None and length.min_length > length.max_length:
         raise ConfigError(
             f"{at}.length_params.min_length={length.min_length} is above max_length={length.max_length}"
+        )
+    if (
+        rollout_settings(config).recompute_logprobs is False
+        and rollout_settings(config).sampler_correction != "none"
+    ):
+        raise ConfigError(
+            f"{at}.sampler_correction={rollout_settings(config).sampler_correction} compares generation's log-probabilities "
+            f"with training's: leave {at}.recompute_logprobs at null, or set it to True"
         )
     buffer, longest = loop_settings(config).overlong_buffer, response_length(config)
     if buffer is not None and buffer > longest:
@@ -264,7 +283,8 @@ TOKENS = MetricGroup(
         metric(
             "train_rollouts/entropy",
             "nats a token",
-            "mean entropy of the policy's next-token distribution, in nats, at the sampling temperature",
+            "mean entropy of the policy's next-token distribution, in nats, at the sampling temperature. Where "
+            "log-probabilities are not recomputed: estimated by the mean of −log π of the tokens that were drawn",
             "drifts slowly. Below 30 % of its start (the alarm) the policy no longer explores",
             "`entropy_bonus` up, `model.optim.lr` down",
         ),
@@ -381,14 +401,15 @@ SAMPLER = MetricGroup(
         metric(
             "train_rollouts/sampler_mismatch",
             "nats a token",
-            "mean over response tokens of |log π_sampler − log π_trainer|",
+            "mean over response tokens of |log π_sampler − log π_trainer|. Without `recompute_logprobs` over the tokens of "
+            "the step's first update, so absent where there is none",
             "below 1e-4 in float32, below 0.02 in bf16",
             "`sampling_params`: top_k, top_p, use_greedy and min_length part them by design",
         ),
         metric(
             "train_rollouts/sampler_mismatch_max",
             "nats",
-            "the largest of them",
+            "the largest of them; only with `recompute_logprobs`",
             "below 0.5 in bf16",
         ),
         metric(

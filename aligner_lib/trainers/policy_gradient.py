@@ -24,6 +24,7 @@ from aligner_lib.algorithms.objective import Objective
 from aligner_lib.config.policy_gradient import (
     KL_HORIZON,
     loop_settings,
+    recomputes_logprobs,
     response_length,
     rollout_settings,
     val_rollout_micro_batch_size,
@@ -46,6 +47,7 @@ from aligner_lib.trainers.rollout_metrics import (
     experience_metrics,
     rollout_metrics,
     rollout_records,
+    sampler_mismatch,
 )
 
 logger = logging.getLogger(__name__)
@@ -72,6 +74,8 @@ class PolicyGradientTrainer(ABC):
     def __post_init__(self):
         self.rollout, self.loop = rollout_settings(self.config), loop_settings(self.config)
         self.kl_coef = self.loop.initial_policy_kl_penalty
+        before_updates = self.objective.kl == "reward" or self.objective.baseline in ("critic", "teacher")
+        self.recomputes = recomputes_logprobs(self.config, needed=before_updates)
 
     @property
     def controls(self) -> tuple[str, ...]:
@@ -97,7 +101,7 @@ class PolicyGradientTrainer(ABC):
             # 2  Log-probabilities of the responses under the policy and under its reference.
             rollouts = collected.rollouts
             with timers("logprobs"):
-                logprobs, entropies = self.policy.logprobs(rollouts)
+                logprobs, entropies = self._logprobs(rollouts)
             with timers("init_logprobs"):
                 reference_logprobs = self.policy.reference_logprobs(rollouts)
             with timers("critic_wait"):
@@ -107,6 +111,8 @@ class PolicyGradientTrainer(ABC):
         experience, metrics = self.experience(rollouts, rewards, values, logprobs, reference_logprobs)
         metrics |= rollout_metrics("train_rollouts", rollouts, rewards)
         metrics |= experience_metrics(experience, entropies, self.loop.use_absolute_kl)
+        if self.recomputes:
+            metrics |= sampler_mismatch(experience)
         metrics |= environment_metrics("train", collected.outcomes, rewards, self.failures)
         self._report("train", step, collected, rewards, experience)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
@@ -209,7 +215,10 @@ class PolicyGradientTrainer(ABC):
                 figures.append(update)
         if not figures:
             return {}
-        metrics = {f"train_optim/{name}": value for name, value in means(figures).items()}
+        metrics = {}
+        if not self.recomputes:  # the first update compares them with its own
+            metrics |= {f"train_rollouts/{name}": value for name, value in _mismatch_of(figures).items()}
+        metrics |= {f"train_optim/{name}": value for name, value in means(figures).items()}
         metrics["train_optim/first_ppo_ratio"] = figures[0]["ppo_ratio"]
         metrics["train_optim/updates"] = len(figures)
         metrics["train_optim/optim_step"] = self.policy.engine.steps
@@ -283,8 +292,25 @@ class PolicyGradientTrainer(ABC):
             "clip_fraction": (ratio != clipped).float().sum(),
             "policy_kl": (log_ratio.exp() - 1 - log_ratio).sum(),
             "scaled_entropy": entropy,
-        } | ({"kl_loss": kl.sum()} if objective.kl_in_loss else {})
+        }
+        if objective.kl_in_loss:
+            sums["kl_loss"] = kl.sum()
+        if not self.recomputes:
+            sums |= {
+                "mismatch": log_ratio.abs().sum(),
+                "weight": log_ratio.exp().sum(),
+                "weight_squared": (2 * log_ratio).exp().sum(),
+            }
         return LossTerms((losses * batch.token_weights[rows]).sum() - entropy, mask.sum(), sums)
+
+    def _logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+        """Of the responses under the policy, and its entropies: float [B, S-1] each; generation's own where that will do."""
+        if self.recomputes:
+            return self.policy.logprobs(rollouts)
+        return (
+            rollouts.sampler_logprobs,
+            -rollouts.sampler_logprobs,
+        )  # the mean of −log π estimates the entropy
 
     # -- what both make of a reward -------------------------------------------------------------------------------
 
@@ -390,6 +416,14 @@ class PolicyGradientTrainer(ABC):
             self.run.note_failure(
                 one.environment, f"the episode of seed {one.seed} failed ({one.reason}): {one.text}"
             )
+
+
+def _mismatch_of(figures: list[dict[str, float]]) -> dict[str, float]:
+    """How far the log-probabilities of generation and of the first update's own pass part; takes their means away."""
+    mismatch, weight, squared = (
+        [one.pop(name) for one in figures][0] for name in ("mismatch", "weight", "weight_squared")
+    )
+    return {"sampler_mismatch": mismatch, "sampler_effective_sample_size": weight**2 / squared}
 
 
 def _rows_or_a_silent_one(batch: Experience, rows: Tensor) -> Experience:

@@ -46,11 +46,12 @@ def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: b
         "entropy": mean_std(entropies[counts])[0],
         "sampler_weight": mean_std(experience.sampler_weights[counts])[0],
     }
-    return {f"train_rollouts/{name}": value for name, value in (figures | _mismatch(experience)).items()}
+    return {f"train_rollouts/{name}": value for name, value in figures.items()}
 
 
-def _mismatch(experience: Experience) -> dict[str, float]:
-    """How far the log-probabilities of generation and of training part, over all ranks' response tokens."""
+def sampler_mismatch(experience: Experience) -> dict[str, float]:
+    """How far the log-probabilities of generation and of training part, over all ranks' response tokens; under
+    train_rollouts/."""
     counts = experience.response_mask
     difference = (experience.logprobs - experience.sampler_logprobs)[counts].double()
     weights = difference.exp()
@@ -59,9 +60,9 @@ def _mismatch(experience: Experience) -> dict[str, float]:
     ).tolist()
     largest = max(parallel.gather_over_dp(difference.abs().max().item() if len(difference) else 0.0))
     return {
-        "sampler_mismatch": mean_std(difference.abs())[0],
-        "sampler_mismatch_max": largest,
-        "sampler_effective_sample_size": total**2 / (count * squares) if squares else 0.0,
+        "train_rollouts/sampler_mismatch": mean_std(difference.abs())[0],
+        "train_rollouts/sampler_mismatch_max": largest,
+        "train_rollouts/sampler_effective_sample_size": total**2 / (count * squares) if squares else 0.0,
     }
 
 

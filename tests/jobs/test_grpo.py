@@ -51,6 +51,22 @@ def test_the_sampler_drew_with_the_probabilities_that_training_computes(grpo):
         assert record["train_rollouts/sampler_effective_sample_size"] == pytest.approx(1, abs=1e-6)
 
 
+def test_generation_s_own_log_probabilities_will_do(jobs, grpo):
+    """One pass less, and the same run: the objective needs none of them before it trains."""
+    run = jobs.run("grpo", "grpo_own", trainer__grpo__max_steps=3, model__grpo__recompute_logprobs="null")
+    for ours, theirs in zip(run.metrics()[1:], grpo.metrics()[1:]):
+        for name in (
+            "train_rollouts/rewards",
+            "train_rollouts/kl",
+            "train_optim/loss",
+            "train_optim/grad_norm",
+        ):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-5), name
+        assert ours["train_rollouts/sampler_mismatch"] < 1e-4
+        assert ours["train_rollouts/sampler_effective_sample_size"] == pytest.approx(1, abs=1e-6)
+        assert "train_rollouts/sampler_mismatch_max" not in ours
+
+
 def test_records_have_groups_whose_advantages_are_their_rewards_less_the_group_s(grpo):
     """Of the whole first step: dr_grpo divides by nothing."""
     first = [one for one in grpo.rollouts() if one["step"] == 1 and one["split"] == "train"]
