@@ -43,6 +43,8 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
     settings: DictConfig = field(kw_only=True)  # a config.kinds.dpo.DPOLoss
     # the engine with its reference; None: the loss has no reference, or the samples know its log-probabilities
     policy: Policy | None = field(kw_only=True)
+    # the reference's log-probabilities of each validation micro batch: they are the same each time
+    _of_validation: list[Tensor] | None = field(default=None, init=False)
 
     def collate(self, samples: list[PreferenceSample]) -> ResponseBatch:
         """The samples' rows and which of their tokens are responses, with the reference's log-probabilities if known."""
@@ -107,8 +109,12 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
                 "a sample without its reference"
             )
             return batches
-        with self.policy.reference.swap_in():
-            known = self.engine.map(batches, response_logprobs)
+        known = self._of_validation if samples is self.validation else None
+        if known is None:
+            with self.policy.reference.swap_in():
+                known = self.engine.map(batches, response_logprobs)
+        if samples is self.validation:
+            self._of_validation = known
         return [replace(batch, reference_logprobs=sums) for batch, sums in zip(batches, known)]
 
     def _kl(self, step: int) -> dict[str, float]:

@@ -118,6 +118,7 @@ curves(
 # reference, times $\beta$, is the reward.
 
 # %%
+
 from aligner_lib.jobs.inference import answering, log_probability
 
 (pair,) = Pairs(lab.preference_data() / "test_comparisons.jsonl").pairs[:1]

@@ -49,7 +49,7 @@ def test_the_chosen_responses_gain_more_than_the_rejected_ones(dpo):
 def test_the_kl_to_the_reference_is_0_before_the_first_update_and_grows(dpo):
     at, kl = dpo.series("validation/kl")
     assert at == [0, 4, 8, 12]
-    assert kl[0] == 0 < kl[1] < kl[-1]
+    assert kl[0] == 0 < kl[-1]
 
 
 @pytest.mark.parametrize("loss", LOSSES)

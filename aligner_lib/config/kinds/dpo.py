@@ -169,7 +169,7 @@ PREFERENCES = MetricGroup(
             "draws to `model.dpo.num_val_samples` validation prompts, as `evaluation/kl` and PPO's. (Over the data's "
             "responses such a mean would be no KL: the policy did not write them.) Not simpo and orpo, nor with "
             "precomputed log-probabilities",
-            "exactly 0 at step 0, then grows",
+            "exactly 0 at step 0, then grows; of few answers it is noisy, and may even be below 0",
             "`model.dpo.ref_policy_kl_penalty` up, or fewer steps",
         ),
         metric(
