@@ -113,6 +113,7 @@ class SmokeJobs:
             "model.grpo.rollout_micro_batch_size": 6,
             "model.grpo.num_val_samples": 8,
             "model.grpo.recompute_logprobs": True,
+            "model.grpo.kl": "k3",
             "model.grpo.length_params.max_length": 12,
             "model.grpo.sampling_params.end_strings": "[z]",
         }

@@ -71,6 +71,7 @@ class PreparedJob:
     max_steps: int
     loop: DictConfig  # a config.schema.Loop
     hashes: dict[str, str]
+    close: Callable[[], None] = lambda: None  # ends what it has started beside itself: environments' processes
 
 
 def sft(config: DictConfig) -> PreparedJob:
@@ -226,7 +227,7 @@ def ppo(config: DictConfig) -> PreparedJob:
     hashes = hashes_of(start, *model.data.data_prefix.values())
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
-    return PreparedJob(build, max_steps, loop, hashes)
+    return PreparedJob(build, max_steps, loop, hashes, tasks.close)
 
 
 def grpo(config: DictConfig) -> PreparedJob:
@@ -270,7 +271,7 @@ def grpo(config: DictConfig) -> PreparedJob:
             run=run,
         )
 
-    return PreparedJob(build, max_steps, loop, hashes)
+    return PreparedJob(build, max_steps, loop, hashes, tasks.close)
 
 
 def evaluation(config: DictConfig) -> PreparedJob:

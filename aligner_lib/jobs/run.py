@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -33,7 +33,7 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     from aligner_lib.trainers.loop import run_loop
 
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
-    with _opened(kind, config, profile, job, resume=settings.resume) as run:
+    with closing(job), _opened(kind, config, profile, job, resume=settings.resume) as run:
         status = run_loop(job.build(run), settings, run)
     logger.info("%s: %s", status, config.exp_manager.explicit_log_dir)
     return RunFolder(config.exp_manager.explicit_log_dir)
@@ -42,7 +42,7 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
 def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Like `run_job`, for a job that trains nothing: its figures are logged once, as of step 0."""
     job = _prepare(kind, config, profile)
-    with _opened(kind, config, profile, job, resume=False) as run:
+    with closing(job), _opened(kind, config, profile, job, resume=False) as run:
         evaluation, started = job.build(run), time.perf_counter()
         figures = evaluation.figures() | {"timers/validation_time": time.perf_counter() - started}
         if run is not None:

@@ -40,6 +40,9 @@ class TaskSource(Protocol):
     def validation(self, count: int | None) -> list[Task | Failure]:
         """The first `count` held-out prompts (environments begin again where they have fewer); None: all there are."""
 
+    def close(self) -> None:
+        """End the environments' processes."""
+
 
 @dataclass
 class FileTasks:
@@ -60,6 +63,9 @@ class FileTasks:
 
     def validation(self, count: int | None) -> list[Task]:
         return [Task(**vars(prompt)) for prompt in self.val_prompts[:count]]
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass
@@ -96,6 +102,10 @@ class EnvironmentTasks:
             episodes = (size or 64) if count is None else round(count * weight / whole)
             wanted += [(name, number % size if size else number) for number in range(episodes)]
         return self._tasks("validation", wanted)
+
+    def close(self) -> None:
+        for environments in self.environments.values():
+            environments.close()
 
     def _draws(self, count: int) -> list[tuple[str, int]]:
         """The first `count` episodes of the run; always the same ones."""

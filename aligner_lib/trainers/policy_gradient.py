@@ -420,10 +420,12 @@ class PolicyGradientTrainer(ABC):
 
 def _mismatch_of(figures: list[dict[str, float]]) -> dict[str, float]:
     """How far the log-probabilities of generation and of the first update's own pass part; takes their means away."""
-    mismatch, weight, squared = (
-        [one.pop(name) for one in figures][0] for name in ("mismatch", "weight", "weight_squared")
-    )
-    return {"sampler_mismatch": mismatch, "sampler_effective_sample_size": weight**2 / squared}
+    first = dict(figures[0])
+    for one in figures:
+        for name in ("mismatch", "weight", "weight_squared"):
+            del one[name]
+    size = first["weight"] ** 2 / first["weight_squared"]
+    return {"sampler_mismatch": first["mismatch"], "sampler_effective_sample_size": size}
 
 
 def _rows_or_a_silent_one(batch: Experience, rows: Tensor) -> Experience:

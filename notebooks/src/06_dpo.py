@@ -237,4 +237,4 @@ display(chat)
 # **Questions.** What does a larger $\beta$ do to the loss of the pair above? Why has the accuracy to be 0 before the first
 # step? Which of PPO's four models does DPO keep?
 #
-# Next: [08 · compare](08_compare.ipynb)
+# Next: [07 · GRPO](07_grpo.ipynb)

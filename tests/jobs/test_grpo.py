@@ -32,16 +32,33 @@ def test_it_logs_the_metrics_that_its_kind_declares(grpo):
     }
 
 
-def test_the_reward_rises(grpo):
-    _, rewards = grpo.series("val_rollouts/rewards")
-    assert rewards[-1] > rewards[0] + 0.01
+@pytest.fixture(scope="module")
+def learnt(jobs):
+    """A run that is long enough to learn."""
+    return jobs.run("grpo", "grpo_learnt", **LONGER, model__grpo__kl="none")
+
+
+LONGER = {
+    "trainer__grpo__max_steps": 24,
+    "trainer__grpo__val_check_interval": 24,
+    "trainer__grpo__save_interval": 24,
+    "model__grpo__num_prompts_per_step": 8,
+    "model__grpo__num_generations_per_prompt": 8,
+    "model__global_batch_size": 64,
+    "model__micro_batch_size": 32,
+    "model__grpo__rollout_micro_batch_size": 64,
+    "model__grpo__num_val_samples": 64,
+}
+
+
+def test_the_reward_rises(learnt):
+    _, rewards = learnt.series("val_rollouts/rewards")
+    assert rewards[-1] > 1.2 * rewards[0]
 
 
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_is_0(grpo):
     first = grpo.metrics()[1]
-    assert first["train_rollouts/kl"] == first["train_optim/kl_loss"] == 0 or (
-        first["train_rollouts/kl"] == 0 and first["train_optim/kl_loss"] < 1e-3
-    )
+    assert first["train_rollouts/kl"] == 0 and first["train_optim/kl_loss"] < 0.01
     assert first["train_optim/first_ppo_ratio"] == pytest.approx(1.0, abs=1e-5)
 
 
@@ -94,17 +111,20 @@ def test_every_objective_moves_the_policy(jobs, objective):
     assert run.metrics()[-1]["train_rollouts/kl"] != 0
 
 
-def test_a_student_nears_its_teacher(jobs, grpo):
+def test_a_student_nears_its_teacher(jobs, learnt):
     """The teacher is what the run above came to: the student's tokens become likelier under it."""
     run = jobs.run(
         "grpo",
         "grpo_distill",
-        trainer__grpo__max_steps=12,
+        **LONGER,
         model__grpo__objective="distill",
-        model__grpo__teacher__restore_from_path=f"'{grpo.path}'",
+        model__grpo__teacher__restore_from_path=f"'{learnt.path}'",
+        model__grpo__kl="none",
     )
     _, advantages = run.series("train_rollouts/advantages_mean")  # less the reverse KL, a token
-    assert advantages[0] < 0 and sum(advantages[-3:]) / 3 > 0.6 * advantages[0]
+    assert advantages[0] < -0.02 and sum(advantages[-3:]) / 3 > 0.6 * advantages[0]
+    _, rewards = run.series("val_rollouts/rewards")
+    assert rewards[-1] > 1.1 * rewards[0]  # the teacher's reward comes along
 
 
 def test_groups_that_are_alike_cost_no_update_and_are_counted(jobs, tmp_path):
@@ -113,22 +133,23 @@ def test_groups_that_are_alike_cost_no_update_and_are_counted(jobs, tmp_path):
         "grpo",
         "grpo_alike",
         trainer__grpo__max_steps=3,
+        model__grpo__kl="none",
         model__environments__e__use=f"'{tmp_path / 'constant.py'}'",
     )
     for record in run.metrics()[1:]:
         assert record["train_rollouts/groups_alike"] == 1
         assert not any(name.startswith("train_optim/") for name in record)
     alarms = [json.loads(line) for line in (run.path / "alarms.jsonl").read_text().splitlines()]
-    assert [alarm["name"] for alarm in alarms] == ["groups_alike"]
+    assert "groups_alike" in {alarm["name"] for alarm in alarms}
 
 
 FAILING = """
 import os, time
 
 def reward(prompt, response):
-    if "a" in response:
-        raise RuntimeError("I don't like the letter a")
-    return float("nan") if "i" in response else response.count("e") / max(len(response), 1)
+    if "q" in response:
+        raise RuntimeError("I don't like the letter q")
+    return float("nan") if "k" in response else response.count("e") / max(len(response), 1)
 """
 
 
@@ -153,7 +174,7 @@ def test_a_reward_that_fails_costs_its_samples_and_is_told(jobs, tmp_path):
         assert math.isfinite(record["train_rollouts/rewards"])
     told = (run.path / "environment_failures.txt").read_text()
     assert told.count("failed (") == 1  # the first one, of one environment
-    assert "letter a" in told or "finite" in told
+    assert "letter q" in told or "finite" in told
 
 
 def test_dynamic_sampling_draws_until_enough_groups_differ(jobs, tmp_path):
@@ -239,7 +260,7 @@ def test_the_weights_make_the_rounded_sampler_s_gradient_the_policy_s():
     wanted = gradient(logprobs.exp(), torch.ones(4))
     corrected = gradient(sampler.exp(), importance_weights(logprobs, sampler, "truncated", 10.0))
     torch.testing.assert_close(corrected, wanted)
-    assert (gradient(sampler.exp(), torch.ones(4)) - wanted).abs().max() > 0.05
+    assert (gradient(sampler.exp(), torch.ones(4)) - wanted).abs().max() > 0.02
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
@@ -247,7 +268,7 @@ def test_the_weights_make_the_rounded_sampler_s_gradient_the_policy_s():
 
 def test_a_batch_has_whole_groups(jobs):
     with pytest.raises(ConfigError, match=r"whole groups of model\.grpo\.num_generations_per_prompt=4"):
-        compose("grpo", jobs.settings("grpo", "x", model__global_batch_size=6), "smoke")
+        compose("grpo", jobs.settings("grpo", "x", model__micro_batch_size=2, model__global_batch_size=6), "smoke")
 
 
 def test_distillation_needs_a_teacher(jobs):
