@@ -71,7 +71,9 @@ class PreparedJob:
     max_steps: int
     loop: DictConfig  # a config.schema.Loop
     hashes: dict[str, str]
-    close: Callable[[], None] = lambda: None  # ends what it has started beside itself: environments' processes
+    close: Callable[[], None] = lambda: (
+        None
+    )  # ends what it has started beside itself: environments' processes
 
 
 def sft(config: DictConfig) -> PreparedJob:

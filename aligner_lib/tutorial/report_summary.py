@@ -52,7 +52,7 @@ def _cards(summary: dict) -> str:
 
 def _headlines(summary: dict) -> Iterator[tuple[str, str, str]]:
     """(title, figure, what it is) for each figure that the notebooks which ran have left."""
-    sft, rm, ppo = (summary.get(name, {}) for name in ("sft", "rm", "ppo"))
+    sft, rm, ppo, dpo, grpo = (summary.get(name, {}) for name in ("sft", "rm", "ppo", "dpo", "grpo"))
     if {"val_loss_before", "val_loss_after"} <= sft.keys():
         before, after = sft["val_loss_before"], sft["val_loss_after"]
         change = _percent(after / before - 1)
@@ -76,6 +76,16 @@ def _headlines(summary: dict) -> Iterator[tuple[str, str, str]]:
     if {"mean_length_sft", "mean_length_ppo"} <= ppo.keys():
         figure = f"{ppo['mean_length_sft']:.0f} → {ppo['mean_length_ppo']:.0f}"
         yield "Length", figure, "tokens of a response, SFT → PPO"
+    if "val_acc" in dpo:
+        meaning = "of the held-out pairs: the chosen answer gained more than the rejected one"
+        yield "DPO", _percent(dpo["val_acc"], sign=""), meaning
+    if {"val_accuracy_before", "val_accuracy_after"} <= grpo.keys():
+        before, after = (_percent(grpo[f"val_accuracy_{when}"], sign="") for when in ("before", "after"))
+        yield (
+            "GRPO",
+            f"{before} → {after}",
+            f"of held-out sums right, in {grpo['train_seconds']:.0f} s of training",
+        )
 
 
 def _percent(share: float, sign: str = "+") -> str:
@@ -99,6 +109,8 @@ PANELS = (
     Panel("rm", "Reward model: accuracy", ("validation/acc", "train/acc")),
     Panel("ppo", "PPO: reward", ("val_rollouts/rewards", "train_rollouts/rewards")),
     Panel("ppo", "PPO: KL to the reference", ("train_rollouts/kl",)),  # of the training rollouts alone
+    Panel("dpo", "DPO: accuracy", ("validation/acc", "train/acc")),
+    Panel("grpo", "GRPO: reward on sums", ("val_rollouts/rewards", "train_rollouts/rewards")),
 )
 
 
@@ -142,7 +154,7 @@ def _panel(panel: Panel, run: RunFolder) -> str:
 
 
 def _answers(runs: Path) -> str:
-    """Both policies' answers to a few held-out prompts: those of notebook 06, else PPO's first and last validation."""
+    """Both policies' answers to a few held-out prompts: those of notebook 08, else PPO's first and last validation."""
     before, after = (
         _by_prompt(RunFolder(runs / name).rollouts()) for name in ("evaluate-sft", "evaluate-ppo")
     )
