@@ -108,10 +108,11 @@ class Workspace:
 
     def ppo_policy(self) -> Path:
         """PPO's policy; without notebook 05, one trained here and now with the same settings."""
-        if not self._is_trained("ppo"):
-            self._made_up(f"there is no PPO run in {self.out}: one is trained now, as notebook 05 does")
-            self.submit("ppo").wait()
-        return self.run("ppo").path
+        return self._trained("ppo", "05", "PPO")
+
+    def dpo_policy(self) -> Path:
+        """DPO's policy; without notebook 06, one trained here and now with the same settings."""
+        return self._trained("dpo", "06", "DPO")
 
     def reward_file(self, reward: Callable) -> Path:
         """Write a function of a notebook's cell to a file, which model.environments.NAME.use takes; returns its path.
@@ -218,6 +219,13 @@ class Workspace:
         from cluster.resources import own_components
 
         return None if resources is None and self.where == "local" else own_components(resources)
+
+    def _trained(self, kind: str, notebook: str, name: str) -> Path:
+        """The run folder of a kind, trained now where its notebook was not run."""
+        if not self._is_trained(kind):
+            self._made_up(f"there is no {name} run in {self.out}: one is trained now, as notebook {notebook} does")
+            self.submit(kind).wait()
+        return self.run(kind).path
 
     def _made_up(self, note: str) -> None:
         if note not in self.notes:

@@ -186,28 +186,14 @@ figures = {
 }
 print(f"held-out accuracy: reward model {rm['validation/acc']:.3f}, DPO {figures['val_acc']:.3f}")
 print(f"margin of DPO's implicit rewards: {figures['val_margin']:.2f}")
-
-# %% [markdown]
-# And the policies: both answer the same held-out prompts, with the same random numbers, and the reward model of 04 judges
-# them. It is PPO's own judge, and DPO has never met it: a lower reward of DPO is no proof of worse answers.
-
-# %%
-for name, policy in {"ppo": lab.ppo_policy(), "dpo": run.path}.items():
-    await lab.submit("evaluate", name=f"evaluate-{name}", **{"policy.restore_from_path": policy})
-sft = next(record for record in lab.run("ppo").metrics() if "val_rollouts/rewards" in record)
-print(f"{'':6}{'reward':>8}{'tokens':>8}{'KL a token':>12}")
-print(f"{'SFT':6}{sft['val_rollouts/rewards']:+8.2f}{sft['val_rollouts/generation_length']:8.1f}{0:12.3f}")
-for name in ("ppo", "dpo"):
-    found = lab.run(f"evaluate-{name}").metrics()[-1]
-    reward, length, kl = (found[f"evaluation/{key}"] for key in ("rewards", "generation_length", "kl"))
-    print(f"{name.upper():6}{reward:+8.2f}{length:8.1f}{kl:12.3f}")
-lab.record("06", {"dpo": figures | {"val_reward": reward, "mean_length": length, "kl_per_token": kl}})
+lab.record("06", {"dpo": figures})
 
 # %% [markdown]
 # PPO learns from its own answers, which a reward model judges; DPO from answers that somebody else wrote, which are there
 # beforehand. So DPO needs less, runs faster and has fewer ways to fail, and it never learns from a mistake of its own.
+# What the policies answer, notebook 08 compares.
 #
-# Ask both:
+# Ask them:
 
 # %%
 chat = Chat({"SFT": answering(lab.policy()), "PPO": answering(lab.ppo_policy()), "DPO": answering(run.path)})

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Compare
 #
-# You compare the SFT policy and the PPO policy on held-out prompts, and decide what PPO improved.
+# You compare the policies of SFT, PPO and DPO on held-out prompts, and decide what was improved.
 #
 # {{map}}
 #
-# | goal | rewards, lengths, KL and completions of both policies, from the same random numbers |
+# | goal | rewards, lengths, KL and completions of the policies, from the same random numbers |
 # | --- | --- |
-# | needs | the policies of 03 and 05, the reward model of 04 (substitutes are used where they are missing) |
+# | needs | the policies of 03, 05 and 06, the reward model of 04 (substitutes are used where they are missing) |
 # | downloads | nothing further |
 #
 # {{card}}
@@ -26,11 +26,12 @@ lab = Workspace(out, profile, dataset)
 # %% [markdown]
 # ## A fair comparison
 #
-# Both policies answer the same held-out prompts, and responses are sampled with the same random numbers. The reward
-# model scores both. The KL is measured to the SFT policy, so the KL of the SFT policy itself must be exactly 0.
+# All policies answer the same held-out prompts, and responses are sampled with the same random numbers. The reward
+# model scores them. It is PPO's own judge, and DPO has never met it: a lower reward of DPO's is no proof of worse
+# answers. The KL is measured to the SFT policy, so the KL of the SFT policy itself must be exactly 0.
 
 # %%
-POLICIES = {"SFT": lab.policy(), "PPO": lab.ppo_policy()}
+POLICIES = {"SFT": lab.policy(), "PPO": lab.ppo_policy(), "DPO": lab.dpo_policy()}
 runs = {}
 for name, policy in POLICIES.items():
     folder = f"evaluate-{name.lower()}"
@@ -91,7 +92,7 @@ compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
 # %% [markdown]
 # ## Ask them yourself
 #
-# Both policies answer what you type, and the reward model scores the answers. Its reward can be wrong: try to find a
+# The policies answer what you type, and the reward model scores the answers. Its reward can be wrong: try to find a
 # question where it prefers the worse answer.
 
 # %%
@@ -104,7 +105,9 @@ for name, said in zip(POLICIES, chat.ask("How can I make a friend feel better?")
 display(chat)
 
 # %%
-lab.record("08", {"ppo": {"kl_per_token": figures["PPO"]["evaluation/kl"], "win_rate": wins}})
+of_dpo = {"val_reward": figures["DPO"]["evaluation/rewards"], "kl_per_token": figures["DPO"]["evaluation/kl"]}
+of_ppo = {"kl_per_token": figures["PPO"]["evaluation/kl"], "win_rate": wins}
+lab.record("08", {"ppo": of_ppo, "dpo": of_dpo})
 
 # %% [markdown]
 # ## What you learnt
