@@ -120,7 +120,11 @@ def member(group: int, reward: float | None, split="train", environment="sums", 
     }
     record |= {"finished": True, "group": group, "environment": environment, "turns": 1, "metrics": {}}
     if split == "train":
-        record |= {"tokens": [*"abc"], "token_kl": [0.0] * 3, "token_advantage": [(reward or 0.5) - 0.5] * 3}
+        record |= {
+            "tokens": [*"abc"],
+            "token_kl": [0.0] * 3,
+            "token_advantage": [(0.5 if reward is None else reward) - 0.5] * 3,
+        }
     return record | ({"failure": "timeout"} if reward is None else {}) | changes
 
 
