@@ -84,7 +84,7 @@ def freeze(records: list[dict], config: DictConfig, kl_coef: float) -> FrozenRol
         torch.tensor([record["length"] for record in records]),
         finished,
         clip=loop.reward_clip,
-        missing_eos_penalty=loop.missing_eos_penalty,
+        missing_eos_penalty=loop.missing_eos_penalty or 0.0,
         max_length=longest,
         overlong_buffer=loop.overlong_buffer or 0,
         overlong_penalty=loop.overlong_penalty,
