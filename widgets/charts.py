@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 
 from aligner_lib.config.kind import Chart, Line, chart
 from aligner_lib.config.kinds import charts_of, kinds
 from widgets.series import Series
+
+OWN_CHARTS = 3  # of an environment's own metrics, before the reader adds others
 
 
 def metric_of(line: Line, series: Series) -> str:
@@ -36,12 +42,49 @@ def charts_for(series: list[Series], kind: str, wanted: list | None = None) -> l
 
     `wanted` holds metric names, lists of names (one chart together), or what `chart` makes.
     """
+    known = list(dict.fromkeys(metric for one in series for metric in one.metrics))
     if wanted is not None:
-        return [_as_chart(one) for one in wanted]
-    known = {metric for one in series for metric in one.metrics}
+        return [c for one in wanted for c in _with_names(_as_chart(one), known)]
     if default := charts_of(kind):
-        return [c for c in default if any(m in known for line in c.lines for m in line.metrics)]
+        charts = [c for one in default for c in _with_names(one, known, kind)]
+        return [c for c in charts if any(m in known for line in c.lines for m in line.metrics)]
     return [_as_chart(metric) for metric in sorted(known) if not metric.startswith("timers/")][:9]
+
+
+def _with_names(chart: Chart, known: list[str], kind: str = "") -> list[Chart]:
+    """The chart with a line for each name that its `*` stands for in the known metrics; itself without a `*`.
+
+    Of charts that have a metric's name for a title there are OWN_CHARTS at most, names without a slash first.
+    """
+    if not any("*" in line.metrics[0] for line in chart.lines):
+        return [chart]
+    plain = [line for line in chart.lines if "*" not in line.metrics[0]]
+    found: dict[str, dict[str, list[Line]]] = {}  # the second name → the first one → lines
+    for line in [line for line in chart.lines if line not in plain]:
+        for name, second, metric in _matches(line.metrics[0], known, kind):
+            own = Line(f"{name}, {line.label}", (metric,))
+            found.setdefault(second, {}).setdefault(name, []).append(own)
+    titles = sorted(found, key=lambda second: second.count("/"))[: OWN_CHARTS if chart.title == "*" else None]
+    order = list(dict.fromkeys(name for lines in found.values() for name in lines))
+    return [
+        replace(
+            chart,
+            title=title if chart.title == "*" else chart.title,
+            lines=(*plain, *(line for name in order for line in found[title].get(name, ()))),
+        )
+        for title in titles
+    ]
+
+
+def _matches(pattern: str, known: list[str], kind: str) -> Iterator[tuple[str, str, str]]:
+    """(first name, second name, metric) of the known metrics that a name with one `*` or two is declared for."""
+    first, _, rest = pattern.partition("*")
+    rest = "(.+)".join(map(re.escape, rest.split("*"))) + ("" if "*" in rest else "()")
+    declared = kinds()[kind].declared_as if kind in kinds() else lambda metric: pattern
+    for metric in known:
+        match = re.fullmatch(f"{re.escape(first)}([^/]+){rest}", metric)
+        if match and declared(metric) == pattern:
+            yield match[1], match[2], metric
 
 
 def _as_chart(wanted) -> Chart:
@@ -61,7 +104,13 @@ def _short(names: list[str]) -> list[str]:
 
 # -- timers ---------------------------------------------------------------------------------------------------------
 
-IN_ROLLOUT = ("generate", "logprobs", "init_logprobs", "critic_wait")  # parts of timers/rollout_time
+IN_ROLLOUT = (
+    "generate",
+    "environments",
+    "logprobs",
+    "init_logprobs",
+    "critic_wait",
+)  # parts of timers/rollout_time
 IN_STEP = ("rollout_time", "train_time")  # parts of timers/step_time; validation comes after the step
 LABELS = {"init_logprobs": "reference logprobs", "critic_wait": "waiting for the critic"}
 

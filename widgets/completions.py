@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,18 +15,22 @@ from widgets.series import as_run
 from widgets.tables import Table, table_of
 
 PAGE = 8
+GROUPS = 3  # on a page, where responses to one prompt are together
 POLL_SECONDS = 1.0
 PERCENTILE = 98  # of the page's tokens; beyond it a few tokens would take all the colours
-SORTS = {
-    "written": lambda record: record["id"],
-    "best reward": lambda record: -_figure(record, "reward"),
-    "worst reward": lambda record: _figure(record, "reward"),
-    "highest KL": lambda record: -_figure(record, "kl"),
-    "longest": lambda record: -_figure(record, "length"),
-    "shortest": lambda record: _figure(record, "length"),
+SORTS = {  # by which figure, and which end comes first; what has none comes last
+    "written": ("id", 1),
+    "best reward": ("reward", -1),
+    "worst reward": ("reward", 1),
+    "highest KL": ("kl", -1),
+    "longest": ("length", -1),
+    "shortest": ("length", 1),
 }
 COLOURS = {"none": "", "KL": "token_kl", "advantage": "token_advantage"}
-SHOWN_BESIDE = ("step", "response", "reward", "kl", "length", "finished")
+SHOWN_BESIDE = (
+    *("step", "response", "reward", "kl", "length", "finished"),
+    *("turns", "metrics", "failure"),
+)
 VALIDATION = "validation"
 
 
@@ -49,10 +55,14 @@ class CompletionPages:
         )
 
     def find(self, query: dict) -> dict:
-        """The page for a query: {step, split, every, sort, colour, end, beside, cut, text, start}, all optional.
+        """The page for a query, all of it optional.
+
+        {step, split, environment, every, together, sort, colour, end, beside, cut, failed, text, start}
 
         A step without completions gives the nearest one before it. `asked` in the answer is the query with its
-        defaults: the validation prompts, where the run has any, at its latest step, each beside its first answer.
+        defaults: the validation prompts, where the run has any, at its latest step, each beside its first answer. Of a
+        run that draws several responses to a prompt it is those, together: rows of {prompt, best, worst, mean,
+        members}, with the members in order of their rewards, and a group whole where any of its responses is found.
         """
         every = self._rollouts.records
         splits = sorted({record.get("split", "") for record in every})
@@ -63,11 +73,20 @@ class CompletionPages:
         wanted = wanted if type(wanted) is int else None
         step = _nearest(steps, wanted)
         found = [record for record in records if _matches(record, asked, step)]
-        found.sort(key=SORTS[asked["sort"]])
-        start, page = window(found, query, PAGE)
-        rows = [self._row(record, asked) for record in page]
-        scale = _scale(rows)
-        notes = self._notes(asked, wanted, step, rows)
+        found.sort(key=_sorted_by(asked["sort"]))
+        can_group = bool(self._rollouts.splits_with_groups & {record.get("split", "") for record in found})
+        together = can_group and asked["together"]
+        size = GROUPS if together else PAGE
+        if together:
+            groups: dict[int, dict] = {}  # by its first response, where the first that was found is
+            for record in found:
+                groups.setdefault(self._rollouts.group_of(record)[0]["id"], record)
+            found = list(groups.values())
+        start, page = window(found, query, size)
+        rows = [self._group(record, asked) if together else self._row(record, asked) for record in page]
+        responses = [response for row in rows for response in row.get("members", [row])]
+        scale = _scale(responses)
+        notes = self._notes(asked, wanted, step, responses)
         if rows and all("note" in row.get("beside", {}) for row in rows):  # said once, not in every row
             notes += dict.fromkeys(row.pop("beside")["note" if len(rows) == 1 else "notes"] for row in rows)
         return {
@@ -77,6 +96,12 @@ class CompletionPages:
             "step": step,
             "latest": wanted is None,
             "splits": splits,
+            "environments": list(
+                dict.fromkeys(record["environment"] for record in every if "environment" in record)
+            ),
+            "can_group": can_group,
+            "can_fail": any("failure" in record for record in every),
+            "counted": "groups " if together else "",
             "sorts": list(SORTS),
             "colours": list(COLOURS),
             "asked": asked,
@@ -85,20 +110,21 @@ class CompletionPages:
             "all": len(every),
             "total": len(found),
             "start": start,
-            "size": PAGE,
+            "size": size,
             "rows": rows,
         }
 
-    @staticmethod
-    def _with_defaults(query: dict, splits: list[str]) -> dict:
-        first = VALIDATION if VALIDATION in splits else ""
+    def _with_defaults(self, query: dict, splits: list[str]) -> dict:
+        first = min(self._rollouts.splits_with_groups, default=VALIDATION if VALIDATION in splits else "")
         return {
             "split": of_query(query, "split", first, ["", *splits]),
+            "environment": str(of_query(query, "environment", "")),
+            "together": bool(of_query(query, "together", True)),
             "sort": of_query(query, "sort", "written", SORTS),
             "colour": of_query(query, "colour", "none", COLOURS),
             "text": str(of_query(query, "text", "")).lower(),
             "beside": bool(of_query(query, "beside", True)),
-            **{name: bool(of_query(query, name, False)) for name in ("every", "cut", "end")},
+            **{name: bool(of_query(query, name, False)) for name in ("every", "cut", "failed", "end")},
         }
 
     def _notes(self, asked: dict, wanted, step, rows: list) -> list[str]:
@@ -107,7 +133,7 @@ class CompletionPages:
             kind = self.run.kind
             writes = (
                 "not written any completions yet"
-                if kind in ("", "ppo", "evaluate")
+                if kind in ("", "ppo", "grpo", "evaluate")
                 else f"no completions: {kind} does not generate"
             )
             return [f"{self.run.name} has {writes}."]
@@ -122,7 +148,34 @@ class CompletionPages:
                 f"{which} no {asked['colour']} of their tokens: the run computes it only for those it trains on, "
                 "which are under the prompts of train."
             )
+        if failed := sum("failure" in row for row in rows):
+            notes.append(
+                f"{failed} of these responses have no reward, as their environment failed; environment_failures.txt in the "
+                "run folder has its first traceback."
+            )
         return notes
+
+    def _group(self, record: dict, asked: dict) -> dict:
+        """The responses to one prompt, the best first; those without a reward last."""
+        by_reward = sorted(self._rollouts.group_of(record), key=_sorted_by("best reward"))
+        members = [self._with_weights(self._rollouts, one, asked) | self._advantage(one) for one in by_reward]
+        rewards = [one["reward"] for one in by_reward if _figure(one, "reward") is not None]
+        figures = (
+            {"best": rewards[0], "worst": rewards[-1], "mean": sum(rewards) / len(rewards)} if rewards else {}
+        )
+        return {
+            "prompt": record["prompt"],
+            "step": record["step"],
+            "split": record.get("split", ""),
+            "environment": record.get("environment", ""),
+            "members": members,
+            **figures,
+        }
+
+    def _advantage(self, record: dict) -> dict:
+        """{advantage}, the mean of its tokens', where the run trained on it."""
+        of_tokens = self._rollouts.tokens(record["id"]).get("token_advantage")
+        return {"advantage": sum(of_tokens) / len(of_tokens)} if of_tokens else {}
 
     def _row(self, record: dict, asked: dict) -> dict:
         row = self._with_weights(self._rollouts, record, asked)
@@ -180,7 +233,8 @@ class Completions(Paged):
 
     def table(self) -> Table:
         """The current page as a static table."""
-        return table_of(self.page["rows"], f"{self.run.name}, step {self.page['step']}: {self.caption}")
+        rows = [response for row in self.page["rows"] for response in row.get("members", [row])]
+        return table_of(rows, f"{self.run.name}, step {self.page['step']}: {self.caption}")
 
     def _follow(self) -> None:
         waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
@@ -210,6 +264,8 @@ def _matches(record: dict, asked: dict, step: int | None) -> bool:
     return (
         (asked["every"] or record["step"] == step)
         and (not asked["cut"] or not record.get("finished", True))
+        and (not asked["failed"] or "failure" in record)
+        and asked["environment"] in ("", record.get("environment"))
         and (not text or text in record["prompt"].lower() or text in record["response"].lower())
     )
 
@@ -235,6 +291,16 @@ def _has_end_token(record: dict, tokens: list[str]) -> bool:
     return bool(tokens) and bool(record.get("finished", True)) and not record["response"].endswith(tokens[-1])
 
 
-def _figure(record: dict, name: str) -> float:
+def _sorted_by(sort: str) -> Callable[[dict], tuple]:
+    name, sign = SORTS[sort]
+
+    def key(record: dict) -> tuple:
+        value = _figure(record, name)
+        return (value is None, sign * (value or 0.0), record["id"])
+
+    return key
+
+
+def _figure(record: dict, name: str) -> float | None:
     value = record.get(name)
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None

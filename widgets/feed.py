@@ -213,7 +213,9 @@ def _spec(chart: Chart) -> dict:
 
 def _split(metric: str) -> str:
     """Whose completions belong to a metric."""
-    return "validation" if metric.startswith(("val_rollouts/", "validation/")) else "train"
+    return (
+        "validation" if metric.startswith(("val_rollouts/", "val_environments/", "validation/")) else "train"
+    )
 
 
 def _player(run) -> dict | None:

@@ -39,7 +39,8 @@ class Paged(Tabled, frontend.Widget):
     def caption(self) -> str:
         """Which of the found records the page shows: `1 to 8 of 24`."""
         start, rows = self.page["start"], self.page["rows"]
-        return f"{start + 1} to {start + len(rows)} of {self.page['total']}" if rows else "none"
+        counted = self.page.get("counted", "")
+        return f"{counted}{start + 1} to {start + len(rows)} of {self.page['total']}" if rows else "none"
 
 
 def of_query(query: dict, name: str, default, allowed=None):

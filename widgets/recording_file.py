@@ -38,7 +38,7 @@ def shipped() -> list[str]:
 def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path:
     """Pack a run into one file, PATH.json.gz, and return its path.
 
-    rollouts_a_step: rollouts kept of each step and split. name: shown in the monitor. Host, process and paths
+    rollouts_a_step: rollouts kept of each step and split, and what completes their groups. name: shown in the monitor. Host, process and paths
     are left out. The alarms are computed again with the current thresholds, which stand in its settings then.
     """
     content = _read_folder(RunFolder(getattr(run, "path", run)))
@@ -89,11 +89,14 @@ def _alarms(kind: str, metrics: list[dict]) -> list[dict]:
 
 def _first_of_each_step(rollouts: list[dict], most: int) -> list[dict]:
     seen: dict[tuple, int] = {}
+    begun: set[tuple] = set()
     kept = []
     for rollout in rollouts:
         key = (rollout["step"], rollout["split"])
+        group = (*key, rollout.get("group"))
         seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= most:
+        if seen[key] <= most or (group in begun and "group" in rollout):
+            begun.add(group)
             kept.append(rollout)
     return kept
 

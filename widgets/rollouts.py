@@ -21,6 +21,8 @@ class Rollouts:
         self.records: list[dict] = []
         self._tokens: list[bytes] = []
         self._first: dict[tuple[str, str], int] = {}  # (split, prompt) → its earliest record
+        self._groups: dict[tuple, list[int]] = {}  # (step, split, prompt's number) → records
+        self.splits_with_groups: set[str] = set()
 
     def poll(self) -> bool:
         """Read new rollouts; True when there were any."""
@@ -42,7 +44,17 @@ class Rollouts:
         light = {key: value for key, value in record.items() if key not in TOKEN_FIELDS}
         light["id"] = len(self.records)
         self._first.setdefault((light.get("split", ""), light.setdefault("prompt", "")), light["id"])
+        if "group" in light:
+            responses = self._groups.setdefault((light["step"], light.get("split", ""), light["group"]), [])
+            responses.append(light["id"])
+            if len(responses) > 1:
+                self.splits_with_groups.add(light.get("split", ""))
         self.records.append(light)
+
+    def group_of(self, record: dict) -> list[dict]:
+        """The responses of the same step to the same prompt, in the order of the file; a run before groups has one each."""
+        key = (record["step"], record.get("split", ""), record.get("group"))
+        return [self.records[i] for i in self._groups.get(key, [record["id"]])]
 
     def first_of(self, record: dict) -> int | None:
         """The number of the earliest record of the same prompt: of the same split, else of any; None without one."""

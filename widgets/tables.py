@@ -18,12 +18,12 @@ STYLE = """<style>
 .lab-table .lab-text {white-space: pre-wrap; overflow-wrap: anywhere; min-width: 10em}
 .lab-table .lab-number {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
 </style>"""
-ORDERS: dict[str, Callable] = {
-    "reward": lambda record: -record.get("reward", 0.0),
-    "worst": lambda record: record.get("reward", 0.0),
-    "kl": lambda record: -record.get("kl", 0.0),
-    "length": lambda record: -record.get("length", 0),
-    "": lambda record: 0,
+ORDERS: dict[str, tuple[str, int]] = {  # by which figure, and which end comes first; what has none comes last
+    "reward": ("reward", -1),
+    "worst": ("reward", 1),
+    "kl": ("kl", -1),
+    "length": ("length", -1),
+    "": ("", 1),
 }
 
 
@@ -89,7 +89,8 @@ def table_of(records: list[dict], caption: str, most_characters: int = 600) -> T
     columns = {
         "prompt": [_short(record["prompt"], most_characters) for record in records],
         "response": [_short(record["response"], most_characters) for record in records],
-        "reward": [record.get("reward") for record in records],
+        "reward": [reward_of(record) for record in records],
+        "advantage": [record.get("advantage") for record in records],
         "KL": [record.get("kl") for record in records],
         "tokens": [_tokens(record) for record in records],
     }
@@ -114,12 +115,12 @@ def compare_completions(
         of_b.setdefault(record["prompt"], record)
     pairs = [(r, of_b.pop(r["prompt"])) for r in completions(a, step) if r["prompt"] in of_b]
     if sort == "gain":
-        pairs.sort(key=lambda pair: pair[0].get("reward", 0) - pair[1].get("reward", 0))
+        pairs.sort(key=_gain)
     else:
         pairs.sort(key=lambda pair: _order(sort)(pair[1]))
     rows = [
         [_short(x["prompt"], most_characters)]
-        + [cell for one in (x, y) for cell in (_short(one["response"], most_characters), one.get("reward"))]
+        + [cell for one in (x, y) for cell in (_short(one["response"], most_characters), reward_of(one))]
         for x, y in pairs[:n]
     ]
     caption = f"{len(rows)} of {len(pairs)} prompts that both runs answered"
@@ -144,7 +145,22 @@ def completions(run, step: int | None = None, split: str = "") -> list[dict]:
 def _order(sort: str) -> Callable:
     if sort not in ORDERS:
         raise ValueError(f"sort={sort!r}; completions sort by {', '.join(filter(None, ORDERS))}")
-    return ORDERS[sort]
+    name, sign = ORDERS[sort]
+    return lambda record: _last_without(record.get(name), sign)
+
+
+def _last_without(figure: float | None, sign: int) -> tuple[bool, float]:
+    return (figure is None, sign * (figure or 0.0))
+
+
+def _gain(pair: tuple[dict, dict]) -> tuple[bool, float]:
+    before, after = (record.get("reward") for record in pair)
+    return _last_without(None if None in (before, after) else after - before, -1)
+
+
+def reward_of(record: dict) -> float | str | None:
+    """The reward, or why there is none: the environment failed."""
+    return f"failed: {record['failure'].replace('_', ' ')}" if "failure" in record else record.get("reward")
 
 
 def _tokens(record: dict) -> int | str | None:

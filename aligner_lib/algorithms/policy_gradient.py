@@ -7,6 +7,8 @@ Source of the clipped ratio: Schulman et al. 2017 (arXiv:1707.06347); the others
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -102,6 +104,38 @@ def token_weights(
         return learnt / (lengths.clamp(min=1) * responses)
     per_token = learnt / (tokens if normalizer == "tokens" else responses * constant)
     return torch.full((len(lengths),), per_token)
+
+
+def token_gradient_weights(
+    advantages: Tensor,
+    log_ratio_to_reference: Tensor,
+    rows: Tensor,
+    lengths: Tensor,
+    objective: Objective,
+    *,
+    kl_coef: float = 0.0,
+    constant: int = 1,
+    ratio: float = 1.0,
+) -> Tensor:
+    """How much an ascent on the objective moves each token's log π, with all responses as one batch: float64 [T].
+
+    advantages: float [T]; log_ratio_to_reference: float [T], log π − log π_ref as the step began; rows: int64 [T], each
+    token's response; lengths: int64 [B]. constant: what the normaliser of that name divides by; ratio: π_now / π_old of
+    every token. Minus the gradient of the loss itself, by autograd: above 0 a token becomes likelier.
+    """
+    old = torch.zeros(
+        len(rows), dtype=torch.float64
+    )  # the losses know differences of log-probabilities alone
+    logprobs = (old + math.log(ratio)).requires_grad_()
+    losses, _, _ = policy_loss(logprobs, old, advantages.double(), rows, lengths, objective)
+    if objective.kl_in_loss:
+        reference = old - log_ratio_to_reference.double()
+        losses = losses + kl_coef * kl_loss(logprobs, reference, objective.kl)
+    weights = token_weights(
+        lengths, objective.normalizer, constant, int((lengths > 0).sum()), len(rows), len(rows)
+    )
+    (gradient,) = torch.autograd.grad((losses * weights.double()[rows]).mean(), logprobs)
+    return -gradient
 
 
 def shaped_rewards(

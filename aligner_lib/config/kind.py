@@ -54,7 +54,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart: its title, its lines, and what a healthy run shows in it, in a sentence."""
+    """A chart: its title, its lines, and what a healthy run shows in it, in a sentence.
+
+    A metric with a `*` makes a line for each name of the user's that a run logs. With a second one, as in
+    `train_environments/*/*`, there is a chart for each of the second names, with the title `*`.
+    """
 
     title: str
     lines: tuple[Line, ...]
@@ -119,7 +123,13 @@ class JobKind:
 
     def is_of_users_names(self, metric: str) -> bool:
         """Whether it is one of the metrics that are declared with a `*`, as `train_environments/sums/reward`."""
-        return any(fnmatchcase(metric, name) for name in self._names() if "*" in name)
+        return "*" in self.declared_as(metric)
+
+    def declared_as(self, metric: str) -> str:
+        """The name that a metric is declared under: of several with a `*` the one with the fewest; itself for none."""
+        names = self._names()
+        matching = [name for name in names if metric == name or fnmatchcase(metric, name)]
+        return min(matching, key=lambda name: name.count("*"), default=metric)
 
     def _names(self) -> set[str]:
         return {name for group in self.metrics for metric in group.metrics for name in metric.names}

@@ -561,6 +561,20 @@ PROGRESS = (
 ENTROPY = chart(
     "Entropy", ("train", "train_rollouts/entropy"), hint="Drifts slowly; near 0 nothing new is tried."
 )
+ENVIRONMENT_CHARTS = (
+    chart(
+        "Environments",
+        ("train", "train_environments/*/reward"),
+        ("validation", "val_environments/*/reward"),
+        hint="The mean reward of each environment's responses.",
+    ),
+    chart(
+        "*",
+        ("train", "train_environments/*/*"),
+        ("validation", "val_environments/*/*"),
+        hint="What the environment measures beside the reward, by its own name.",
+    ),
+)
 RATIO = chart(
     "Probability ratio",
     ("ratio", "train_optim/ppo_ratio"),

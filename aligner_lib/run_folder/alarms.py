@@ -44,7 +44,10 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Alarm:
-    """One alarm: a name for programs, a title, a sentence on what it means, a sentence on what to do."""
+    """One alarm: a name for programs, a title, a sentence on what it means, a sentence on what to do.
+
+    Settings are called by the last part of their names where several kinds of job have them, each in its own group.
+    """
 
     name: str
     step: int
@@ -204,8 +207,8 @@ def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         now.step,
         "Far from the reference",
         f"The policy is {kl:.2f} nats a token from its reference, beyond {limits.kl:g}: it may write what the reward "
-        "model was never trained to judge.",
-        "Raise trainer.ppo.initial_policy_kl_penalty, or lower the actor's learning rate.",
+        "was never made for.",
+        "Raise initial_policy_kl_penalty, or lower the actor's learning rate.",
     )
 
 
@@ -233,9 +236,9 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
         now.step,
         "Reward hacking?",
         f"The reward rose by {change('rewards'):.2f} while responses became {abs(drift):.0%} "
-        f"{'longer' if drift > 0 else 'shorter'} and the KL grew to {kl:.2f}: the policy may please the reward model "
+        f"{'longer' if drift > 0 else 'shorter'} and the KL grew to {kl:.2f}: the policy may win the reward "
         "without being better. Read its responses.",
-        "Stop; raise trainer.ppo.initial_policy_kl_penalty and start again from an earlier checkpoint.",
+        "Stop; raise initial_policy_kl_penalty and start again from an earlier checkpoint.",
     )
 
 
@@ -279,7 +282,8 @@ def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         "Entropy collapse",
         f"The entropy fell from {before:.2f} to {entropy:.2f} nats a token: the policy says nearly the same thing "
         "every time and no longer explores.",
-        "Raise model.ppo.entropy_bonus or the KL penalty, or lower the learning rate.",
+        "If the reward is as good as it can get, this is success. Else raise entropy_bonus or initial_policy_kl_penalty, or "
+        "lower the learning rate.",
     )
 
 
@@ -293,7 +297,7 @@ def clipping(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         "clip_fraction",
         now.step,
         "Steps too large",
-        f"{share:.0%} of the tokens' ratios are clipped: the policy moves further in one rollout than PPO trusts.",
+        f"{share:.0%} of the tokens' ratios are clipped: the policy moves further in one rollout than the objective trusts.",
         "Lower the actor's learning rate, or take fewer optimiser steps a rollout (a larger model.global_batch_size).",
     )
 
@@ -326,17 +330,17 @@ def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         now.step,
         "Responses don't end",
         f"Only {share:.0%} of the responses end by themselves; the others are cut off and judged as they are.",
-        "Raise model.ppo.length_params.max_length or trainer.ppo.missing_eos_penalty, or check the end strings.",
+        "Raise length_params.max_length or missing_eos_penalty, or check the end strings.",
     )
 
 
-@rule("train_rollouts/groups_alike")
+@rule("train_rollouts/groups_alike", "train_rollouts/rewards")
 def groups_alike(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     """Nearly all groups have equal rewards."""
     share = now.all_beyond("train_rollouts/groups_alike", lambda value: value > limits.groups_alike)
     if share is None:
         return None
-    reward = now.mean("train_rollouts/rewards")
+    reward = now.mean("train_rollouts/rewards") or 0.0
     return Alarm(
         "groups_alike",
         now.step,

@@ -385,6 +385,7 @@ def _git_commit() -> str:
 def _as_table(records: list[dict]) -> str:
     """Markdown; what a model wrote stays one cell."""
     columns = ("step", "prompt", "response", "reward")
+    records = [record | {"reward": record.get("failure", record["reward"])} for record in records]
     cells = [[html.escape(str(record[column])) for column in columns] for record in records]
     lines = [" | ".join(cell.replace("|", "&#124;").replace("\n", "<br>") for cell in row) for row in cells]
     return "\n".join([" | ".join(columns), " | ".join("---" for _ in columns), *lines])

@@ -181,7 +181,8 @@ def _answers(runs: Path) -> str:
 
 
 def _by_prompt(records: list[dict]) -> dict[str, dict]:
-    return {record["prompt"]: record for record in records}
+    """Those that have a reward: an environment that failed gave none."""
+    return {record["prompt"]: record for record in records if record["reward"] is not None}
 
 
 def _answer(record: dict) -> str:

@@ -175,6 +175,16 @@ class Workspace:
         """The run folder of the critic's job, where PPO runs as two jobs."""
         return RunFolder(self.run(name).path / "critic")
 
+    def compare_objectives(self, rollouts, objectives, step: int | None = None, ratio: float = 1.0):
+        """One rollout, every objective: the weight that each token's gradient gets, side by side.
+
+        rollouts: a run of PPO or GRPO, by its name here or as a RunFolder; see tutorial.objectives.compare_objectives.
+        """
+        from aligner_lib.tutorial.objectives import compare_objectives
+
+        run = self.run(rollouts) if isinstance(rollouts, str) else rollouts
+        return compare_objectives(run, objectives, step, ratio)
+
     def record(self, number: str, figures: dict) -> None:
         """Write what a notebook measured to results/<number>.json, which the tutorial's summary collects."""
         folder = self.out / "results"

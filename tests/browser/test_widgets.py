@@ -64,6 +64,48 @@ def test_colours_have_one_scale_with_its_numbers_on_both_sides(page, trainer):
     assert by_weight == sorted(by_weight), "the same weight has the same colour in every response"
 
 
+def grouped_run(path):
+    """Two groups of four responses: one of them failed, and one group is alike."""
+    path.mkdir()
+    (path / "run.json").write_text(json.dumps({"name": "groups", "kind": "grpo", "status": "finished"}))
+    rewards = [[0.0, 1.0, None, 0.5], [0.25] * 4]
+    records = [
+        {
+            "step": 1,
+            "split": "train",
+            "prompt": f"prompt {group}",
+            "response": f"<b>{reward}</b>",
+            "reward": reward,
+        }
+        | {"length": 2, "finished": True, "group": group, "environment": ["sums", "form"][group], "turns": 1}
+        | {"metrics": {"exact": reward or 0}, "kl": 0.0, "tokens": ["<b>", "x"], "token_kl": [0.0, 0.1]}
+        | {"token_advantage": [0.0 if reward is None or group else reward - 0.5] * 2}
+        | ({"failure": "timeout"} if reward is None else {})
+        for group, of_group in enumerate(rewards)
+        for reward in of_group
+    ]
+    (path / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_the_responses_to_a_prompt_are_beside_each_other(page, tmp_path):
+    run = grouped_run(tmp_path / "groups")
+    page.show("groups.ipynb", f"from widgets import Completions\nCompletions({str(run)!r})")
+    cards = page.page.locator(".lab-card")
+    wait_for(lambda: cards.count() == 2, 60)
+    first = cards.nth(0)
+    assert first.locator(".lab-group .lab-name").all_inner_texts() == ["best", "", "worst", ""]
+    assert "rewards 0 to 1, mean 0.5" in first.inner_text() and "failed: timeout" in first.inner_text()
+    moves = [box.get_attribute("data-moves") for box in first.locator(".lab-group .lab-box").all()]
+    assert moves == ["up", "not", "down", "failed"]
+    assert "all 4 rewards are 0.25: nothing to learn from" in cards.nth(1).inner_text()
+    page.page.get_by_label("environment").select_option("form")
+    wait_for(lambda: cards.count() == 1, 60)
+    page.page.get_by_label("environment").select_option("")
+    page.page.get_by_label("groups together").uncheck()
+    wait_for(lambda: cards.count() == 8, 60)
+
+
 def rewards(page) -> list[float]:
     return [float(text) for text in page.page.locator(".lab-figure:first-of-type b").all_inner_texts()]
 

@@ -10,7 +10,8 @@ from smoke_jobs import REWARD_E, checkpoint_files, figures
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.kinds import kinds
-from aligner_lib.errors import ConfigError
+from aligner_lib.errors import ConfigError, UserError
+from aligner_lib.tutorial.objectives import compare_objectives
 
 OBJECTIVES = [name for name in PRESETS if name not in ("ppo", "grpo", "distill")]
 
@@ -309,3 +310,26 @@ def test_ppo_takes_environments_and_a_critic_that_begins_as_any_model(jobs):
     assert first["train_environments/e/samples"] == 16
     assert first["train_rollouts/values_mean"] == first["train_rollouts/values_std"] == 0  # a new head
     assert 0 < first["train_rollouts/rewards"] < 1
+
+
+def test_one_rollout_shows_what_each_objective_makes_of_it(jobs, grpo):
+    """Of the first step, whose KL is 0: what the run's own objective gives each token is the advantage that it logged."""
+    own = grpo.info["config"]["model"]["grpo"]
+    compared = compare_objectives(grpo, [own["objective"], "dapo", PRESETS["rloo"]], step=1)
+    assert (
+        compared.objectives[:2] == (own["objective"], "dapo")
+        and "baseline=leave_one_out" in compared.objectives[2]
+    )
+    tokens = sum(len(one["tokens"]) for one in compared.responses)
+    for response, weights in zip(compared.responses, compared.weights[own["objective"]]):
+        share = {
+            "constant": own["length_params"]["max_length"] * 16,
+            "tokens": tokens,
+            "responses": len(weights) * 16,
+        }[PRESETS[own["objective"]].normalizer]
+        assert weights == pytest.approx(
+            [tokens * one / share for one in response["token_advantage"]], abs=2e-4
+        )
+    with pytest.raises(UserError, match="baseline=critic: the run had none"):
+        compare_objectives(grpo, ["ppo"])
+    assert "<script" not in compared._repr_html_() and "dapo" in repr(compared)

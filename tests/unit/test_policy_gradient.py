@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from aligner_lib.algorithms.objective import PRESETS
+from aligner_lib.algorithms.objective import PRESETS, Objective
 from aligner_lib.algorithms.policy_gradient import (
     adapted_coefficient,
     group_advantages,
@@ -13,6 +13,7 @@ from aligner_lib.algorithms.policy_gradient import (
     kl_loss,
     policy_loss,
     shaped_rewards,
+    token_gradient_weights,
     token_weights,
 )
 
@@ -251,3 +252,41 @@ def test_k1_and_k3_have_the_kl_as_their_mean_and_k2_its_gradient():
     torch.testing.assert_close(
         of_k1, torch.zeros(4, dtype=torch.float64), atol=1e-12, rtol=0
     )  # it pulls nowhere
+
+
+# ---- what an objective makes of a token -----------------------------------------------------------------------------
+
+PLAIN = {"scale": "none", "normalizer": "tokens", "kl": "none"}
+
+
+@pytest.mark.parametrize(
+    "switches, ratio, expected",
+    [
+        # a response of one token with an advantage of 0.5, one of three tokens with -0.5; four tokens in the batch
+        ({}, 1.0, [0.5 / 4, -0.5 / 4]),
+        ({"normalizer": "responses"}, 1.0, [0.5 / 2, -0.5 / 6]),
+        ({"normalizer": "constant"}, 1.0, [0.5 / 16, -0.5 / 16]),  # two responses times 8
+        ({"ratio": "none"}, 1.3, [0.5 / 4, -0.5 / 4]),
+        ({}, 1.1, [1.1 * 0.5 / 4, -1.1 * 0.5 / 4]),
+        ({}, 1.3, [0, -1.3 * 0.5 / 4]),  # likelier already: no more; but back it may go
+        ({}, 0.7, [0.7 * 0.5 / 4, 0]),
+        ({"clip_high": 0.4}, 1.3, [1.3 * 0.5 / 4, -1.3 * 0.5 / 4]),
+        ({"clipping": "stop_gradient"}, 1.3, [1.2 * 0.5 / 4, -1.2 * 0.5 / 4]),
+        # every token of a response carries its share of the response's one ratio
+        ({"ratio": "sequence"}, 1.1, [1.1 * 0.5 / 4, -1.1 * 0.5 / 4]),
+        # less 0.1 times d, with d = 0.2
+        ({"kl": "k2"}, 1.0, [0.5 / 4 - 0.02 / 4, -0.5 / 4 - 0.02 / 4]),
+    ],
+)
+def test_what_a_token_s_log_probability_is_moved_by(switches, ratio, expected):
+    found = token_gradient_weights(
+        torch.tensor([0.5, -0.5, -0.5, -0.5]),
+        torch.full((4,), 0.2, dtype=torch.float64),
+        torch.tensor([0, 1, 1, 1]),
+        torch.tensor([1, 3]),
+        Objective(**PLAIN | switches),
+        kl_coef=0.1,
+        constant=8,
+        ratio=ratio,
+    )
+    assert found.tolist() == pytest.approx([expected[0], *[expected[1]] * 3], rel=1e-6)

@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
+from dataclasses import asdict
 
 import pytest
 
 from aligner_lib.config import kinds
 from aligner_lib.run_folder.alarms import Thresholds, Watch, active, as_record, metrics_read, stale
-from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.reader import RunFolder, flatten
 from widgets.alarms import Alarms
 from widgets.series import Series
 
@@ -126,6 +128,51 @@ def test_a_monitor_hears_of_overfitting_since_the_same_step(tmp_path):
     assert "rose from 2.00 at step 10 to 2.60" in alarm["meaning"]
 
 
+# ---- groups ---------------------------------------------------------------------------------------------------------
+
+GRPO = kinds.alarms_of("grpo")
+
+
+def test_groups_that_are_all_alike_teach_nothing():
+    (alarm,) = active(GRPO, records(5), records(3, 20, rollouts__groups_alike=1.0, rollouts__rewards=0.25))
+    assert (alarm.name, alarm.step) == ("groups_alike", 22)
+    assert "In 100% of the groups all rewards are equal (their mean is 0.25)" in alarm.meaning
+
+
+@pytest.mark.parametrize(
+    "recent",
+    [
+        records(3, 20, rollouts__groups_alike=0.6),  # a healthy run
+        records(2, 20, rollouts__groups_alike=1.0) + records(1, 22, rollouts__groups_alike=0.5),
+        records(3, 20),  # a teacher's run may have groups without any reward
+    ],
+)
+def test_groups_that_differ_now_and_then_teach(recent):
+    assert active(GRPO, records(5, rollouts__groups_alike=0.5), recent) == []
+
+
+def test_the_limit_of_groups_that_are_alike_is_the_callers():
+    recent = records(3, 20, rollouts__groups_alike=0.95)
+    assert [alarm.name for alarm in active(GRPO, records(5), recent)] == ["groups_alike"]
+    assert active(GRPO, records(5), recent, Thresholds(groups_alike=0.97)) == []
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_what_an_alarm_advises_is_a_setting_of_the_kind(name):
+    """The last parts of settings' names, as `initial_policy_kl_penalty`: each kind has them in a group of its own."""
+    rules, settings = kinds.alarms_of(name), settings_of(name)
+    odd = {"rollouts__entropy": 0.1, "rollouts__fraction_of_samples_properly_ended": 0.1} | HACKING
+    alarms = active(rules, records(5), records(3, 20, **odd))
+    advised = {word for alarm in alarms for word in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", alarm.control)}
+    assert len(alarms) == 4 and {"initial_policy_kl_penalty", "missing_eos_penalty"} <= advised <= settings
+
+
+def settings_of(kind: str) -> set[str]:
+    """The last parts of the names of all its settings."""
+    names = flatten(asdict(kinds.kinds()[kind].schema()))
+    return {part for name in names for part in name.split(".")}
+
+
 def test_metrics_are_all_that_the_rules_read():
     asked = set()
 
@@ -134,8 +181,9 @@ def test_metrics_are_all_that_the_rules_read():
             asked.add(metric)
             return super().__contains__(metric)
 
-    active(PPO, [Record(r) for r in records(4)], [Record(r) for r in records(3, 20, **HACKING)])
-    assert sorted(asked) == sorted(metrics_read(PPO))
+    recent = records(3, 20, **HACKING, rollouts__groups_alike=1.0)
+    active(GRPO, [Record(r) for r in records(4)], [Record(r) for r in recent])
+    assert sorted(asked) == sorted(metrics_read(GRPO))
 
 
 def test_one_odd_step_is_no_alarm():

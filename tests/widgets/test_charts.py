@@ -1,9 +1,13 @@
 """Charts of the reader's own."""
 
+import json
+
 import pytest
 
+from aligner_lib.run_folder.reader import RunFolder
 from widgets import chart
-from widgets.charts import Line, charts_for
+from widgets.charts import OWN_CHARTS, Line, charts_for
+from widgets.feed import Feed
 
 MARGIN = Line("margin", ("train/chosen",), minus="train/rejected")
 
@@ -31,3 +35,71 @@ def test_names_become_charts_and_charts_stay():
         "validation/loss",
     ]
     assert same is mine
+
+
+# ---- names of the user's --------------------------------------------------------------------------------------------
+
+
+def run_of(path, *records: dict, kind: str = "grpo") -> RunFolder:
+    (path / "run.json").write_text(json.dumps({"name": "run", "kind": kind, "status": "finished"}))
+    write(path, *records)
+    return RunFolder(path)
+
+
+def write(path, *records: dict) -> None:
+    lines = [json.dumps({"step": i, "time": 1000.0 + i} | record) for i, record in enumerate(records)]
+    (path / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
+
+
+def lines_of(feed: Feed) -> dict[str, list[str]]:
+    return {chart.title: [line.label for line in chart.lines] for chart in feed.charts}
+
+
+BEFORE = {"val_environments/sums/reward": 0.2, "val_environments/sums/samples": 8}
+STEP = {"train_environments/sums/reward": 0.1, "train_environments/form/reward": 0.5}
+
+
+@pytest.mark.parametrize("kind", ["grpo", "ppo"])
+def test_each_environment_has_a_line_for_each_split(tmp_path, kind):
+    feed = Feed([run_of(tmp_path, BEFORE, STEP, kind=kind)])
+    feed.poll()
+    assert lines_of(feed) == {"Environments": ["sums, train", "sums, validation", "form, train"]}
+
+
+def test_an_environment_that_is_drawn_later_gets_its_line(tmp_path):
+    """The page is told by a whole message: an update would have points of lines that it does not know."""
+    feed = Feed([run_of(tmp_path, BEFORE)])
+    feed.poll()
+    feed.snapshot()
+    assert lines_of(feed) == {"Environments": ["sums, validation"]}
+    write(tmp_path, BEFORE, STEP)
+    feed.poll()
+    assert b'"snapshot"' in feed.update()
+    assert lines_of(feed) == {"Environments": ["sums, train", "sums, validation", "form, train"]}
+
+
+def test_an_environment_s_own_metrics_have_a_few_charts_and_the_others_can_be_added(tmp_path):
+    own = {f"train_environments/form/form/{rule}": 0.5 for rule in ("bullets", "short", "upper")}
+    own |= {"train_environments/form/samples": 8, "train_environments/form/turns": 1}
+    own |= {"train_environments/form/words": 20, "train_environments/sums/exact": 1}
+    feed = Feed([run_of(tmp_path, STEP | own, {"val_environments/form/words": 30})])
+    feed.poll()
+    charts = lines_of(feed)
+    charts.pop("Environments")
+    assert len(charts) == OWN_CHARTS
+    assert charts == {
+        "words": ["form, train", "form, validation"],
+        "exact": ["sums, train"],
+        "form/bullets": ["form, train"],
+    }
+    feed.add("train_environments/form/form/upper")
+    assert [line.label for line in feed.charts[-1].lines] == ["upper"]
+
+
+def test_a_chart_of_the_reader_s_may_name_all_environments(tmp_path):
+    mine = chart("Bullets", ("train", "train_environments/*/form/bullets"))
+    feed = Feed(
+        [run_of(tmp_path, {"train_environments/a/form/bullets": 1.0, "train_environments/a/x": 1})], [mine]
+    )
+    feed.poll()
+    assert lines_of(feed) == {"Bullets": ["a, train"]}

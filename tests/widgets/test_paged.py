@@ -105,6 +105,96 @@ def test_what_is_not_there_is_said(tmp_path):
     assert widget.page["note"].startswith("Step 7 has no validation completions; these are of step 1.")
 
 
+# ---- groups ---------------------------------------------------------------------------------------------------------
+
+
+def member(group: int, reward: float | None, split="train", environment="sums", **changes) -> dict:
+    """One of the responses to prompt number `group`; None: its environment failed."""
+    record = {
+        "step": 1,
+        "split": split,
+        "prompt": f"p{group}",
+        "response": f"{reward}",
+        "reward": reward,
+        "length": 3,
+    }
+    record |= {"finished": True, "group": group, "environment": environment, "turns": 1, "metrics": {}}
+    if split == "train":
+        record |= {
+            "tokens": [*"abc"],
+            "token_kl": [0.0] * 3,
+            "token_advantage": [(0.5 if reward is None else reward) - 0.5] * 3,
+        }
+    return record | ({"failure": "timeout"} if reward is None else {}) | changes
+
+
+GROUPS = [
+    *(member(0, reward) for reward in (0.0, 1.0, None, 0.5)),
+    *(member(1, 0.25, environment="form") for _ in range(4)),
+    *(member(2, reward) for reward in (0.75, 0.0, 0.0, 0.0)),
+]
+
+
+def test_responses_to_one_prompt_are_together_the_best_first(tmp_path):
+    page = completions_of(tmp_path, *GROUPS).page
+    assert page["can_group"] and (page["all"], page["total"], page["size"]) == (12, 3, 3)
+    first, alike, _ = page["rows"]
+    assert [one["reward"] for one in first["members"]] == [1.0, 0.5, 0.0, None]
+    assert [one["advantage"] for one in first["members"]] == [0.5, 0.0, -0.5, 0.0]
+    assert (first["best"], first["worst"], first["mean"]) == (1.0, 0.0, 0.5)
+    assert alike["best"] == alike["worst"] == 0.25
+    assert (
+        "1 of these responses have no reward" in page["note"] and "environment_failures.txt" in page["note"]
+    )
+
+
+@pytest.mark.parametrize(
+    "sort, prompts",
+    [
+        ("best reward", ["p0", "p2", "p1"]),
+        ("worst reward", ["p0", "p2", "p1"]),
+        ("written", ["p0", "p1", "p2"]),
+    ],
+)
+def test_a_group_is_where_its_first_response_is(tmp_path, sort, prompts):
+    widget = completions_of(tmp_path, *GROUPS)
+    widget.query = {"sort": sort}
+    assert [row["prompt"] for row in widget.page["rows"]] == prompts
+
+
+def test_apart_the_responses_without_a_reward_are_last_in_every_order(tmp_path):
+    widget = completions_of(tmp_path, *GROUPS[:4])
+    for sort, expected in {
+        "best reward": [1.0, 0.5, 0.0, None],
+        "worst reward": [0.0, 0.5, 1.0, None],
+    }.items():
+        widget.query = {"together": False, "sort": sort}
+        assert [row["reward"] for row in widget.page["rows"]] == expected
+
+
+def test_an_environment_and_what_failed_can_be_asked_for(tmp_path):
+    widget = completions_of(tmp_path, *GROUPS)
+    assert widget.page["environments"] == ["sums", "form"] and widget.page["can_fail"]
+    widget.query = {"environment": "form"}
+    assert [row["prompt"] for row in widget.page["rows"]] == ["p1"]
+    widget.query = {"failed": True}
+    (row,) = widget.page["rows"]
+    assert row["prompt"] == "p0" and len(row["members"]) == 4, "a group is shown whole"
+
+
+def test_a_run_with_groups_begins_with_them_and_its_held_out_prompts_are_single(tmp_path):
+    widget = completions_of(tmp_path, member(0, 1.0, "validation"), member(1, 0.0, "validation"), *GROUPS)
+    assert widget.page["asked"]["split"] == "train"
+    widget.query = {"split": "validation"}
+    assert not widget.page["can_group"] and [row["reward"] for row in widget.page["rows"]] == [1.0, 0.0]
+
+
+def test_the_table_of_groups_has_every_response_and_why_one_has_no_reward(tmp_path):
+    html = completions_of(tmp_path, *GROUPS).table()._repr_html_()
+    assert "groups 1 to 3 of 3" in html and html.count("<tr>") == 1 + 12
+    assert "failed: timeout" in html and "advantage" in html
+
+
 def test_a_run_without_completions_says_why(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"kind": "sft", "status": "finished"}))
     assert completions_of(tmp_path).page["note"].endswith("has no completions: sft does not generate.")

@@ -37,6 +37,22 @@ def test_the_same_prompts_side_by_side(healthy, gaming):
     assert gains == sorted(gains, reverse=True) and len(gains) == 4
 
 
+def test_a_response_without_a_reward_is_last_and_says_why(tmp_path):
+    """An environment failed in both runs, each time for another prompt."""
+    for name, rewards in {"a": [0.5, None, 1.0], "b": [0.7, 0.2, None]}.items():
+        (tmp_path / name).mkdir()
+        records = [
+            {"step": 1, "prompt": f"p{i}", "response": "r", "reward": r} for i, r in enumerate(rewards)
+        ]
+        records = [one | ({"failure": "not_finite"} if one["reward"] is None else {}) for one in records]
+        (tmp_path / name / "rollouts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    for sort, first in {"reward": 1.0, "worst": 0.5}.items():
+        rewards = [row[2] for row in show_completions(tmp_path / "a", sort=sort).rows]
+        assert (rewards[0], rewards[-1]) == (first, "failed: not finite")
+    gains = [row[0] for row in compare_completions(tmp_path / "a", tmp_path / "b", sort="gain").rows]
+    assert gains == ["p0", "p1", "p2"]
+
+
 def test_a_step_without_completions(healthy):
     with pytest.raises(ValueError, match="no completions of step 99; it has those of"):
         show_completions(healthy, step=99)

@@ -8,11 +8,14 @@ class CompletionsView extends PagedView {
     this.bar.append(make("span", { class: "lab-step" }, this.slider, this.step));
     this.every = this.check("every step", "every");
     this.split = this.choice("prompts", "split");
+    this.environment = this.choice("environment", "environment");
+    this.together = this.check("groups together", "together");
     this.sort = this.choice("sorted by", "sort");
     this.colour = this.choice("tokens by", "colour");
     this.end = this.check("end token", "end");
     this.beside = this.check("beside it", "beside");
     this.cut = this.check("cut off only", "cut");
+    this.failed = this.check("failed only", "failed");
     this.search();
     this.scale = make("div", { class: "lab-scale", hidden: true });
     this.note = make("p", { class: "lab-note", role: "status" });
@@ -34,7 +37,12 @@ class CompletionsView extends PagedView {
     this.options(this.split, ["", ...page.splits], asked.split);
     this.options(this.sort, page.sorts, asked.sort);
     this.options(this.colour, page.colours, asked.colour);
-    for (const name of ["every", "beside", "cut", "end"]) this[name].firstChild.checked = asked[name];
+    this.options(this.environment, ["", ...page.environments], asked.environment);
+    for (const name of ["every", "together", "beside", "cut", "failed", "end"]) this[name].firstChild.checked = asked[name];
+    this.environment.parentElement.hidden = page.environments.length < 2 && !asked.environment;
+    this.together.hidden = !page.can_group;
+    this.beside.hidden = Boolean(page.counted);
+    this.failed.hidden = !page.can_fail;
     this.end.hidden = asked.colour === "none";
     this.beside.lastChild.textContent = ` ${page.beside} beside it`;
     say(this.note, page.note);
@@ -42,20 +50,52 @@ class CompletionsView extends PagedView {
   }
 
   card(row, page) {
-    const heading = `${row.split ?? ""} · step ${row.step}`;
+    return row.members ? this.group(row, page) : this.response(row, page);
+  }
+
+  // The responses to one prompt, the best first.
+  group(row, page) {
+    const heading = [row.split, `step ${row.step}`, row.environment].filter(Boolean).join(" · ");
+    const differ = row.best !== row.worst, judged = row.members.filter((one) => typeof one.reward === "number");
+    const rewards = row.mean === undefined ? "no reward" : differ
+      ? `rewards ${number(row.worst)} to ${number(row.best)}, mean ${number(row.mean)}`
+      : `all ${judged.length} rewards are ${number(row.best)}: nothing to learn from`;
+    const named = (one) => (differ && one.reward === row.best ? "best" : differ && one.reward === row.worst ? "worst" : "");
+    return [
+      make("div", { class: "lab-box-head" }, make("span", { class: "lab-name" }, heading), make("b", {}, rewards)),
+      this.prompt(row),
+      make("div", { class: "lab-sides lab-group" }, ...row.members.map((one) => set(this.side(named(one), one, page), { "data-moves": moves(one) }))),
+    ];
+  }
+
+  prompt(row) {
+    return make("div", { class: "lab-prompt lab-text" }, row.prompt.trim().replace(/\n\s*\n/g, "\n"));
+  }
+
+  response(row, page) {
+    const heading = [row.split, `step ${row.step}`, row.environment].filter(Boolean).join(" · ");
     const mine = this.side(heading, row, page);
     const other = !row.beside ? null
       : row.beside.note ? make("div", { class: "lab-box lab-note" }, row.beside.note)
       : this.side(`${page.beside} · step ${row.beside.step}`, row.beside, page);
-    return [make("div", { class: "lab-prompt lab-text" }, row.prompt.trim().replace(/\n\s*\n/g, "\n")), make("div", { class: "lab-sides" }, other, mine)];
+    return [this.prompt(row), make("div", { class: "lab-sides" }, other, mine)];
   }
 
   side(heading, record, page) {
-    const figures = [["reward", number(record.reward)]];
+    const figures = [record.failure ? ["failed:", record.failure.replace("_", " ")] : ["reward", number(record.reward)]];
+    if (typeof record.advantage === "number") figures.push(["advantage", signed(record.advantage)]);
     if (record.kl !== undefined && record.kl !== null) figures.push(["KL", number(record.kl)]);
     figures.push([record.finished === false ? "cut off at" : "tokens", number(record.length)]);
+    if (record.turns > 1) figures.push(["turns", number(record.turns)]);
+    for (const [name, value] of Object.entries(record.metrics ?? {})) figures.push([name, number(value)]);
     return textBox(heading, record.response.trimStart(), figures, record.weights && colouredTokens(record.tokens, record.weights, page.scale.most, page.asked.colour));
   }
+}
+
+// Whether its advantage makes a response likelier.
+function moves(record) {
+  if (record.failure) return "failed";
+  return record.advantage > 0 ? "up" : record.advantage < 0 ? "down" : "not";
 }
 
 const STRONGEST = 45; // per cent of the colour: text stays readable on it

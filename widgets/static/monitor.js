@@ -192,9 +192,14 @@ class MonitorView {
     say(this.stop, stopping ? "Stopping after this step …" : "Stop after this step");
     set(this.stop, { title: player ? "Ends the playing here" : "Saves a checkpoint and ends the run after its step" });
     this.change.hidden = !this.knobs.draw(head.steering);
-    const names = ["", ...head.metrics];
-    if (this.add.options.length !== names.length) {
-      this.add.replaceChildren(...names.map((name) => make("option", { value: name }, name || "add a chart …")));
+    if (this.add.options.length !== head.metrics.length + 1) {
+      const groups = new Map(); // by what stands before the slash; of an environment's with its name
+      for (const metric of head.metrics) {
+        const group = metric.split("/").slice(0, metric.includes("_environments/") ? 2 : 1).join("/");
+        groups.set(group, [...(groups.get(group) ?? []), make("option", { value: metric }, metric)]);
+      }
+      this.add.replaceChildren(make("option", { value: "" }, "add a chart …"),
+        ...[...groups].map(([label, options]) => make("optgroup", { label }, ...options)));
     }
   }
 
@@ -205,7 +210,10 @@ class MonitorView {
       const nothing = make("p", { class: "lab-empty" }, "No metrics yet: charts come with the first step.");
       this.grid.replaceChildren(...(specs.length ? this.charts.map((chart) => chart.element) : [nothing]));
     }
-    this.charts.forEach((chart) => chart.draw());
+    this.charts.forEach((chart, i) => { // a line may have come: an environment's, whose first prompt was drawn
+      if (chart.spec.lines.join() !== specs[i].lines.join()) chart.describe(specs[i]);
+      chart.draw();
+    });
   }
 }
 

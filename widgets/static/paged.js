@@ -73,7 +73,7 @@ class PagedView {
   draw(page) {
     if (!page.rows) return;
     const last = page.start + page.rows.length;
-    say(this.place, page.total ? `${page.start + 1} to ${last} of ${page.total}` : "nothing found");
+    say(this.place, page.total ? `${page.counted ?? ""}${page.start + 1} to ${last} of ${page.total}` : "nothing found");
     this.earlier.disabled = page.start === 0;
     this.later.disabled = last >= page.total;
     this.drawTools(page);

@@ -12,6 +12,7 @@ from aligner_lib.config.policy_gradient import (
     ACTOR,
     ALARMS,
     CRITIC_TIMERS,
+    ENVIRONMENT_CHARTS,
     ENVIRONMENTS,
     KL,
     LENGTH,
@@ -292,6 +293,7 @@ CHARTS = (
         ("explained variance", "train_rollouts/explained_variance"),
         hint="Rises towards 1. At 0 a constant would predict the returns as well.",
     ),
+    *ENVIRONMENT_CHARTS,
 )
 
 KIND = JobKind(

@@ -1,0 +1,178 @@
+"""One rollout, every objective: what each of them makes of each token. A table that stays in a notebook.
+
+Torch is imported when something is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+
+from aligner_lib.algorithms.objective import PRESETS, Objective
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.reader import RunFolder
+
+SHOWN = 4  # responses
+STRONGEST = 0.45  # of the colour: text stays readable on it
+BLUE, ORANGE = "0, 114, 178", "213, 94, 0"  # of Okabe and Ito, as in the widgets
+STYLE = """<style>
+.lab-objectives {font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); font-variant-numeric: tabular-nums}
+.lab-objectives table {border-collapse: collapse; margin: 2px 0 12px}
+.lab-objectives caption {text-align: left; padding: 2px 8px; font-weight: 600}
+.lab-objectives th, .lab-objectives td {text-align: right; vertical-align: top; padding: 2px 8px; font-weight: 400; border-bottom: 1px solid #8883}
+.lab-objectives .lab-said {text-align: left; white-space: pre-wrap; overflow-wrap: anywhere}
+.lab-objectives i {font-style: normal; padding: 0 10px}
+</style>"""
+
+
+@dataclass(frozen=True)
+class ObjectiveComparison:
+    """The weights of tokens under several objectives, all of one rollout: a figure in a notebook, and figures in Python.
+
+    A weight is what an ascent on the objective adds to the token's log π, times the number of tokens in the batch: where
+    every token counts alike it is the advantage times the ratio. Above 0 the token becomes likelier.
+    """
+
+    run: str
+    step: int
+    ratio: float  # π_now / π_old of every token
+    objectives: tuple[str, ...]
+    responses: tuple[dict, ...]  # records of rollouts.jsonl
+    weights: dict[str, list[list[float]]]  # by objective: of each response, of each of its tokens
+
+    def sums(self, objective: str) -> list[float]:
+        """The sum of the absolute weights of each response."""
+        return [sum(map(abs, weights)) for weights in self.weights[objective]]
+
+    @property
+    def shown(self) -> list[int]:
+        """The responses in the figure: the best and the worst ones of the group whose rewards differ most."""
+        groups: dict[object, list[int]] = {}
+        for i, response in enumerate(self.responses):
+            if response["reward"] is not None:
+                groups.setdefault(response.get("group", response["prompt"]), []).append(i)
+        if not groups:
+            return []
+        by_reward = [sorted(group, key=lambda i: -self.responses[i]["reward"]) for group in groups.values()]
+        if max(map(len, by_reward)) == 1:  # one response to each prompt
+            by_reward = [
+                sorted((group[0] for group in by_reward), key=lambda i: -self.responses[i]["reward"])
+            ]
+        widest = max(by_reward, key=lambda group: self._reward(group[0]) - self._reward(group[-1]))
+        ends = widest[: SHOWN // 2], widest[max(SHOWN // 2, len(widest) - SHOWN // 2) :]
+        return [*ends[0], *ends[1]]
+
+    def _reward(self, i: int) -> float:
+        return self.responses[i]["reward"]
+
+    def _repr_html_(self) -> str:
+        most = self._strongest()
+        parts = [self._scale(most), *(self._response(i, most) for i in self.shown), self._sums()]
+        return f'{STYLE}<div class="lab-objectives"><p>{escape(self._caption())}</p>{"".join(parts)}</div>'
+
+    def __repr__(self) -> str:
+        lines = [self._caption(), "sum of the absolute weights of each response:"]
+        for i in self.shown:
+            figures = ", ".join(f"{name} {self.sums(name)[i]:.3g}" for name in self.objectives)
+            lines.append(f"  reward {self._reward(i):.3g}, {self.responses[i]['length']} tokens: {figures}")
+        return "\n".join(lines)
+
+    def _caption(self) -> str:
+        at = "as the step began" if self.ratio == 1 else f"where every token's ratio is {self.ratio:g}"
+        return (
+            f"{self.run}, step {self.step}, {len(self.responses)} responses: what each objective adds to a token's log π "
+            f"{at} (1: what a token gets for an advantage of 1, if all tokens count alike)"
+        )
+
+    def _strongest(self) -> float:
+        found = sorted(
+            abs(weight) for name in self.objectives for i in self.shown for weight in self.weights[name][i]
+        )
+        return (found[int(0.98 * (len(found) - 1))] or found[-1] or 1.0) if found else 1.0
+
+    @staticmethod
+    def _scale(most: float) -> str:
+        steps = (-most, -most / 2, 0.0, most / 2, most)
+        return f"<p>{''.join(_token(f'{weight:.2g}', weight, most, tag='i') for weight in steps)}</p>"
+
+    def _response(self, i: int, most: float) -> str:
+        response = self.responses[i]
+        ended = "" if response["finished"] else ", cut off"
+        caption = f"reward {self._reward(i):.3g}, {response['length']} tokens{ended}"
+        rows = "".join(
+            f'<tr><th scope="row">{escape(name)}</th><td class="lab-said">'
+            + "".join(
+                _token(token, weight, most)
+                for token, weight in zip(response["tokens"], self.weights[name][i])
+            )
+            + "</td></tr>"
+            for name in self.objectives
+        )
+        return f"<table><caption>{caption}</caption>{rows}</table>"
+
+    def _sums(self) -> str:
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.objectives)
+        rows = "".join(
+            f"<tr><td>{self._reward(i):.3g}</td><td>{self.responses[i]['length']}</td>"
+            + "".join(f"<td>{self.sums(name)[i]:.3g}</td>" for name in self.objectives)
+            + "</tr>"
+            for i in self.shown
+        )
+        caption = "<caption>Sum of the absolute weights of a response</caption>"
+        return f"<table>{caption}<tr><th>reward</th><th>tokens</th>{head}</tr>{rows}</table>"
+
+
+def compare_objectives(
+    run: RunFolder, objectives: Sequence[str | Objective], step: int | None = None, ratio: float = 1.0
+) -> ObjectiveComparison:
+    """The weights that each objective gives to the tokens of one step's rollout; see ObjectiveComparison.
+
+    run: of PPO or GRPO. objectives: names of PRESETS, or objectives of your own. step: None for the last one. ratio: made
+    up, as if every token had become that much likelier since the step began; away from 1 one sees what is clipped.
+    Raises UserError for a run or a step without such rollouts, and for an objective that needs what the run had not.
+    """
+    from omegaconf import OmegaConf
+
+    from aligner_lib.rollouts.frozen import freeze
+
+    if run.kind not in ("ppo", "grpo"):
+        raise UserError(f"{run.path} is a run of kind {run.kind or 'unknown'}: take one of PPO or GRPO")
+    if ratio <= 0:
+        raise UserError(f"ratio={ratio}: a ratio of probabilities is above 0")
+    records = [record for record in run.rollouts() if record["split"] == "train"]
+    steps = sorted({record["step"] for record in records})
+    if not steps or (step is not None and step not in steps):
+        raise UserError(
+            f"{run.path} has no training rollout{'' if step is None else f' of step {step}'}; steps: {steps}"
+        )
+    step = steps[-1] if step is None else step
+    records = [record for record in records if record["step"] == step]
+    at, coefficients = run.series("train_rollouts/kl_coef")
+    rollout = freeze(
+        records, OmegaConf.create(run.info["config"]), dict(zip(at, coefficients)).get(step, 0.0)
+    )
+    tokens, weights = sum(rollout.lengths.tolist()), {}
+    for name, objective in _named(objectives).items():
+        of_responses = rollout.gradient_weights(objective, ratio)
+        weights[name] = [[tokens * weight for weight in response] for response in of_responses]
+    return ObjectiveComparison(run.name, step, ratio, tuple(weights), tuple(records), weights)
+
+
+def _named(objectives: Sequence[str | Objective]) -> dict[str, Objective]:
+    """Each with the name that it is shown under: an objective of one's own is named by its differences from GRPO."""
+    if unknown := [one for one in objectives if isinstance(one, str) and one not in PRESETS]:
+        raise UserError(f"there is no objective {unknown[0]!r}; there are {', '.join(PRESETS)}")
+    return {one if isinstance(one, str) else _differences(one): PRESETS.get(one, one) for one in objectives}
+
+
+def _differences(objective: Objective) -> str:
+    usual = asdict(Objective())
+    changed = [f"{name}={value}" for name, value in asdict(objective).items() if value != usual[name]]
+    return "grpo, " + ", ".join(changed) if changed else "grpo"
+
+
+def _token(text: str, weight: float, most: float, tag: str = "span") -> str:
+    strength = STRONGEST * min(1.0, abs(weight) / most)
+    colour = f"rgba({ORANGE if weight < 0 else BLUE}, {strength:.3f})"
+    return f'<{tag} title="{weight:.3g}" style="background: {colour}">{escape(text)}</{tag}>'
