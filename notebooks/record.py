@@ -1,7 +1,8 @@
-"""Make the recordings in widgets/recordings anew: `python notebooks/record.py` (half an hour on two quiet cores).
+"""Make the recordings in widgets/recordings anew: `python notebooks/record.py` (three quarters of an hour on two quiet cores).
 
-It trains what notebooks 03 to 05 train, with the same settings, and then PPO once more as notebook 05 breaks it, which it
-stops as a reader does when the alarms sound. A run that is there and over is not made again.
+It trains what notebooks 03 to 05 train, with the same settings, then PPO once more as notebook 05 breaks it, which it
+stops as a reader does when the alarms sound, and what notebook 07 has no minutes for. A run that is there and over is not
+made again.
 
     --profile laptop      whose models and settings
     --out runs/recordings where the runs lie
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.longer_runs import GRPO_ON_FORMS, PPO_ON_SUMS
 from aligner_lib.tutorial.workspace import Workspace
 from widgets.recording_file import SHIPPED, read, record
 
@@ -24,7 +26,9 @@ BROKEN = {  # as in notebook 05, in fewer steps: it is stopped long before the l
     "trainer.ppo.max_steps": 20,
 }
 STOPPED_AFTER = 10  # steps
-RECORDED = {"healthy": "ppo", "no-kl-penalty": "ppo-no-kl"}  # recording → run
+RECORDED = {"healthy": "ppo", "no-kl-penalty": "ppo-no-kl"} | {
+    name: name for name in ("ppo-sums", "grpo-forms")
+}  # recording → run
 ROLLOUTS_A_STEP = 16
 
 
@@ -37,6 +41,11 @@ def main(profile: str, out: Path) -> None:
         job = lab.submit("ppo", "ppo-no-kl", **BROKEN)
         stop_within(job, lab.run("ppo-no-kl"), STOPPED_AFTER)
         print(f"ppo-no-kl: {job.wait()}", flush=True)
+    begins = {f"{of}pretrained_checkpoint.restore_from_path": lab.model() for of in ("", "critic.")}
+    longer = {"ppo-sums": ("ppo", PPO_ON_SUMS | begins), "grpo-forms": ("grpo", GRPO_ON_FORMS)}
+    for name, (kind, settings) in longer.items():
+        if not lab.run(name).is_over:
+            print(f"{name}: {lab.submit(kind, name, **settings).wait()}", flush=True)
     for recording, name in RECORDED.items():
         path = record(lab.run(name), SHIPPED / recording, name=recording, rollouts_a_step=ROLLOUTS_A_STEP)
         alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in read(path).alarms)

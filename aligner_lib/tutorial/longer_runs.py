@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # PPO on sums: as many responses a step, as long and as often as the profile's GRPO, each to a prompt of its own.
 PPO_ON_SUMS = {
+    "model.environments": {"sums": {"use": "sums"}},
     "trainer.ppo.max_steps": 20,
     "trainer.ppo.val_check_interval": 10,
     "trainer.ppo.save_interval": 20,
@@ -32,7 +33,8 @@ GRPO_ON_FORMS = {
     "model.encoder_seq_length": 128,
     "model.grpo.length_params.max_length": 48,
     "model.grpo.num_val_samples": 180,
-    "trainer.grpo.max_steps": 16,
-    "trainer.grpo.val_check_interval": 8,
-    "trainer.grpo.save_interval": 16,
+    "trainer.grpo.max_steps": 20,
+    "trainer.grpo.val_check_interval": 10,
+    "trainer.grpo.save_interval": 20,
+    "model.optim.sched.min_lr": 1e-5,
 }

@@ -199,29 +199,29 @@ lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
 # ## PPO with the same reward
 #
 # A critic can stand in for the group: `aligner ppo` takes environments, too. It begins as the policy with a new head
-# that says 0 everywhere, and learns from the same rewards; each prompt is answered once.
+# that says 0 everywhere, and each of a step's 64 responses answers a prompt of its own. These sums are the environment
+# `sums` of this project, whose reward is exactness alone. You see a recorded run; `beside = "live"` trains it.
 
 # %%
 from aligner_lib.tutorial.longer_runs import GRPO_ON_FORMS, PPO_ON_SUMS
 
 if beside == "live":
-    job = lab.submit(
-        "ppo",
-        "ppo-sums",
-        **settings,
-        **{
-            "pretrained_checkpoint.restore_from_path": lab.model(),
-            "critic.pretrained_checkpoint.restore_from_path": lab.model(),
-        },
-        **PPO_ON_SUMS,
-    )
-    await job
+    model = lab.model()
+    begins = {
+        "pretrained_checkpoint.restore_from_path": model,
+        "critic.pretrained_checkpoint.restore_from_path": model,
+    }
+    await lab.submit("ppo", "ppo-sums", **PPO_ON_SUMS, **begins)
     ppo = lab.run("ppo-sums")
 else:
     ppo = Recording("ppo-sums", speed=float("inf"))
 curves(
     [run, ppo],
-    metrics=["train_rollouts/rewards", "val_rollouts/rewards", "train_rollouts/kl"],
+    metrics=[
+        ["train_environments/sums/exact", "val_environments/sums/exact"],
+        "train_rollouts/kl",
+        "train_rollouts/explained_variance",
+    ],
 )
 
 # %% [markdown]
