@@ -245,6 +245,14 @@ RESPONSES = MetricGroup(
             "`length_params.max_length`, `missing_eos_penalty`",
         ),
         metric(
+            "train_rollouts/judged_by_program",
+            "",
+            "share of responses whose reward an environment's program gave. Where it is 1, the alarms on KL, entropy and "
+            "reward hacking are silent: such a reward is what was asked for, and a task with one right answer ends in little "
+            "entropy, far from the reference",
+            "0 with a reward model alone",
+        ),
+        metric(
             "train_rollouts/rollout_size val_rollouts/rollout_size",
             "responses",
             "number of responses",

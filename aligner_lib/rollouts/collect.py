@@ -27,6 +27,7 @@ class Outcome:
     """What an environment said of one response, or of all that an episode has."""
 
     environment: str
+    by_program: bool = False  # whether the environment's program judged it, and no reward model
     reward: float = 0.0  # of all turns together; NaN where it failed, or where the reward model judges
     turns: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -182,4 +183,4 @@ class _Episode:
     def __post_init__(self):
         self.transcript, self.conversation = Transcript(self.task.tokens), self.task.conversation
         unknown = float("nan") if self.task.by_model else 0.0
-        self.outcome = Outcome(self.task.environment, unknown)
+        self.outcome = Outcome(self.task.environment, not self.task.by_model, unknown)

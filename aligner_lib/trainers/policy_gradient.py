@@ -45,6 +45,7 @@ from aligner_lib.trainers.lr import LRSchedule
 from aligner_lib.trainers.rollout_metrics import (
     environment_metrics,
     experience_metrics,
+    mean_std,
     rollout_metrics,
     rollout_records,
     sampler_mismatch,
@@ -114,6 +115,8 @@ class PolicyGradientTrainer(ABC):
         if self.recomputes:
             metrics |= sampler_mismatch(experience)
         metrics |= environment_metrics("train", collected.outcomes, rewards, self.failures)
+        by_program = torch.tensor([float(outcome.by_program) for outcome in collected.outcomes])
+        metrics["train_rollouts/judged_by_program"] = mean_std(by_program)[0]
         self._report("train", step, collected, rewards, experience)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
 

@@ -233,7 +233,9 @@ class Workspace:
     def _trained(self, kind: str, notebook: str, name: str) -> Path:
         """The run folder of a kind, trained now where its notebook was not run."""
         if not self._is_trained(kind):
-            self._made_up(f"there is no {name} run in {self.out}: one is trained now, as notebook {notebook} does")
+            self._made_up(
+                f"there is no {name} run in {self.out}: one is trained now, as notebook {notebook} does"
+            )
             self.submit(kind).wait()
         return self.run(kind).path
 

@@ -269,7 +269,9 @@ def test_the_weights_make_the_rounded_sampler_s_gradient_the_policy_s():
 
 def test_a_batch_has_whole_groups(jobs):
     with pytest.raises(ConfigError, match=r"whole groups of model\.grpo\.num_generations_per_prompt=4"):
-        compose("grpo", jobs.settings("grpo", "x", model__micro_batch_size=2, model__global_batch_size=6), "smoke")
+        compose(
+            "grpo", jobs.settings("grpo", "x", model__micro_batch_size=2, model__global_batch_size=6), "smoke"
+        )
 
 
 def test_distillation_needs_a_teacher(jobs):

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from aligner_lib.config import kinds
+from aligner_lib.run_folder import alarms
 from aligner_lib.run_folder.alarms import Thresholds, Watch, active, as_record, metrics_read, stale
 from aligner_lib.run_folder.reader import RunFolder, flatten
 from widgets.alarms import Alarms
@@ -256,3 +257,15 @@ def test_a_monitor_takes_the_limits_that_the_run_was_given(tmp_path):
     series.poll()
     assert Alarms(run, series, None).now() == []
     assert [alarm["name"] for alarm in Alarms(run, series, Thresholds(kl=0.3)).now()] == ["kl"]
+
+
+@pytest.mark.parametrize(
+    "by_program, sounding", [(0.0, {"kl", "entropy"}), (0.5, {"kl", "entropy"}), (1.0, set())]
+)
+def test_a_program_s_reward_may_be_won_far_from_the_reference(by_program, sounding):
+    """A task with one right answer ends there: the alarms on gaming a reward model stay silent."""
+    first = [{"step": step, "train_rollouts/entropy": 2.0} for step in range(1, 4)]
+    now = {"train_rollouts/kl": 1.1, "train_rollouts/entropy": 0.1, alarms.BY_PROGRAM: by_program}
+    recent = [{"step": step} | now for step in (18, 19, 20)]
+    found = alarms.active((alarms.kl, alarms.entropy), first, recent)
+    assert {alarm.name for alarm in found} == sounding
