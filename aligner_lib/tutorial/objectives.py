@@ -68,7 +68,13 @@ class ObjectiveComparison:
 
     def _repr_html_(self) -> str:
         most = self._strongest()
-        parts = [self._scale(most), *(self._response(i, most) for i in self.shown), self._sums()]
+        parts, prompt = [self._scale(most)], None
+        for i in self.shown:
+            if (own := self.responses[i]["prompt"]) != prompt:  # that of a group stands there once
+                parts.append(f'<p class="lab-said">{escape(own.strip())}</p>')
+            parts.append(self._response(i, most))
+            prompt = own
+        parts.append(self._sums())
         return f'{STYLE}<div class="lab-objectives"><p>{escape(self._caption())}</p>{"".join(parts)}</div>'
 
     def __repr__(self) -> str:
