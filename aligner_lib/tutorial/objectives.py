@@ -19,7 +19,7 @@ BLUE, ORANGE = "0, 114, 178", "213, 94, 0"  # of Okabe and Ito, as in the widget
 STYLE = """<style>
 .lab-objectives {font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); font-variant-numeric: tabular-nums}
 .lab-objectives table {border-collapse: collapse; margin: 2px 0 12px}
-.lab-objectives caption {text-align: left; padding: 2px 8px; font-weight: 600}
+.lab-objectives caption {text-align: left; white-space: nowrap; padding: 2px 8px; font-weight: 600}
 .lab-objectives th, .lab-objectives td {text-align: right; vertical-align: top; padding: 2px 8px; font-weight: 400; border-bottom: 1px solid #8883}
 .lab-objectives .lab-said {text-align: left; white-space: pre-wrap; overflow-wrap: anywhere}
 .lab-objectives i {font-style: normal; padding: 0 10px}
@@ -71,7 +71,7 @@ class ObjectiveComparison:
         parts, prompt = [self._scale(most)], None
         for i in self.shown:
             if (own := self.responses[i]["prompt"]) != prompt:  # that of a group stands there once
-                parts.append(f'<p class="lab-said">{escape(own.strip())}</p>')
+                parts.append(f'<p class="lab-said">{escape(_without_blank_lines(own))}</p>')
             parts.append(self._response(i, most))
             prompt = own
         parts.append(self._sums())
@@ -176,6 +176,10 @@ def _differences(objective: Objective) -> str:
     usual = asdict(Objective())
     changed = [f"{name}={value}" for name, value in asdict(objective).items() if value != usual[name]]
     return "grpo, " + ", ".join(changed) if changed else "grpo"
+
+
+def _without_blank_lines(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if line.strip())
 
 
 def _token(text: str, weight: float, most: float, tag: str = "span") -> str:

@@ -150,6 +150,12 @@ def test_answers_before_and_after_go_from_the_largest_gain_to_the_largest_loss(t
     assert "5 of 9 held-out prompts" in section
 
 
+def test_an_answer_without_a_reward_is_in_no_comparison(tmp_path):
+    before, after = answers(0, 0.0, 0.0), answers(6, 1.0, 2.0)
+    write_run(tmp_path / "ppo", [], before + [after[0], after[1] | {"reward": None, "failure": "timeout"}])
+    assert "1 of 1 held-out prompts" in summary_section(SUMMARY, tmp_path)
+
+
 @pytest.mark.notebooks
 def test_the_report_has_a_dark_side(finished):
     assert "@media (prefers-color-scheme: dark)" in (finished / "report.html").read_text()

@@ -83,7 +83,7 @@ class CompletionsView extends PagedView {
 
   side(heading, record, page) {
     const figures = [record.failure ? ["failed:", record.failure.replace("_", " ")] : ["reward", number(record.reward)]];
-    if (typeof record.advantage === "number") figures.push(["advantage", signed(record.advantage)]);
+    if (typeof record.advantage === "number") figures.push(["advantage", signed(Number(record.advantage.toPrecision(2)))]);
     if (record.kl !== undefined && record.kl !== null) figures.push(["KL", number(record.kl)]);
     figures.push([record.finished === false ? "cut off at" : "tokens", number(record.length)]);
     if (record.turns > 1) figures.push(["turns", number(record.turns)]);
