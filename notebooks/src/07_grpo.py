@@ -190,7 +190,7 @@ lab.record("07", {"grpo": figures})
 # ## What does the objective do to each token?
 #
 # Take the first step's responses as they are, and ask several objectives what they would do with them. The weight is that
-# of the gradient of $\log \pi$ at each token: blue makes it likelier, red less likely.
+# of the gradient of $\log \pi$ at each token: blue makes it likelier, orange less likely.
 
 # %%
 lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
