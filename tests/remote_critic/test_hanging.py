@@ -122,6 +122,17 @@ def test_a_server_whose_model_has_too_few_positions_is_told(fake):
         servers.reach(lambda: None, lambda: False)
 
 
+def test_a_server_without_rewards_is_no_reward_model(fake):
+    _, status = fake
+    status |= {"gives": ["values"], "positions": 128, "tokenizer": "same", "model": "/runs/rm"}
+    at, tokenizer = Endpoint("reward_model", "here", 1, None), SimpleNamespace(hash="same")
+    servers = ServerConnections({at: {"rewards"}}, tokenizer, "run", 10.0, 10.0, longest_sample=128)
+    with pytest.raises(
+        UserError, match=r"gives values, and no rewards: it is another kind of server; check its port$"
+    ):
+        servers.reach(lambda: None, lambda: False)
+
+
 def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
     monkeypatch.setattr(hang_detection, "OVERDUE_S", 2.0)
     critic = Critic(jobs, "hanging")
