@@ -14,7 +14,7 @@ import torch
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.remote_critic import serialization
-from aligner_lib.remote_critic.connection import CriticConnection, Endpoint
+from aligner_lib.remote_critic.connection import Endpoint, ServerConnection
 from aligner_lib.rollouts.records import CriticExperience
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.workspace import CRITIC_AND_ACTOR, Workspace
@@ -75,7 +75,7 @@ def _round_trips(lab: Workspace, config) -> dict[str, list[float]]:
         "ppo", "round-trips", CRITIC_AND_ACTOR, **{"critic.trainer.ppo.port": free_port()}
     )
     job = submit(commands["critic"], critic.path)
-    link = CriticConnection(Endpoint("critic", None, 0, str(critic.path)), "bench#1")
+    link = ServerConnection(Endpoint("critic", None, 0, str(critic.path)), "bench#1")
     try:
         _connect(link)
         request = {"kind": "begin", "actor": link.actor, "actor_run": str(lab.out / "bench")}
@@ -98,7 +98,7 @@ def _round_trips(lab: Workspace, config) -> dict[str, list[float]]:
         job.wait()
 
 
-def _connect(link: CriticConnection) -> None:
+def _connect(link: ServerConnection) -> None:
     until = time.monotonic() + UP_S
     while link.lost:
         try:
@@ -109,7 +109,7 @@ def _connect(link: CriticConnection) -> None:
             time.sleep(0.5)
 
 
-def _trip(link: CriticConnection, call: Callable, number: int) -> float:
+def _trip(link: ServerConnection, call: Callable, number: int) -> float:
     before = _busy(link)
     started = time.perf_counter()
     link.wait_for(call(number))
@@ -117,7 +117,7 @@ def _trip(link: CriticConnection, call: Callable, number: int) -> float:
     return seconds - (_busy(link) - before)
 
 
-def _busy(link: CriticConnection) -> float:
+def _busy(link: ServerConnection) -> float:
     """Seconds that the critic's ranks have worked so far."""
     return serialization.value_of(link.wait_for(link.call("status", serialization.text({}, "request"))))[
         "counts"

@@ -24,6 +24,7 @@ _forks.set_forkserver_preload(
     [
         "aligner_lib.jobs.run",
         "aligner_lib.trainers.ppo",
+        "aligner_lib.trainers.grpo",
         "aligner_lib.trainers.sft",
         "aligner_lib.trainers.reward_model",
         "aligner_lib.remote_critic.client",

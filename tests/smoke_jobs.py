@@ -116,6 +116,10 @@ class SmokeJobs:
             "model.grpo.kl": "k3",
             "model.grpo.length_params.max_length": 12,
             "model.grpo.sampling_params.end_strings": "[z]",
+            # twice over each rollout, until the policy has moved too far; and a KL coefficient that follows a target
+            "model.grpo.rollout_epochs": 2,
+            "trainer.grpo.max_policy_kl": 0.01,
+            "trainer.grpo.target_kl": 0.01,
         }
 
     def _evaluate(self) -> dict[str, object]:

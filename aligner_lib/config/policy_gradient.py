@@ -20,6 +20,7 @@ from aligner_lib.config.schema import (
     at_least,
     one_of,
     setting,
+    within,
 )
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
@@ -106,6 +107,16 @@ class RolloutLoop(Loop):
     overlong_penalty: float = setting(1.0, at_least(0))  # what a response that uses the whole buffer loses
     # leave responses that were cut off out of the actor's loss and normalisation, as NeMo-Aligner does
     mask_truncated_responses: bool = False
+
+
+@dataclass
+class Address:
+    """Where a server is: nowhere by default."""
+
+    # host name or address of a job of its own; neither ip nor run: in the actor's process
+    ip: str | None = None
+    port: int = setting(5556, within(1, 65535))
+    run: str | None = None  # in place of ip and port: that job's run folder, which says both
 
 
 KL_HORIZON = 10.0  # steps: the KL coefficient changes by at most 0.2 / this a step

@@ -5,15 +5,16 @@ Data is read and checked before any model is built, so that a mistake in a path 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.kinds.dpo import WITHOUT_REFERENCE
-from aligner_lib.config.kinds.grpo import objective_of
+from aligner_lib.config.kinds.grpo import has_remote_rm, objective_of
 from aligner_lib.config.kinds.ppo import has_remote_critic
 from aligner_lib.config.policy_gradient import judged_by_programs, val_rollout_micro_batch_size
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_sft
@@ -59,6 +60,10 @@ from aligner_lib.trainers.ppo import PPOTrainer
 from aligner_lib.trainers.reference_logprobs import precompute
 from aligner_lib.trainers.reward_model import RewardModelTrainer
 from aligner_lib.trainers.sft import SFTTrainer
+
+if TYPE_CHECKING:
+    from aligner_lib.remote_critic.connection import Endpoint
+    from aligner_lib.remote_critic.connections import ServerConnections
 
 REWARD_MODEL = "critic.pretrained_checkpoint.restore_from_path"  # and what the critic begins as
 
@@ -239,8 +244,8 @@ def grpo(config: DictConfig) -> PreparedJob:
     tokenizer, hashes = Tokenizer(start), hashes_of(start, *model.data.data_prefix.values())
     scalar = (
         None
-        if judged_by_programs(config)
-        else model_folder(config, "reward_model.restore_from_path", "scalar")
+        if judged_by_programs(config) or has_remote_rm(config)
+        else model_folder(config, "reward_model.rm_model_file", "scalar")
     )
     teacher = objective_of(config).baseline == "teacher"
     teacher = model_folder(config, "model.grpo.teacher.restore_from_path", "lm") if teacher else None
@@ -261,10 +266,11 @@ def grpo(config: DictConfig) -> PreparedJob:
             Architecture.load(start), config, loop.gradient_clip_val, start, rollout.offload_adam_states
         )
         policy = build_policy(engine, config, tokenizer)
-        reward_source = scalar and build_reward_model(config, scalar, model.micro_batch_size)
         return GRPOTrainer(
             policy=policy,
-            roll_out=Rollout(policy, reward_source, model.seed, model.encoder_seq_length),
+            roll_out=Rollout(
+                policy, _reward_source(config, tokenizer, scalar, run), model.seed, model.encoder_seq_length
+            ),
             tasks=tasks,
             objective=objective_of(config),
             teacher=teacher and build_teacher(config, teacher),
@@ -318,24 +324,51 @@ def _reward_source_and_critic(
         critic = build_critic(config.critic, rewards)
         by_model = not judged_by_programs(config)
         return critic.reward_model() if by_model else None, critic, config.critic.model.optim
-    from aligner_lib.remote_critic.client import RemoteCritic, RemoteRewardModel
+    from aligner_lib.remote_critic.client import RemoteCritic
     from aligner_lib.remote_critic.connection import Endpoint
 
     remote = config.remote_critic_rm
-    apart = not config.model.ppo.combine_rm_and_critic_server
     where = dict(remote.critic)
     if where["ip"] is None and where["run"] is None:  # see has_remote_critic
         where["ip"] = "localhost"
-    critic = RemoteCritic(
-        critic=Endpoint("critic", **where),
-        reward_model=Endpoint("reward_model", **remote.reward_model) if apart else None,
-        tokenizer=tokenizer,
-        run=Path(config.exp_manager.explicit_log_dir),
-        timeout_s=remote.timeout,
+    if config.model.ppo.combine_rm_and_critic_server:
+        servers = {Endpoint("critic", **where): {"values", "rewards"}}
+    else:
+        reward_model = Endpoint("reward_model", **remote.reward_model)
+        servers = {Endpoint("critic", **where): {"values"}, reward_model: {"rewards"}}
+    connections = _connections(config, servers, tokenizer, remote.timeout)
+    critic = RemoteCritic(connections, remote.pad_to_length, run)
+    return None if judged_by_programs(config) else critic, critic, OmegaConf.create(critic.about["optim"])
+
+
+def _reward_source(
+    config: DictConfig, tokenizer: Tokenizer, rewards: Path | None, run: RunWriter | None
+) -> RewardSource | None:
+    """Who judges GRPO's rollouts: a reward model in this process or in another job; None where programs judge all."""
+    if rewards is not None:
+        return build_reward_model(config, rewards, config.model.micro_batch_size)
+    if judged_by_programs(config):
+        return None
+    from aligner_lib.remote_critic.client import RemoteRewardModel
+    from aligner_lib.remote_critic.connection import Endpoint
+
+    remote = config.remote_rm
+    server = Endpoint("reward_model", remote.ip, remote.port, remote.run)
+    connections = _connections(config, {server: {"rewards"}}, tokenizer, remote.timeout)
+    return RemoteRewardModel(connections, remote.pad_to_length, run)
+
+
+def _connections(
+    config: DictConfig, servers: Mapping[Endpoint, set[str]], tokenizer: Tokenizer, timeout: float
+) -> ServerConnections:
+    """Of this run to its servers: see ServerConnections."""
+    from aligner_lib.remote_critic.connections import ServerConnections
+
+    return ServerConnections(
+        servers,
+        tokenizer,
+        run=str(Path(config.exp_manager.explicit_log_dir).absolute()),
+        timeout_s=timeout,
         answer_s=60 * config.trainer.distributed_timeout_minutes,
         longest_sample=config.model.encoder_seq_length,
-        pad_to=remote.pad_to_length,
-        writer=run,
     )
-    reward_source = None if judged_by_programs(config) else RemoteRewardModel(critic)
-    return reward_source, critic, OmegaConf.create(critic.about["optim"])

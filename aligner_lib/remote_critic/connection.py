@@ -43,7 +43,7 @@ class Endpoint:
         return f"the {name} of {self.run}" if self.run else f"the {name} at {self.ip}:{self.port}"
 
 
-class CriticConnection:
+class ServerConnection:
     """Connected by `connect`; once `lost`, connect again."""
 
     def __init__(self, where: Endpoint, actor: str, answer_s: float = 3600.0):

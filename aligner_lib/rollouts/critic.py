@@ -38,6 +38,9 @@ class RewardModel:
     def collect(self, asked: list[Future[Tensor]]) -> list[Tensor]:
         return [rewards.result() for rewards in asked]
 
+    def reach(self) -> None:
+        pass  # it is in this process
+
 
 @dataclass
 class Critic:

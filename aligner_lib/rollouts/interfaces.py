@@ -25,6 +25,9 @@ class RewardSource(Protocol):
         Raises Interruption on every rank where the source has gone away.
         """
 
+    def reach(self) -> object:
+        """Wait for a source that is away."""
+
 
 class ValueModel(Protocol):
     def values(self, rollouts: Rollouts) -> Future[Tensor]:

@@ -157,7 +157,9 @@ class PolicyGradientTrainer(ABC):
                 (folder / "kl_coef.json").write_text(json.dumps(self.kl_coef))
 
     def load(self, folder: Path | None) -> None:
-        """Go on from what `save` wrote; None: from before the first step."""
+        """Go on from what `save` wrote; None: from before the first step. Waits for a reward source that is away."""
+        if self.roll_out.reward_source is not None:
+            self.roll_out.reward_source.reach()
         self.policy.engine.go_on_from(folder)
         self.kl_coef = self.loop.initial_policy_kl_penalty
         if folder is not None and self.loop.target_kl is not None:

@@ -26,6 +26,12 @@ def ppo(jobs):
 
 
 @pytest.fixture(scope="session")
+def grpo(jobs):
+    """A GRPO run from beginning to end."""
+    return jobs.run("grpo", "grpo")
+
+
+@pytest.fixture(scope="session")
 def evaluate(jobs):
     """The smoke model, evaluated against itself."""
     return jobs.run("evaluate", "evaluate")

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from smoke_jobs import REWARD_E, checkpoint_files, figures
+from smoke_jobs import REWARD_E
 
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose, notices
@@ -14,12 +14,6 @@ from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial.objectives import compare_objectives
 
 OBJECTIVES = [name for name in PRESETS if name not in ("ppo", "grpo", "distill")]
-
-
-@pytest.fixture(scope="module")
-def grpo(jobs):
-    """A GRPO run from beginning to end."""
-    return jobs.run("grpo", "grpo")
 
 
 def test_it_logs_the_metrics_that_its_kind_declares(grpo):
@@ -49,6 +43,8 @@ LONGER = {
     "model__micro_batch_size": 32,
     "model__grpo__rollout_micro_batch_size": 64,
     "model__grpo__num_val_samples": 64,
+    "model__grpo__rollout_epochs": 1,
+    "trainer__grpo__max_policy_kl": "null",
 }
 
 
@@ -96,13 +92,6 @@ def test_records_have_groups_whose_advantages_are_their_rewards_less_the_group_s
         for one in members:
             expected = [one["reward"] - mean] * len(one["tokens"])
             assert one["token_advantage"] == pytest.approx(expected, abs=2e-5)
-
-
-def test_a_resumed_run_is_the_same_to_the_bit(jobs, grpo):
-    jobs.run("grpo", "grpo_resumed", trainer__grpo__max_steps=4)
-    resumed = jobs.run("grpo", "grpo_resumed")
-    assert figures(resumed) == figures(grpo)
-    assert checkpoint_files(resumed) == checkpoint_files(grpo)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -7,10 +7,12 @@ from forks import BOUND_S, until
 from smoke_jobs import checkpoint_files, figures, steps
 
 # kind: step to kill after, step to stop after
-MOMENTS = {"sft": (5, 9), "rm": (5, 9), "dpo": (4, 7), "ppo": (3, 5)}
+MOMENTS = {"sft": (5, 9), "rm": (5, 9), "dpo": (4, 7), "ppo": (3, 5), "grpo": (3, 5)}
 
 
-@pytest.fixture(scope="session", params=["sft", "rm", "dpo", pytest.param("ppo", marks=pytest.mark.megatron)])
+@pytest.fixture(
+    scope="session", params=["sft", "rm", "dpo", pytest.param("ppo", marks=pytest.mark.megatron), "grpo"]
+)
 def disturbed(request, jobs):
     """A run that was killed with SIGKILL, went on, was stopped, and went on to its end; and what was seen on the way."""
     kind = request.param
@@ -67,7 +69,7 @@ def test_the_metrics_are_the_unbroken_run_s_to_the_bit(disturbed):
 
 def test_the_rollouts_are_the_unbroken_run_s(disturbed):
     assert disturbed.run.rollouts() == disturbed.unbroken.rollouts()
-    assert bool(disturbed.run.rollouts()) == (disturbed.kind == "ppo")
+    assert bool(disturbed.run.rollouts()) == (disturbed.kind in ("ppo", "grpo"))
 
 
 def test_weights_and_optimizer_are_the_unbroken_run_s_to_the_bit(disturbed):

@@ -16,6 +16,7 @@ SHORT = {
     "rm": {"trainer__rm__max_steps": 2},
     "dpo": {"trainer__dpo__max_steps": 2},
     "ppo": {"trainer__ppo__max_steps": 2},
+    "grpo": {"trainer__grpo__max_steps": 2},
     # else the settings that these stand in for are not read
     "evaluate": {
         "model__ppo__logprob_forward_micro_batch_size": "null",

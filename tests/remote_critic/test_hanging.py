@@ -11,8 +11,8 @@ from servers import Critic
 
 from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import connection, discovery, hang_detection, serialization
-from aligner_lib.remote_critic.connection import CriticConnection, Endpoint, Lost
-from aligner_lib.remote_critic.connections import CriticConnections
+from aligner_lib.remote_critic.connection import Endpoint, Lost, ServerConnection
+from aligner_lib.remote_critic.connections import ServerConnections
 from aligner_lib.remote_critic.pytriton_client import Unreachable
 
 pytestmark = pytest.mark.remote_critic
@@ -38,7 +38,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(connection, "POLL_S", 0.01)
     monkeypatch.setattr(discovery, "find", lambda *_: discovery.Address("here", 1, "token", None))
     monkeypatch.setattr(FakeConnection, "status", {"doing": "idle", "doing_s": 0.2, "longest_s": {}})
-    linked = CriticConnection(Endpoint("critic", "here", 1, None), "actor#1")
+    linked = ServerConnection(Endpoint("critic", "here", 1, None), "actor#1")
     linked.connect()
     yield linked, FakeConnection.status
     linked.close("the test is over")
@@ -100,7 +100,7 @@ def test_a_call_is_sent_when_those_before_it_are_answered(fake, monkeypatch):
 
 
 def test_an_answer_is_waited_for_as_long_as_the_settings_say(fake):
-    impatient = CriticConnection(Endpoint("critic", "here", 1, None), "actor#2", answer_s=0.3)
+    impatient = ServerConnection(Endpoint("critic", "here", 1, None), "actor#2", answer_s=0.3)
     impatient.connect()
     sentence = (
         r"critic at here:1 is alive and has not answered for 0\.3 s \(trainer\.distributed_timeout_minutes\)"
@@ -114,11 +114,22 @@ def test_a_server_whose_model_has_too_few_positions_is_told(fake):
     _, status = fake
     status |= {"gives": ["values", "rewards"], "positions": 128, "tokenizer": "same", "model": "/runs/rm"}
     at, tokenizer = Endpoint("critic", "here", 1, None), SimpleNamespace(hash="same")
-    servers = CriticConnections(at, None, tokenizer, "run", timeout_s=10.0, answer_s=10.0, longest_sample=129)
+    servers = ServerConnections({at: {"values", "rewards"}}, tokenizer, "run", 10.0, 10.0, longest_sample=129)
     sentence = (
         "encoder_seq_length=129 is beyond the 128 positions of the critic at here:1, which has /runs/rm: set"
     )
     with pytest.raises(UserError, match=sentence):
+        servers.reach(lambda: None, lambda: False)
+
+
+def test_a_server_without_rewards_is_no_reward_model(fake):
+    _, status = fake
+    status |= {"gives": ["values"], "positions": 128, "tokenizer": "same", "model": "/runs/rm"}
+    at, tokenizer = Endpoint("reward_model", "here", 1, None), SimpleNamespace(hash="same")
+    servers = ServerConnections({at: {"rewards"}}, tokenizer, "run", 10.0, 10.0, longest_sample=128)
+    with pytest.raises(
+        UserError, match=r"gives values, and no rewards: it is another kind of server; check its port$"
+    ):
         servers.reach(lambda: None, lambda: False)
 
 
@@ -127,7 +138,7 @@ def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
     critic = Critic(jobs, "hanging")
     critic.start_ranks(2, model__tensor_model_parallel_size=2)
     critic.until_it_serves()
-    linked = CriticConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "hanging#1")
+    linked = ServerConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "hanging#1")
     linked.connect()
     (second,) = critic.other_ranks
     os.kill(second.pid, signal.SIGSTOP)
@@ -142,7 +153,7 @@ def test_a_stopped_second_rank_is_noticed_and_waited_for(jobs, monkeypatch):
     assert critic.run.status == "stopped"
 
 
-def _connects(linked: CriticConnection) -> bool:
+def _connects(linked: ServerConnection) -> bool:
     try:
         linked.connect()
     except Unreachable:

@@ -10,7 +10,7 @@ from forks import until
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import serialization
-from aligner_lib.remote_critic.connection import CriticConnection, Endpoint
+from aligner_lib.remote_critic.connection import Endpoint, ServerConnection
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words
 from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, Unreachable
 
@@ -26,13 +26,13 @@ def critic(live_critic):
 @pytest.fixture(scope="module")
 def link(critic, jobs):
     """An actor that has begun."""
-    link = CriticConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "here#1")
+    link = ServerConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "here#1")
     link.connect()
     begin(link, jobs.out / "here")
     return link
 
 
-def begin(link: CriticConnection, run) -> dict:
+def begin(link: ServerConnection, run) -> dict:
     request = {"kind": "begin", "actor": link.actor, "actor_run": str(run)}
     return link.ask("checkpoint", serialization.text(request, "request"))
 
@@ -45,12 +45,12 @@ def batch() -> TokenBatch:
     return TokenBatch(tokens=tokens, lengths=torch.tensor(LENGTHS))
 
 
-def scores(link: CriticConnection, kind: str, length: int) -> torch.Tensor:
+def scores(link: ServerConnection, kind: str, length: int) -> torch.Tensor:
     arrays = link.wait_for(link.call(kind, serialization.pack_tokens(batch(), length), updates=0))
     return serialization.unpack_scores(kind, arrays, batch())
 
 
-def counts(link: CriticConnection) -> dict:
+def counts(link: ServerConnection) -> dict:
     return serialization.value_of(link.wait_for(link.call("status", serialization.text({}, "request"))))[
         "counts"
     ]
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_is_not_there_is_told(link, jobs):
 
 
 def test_a_second_actor_is_turned_away(link, critic, jobs):
-    second = CriticConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "second#1")
+    second = ServerConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "second#1")
     second.connect()
     with pytest.raises(UserError, match=r"it serves another actor, .*/here, which was heard of"):
         begin(second, jobs.out / "second")

@@ -1,4 +1,4 @@
-"""PPO as a hetjob with the real trainers: critic and reward model on one component, actor and reference on the other."""
+"""Hetjobs with the real trainers: PPO's critic and reward model, or GRPO's reward model, and the actor beside it."""
 
 import psutil
 import pytest
@@ -54,3 +54,23 @@ def test_cancelling_one_component_takes_both_with_all_their_processes(slurm, job
     until(
         lambda: not [p for p in processes.of_job(folder) if p.status() != psutil.STATUS_ZOMBIE], "no orphan"
     )
+
+
+def test_grpo_as_a_hetjob_finds_its_reward_model_and_ends_with_the_figures_of_one_process(slurm, jobs, rm):
+    shares = {"reward_model": SHARES["critic"], "actor": SHARES["actor"]}
+    of_model = {
+        "trainer__grpo__max_steps": 3,
+        "model__environments__e__use": "reward_model",
+        "reward_model__rm_model_file": f"'{rm.path}'",
+    }
+    settings = dict(map(parse_override, jobs.settings("grpo", "grpo_hetjob", **of_model)))
+    settings["reward_model.inference.port"] = free_port()  # all nodes are this machine
+    settings.pop("exp_manager.explicit_log_dir")
+    run = jobs.run_folder("grpo_hetjob")
+    survivor = Survivor(run, "grpo", job_commands("grpo", run.path, settings, shares, "smoke"), shares)
+    until(survivor.has_ended, "the end", BOUND_S)
+    assert survivor.job.wait() == State.FINISHED
+    alone = run_here(jobs, "grpo", "grpo_in_process", **of_model)
+    assert steps(run) == steps(alone) == [0, 1, 2, 3]
+    for ours, theirs in zip(figures(run), figures(alone), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)

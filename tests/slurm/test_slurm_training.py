@@ -86,6 +86,19 @@ def test_dpo_on_two_nodes_learns_what_one_process_learns(slurm, jobs):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
 
+def test_grpo_on_one_node_learns_what_one_process_learns(slurm, jobs):
+    """Two ranks, each with environments of its own."""
+    steps = {"trainer__grpo__max_steps": 3}
+    alone = run_here(jobs, "grpo", "grpo_alone", **steps)
+    words = command(jobs, "grpo", "grpo_node", **steps, trainer__devices=2)
+    job = submit(words, jobs.out / "grpo_node", "slurm", Resources(tasks_per_node=2, time="30"))
+    assert job.wait(BOUND_S) == State.FINISHED
+    together = figures(jobs.run_folder("grpo_node"))
+    assert len(together) == 4
+    for ours, theirs in zip(together, figures(alone), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_it_ends_with_the_losses_of_an_unbroken_run(survived, unbroken, fault):
     run = survived.runs[fault].run

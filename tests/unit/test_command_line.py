@@ -65,7 +65,21 @@ def test_ppo_on_two_components_is_two_jobs():
     ]
 
 
-def test_only_ppo_has_components():
+def test_grpo_on_two_components_has_its_reward_model_in_a_job_of_its_own():
+    wanted = {"reward_model": Resources(gpus_per_node=1), "actor": Resources(gpus_per_node=8)}
+    settings = {"reward_model.rm_model_file": "/runs/rm", "model.optim.lr": 1e-6}
+    commands = job_commands("grpo", "/runs/grpo", settings, wanted)
+    assert commands["reward_model"][3:] == [
+        *("serve-rm", "--run", "/runs/grpo/reward_model"),
+        *("trainer.num_nodes=1", "trainer.devices=1", "rm_model_file=/runs/rm"),
+    ]
+    assert commands["actor"][3:] == [
+        *("grpo", "--run", "/runs/grpo", "trainer.num_nodes=1", "trainer.devices=8"),
+        *("remote_rm.run=/runs/grpo/reward_model", "model.optim.lr=1e-06"),
+    ]
+
+
+def test_a_job_of_one_component_has_no_others():
     with pytest.raises(ValueError, match="it has no components"):
         job_commands("sft", "/runs/sft", {}, {"critic": Resources(), "actor": Resources()})
 

@@ -15,7 +15,7 @@ from aligner_lib.algorithms.objective import (
     SCALES,
     Objective,
 )
-from aligner_lib.config.kind import JobKind, MetricGroup, chart, metric
+from aligner_lib.config.kind import Component, JobKind, MetricGroup, chart, metric
 from aligner_lib.config.policy_gradient import (
     ACTOR,
     ALARMS,
@@ -30,10 +30,12 @@ from aligner_lib.config.policy_gradient import (
     ROLLOUT_TIMERS,
     SAMPLER,
     TOKENS,
+    Address,
     Rollout,
     RolloutLoop,
     RolloutModel,
     check_lengths,
+    judged_by_programs,
     unused_settings,
 )
 from aligner_lib.config.schema import (
@@ -47,6 +49,7 @@ from aligner_lib.config.schema import (
     at_least,
     one_of,
     setting,
+    within,
 )
 from aligner_lib.config.training import TIMERS
 from aligner_lib.errors import ConfigError
@@ -96,6 +99,23 @@ class GRPOTrainerGroup(Trainer):
 
 
 @dataclass
+class RewardModelHere:
+    """The reward model in this process; one in a job of its own has the settings of `aligner serve-rm`."""
+
+    rm_model_file: str | None = None  # model folder, checkpoint or run folder
+
+
+@dataclass
+class RemoteRM(Address):
+    """The server of a reward model in a job of its own."""
+
+    port: int = setting(5555, within(1, 65535))
+    # requests are padded to this length; None: to the next of a few lengths
+    pad_to_length: int | None = setting(None, at_least(1))
+    timeout: float = setting(600.0, above(0))  # seconds that the run waits for a server that is not there
+
+
+@dataclass
 class GRPOConfig:
     """All settings of `aligner grpo`."""
 
@@ -104,7 +124,8 @@ class GRPOConfig:
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     model: GRPOModel = field(default_factory=GRPOModel)
     # judges prompts of model.data, where no environment does
-    reward_model: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+    reward_model: RewardModelHere = field(default_factory=RewardModelHere)
+    remote_rm: RemoteRM = field(default_factory=RemoteRM)
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 
@@ -121,6 +142,11 @@ def rollouts_of_a_step(config: DictConfig) -> int:
     """The most rollouts of a step: more than one is dynamic sampling."""
     grpo = config.model.grpo
     return grpo.max_rollouts_per_step or (3 if grpo.objective == "dapo" else 1)
+
+
+def has_remote_rm(config: DictConfig) -> bool:
+    """Whether the reward model is a job of its own."""
+    return config.remote_rm.ip is not None or config.remote_rm.run is not None
 
 
 def _check_groups(config: DictConfig) -> None:
@@ -145,8 +171,29 @@ def _check_teacher(config: DictConfig) -> None:
         )
 
 
+def _check_checkpoints(config: DictConfig) -> None:
+    if has_remote_rm(config) and not config.exp_manager.create_checkpoint_callback:
+        raise ConfigError(
+            "exp_manager.create_checkpoint_callback=False: when a reward model in a job of its own dies, the run goes back "
+            "to its newest checkpoint, and without any to the start; leave it True, and raise trainer.grpo.save_interval "
+            "for fewer checkpoints"
+        )
+
+
 def _without_effect(config: DictConfig) -> dict[str, str]:
     objective, found = objective_of(config), unused_settings(config) | NO_TEST_SPLIT
+    if judged_by_programs(config):
+        found |= dict.fromkeys(
+            ("reward_model.", "remote_rm."), "environments' programs judge, and no reward model."
+        )
+    elif has_remote_rm(config):
+        found["reward_model."] = (
+            "the reward model is a job of its own: give it this there, without `reward_model.`."
+        )
+    else:
+        found["remote_rm."] = (
+            "the reward model is in this process; remote_rm.ip or .run puts it into another job."
+        )
     if objective.baseline != "teacher":
         found["model.grpo.teacher."] = f"objective={config.model.grpo.objective} has no teacher."
     else:
@@ -228,8 +275,13 @@ KIND = JobKind(
     schema=GRPOConfig,
     build="aligner_lib.jobs.build_trainers:grpo",
     models={"pretrained_checkpoint.restore_from_path": "model"},
-    checks=(_check_groups, check_lengths, _check_teacher),
+    components={
+        "reward_model": Component("reward_server", "reward_model.", "reward_model", found_by="remote_rm.run"),
+        "actor": Component("grpo"),
+    },
+    checks=(_check_groups, check_lengths, _check_teacher, _check_checkpoints),
     without_effect=_without_effect,
+    shares_cores=has_remote_rm,
     metrics=(RESPONSES, TOKENS, GROUPS, ACTOR, KL_LOSS, SAMPLER, ENVIRONMENTS, TIMERS, ROLLOUT_TIMERS),
     charts=(
         REWARD,

@@ -23,6 +23,7 @@ from aligner_lib.config.policy_gradient import (
     ROLLOUT_TIMERS,
     SAMPLER,
     TOKENS,
+    Address,
     Rollout,
     RolloutLoop,
     RolloutModel,
@@ -81,16 +82,6 @@ class PPOTrainerGroup(Trainer):
     """trainer of the actor's job."""
 
     ppo: PPOLoop = field(default_factory=PPOLoop)
-
-
-@dataclass
-class Address:
-    """Where a server is: nowhere by default."""
-
-    # host name or address of a job of its own; neither ip nor run: in the actor's process (see has_remote_critic)
-    ip: str | None = None
-    port: int = setting(5556, within(1, 65535))
-    run: str | None = None  # in place of ip and port: that job's run folder, which says both
 
 
 @dataclass

@@ -35,7 +35,8 @@ _NOT_TRAINED = "a reward model that serves is not trained, and has nothing to sa
 KIND = JobKind(
     name="reward_server",
     command="serve-rm",
-    summary="A reward model alone as a job of its own, which `ppo` finds by remote_critic_rm.reward_model.",
+    summary="A reward model alone as a job of its own, which `ppo` finds by remote_critic_rm.reward_model, `grpo` by "
+    "remote_rm.",
     schema=RewardServerConfig,
     build="aligner_lib.jobs.build_servers:reward_server",
     run="aligner_lib.jobs.serve_critic:serve_job",
