@@ -39,6 +39,7 @@ VALUES = (
     "constant",
     [0.5, 0.5],
     ["other"],
+    {"other": {"use": "sums"}},
 )
 
 

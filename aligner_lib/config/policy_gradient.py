@@ -201,6 +201,10 @@ def unused_settings(config: DictConfig) -> dict[str, str]:
     at, loop, found = "grpo" if "grpo" in config.model else "ppo", loop_settings(config), {}
     if rollout_settings(config).sampler_correction == "none":
         found[f"model.{at}.sampler_correction_cap"] = "sampler_correction=none weighs nothing."
+    if environments_of(config):
+        found[f"trainer.{at}.limit_val_batches"] = (
+            f"model.{at}.num_val_samples says how many of an environment's held-out prompts are answered."
+        )
     if loop.overlong_buffer is None:
         found[f"trainer.{at}.overlong_penalty"] = "without overlong_buffer no response is overlong."
     return found

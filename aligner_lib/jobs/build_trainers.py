@@ -306,6 +306,7 @@ def evaluation(config: DictConfig) -> PreparedJob:
             roll_out=Rollout(policy, reward_source, config.model.seed, config.model.encoder_seq_length),
             prompts=prompts,
             rollout_micro_batch_size=val_rollout_micro_batch_size(config),
+            greedy=rollout.val_use_greedy,
             run=run,
         )
 

@@ -20,6 +20,7 @@ class Evaluation:
     roll_out: Rollout
     prompts: list[PromptSample]
     rollout_micro_batch_size: int
+    greedy: bool
     run: RunWriter | None  # on the first rank
 
     def figures(self) -> dict[str, float]:
@@ -27,7 +28,7 @@ class Evaluation:
         policy = self.roll_out.policy
         tasks = [(number, number, Task(**vars(prompt))) for number, prompt in enumerate(self.prompts)]
         mine = share_of_rank(tasks, parallel.dp_rank(), parallel.dp_size())
-        collected = self.roll_out(mine, 0, self.rollout_micro_batch_size)
+        collected = self.roll_out(mine, 0, self.rollout_micro_batch_size, greedy=self.greedy)
         rollouts, (rewards, _) = collected.rollouts, collected.judged()
         kl = policy.logprobs(rollouts)[0] - policy.reference_logprobs(rollouts)
         records = rollout_records("evaluation", 0, policy.tokenizer, rollouts, rewards, kl)

@@ -75,7 +75,16 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         "model.activations_checkpoint_method",
         "model.activations_checkpoint_num_layers",
     )
-    of_ppo = ("num_rollout_samples", "ratio_eps", "entropy_bonus", "offload_adam_states")
+    of_ppo = (
+        "num_rollout_samples",
+        "rollout_epochs",
+        "recompute_logprobs",
+        "ratio_eps",
+        "entropy_bonus",
+        "sampler_correction",
+        "sampler_correction_cap",
+        "offload_adam_states",
+    )
     training = (
         "trainer.ppo.",
         "model.global_batch_size",
@@ -94,6 +103,7 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         **dict.fromkeys(training, _NOT_TRAINED),
         **ppo.without_servers(config, "an evaluation has its reward model in its own process."),
         "model.data.data_prefix.train": "an evaluation reads data_prefix.validation alone.",
+        "model.environments": "an evaluation takes its prompts from data_prefix.validation, and a reward model judges.",
     }
 
 
