@@ -26,6 +26,7 @@ BROKEN = {  # as in notebook 05, in fewer steps: it is stopped long before the l
     "trainer.ppo.max_steps": 20,
 }
 STOPPED_AFTER = 10  # steps
+PPO_STOPPED_AFTER = 8
 RECORDED = {"healthy": "ppo", "no-kl-penalty": "ppo-no-kl"} | {
     name: name for name in ("ppo-sums", "grpo-forms")
 }  # recording → run
@@ -45,7 +46,10 @@ def main(profile: str, out: Path) -> None:
     longer = {"ppo-sums": ("ppo", PPO_ON_SUMS | begins), "grpo-forms": ("grpo", GRPO_ON_FORMS)}
     for name, (kind, settings) in longer.items():
         if not lab.run(name).is_over:
-            print(f"{name}: {lab.submit(kind, name, **settings).wait()}", flush=True)
+            job = lab.submit(kind, name, **settings)
+            if name == "ppo-sums":
+                stop_within(job, lab.run(name), PPO_STOPPED_AFTER)
+            print(f"{name}: {job.wait()}", flush=True)
     for recording, name in RECORDED.items():
         path = record(lab.run(name), SHIPPED / recording, name=recording, rollouts_a_step=ROLLOUTS_A_STEP)
         alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in read(path).alarms)

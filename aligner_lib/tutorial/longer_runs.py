@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# PPO on sums: as many responses a step, as long and as often as the profile's GRPO, each to a prompt of its own.
+# PPO on sums: as many responses a step as the profile's GRPO, each to a prompt of its own.
 PPO_ON_SUMS = {
     "model.environments": {"sums": {"use": "sums"}},
     "trainer.ppo.max_steps": 20,

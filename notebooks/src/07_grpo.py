@@ -200,7 +200,8 @@ lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
 #
 # A critic can stand in for the group: `aligner ppo` takes environments, too. It begins as the policy with a new head
 # that says 0 everywhere, and each of a step's 64 responses answers a prompt of its own. These sums are the environment
-# `sums` of this project, whose reward is exactness alone. You see a recorded run; `beside = "live"` trains it.
+# `sums` of this project, whose reward is exactness alone. You see a recorded run that was stopped after eight steps;
+# `beside = "live"` trains it, for as many steps as GRPO.
 
 # %%
 from aligner_lib.tutorial.longer_runs import GRPO_ON_FORMS, PPO_ON_SUMS
