@@ -253,6 +253,49 @@ def test_the_weights_make_the_rounded_sampler_s_gradient_the_policy_s():
     assert (gradient(sampler.exp(), torch.ones(4)) - wanted).abs().max() > 0.02
 
 
+TWO_TURNS = """
+from aligner_lib.rollouts.environments.base import Environment, Step
+
+class Echo(Environment):
+    size, max_turns = 8, 2
+
+    def reset(self, seed):
+        self.turns = 0
+        return [{"role": "user", "content": f"Say something about {seed}."}]
+
+    def step(self, response):
+        self.turns += 1
+        reward = response.count("e") / max(len(response), 1)
+        return Step(reward, done=self.turns == 2, observation="And then?", metrics={"second": float(self.turns == 2)})
+"""
+
+
+def test_what_an_environment_says_between_turns_is_read_and_not_learnt(jobs, tmp_path):
+    (tmp_path / "echo.py").write_text(TWO_TURNS)
+    run = jobs.run(
+        "grpo",
+        "grpo_turns",
+        trainer__grpo__max_steps=2,
+        model__environments=f"{{e: {{use: '{tmp_path / 'echo.py'}'}}}}",
+        model__grpo__sampling_params__end_strings="[e, t, a]",  # most responses end, and get a second turn
+    )
+    records = [one for one in run.rollouts() if one["split"] == "train"]
+    second = [one for one in records if one["turns"] == 2]
+    assert second and any(one["turns"] == 1 for one in records)
+    for one in second:
+        before, said, _ = one["response"].partition("And then?")
+        assert said, one["response"]
+        own = "".join(one["tokens"])  # the policy's alone
+        assert "And then?" not in own and own.startswith(before[:1])
+        assert len(one["tokens"]) == one["length"] == len(one["token_advantage"])
+    for record in run.metrics()[1:]:
+        of_step = [one for one in records if one["step"] == record["step"]]
+        turns = sum(one["turns"] for one in of_step) / len(of_step)
+        assert record["train_environments/e/turns"] == pytest.approx(turns)
+        assert record["train_optim/first_ppo_ratio"] == pytest.approx(1.0, abs=1e-5)  # masks fit both passes
+        assert record["train_rollouts/sampler_mismatch_max"] < 1e-4
+
+
 # ---- settings -------------------------------------------------------------------------------------------------------
 
 
