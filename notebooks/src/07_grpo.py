@@ -226,6 +226,10 @@ curves(
 )
 
 # %% [markdown]
+# In the recorded run PPO got 0.89 of its training sums right at step 8. Its steps took about 20 s, GRPO's about 4 s: 64
+# prompts say more than eight, and cost more to compute. The explained variance stays near 0, so the critic was no better
+# than a constant, and did no harm.
+#
 # ## A second task: instructions with a form
 #
 # "Write about honey. Give an answer of no fewer than thirty words." A program can't tell a good answer, but it can count
