@@ -114,7 +114,7 @@ class EnvironmentTasks:
             (name,) = self._random.choices(names, weights)
             self._drawn.append((name, self._counts[name]))
             self._counts[name] += 1
-        return self._drawn
+        return self._drawn[:count]
 
     def _seed_of(self, number: int, size: int | None) -> int:
         """Every episode of an environment comes once before any comes again."""

@@ -485,6 +485,22 @@ def test_a_task_of_reasoning_gym_has_its_own_scorer():
     assert environment.step("<answer>a lot</answer>").reward == 0
 
 
+def test_prompts_that_are_drawn_again_are_the_same(here):
+    """As after an interruption, when a run does the steps since its last checkpoint again."""
+    from types import SimpleNamespace
+
+    from aligner_lib.rollouts.tasks import EnvironmentTasks
+
+    train = SimpleNamespace(
+        sizes=lambda: {"few": 3, "many": None}, reset=lambda episodes: ["x"] * len(episodes)
+    )
+    tokenizer = SimpleNamespace(encode=lambda text: [1], decode=lambda ids, **_: "x")
+    tasks = EnvironmentTasks({"train": train}, {"few": 1, "many": 2}, frozenset(), tokenizer, 8, seed=1)
+    drawn = [tasks.train(draw, 4) for draw in range(3)]
+    assert [len(draw) for draw in drawn] == [4, 4, 4]
+    assert [tasks.train(draw, 4) for draw in range(3)] == drawn
+
+
 def test_the_files_on_the_page_about_environments_work(tmp_path, monkeypatch):
     blocks = re.findall(
         r"```(python|jsonl)\n(.*?)```", (ROOT / "docs/environments.md").read_text(), re.DOTALL
