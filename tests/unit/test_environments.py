@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -487,8 +488,6 @@ def test_a_task_of_reasoning_gym_has_its_own_scorer():
 
 def test_prompts_that_are_drawn_again_are_the_same(here):
     """As after an interruption, when a run does the steps since its last checkpoint again."""
-    from types import SimpleNamespace
-
     from aligner_lib.rollouts.tasks import EnvironmentTasks
 
     train = SimpleNamespace(
