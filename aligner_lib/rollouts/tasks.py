@@ -89,7 +89,7 @@ class EnvironmentTasks:
         return None if None in sizes else sum(sizes)
 
     def train(self, draw: int, count: int) -> list[Task | Failure]:
-        drawn = self._draws((draw + 1) * count)[draw * count :]
+        drawn = self._draws((draw + 1) * count)[draw * count : (draw + 1) * count]
         sizes = self.environments["train"].sizes()
         return self._tasks("train", [(name, self._seed_of(number, sizes[name])) for name, number in drawn])
 

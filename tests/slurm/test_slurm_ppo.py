@@ -61,7 +61,7 @@ def test_grpo_as_a_hetjob_finds_its_reward_model_and_ends_with_the_figures_of_on
     of_model = {
         "trainer__grpo__max_steps": 3,
         "model__environments__e__use": "reward_model",
-        "reward_model__rm_model_file": f"'{rm.path}'",
+        "reward_model__rm_model_file": f"'{jobs.reward_model}'",
     }
     settings = dict(map(parse_override, jobs.settings("grpo", "grpo_hetjob", **of_model)))
     settings["reward_model.inference.port"] = free_port()  # all nodes are this machine
