@@ -89,7 +89,7 @@ class EnvironmentTasks:
         return None if None in sizes else sum(sizes)
 
     def train(self, draw: int, count: int) -> list[Task | Failure]:
-        drawn = self._draws((draw + 1) * count)[draw * count :]
+        drawn = self._draws((draw + 1) * count)[draw * count : (draw + 1) * count]
         sizes = self.environments["train"].sizes()
         return self._tasks("train", [(name, self._seed_of(number, sizes[name])) for name, number in drawn])
 
@@ -114,7 +114,7 @@ class EnvironmentTasks:
             (name,) = self._random.choices(names, weights)
             self._drawn.append((name, self._counts[name]))
             self._counts[name] += 1
-        return self._drawn[:count]
+        return self._drawn
 
     def _seed_of(self, number: int, size: int | None) -> int:
         """Every episode of an environment comes once before any comes again."""

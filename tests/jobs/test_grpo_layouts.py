@@ -57,4 +57,4 @@ def test_grpo_on_two_processes_is_grpo_on_one(jobs, steps, one, layout, shared):
         for run in (one, two)
     ]
     assert told[0] == told[1]
-    assert (two.path / "environment_failures.txt").read_text().count("failed (") == 1
+    assert (two.path / "environment_failures.txt").read_text().count("failed (raised)") == 1

@@ -31,8 +31,8 @@ def alarms_in(recording: Recording) -> dict[str, int]:
     return began
 
 
-def test_there_are_two_and_they_are_small():
-    assert shipped() == ["healthy", "no-kl-penalty"]
+def test_they_are_those_that_the_notebooks_play_and_small():
+    assert shipped() == ["grpo-forms", "healthy", "no-kl-penalty", "ppo-sums"]
     assert all((SHIPPED / f"{name}{PACKED}").stat().st_size < 300_000 for name in shipped())
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     assert "recordings/*" in data["widgets"], "an installed copy has them, too"
