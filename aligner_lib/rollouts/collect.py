@@ -154,9 +154,10 @@ class Rollout:
         ):
             return False
         tokenizer = self.policy.tokenizer
-        text = render_observation(
-            tokenizer, episode.conversation, said.observation, stopped=transcript.finished
-        )
+        stopped = (
+            transcript.tokens[-1] == tokenizer.eos_id
+        )  # an end string ends a response, too, without the stop token
+        text = render_observation(tokenizer, episode.conversation, said.observation, stopped)
         tokens = tokenizer.encode_parts([text])[0]
         if len(transcript.tokens) + len(tokens) + self.policy.sampling.max_length > self.longest:
             transcript.finished = False  # there is no room for another turn

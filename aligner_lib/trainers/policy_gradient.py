@@ -30,6 +30,7 @@ from aligner_lib.config.policy_gradient import (
     val_rollout_micro_batch_size,
 )
 from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
@@ -351,10 +352,17 @@ class PolicyGradientTrainer(ABC):
     # -- small things ---------------------------------------------------------------------------------------------
 
     def _given(self, tasks: list[Task | Failure]) -> tuple[list[Task], list[Failure]]:
-        """The prompts, and those that an environment did not give, which are noted down."""
+        """The prompts, and those that an environment did not give, which are noted down. Raises UserError for too few."""
         failures = [task for task in tasks if isinstance(task, Failure)]
+        given = [task for task in tasks if isinstance(task, Task)]
         self._note_failures(failures)
-        return [task for task in tasks if isinstance(task, Task)], failures
+        if len(given) < parallel.dp_size() and failures:
+            first = failures[0]
+            raise UserError(
+                f"only {len(given)} of {len(tasks)} prompts were given, too few to go on. The first that failed, of "
+                f"model.environments.{first.environment} ({first.reason}): {first.text}"
+            )
+        return given, failures
 
     def _share(self, tasks: list[Task], first: int) -> list[tuple[int, int, Task]]:
         """This rank's part of the responses, global batch by global batch: each optimiser step sees the same samples in

@@ -55,7 +55,9 @@ def test_the_reward_rises(learnt):
 
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_is_0(grpo):
     first = grpo.metrics()[1]
-    assert first["train_rollouts/kl"] == 0 and first["train_optim/kl_loss"] < 0.1  # after the first of two updates
+    assert (
+        first["train_rollouts/kl"] == 0 and first["train_optim/kl_loss"] < 0.1
+    )  # after the first of two updates
     assert first["train_optim/first_ppo_ratio"] == pytest.approx(1.0, abs=1e-5)
 
 
@@ -294,6 +296,46 @@ def test_what_an_environment_says_between_turns_is_read_and_not_learnt(jobs, tmp
         assert record["train_environments/e/turns"] == pytest.approx(turns)
         assert record["train_optim/first_ppo_ratio"] == pytest.approx(1.0, abs=1e-5)  # masks fit both passes
         assert record["train_rollouts/sampler_mismatch_max"] < 1e-4
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_turn_is_closed_once_whether_the_stop_token_or_an_end_string_ended_it(smoke, here, stopped):
+    from types import SimpleNamespace
+
+    from aligner_lib.datasets.tokenizer import Tokenizer
+    from aligner_lib.megatron.generate import Response
+    from aligner_lib.rollouts.collect import Rollout, _Episode
+    from aligner_lib.rollouts.environments.base import Step
+    from aligner_lib.rollouts.tasks import Task
+
+    tokenizer = Tokenizer(smoke)
+    messages = [{"role": "user", "content": "Hi."}]
+    episode = _Episode(0, 0, Task([5, 6], "", "e", 0, messages, by_model=False))
+    said = [7, 8, *([tokenizer.eos_id] if stopped else [])]
+    episode.transcript.add(Response(said, [0.0] * len(said), finished=True))
+    episode.texts.append("x")
+    policy = SimpleNamespace(tokenizer=tokenizer, sampling=SimpleNamespace(max_length=4))
+    environments = SimpleNamespace(max_turns=lambda: {"e": 2})
+    assert Rollout(policy, None, 1, 256)._goes_on(
+        episode, Step(0.0, done=False, observation="And?"), environments
+    )
+    first_turn = episode.transcript.tokens[2:]
+    assert first_turn[:3] == [
+        7,
+        8,
+        tokenizer.eos_id,
+    ]  # the smoke model's template ends turns with the stop token
+    assert first_turn[3] != tokenizer.eos_id
+
+
+def test_an_environment_that_gives_no_prompt_at_all_ends_the_run_with_its_words(jobs, tmp_path):
+    (tmp_path / "mute.py").write_text(
+        TWO_TURNS.replace("self.turns = 0", "raise RuntimeError('no prompts today')")
+    )
+    with pytest.raises(AssertionError):
+        jobs.run("grpo", "grpo_mute", model__environments=f"{{e: {{use: '{tmp_path / 'mute.py'}'}}}}")
+    run = jobs.run_folder("grpo_mute")
+    assert run.status == "failed" and "no prompts today" in run.info["message"]
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
