@@ -9,17 +9,22 @@ import torch
 from torch import Tensor
 
 from aligner_lib.megatron.generate import Response
-from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.policy import Policy, to_rollouts
 from aligner_lib.rollouts.records import Rollouts
+from benchmarks.contest import Rounds
 from benchmarks.setting import reward
 
 
 class GivenResponses(Policy):
-    """See Setting.learnt_responses. It counts the tokens that it reads and draws."""
+    """See Setting.learnt_responses. It counts the tokens that it reads and draws.
 
-    def __init__(self, *args, responses: list[list[int]], **kwargs):
+    Generation has the log-probabilities of what it draws for nothing. Those of the given responses take a pass in their
+    place, which is not timed.
+    """
+
+    def __init__(self, *args, responses: list[list[int]], rounds: Rounds, **kwargs):
         super().__init__(*args, **kwargs)
-        self.responses = responses
+        self.responses, self.rounds = responses, rounds
         self.read = self.drawn = self._position = 0
 
     def respond(self, prompts: list[list[int]], seeds: list[int], greedy: bool = False) -> list[Response]:
@@ -30,7 +35,11 @@ class GivenResponses(Policy):
         assert lengths == list(map(len, learnt)), "a response has not the length it was forced to"
         self.read += sum(map(len, prompts))
         self.drawn += sum(lengths)
-        return [replace(response, tokens=tokens) for response, tokens in zip(drawn, learnt)]
+        given = [replace(response, tokens=tokens) for response, tokens in zip(drawn, learnt)]
+        with self.rounds.untimed():
+            rollouts = to_rollouts(prompts, given, [0] * len(given), self.tokenizer.pad_id)
+            rows = zip(self.logprobs(rollouts)[0], rollouts.response_mask)
+            return [replace(one, logprobs=row[mask].tolist()) for one, (row, mask) in zip(given, rows)]
 
 
 class Rewards:

@@ -48,12 +48,15 @@ def grpo(setting: Setting, connection, lengths: range) -> None:
     from aligner_lib.trainers.grpo import GRPOTrainer
     from benchmarks.given_responses import GivenResponses, Rewards
 
+    engine = make_engine(setting, setting.architecture(), setting.optimizer())
+    rounds = Rounds(setting, connection)
     policy = GivenResponses(
-        make_engine(setting, setting.architecture(), setting.optimizer()),
+        engine,
         setting.tokenizer(),
         Sampling(max_length=setting.new_tokens, min_length=setting.new_tokens),
         forward_micro_batch_size=setting.group_size,
         responses=setting.learnt_responses(),
+        rounds=rounds,
     )
     trainer = GRPOTrainer(
         policy=policy,
@@ -64,7 +67,7 @@ def grpo(setting: Setting, connection, lengths: range) -> None:
         config=_grpo_config(setting),
         run=None,
     )
-    rounds, step = Rounds(setting, connection), 0
+    step = 0
     while True:
         rounds.begin()
         read, drawn, metrics = policy.read, policy.drawn, []
