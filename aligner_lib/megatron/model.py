@@ -83,7 +83,7 @@ class Transformer(GPTModel):
         pipeline stage before the last returns its own output.
         """
         if cache is not None:
-            cache.current_mask = cache.mask(tokens.shape[1])
+            cache.prepare(tokens.shape[1])
         unpadding = None
         if lengths is not None:
             shared = tokens if self.shares_prefixes else None

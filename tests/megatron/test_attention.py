@@ -20,10 +20,10 @@ def randn(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("new_tokens", [1, 5])
 def test_grouped_heads_under_a_mask_by_softmax(new_tokens):
-    visible = torch.tensor([[True] * 7, [False, False] + [True] * 5])
-    cache = KVCache(visible)
+    cache = KVCache(starts=torch.tensor([0, 2]), columns=7)
     cache.sequence_len_offset = 7 - new_tokens
-    mask = cache.mask(new_tokens)
+    cache.prepare(new_tokens)
+    mask = cache.current_mask
     query = randn(2, HEADS, new_tokens, SIZE)
     keys, values = randn(2, GROUPS, 7, SIZE), 2 * randn(2, GROUPS, 7, SIZE)
     attended = masked_attention(query, keys, values, mask)
