@@ -91,7 +91,7 @@ async def _serve(
     thread.close()
     await loop.run_in_executor(None, thread.join)
     if served.answering:
-        await asyncio.wait(served.answering, timeout=END_S)
+        await asyncio.wait(set(served.answering), timeout=END_S)
     await server.close_all_connections()
 
 
@@ -189,20 +189,16 @@ class _Handler(RequestHandler):
     def write_error(self, status_code: int, **more) -> None:
         error = more.get("exc_info", (None, None, None))[1]
         if not isinstance(error, ApiError):
-            words = f"{self.request.method} {self.request.path}: {self._reason}"
-            error = ApiError(words, status_code)
+            error = ApiError(f"{self.request.method} {self.request.path}: {self._reason}", status_code)
+        self.set_status(error.status)
         self.finish(error.body())
 
-    def _handle_request_exception(self, error: BaseException) -> None:
-        if isinstance(error, ApiError) and not self._finished:
-            self.send_error(error.status, exc_info=(type(error), error, None))
-        else:
-            super()._handle_request_exception(error)
+    def log_exception(self, kind, error, traceback) -> None:
+        if not isinstance(error, ApiError):
+            super().log_exception(kind, error, traceback)
 
 
 class _Unknown(_Handler):
-    needs_token = False
-
     def prepare(self) -> None:
         raise ApiError(
             f"there is no {self.request.path}; there are /v1/chat/completions, /v1/completions and /v1/models",
@@ -238,9 +234,10 @@ class _Completions(_Handler):
         _check_model(self.served, request.model)
         answer = Answer(self.served.model, self.served.thread, request)
         self._generations = answer.generations
-        if len(self.served.thread.open) + len(self._generations) > MOST_OPEN:
+        would_be = len(self.served.thread.open) + len(self._generations)
+        if would_be > MOST_OPEN:
             raise ApiError(
-                f"{len(self.served.thread.open)} responses are open, and {MOST_OPEN} may be: ask again later",
+                f"with this request {would_be} responses would be open, and {MOST_OPEN} may be: ask later, or for fewer",
                 429,
                 code="overloaded",
             )
