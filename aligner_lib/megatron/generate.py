@@ -261,7 +261,7 @@ class ContinuousBatch:
         width: how many columns there have to be at least.
         """
         running = [row for row in rows if self._running[row].remaining]
-        origins = self._cache.origins[self._indices(running)].tolist()
+        origins = self._cache.origins[self._indices(running)].tolist() if running else []
         filled = self._cache.sequence_len_offset
         end = max(filled - min(origins, default=filled), width)
         remaining = [one.remaining for one in (*(self._running[row] for row in running), *joining)]
