@@ -158,7 +158,7 @@ def test_the_library_does_not_know_what_watches_it():
         ("sys.argv = ['aligner', '--help']; from aligner_lib.cli.main import main; main()", HEAVY),
         (
             "sys.argv = ['aligner', 'serve', '--help']; from aligner_lib.cli.main import main; main()",
-            HEAVY | {"tornado", "pydantic"},
+            HEAVY | {"tornado"},
         ),
         ("import aligner_lib", HEAVY),
         ("import aligner_lib.run_folder.reader", HEAVY),
