@@ -173,9 +173,7 @@ class ContinuousBatch:
         self.model, self.rows, self.stop_id = model, rows, stop_id
         self._decode, self._observe = decode, observe
         self._waiting: deque[_Request] = deque()
-        self._running: list[
-            _Request
-        ] = []  # by row of the cache; one that is over stays until its row is taken
+        self._running: list[_Request] = []  # by row; one that is over stays until its row is taken
         self._computed: dict[tuple[int, ...], _Computed] = {}  # prompts that others wait for, too
         self._device = next(model.parameters()).device
         self._cache = KVCache(torch.zeros(0, dtype=torch.int64, device=self._device), 0)
@@ -191,6 +189,9 @@ class ContinuousBatch:
         """A response that nobody wants any more ends here."""
         response.is_over = True
         self._waiting = deque(one for one in self._waiting if one.response is not response)
+        if not self:  # nothing is kept for those who may come next
+            self._leave()
+            self._computed.clear()
 
     def __bool__(self) -> bool:
         """Whether there is a response that is not over."""

@@ -279,6 +279,12 @@ def test_a_batch_that_nobody_waits_for_holds_no_rows(model):
             batch.add(prompt, 0, GREEDY)
         batch.run()
         assert batch._cache.max_batch_size == 0 and not batch._computed
+    responses = [batch.add([5, 6], seed, GREEDY) for seed in range(6)]
+    with generating(model):
+        batch.step()
+        for response in responses:
+            batch.cancel(response)
+    assert batch._cache.max_batch_size == 0 and not batch._computed and not batch
 
 
 def test_a_group_that_is_larger_than_the_rows_has_its_prompt_computed_once(model):
