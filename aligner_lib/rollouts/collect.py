@@ -80,7 +80,8 @@ class Rollout:
         episodes = [_Episode(*task) for task in tasks]
         groups = length_grouped([len(task.tokens) for _, _, task in tasks], micro_batch_size)
         micro_batches = [_MicroBatch([episodes[i] for i in group]) for group in groups]
-        generation = self.policy.batch(micro_batch_size)
+        with timers("generate"):  # it may make room first
+            generation = self.policy.batch(micro_batch_size)
         for micro_batch in self._played(micro_batches, generation, step, environments, greedy, timers):
             if with_values:
                 micro_batch.values = self.value_model.values(micro_batch.rollouts)
