@@ -277,7 +277,7 @@ def two_runs(tmp_path):
         for name in ("first", "second"):
             run = RunWriter(tmp_path / "runs" / name, kind="sft", config={}, seed=3, hashes={}, max_steps=2)
             open_runs.enter_context(run)
-            run.start(0, tensorboard=False)
+            run.start(0)
             run.log(1, {"train/loss": 1.25})
             if name == "first":
                 run.finish("finished")

@@ -1,0 +1,40 @@
+"""`python -m aligner_lib.run_folder.exporters RUN SERVICE`: the process that a run starts for each service."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+import time
+
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.exporters.tail import follow
+from aligner_lib.run_folder.reader import RunFolder
+
+
+def main(run: str, service: str) -> None:
+    """Send a run until it has ended, at low priority. Exits with 1 when not all was sent."""
+    os.nice(10)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
+    logging.raiseExceptions = False  # a full disk
+    try:
+        sent = follow(RunFolder(run), service, until_over=True, wait_for_lock=True, pause=_until_the_run_ends)
+        logging.info("sent %d steps", sent)
+    except (UserError, OSError) as error:  # a disk that is full from the beginning
+        logging.error("%s", error)
+        sys.exit(1)
+
+
+def _until_the_run_ends(seconds: float) -> None:
+    """Wait; less when the run's process closes its end of the standard input, or is gone."""
+    if _until_the_run_ends.ended:
+        time.sleep(seconds)
+    elif select.select([sys.stdin], [], [], seconds)[0]:
+        _until_the_run_ends.ended = True
+
+
+_until_the_run_ends.ended = False
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
