@@ -170,8 +170,8 @@ def log(
     from aligner_lib.cli.run_tables import find_run
     from aligner_lib.run_folder.exporters import tail
 
-    sent = tail.follow(find_run(run, RUNS), to, until_over=follow)
-    typer.echo(f"sent {sent} steps to {to}")
+    last = tail.follow(find_run(run, RUNS), to, until_over=follow)
+    typer.echo(f"{to} has all of {run}, up to step {last}")
 
 
 @app.command()

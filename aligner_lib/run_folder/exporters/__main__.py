@@ -19,8 +19,8 @@ def main(run: str, service: str) -> None:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
     logging.raiseExceptions = False  # a full disk
     try:
-        sent = follow(RunFolder(run), service, until_over=True, wait_for_lock=True, pause=_until_the_run_ends)
-        logging.info("sent %d steps", sent)
+        last = follow(RunFolder(run), service, until_over=True, wait_for_lock=True, pause=_until_the_run_ends)
+        logging.info("all is there, up to step %d", last)
     except (UserError, OSError) as error:  # a disk that is full from the beginning
         logging.error("%s", error)
         sys.exit(1)

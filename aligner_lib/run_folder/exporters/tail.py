@@ -43,7 +43,7 @@ def follow(
     wait_for_lock: bool = False,
     pause: Callable[[float], object] = time.sleep,
 ) -> int:
-    """Send a run to a service; returns the number of steps sent.
+    """Send a run to a service; returns the last step that it has now, −1 where the run has none.
 
     until_over: go on until the run has ended; else once, what is there. pause: waits so many seconds, or less. Raises
     UserError where the user can help: another exporter is at work, the package is missing, the service can't be reached
@@ -53,24 +53,22 @@ def follow(
         raise UserError(f"{run.path} has no run.json: it is no run folder, or its run has not begun yet")
     make(name)  # a missing package is told before anything is written
     with _alone(run.path / "exporters" / f"{name}.lock", known(name).title, wait_for_lock):
-        sent, failures = 0, 0
+        failures = 0
         while True:
             with closing(Tail(run, name)) as tail:
                 try:
                     tail.open()
                     while True:
                         over = not until_over or run.status != "running"  # looked at before the last records
-                        if new := tail.catch_up():
-                            sent, failures = sent + new, 0
+                        tail.catch_up()
                         if over:
-                            tail.finish()
-                            return sent
+                            return tail.finish()
                         pause(POLL_SECONDS)
                 except Superseded as reason:
                     logger.info("%s", reason)
                     continue
                 except Exception as error:
-                    failures += 1
+                    failures = 1 if tail.sent else failures + 1
                     logger.warning("%s: %s: %s", known(name).title, type(error).__name__, error)
                     if not until_over or (run.status != "running" and failures >= FAILURES):
                         raise UserError(
@@ -103,6 +101,7 @@ class Tail:
         self._rows: list[dict] = []  # rollouts of the steps to come
         self._at = 0  # records of metrics.jsonl that were compared with the notes
         self._is_open = False
+        self.sent = 0  # steps, by this one
 
     def open(self) -> None:
         """Open the service where it says that it has arrived, at most where the notes end."""
@@ -121,25 +120,25 @@ class Tail:
             there = self._service.open(record, [sent.step for sent in self._notes.sent])
         self._notes.keep(sum(sent.step <= there for sent in self._notes.sent))
 
-    def catch_up(self) -> int:
-        """Send what is new; returns the number of steps. Raises Superseded, and whatever the service raises."""
-        count = 0
+    def catch_up(self) -> None:
+        """Send what is new. Raises Superseded, and whatever the service raises."""
         while records := self._metrics.poll(CHUNK_BYTES):
             if self._metrics.restarts != self._restarts:  # cut off: these are the file's first records
                 self._restarts, self._at = self._metrics.restarts, 0
             for record in records:
                 if isinstance(record.get("step"), int):
-                    count += self._pass_on(record)
+                    self._pass_on(record)
             with _bounded(f"sending to {self._title}"):
                 self._service.flush()
-        return count
 
-    def finish(self) -> None:
-        """End the service's run as the run has ended. Raises Superseded where that came less far than it once had."""
+    def finish(self) -> int:
+        """End the service's run as the run has ended; returns the last step. Raises Superseded where the run has come less
+        far than once, and ended well."""
         status = self._run.status
         if status == "finished":
             self._take_back_beyond(self._at)
         self._end(status)
+        return self._notes.sent[-1].step if self._notes.sent else -1
 
     def close(self) -> None:
         """Let go of all, whatever state it is in."""
@@ -154,14 +153,14 @@ class Tail:
             with _bounded(f"closing {self._title}"):
                 self._service.close(status)
 
-    def _pass_on(self, record: dict) -> bool:
+    def _pass_on(self, record: dict) -> None:
         """Send a record, unless it was sent."""
         sent = Sent(record["step"], _figures(record))
         if self._notes.sent[self._at : self._at + 1] not in ([], [sent]):
             self._take_back_beyond(self._at)
         self._at += 1
         if self._at <= len(self._notes.sent):
-            return False
+            return
         metrics = {name: value for name, value in record.items() if name not in ("step", "time")}
         step = Step(
             step=sent.step,
@@ -172,7 +171,7 @@ class Tail:
         self._notes.append(sent)
         with _bounded(f"sending to {self._title}"):
             self._service.send(step)
-        return True
+        self.sent += 1
 
     def _take_back_beyond(self, at: int) -> None:
         """Have the service forget all but so many steps."""
