@@ -19,22 +19,25 @@ def main(run: str, service: str) -> None:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
     logging.raiseExceptions = False  # a full disk
     try:
-        last = follow(RunFolder(run), service, until_over=True, wait_for_lock=True, pause=_until_the_run_ends)
+        last = follow(RunFolder(run), service, until_over=True, wait_for_lock=True, pause=Pause())
         logging.info("all is there, up to step %d", last)
     except (UserError, OSError) as error:  # a disk that is full from the beginning
         logging.error("%s", error)
         sys.exit(1)
 
 
-def _until_the_run_ends(seconds: float) -> None:
-    """Wait; less when the run's process closes its end of the standard input, or is gone."""
-    if _until_the_run_ends.ended:
-        time.sleep(seconds)
-    elif select.select([sys.stdin], [], [], seconds)[0]:
-        _until_the_run_ends.ended = True
+class Pause:
+    """Waits; less when the run's process says on the standard input that it has ended, or is gone."""
 
+    woken = False
 
-_until_the_run_ends.ended = False
+    def __call__(self, seconds: float) -> None:
+        """Wait so many seconds at most."""
+        if self.woken:
+            time.sleep(seconds)
+        else:
+            self.woken = bool(select.select([sys.stdin], [], [], seconds)[0])
+
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

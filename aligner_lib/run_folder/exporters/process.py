@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from aligner_lib.run_folder.exporters.services import known, lacking
@@ -42,7 +43,9 @@ class Exporters:
     def close(self) -> None:
         """Have them send the rest, and wait END_SECONDS at most: one that takes longer goes on by itself."""
         for process in self._processes.values():
-            process.stdin.close()  # wakes it
+            with suppress(OSError):  # it is gone
+                process.stdin.write(b"the run has ended\n")  # wakes it
+                process.stdin.close()
         until = time.monotonic() + END_SECONDS
         for name, process in self._processes.items():
             title, log = known(name).title, _log(self._run, name)

@@ -20,12 +20,16 @@ class Known(NamedTuple):
     place: str  # module:class
 
 
-_HERE = __package__
 SERVICES = {
-    "tensorboard": Known("TensorBoard", "tensorboard", "tensorboard", f"{_HERE}.tensorboard:TensorBoard"),
-    "wandb": Known("Weights & Biases", "wandb", "wandb", f"{_HERE}.wandb:Wandb"),
-    "mlflow": Known("MLflow", "mlflow", "mlflow-skinny", f"{_HERE}.mlflow:MLflow"),
-    "trackio": Known("trackio", "trackio", "trackio", f"{_HERE}.trackio:Trackio"),
+    "tensorboard": Known(
+        "TensorBoard",
+        "tensorboard",
+        "tensorboard",
+        "aligner_lib.run_folder.exporters.tensorboard:TensorBoard",
+    ),
+    "wandb": Known("Weights & Biases", "wandb", "wandb", "aligner_lib.run_folder.exporters.wandb:Wandb"),
+    "mlflow": Known("MLflow", "mlflow", "mlflow-skinny", "aligner_lib.run_folder.exporters.mlflow:MLflow"),
+    "trackio": Known("trackio", "trackio", "trackio", "aligner_lib.run_folder.exporters.trackio:Trackio"),
 }
 
 

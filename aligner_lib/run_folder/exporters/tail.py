@@ -1,29 +1,25 @@
 """Follows a run folder and sends each step to one service, once and in order.
 
-What has been sent is noted in the run folder, a line a step, before it is sent: `exporters/wandb.jsonl`. Whoever goes on,
-after a kill or a year, compares the notes with metrics.jsonl. Steps that the run has done again with the same figures are
-there already; where the figures are others, what was sent of them is taken back.
+What has been sent is noted first (notes.py). Whoever goes on, after a kill or a year, compares the notes with
+metrics.jsonl: steps that the run has done again with the same figures are there already; where the figures are others, the
+service has to take back what it was sent.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import threading
 import time
-import uuid
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.exporters.base import RunRecord, Step
+from aligner_lib.run_folder.exporters.notes import Notes, Sent
 from aligner_lib.run_folder.exporters.services import known, make, options
-from aligner_lib.run_folder.jsonl import JsonlReader, JsonlWriter, truncate_after
 from aligner_lib.run_folder.reader import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -57,13 +53,7 @@ def follow(
         while True:
             with closing(Tail(run, name)) as tail:
                 try:
-                    tail.open()
-                    while True:
-                        over = not until_over or run.status != "running"  # looked at before the last records
-                        tail.catch_up()
-                        if over:
-                            return tail.finish()
-                        pause(POLL_SECONDS)
+                    return tail.go(until_over, pause)
                 except Superseded as reason:
                     logger.info("%s", reason)
                     continue
@@ -82,13 +72,6 @@ class Superseded(Exception):
     """The run has gone back, and its service can't take back what it was sent."""
 
 
-class Sent(NamedTuple):
-    """One step, and by what it is known again."""
-
-    step: int
-    figures: int
-
-
 class Tail:
     """One service's place in a run. What fails leaves it unusable: a new one goes on from the notes."""
 
@@ -102,6 +85,18 @@ class Tail:
         self._at = 0  # records of metrics.jsonl that were compared with the notes
         self._is_open = False
         self.sent = 0  # steps, by this one
+
+    def go(self, until_over: bool, pause: Callable[[float], object]) -> int:
+        """Send what there is, or until the run is over; returns the last step."""
+        self.open()
+        while True:
+            over = (
+                not until_over or self._run.status != "running"
+            )  # looked at before the last records are read
+            self.catch_up()
+            if over:
+                return self.finish()
+            pause(POLL_SECONDS)
 
     def open(self) -> None:
         """Open the service where it says that it has arrived, at most where the notes end."""
@@ -155,7 +150,7 @@ class Tail:
 
     def _pass_on(self, record: dict) -> None:
         """Send a record, unless it was sent."""
-        sent = Sent(record["step"], _figures(record))
+        sent = Sent.of(record)
         if self._notes.sent[self._at : self._at + 1] not in ([], [sent]):
             self._take_back_beyond(self._at)
         self._at += 1
@@ -209,61 +204,6 @@ class Tail:
             self._rollouts_restarts, self._rows = self._rollouts.restarts, []
         self._rows += [row for row in rows if isinstance(row.get("step"), int)]
         return bool(rows)
-
-
-class Notes:
-    """What has been given to a service, in a JSON Lines file: the attempt, and a line for each step."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._file: JsonlWriter | None = None
-        self.id, self.attempt, self.sent = "", 0, []
-
-    def open(self) -> None:
-        """Read them; begin an attempt where there is none."""
-        head, *lines = JsonlReader(self._path).poll() or [{}]
-        if head.get("attempt"):
-            self.id, self.attempt = head["id"], head["attempt"]
-            self.sent = [Sent(line["step"], line["figures"]) for line in lines]
-            self._file = JsonlWriter(self._path)
-        else:
-            self.begin_anew()
-
-    def append(self, sent: Sent) -> None:
-        """Note one more step."""
-        self._file.append(sent._asdict())
-        self.sent.append(sent)
-
-    def keep(self, count: int) -> None:
-        """Forget all but so many steps."""
-        if count < len(self.sent):
-            self.close()
-            del self.sent[count:]
-            truncate_after(self._path, self.sent[-1].step if self.sent else -1)
-            self._file = JsonlWriter(self._path)
-
-    def begin_anew(self) -> None:
-        """Forget all, as another attempt."""
-        self.id, self.attempt, self.sent = uuid.uuid4().hex[:8], self.attempt + 1, []
-        self.close()
-        self._path.unlink(missing_ok=True)
-        self._file = JsonlWriter(self._path)
-        self._file.append({"step": -1, "attempt": self.attempt, "id": self.id})
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-
-
-def _figures(record: dict) -> int:
-    """A number that two records share when they have the same figures; durations are none."""
-    kept = {
-        name: value
-        for name, value in record.items()
-        if name != "time" and not name.startswith("timers/") and not name.endswith("_time")
-    }
-    return zlib.crc32(json.dumps(kept, sort_keys=True).encode())
 
 
 @contextmanager

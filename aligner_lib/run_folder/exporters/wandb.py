@@ -6,11 +6,14 @@ Steps can only be added, and an offline run can't be continued: its file is writ
 from __future__ import annotations
 
 import json
+import logging
 import os
 
 import wandb
 
 from aligner_lib.run_folder.exporters.base import TABLES, Row, RunRecord, Service, Step, as_columns
+
+logger = logging.getLogger(__name__)
 
 PROJECT = "aligner-lab"
 
@@ -23,21 +26,12 @@ class Wandb(Service):
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
         """Begin, or online resume the run, whose server knows its last step."""
-        offline = _is_offline()
-        options = run.options
-        name = options.get("name") or run.name
-        self._run = wandb.init(
-            project=options.get("project") or PROJECT,
-            name=name if run.attempt == 1 else f"{name} ({run.attempt})",
-            id=run.id,
-            group=run.name,
-            config=run.config,
-            dir=str(run.path),
-            mode="offline" if offline else "online",
-            resume=None if offline else "allow",
-            settings=wandb.Settings(x_disable_stats=True, console="off", silent=True, save_code=False),
-        )
-        return -1 if offline else self._run.step - 1
+        try:
+            self._run = _begin(run, os.environ.get("WANDB_MODE", "online"))
+        except wandb.errors.UsageError as error:  # no key
+            logger.warning("%s It is written into %s", error, run.path / "wandb")
+            self._run = _begin(run, "offline")
+        return -1 if self._run.offline else self._run.step - 1
 
     def send(self, step: Step) -> None:
         """One row of history."""
@@ -50,8 +44,19 @@ class Wandb(Service):
             self._run.finish(exit_code=int(status in ("failed", "lost")))
 
 
-def _is_offline() -> bool:
-    return os.environ.get("WANDB_MODE") == "offline" or not wandb.setup().settings.api_key
+def _begin(run: RunRecord, mode: str) -> wandb.Run:
+    name = run.options.get("name") or run.name
+    return wandb.init(
+        project=run.options.get("project") or PROJECT,
+        name=name if run.attempt == 1 else f"{name} ({run.attempt})",
+        id=run.id,
+        group=run.name,
+        config=run.config,
+        dir=str(run.path),
+        mode=mode,
+        resume="allow" if mode == "online" else None,
+        settings=wandb.Settings(x_disable_stats=True, console="off", silent=True, save_code=False),
+    )
 
 
 def _table(rows: list[Row]) -> wandb.Table:
