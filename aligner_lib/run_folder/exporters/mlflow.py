@@ -15,6 +15,12 @@ from aligner_lib.run_folder.reader import flatten
 
 EXPERIMENT = "aligner-lab"
 ID = "aligner_lab.id"
+# in the user's environment other values hold
+DEFAULTS = {
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # else refused, in favour of a data base
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds, not 120: a server that hangs is tried again by the exporter,
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # which knows when the run is over
+}
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "lost": "FAILED"}
 _MOST_METRICS, _MOST_PARAMETERS, _LONGEST = 1000, 100, 6000  # of one request, and of a value: MLflow's bounds
 
@@ -29,8 +35,8 @@ class MLflow(Service):
     def open(self, run: RunRecord, noted: list[int]) -> int:
         """Find the run by its id, or create it. A step that has arrived in part is sent again, the rest of it."""
         uri = run.options.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI") or _files(run.path)
-        if uri.startswith("file:"):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else refused, in favour of a database
+        for name, value in DEFAULTS.items():
+            os.environ.setdefault(name, value)
         self._client = MlflowClient(uri)
         experiment = _experiment(self._client, run.options.get("experiment_name") or EXPERIMENT)
         found = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'")

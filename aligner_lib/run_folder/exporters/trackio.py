@@ -20,10 +20,12 @@ class Trackio(Service):
         self._run = None
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Begin, or resume. Where steps have got lost, as on a full disk, the run is removed and sent anew."""
+        """Begin, or resume. Where its own data base lacks a step, as after a full disk, the run is removed and sent anew."""
         self._project = run.options.get("project") or PROJECT
         self._name = f"{run.options.get('name') or run.name}-{run.id}"
-        self._is_local = not (os.environ.get("TRACKIO_SPACE_ID") or os.environ.get("TRACKIO_SERVER_URL"))
+        elsewhere = os.environ.get("TRACKIO_SPACE_ID") or os.environ.get("TRACKIO_SERVER_URL")
+        # on a network file system it writes other files, which are read into the data base later
+        self._is_local = not elsewhere and trackio.utils.get_storage_mode() == "sqlite"
         there = noted[-1] if noted else -1
         if self._is_local:
             there = trackio.SQLiteStorage.get_max_step_for_run(self._project, self._name)
