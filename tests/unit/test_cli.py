@@ -296,6 +296,14 @@ def test_runs_show_and_stop(inside, two_runs, capsys, tmp_path):
     assert "finished" in capsys.readouterr().err
 
 
+def test_log_sends_a_run_by_its_name(inside, two_runs, capsys, tmp_path):
+    assert inside("log", "first", "--to", "tensorboard") == 0
+    assert capsys.readouterr().out == "tensorboard has all of first, up to step 1\n"
+    assert list((tmp_path / "runs" / "first" / "tensorboard").glob("events.out.tfevents.*"))
+    assert inside("log", "first", "--to", "tensorbord") == 2
+    assert "no exporter sends to 'tensorbord'; there are tensorboard, wandb" in capsys.readouterr().err
+
+
 def test_runs_tell_when_those_that_go_on_were_last_heard_of(inside, two_runs, capsys, tmp_path):
     lost = tmp_path / "runs" / "lost"
     lost.mkdir()

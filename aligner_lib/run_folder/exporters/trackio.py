@@ -62,10 +62,6 @@ class Trackio(Service):
                 raise OSError(f"trackio has {self._count()} of {self._expected} steps; is its disk full?")
             time.sleep(0.05)
 
-    def take_back(self, step: int) -> bool:
-        """No single steps can be."""
-        return False
-
     def close(self, status: str) -> None:
         """Write what is left; a superseded run is removed."""
         if self._run is not None:
