@@ -202,8 +202,8 @@ def test_notices_tell_what_was_asked_for_without_an_effect_and_why():
     told = notices("sft", compose("sft", given))
     assert [line.partition(": ")[0] for line in told] == [
         "model.megatron_amp_O2=True",
-        "exp_manager.wandb_logger_kwargs.name=mine",
         "model.data.validation_ds.shuffle=True",
+        "exp_manager.wandb_logger_kwargs.name=mine",
     ]
     assert notices("sft", compose("sft")) == []
     alone = compose("sft", ["model.sequence_parallel=true"])
