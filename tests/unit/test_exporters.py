@@ -101,12 +101,12 @@ def tables_tensorboard(run: Path) -> dict:
     return found
 
 
-def wandb_rows(run: Path) -> list[dict]:
-    """The history of the newest offline run: a log of LevelDB's format (blocks of 32 KiB) of protobuf records."""
+def wandb_records(run: Path) -> list:
+    """Of the newest offline run: a log of LevelDB's format (blocks of 32 KiB) of protobuf records."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     (path,) = (run / "wandb" / "latest-run").glob("*.wandb")
-    data, at, whole, rows = path.read_bytes(), 7, b"", []
+    data, at, whole, records = path.read_bytes(), 7, b"", []
     while at + 7 <= len(data):
         if (left := 32_768 - at % 32_768) < 7:
             at += left
@@ -114,15 +114,18 @@ def wandb_rows(run: Path) -> list[dict]:
         _, length, part = struct.unpack_from("<IHB", data, at)
         whole, at = whole + data[at + 7 : at + 7 + length], at + 7 + length
         if part in (1, 4):  # a whole record, or the last part of one
-            record, whole = Record.FromString(whole), b""
-            if record.HasField("history"):
-                rows.append(
-                    {
-                        "/".join(item.nested_key) or item.key: json.loads(item.value_json)
-                        for item in record.history.item
-                    }
-                )
-    return rows
+            records.append(Record.FromString(whole))
+            whole = b""
+    return records
+
+
+def wandb_rows(run: Path) -> list[dict]:
+    """The history."""
+    return [
+        {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+        for record in wandb_records(run)
+        if record.HasField("history")
+    ]
 
 
 def read_wandb(run: Path) -> Series:
@@ -142,11 +145,11 @@ def tables_wandb(run: Path) -> dict:
     return found
 
 
-def mlflow_run(run: Path):
+def mlflow_run(run: Path, experiment: str = "aligner-lab"):
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient((run.parent / "mlruns").as_uri())
-    (found,) = client.search_runs([client.get_experiment_by_name("aligner-lab").experiment_id])
+    (found,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
     return client, found
 
 
@@ -319,19 +322,39 @@ def test_a_step_at_which_the_exporter_died_arrives_once(run, name, arrived, monk
 
 
 def test_names_that_are_asked_for_are_those_that_are_used(run, name):
-    own = {"tensorboard": {}, "mlflow": {"experiment_name": "exp"}}.get(name, {"project": "p", "name": "n"})
-    write(run, 0, 1, **{f"{name}_logger_kwargs": own})
+    if name == "tensorboard":
+        pytest.skip("its place is the run folder")
+    project = "experiment_name" if name == "mlflow" else "project"
+    write(run, 0, 1, **{f"{name}_logger_kwargs": {project: "of-mine", "name": "n"}})
     send(run, name)
+    if name == "wandb":
+        (told,) = [record.run for record in wandb_records(run) if record.HasField("run")]
+        assert (told.project, told.display_name, told.run_group) == ("of-mine", "n", run.name)
     if name == "mlflow":
-        client, _ = mlflow_run(run) if not own else (None, None)
-        from mlflow.tracking import MlflowClient
-
-        client = MlflowClient((run.parent / "mlruns").as_uri())
-        (found,) = client.search_runs([client.get_experiment_by_name("exp").experiment_id])
-        assert found.info.run_name == run.name and found.info.status == "FINISHED"
+        _, found = mlflow_run(run, "of-mine")
+        assert (found.info.run_name, found.info.status) == (run.name, "FINISHED")
+        assert found.data.params["exp_manager.mlflow_logger_kwargs.experiment_name"] == "of-mine"
     if name == "trackio":
-        data_base = sqlite3.connect(Path(os.environ["TRACKIO_DIR"]) / "p.db")
+        data_base = sqlite3.connect(Path(os.environ["TRACKIO_DIR"]) / "of-mine.db")
         assert data_base.execute("select run_name from metrics").fetchone()[0].startswith("n-")
+
+
+def test_a_point_is_dated_when_it_was_logged(run, name):
+    write(run, 0, 1)
+    lines = [record | {"time": 1e9 + 60 * number} for number, record in enumerate(RunFolder(run).metrics())]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    send(run, name)
+    if name == "tensorboard":
+        times = [event.wall_time for event in tensorboard_events(run).Scalars("train/loss")]
+    elif name == "wandb":
+        times = [row["_timestamp"] for row in wandb_rows(run)]
+    elif name == "mlflow":
+        client, found = mlflow_run(run)
+        points = client.get_metric_history(found.info.run_id, "train/loss")
+        times = [point.timestamp / 1000 for point in points]
+    else:
+        pytest.skip("trackio dates a point when it arrives")
+    assert times == [1e9, 1e9 + 60]
 
 
 # ---- the way there --------------------------------------------------------------------------------------------------
