@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from pathlib import Path
 
 import wandb
 
@@ -16,6 +17,7 @@ from aligner_lib.run_folder.exporters.base import TABLES, Row, RunRecord, Servic
 logger = logging.getLogger(__name__)
 
 PROJECT = "aligner-lab"
+PROBE_BYTES = 1 << 17  # more than is on the way to the disk between two steps
 
 
 class Wandb(Service):
@@ -38,10 +40,20 @@ class Wandb(Service):
         tables = {TABLES.get(split, split): _table(rows) for split, rows in step.rollouts.items()}
         self._run.log(step.metrics | tables | {"_timestamp": step.time}, step=step.step)
 
+    def flush(self) -> None:
+        """Raise OSError where the offline file's disk is full: its writer, another process, tells that to its log alone."""
+        if self._run.offline:
+            probe = Path(self._run.dir) / ".room"
+            try:
+                probe.write_bytes(bytes(PROBE_BYTES))
+            finally:
+                probe.unlink(missing_ok=True)
+
     def close(self, status: str) -> None:
         """Wait until all is sent, or written."""
         if self._run is not None:
             self._run.finish(exit_code=int(status in ("failed", "lost")))
+            self.flush()
 
 
 def _begin(run: RunRecord, mode: str) -> wandb.Run:
