@@ -321,6 +321,27 @@ def test_a_step_at_which_the_exporter_died_arrives_once(run, name, arrived, monk
     assert_the_same(run, name)
 
 
+def test_on_a_full_disk_nothing_is_lost_in_silence_and_with_room_all_arrives(run, name, monkeypatch):
+    write(run, 0, 60)
+    places = {"mlflow": run.parent / "mlruns", "trackio": Path(os.environ["TRACKIO_DIR"])}
+    place = places.get(name, run / name)
+    place.mkdir(exist_ok=True)
+    size = "size=256k" if name == "trackio" else "size=32k"  # the tables of its data base have room
+    tmpfs = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", place]
+    if subprocess.run(tmpfs, capture_output=True).returncode:
+        pytest.skip("no file system of a few bytes can be made here: that takes root")
+    try:
+        if name == "trackio":
+            monkeypatch.setattr("aligner_lib.run_folder.exporters.trackio.WRITTEN_SECONDS", 1.0)
+        with pytest.raises(UserError, match=r"can't be sent to .*(No space left|is its disk full)"):
+            send(run, name)
+        subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
+        send(run, name)
+        assert_the_same(run, name)
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
 def test_names_that_are_asked_for_are_those_that_are_used(run, name):
     if name == "tensorboard":
         pytest.skip("its place is the run folder")
