@@ -65,7 +65,7 @@ class HfFolder:
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
-    """Copy a fast tokenizer's files into another folder.
+    """Copy a fast tokenizer's files into another folder, and the generation settings, which name the stop tokens.
 
     A chat template in a file of its own moves into tokenizer_config.json. Raises ValueError without a
     tokenizer.json or without an eos_token.
@@ -85,6 +85,8 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
     shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
+    if (folder / "generation_config.json").exists():
+        write_json(out / "generation_config.json", _read_json(folder / "generation_config.json"))
     write_json(out / "tokenizer_config.json", config)
 
 
