@@ -18,7 +18,7 @@ from aligner_lib.models.export.trained import Options, Trained
 TARGETS: dict[str, Callable[[Trained, Path, Options], list[str]]] = {"hf": hf.write}
 
 
-def export(source: str | Path, to: str, out: Path, options: Options = Options()) -> list[str]:
+def export(source: str | Path, to: str, out: Path, options: Options | None = None) -> list[str]:
     """Write a model for another library; `out` is complete, or not there at all. Returns what the user should know of it.
 
     source: what `resolve` takes: a run (its latest checkpoint), a checkpoint, a model folder or a name. Raises UserError
@@ -28,4 +28,4 @@ def export(source: str | Path, to: str, out: Path, options: Options = Options())
         raise UserError(f"there is no target {to!r} to export to; there are {', '.join(TARGETS)}")
     trained = Trained.find(source)
     with whole_or_absent(Path(out), "--out") as partial:
-        return TARGETS[to](trained, partial, options)
+        return TARGETS[to](trained, partial, options or Options())
