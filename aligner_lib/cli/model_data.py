@@ -15,7 +15,9 @@ data = typer.Typer(help="Data: raw sets to the files that the trainers read.", n
 
 
 @model.command("fetch")
-def model_fetch(name: Annotated[str, typer.Argument(help="smollm2-135m or smoke.")]):
+def model_fetch(
+    name: Annotated[str, typer.Argument(help="smollm2-135m, smoke, or ORG/NAME[@REVISION] of the hub.")],
+):
     """Bring a model into the cache, ready for training; prints its folder."""
     from aligner_lib.models import fetch
 

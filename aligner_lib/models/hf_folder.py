@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from aligner_lib.models import families
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.stream import TensorFile
 from cluster.record import write_json
 
@@ -27,6 +28,7 @@ class HfFolder:
                 f"{self.folder} holds quantised weights, which the importer reads only from GGUF files"
             )
         self.architecture = families.from_hf(config, str(self.folder / "config.json"))
+        self._reward_constant = config.get("reward_constant")  # of `aligner model export`
         self._file_of = _files_by_weight(self.folder)
 
     def names(self) -> set[str]:
@@ -46,8 +48,10 @@ class HfFolder:
         return self._file_of[name].read(name)
 
     def write_tokenizer(self, out: Path) -> None:
-        """Copy tokenizer.json and tokenizer_config.json into a folder."""
+        """Copy tokenizer.json and tokenizer_config.json into a folder, and a reward model's scale where there is one."""
         copy_tokenizer(self.folder, out)
+        if self._reward_constant is not None:
+            RewardScale(mean=-self._reward_constant).save(out)
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:

@@ -118,7 +118,7 @@ def _figures(trained: Trained) -> Iterator[str]:
     for record in trained.run.metrics():
         if record["step"] <= trained.step:
             for name, value in record.items():
-                if "/" in name and not name.startswith("timers/") and value is not None:
+                if "/" in name and not name.startswith("timers/") and not name.endswith("step_time"):
                     series.setdefault(name, []).append((record["step"], value))
     if series:
         yield f"\n## Figures up to step {trained.step}\n"
