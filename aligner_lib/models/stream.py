@@ -88,10 +88,13 @@ class StoredArrays(StoreIndex):
 
     def read(self, name: str) -> np.ndarray:
         """A whole tensor as an array of its carrier's dtype, with one block in memory beside it."""
-        whole = np.empty(self.shape(name), CARRIERS[self.dtype(name)])
-        filled = 0
-        for path, key, block in self.pieces(name):
-            assert block.flat is None, f"{name}: flat parts are the optimizer's, which is not read as arrays"
+        shape, pieces, filled = self.shape(name), self.pieces(name), 0
+        assert all(block.flat is None for _, _, block in pieces), f"{name}: flat parts are the optimizer's"
+        if len(pieces) == 1 and pieces[0][2].shape == shape:
+            path, key, _ = pieces[0]
+            return self._files[path].read(key)
+        whole = np.empty(shape, CARRIERS[self.dtype(name)])
+        for path, key, block in pieces:
             place = tuple(slice(start, start + size) for start, size in zip(block.offset, block.shape))
             whole[place] = self._files[path].read(key)
             filled += math.prod(block.shape)
