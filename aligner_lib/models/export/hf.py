@@ -34,12 +34,12 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     """
     tokenizer, wanted = Tokenizer(trained.folder), _dtype_named(options.dtype)
     out.mkdir()
+    tokenizer.save(out)
     tensors = list(_tensors(trained, wanted))
     config = _config(trained, tokenizer, tensors[0].dtype)
     notes = []
     if trained.architecture.head == "lm":
         write_json(out / "generation_config.json", _generation_config(trained, tokenizer))
-        tokenizer.save(out)
     else:
         config |= _write_reward_parts(trained, tokenizer, out, config["architectures"][0])
         notes = _reward_notes(config)
@@ -145,12 +145,11 @@ def reward_constant(trained: Trained) -> float:
 
 
 def _write_reward_parts(trained: Trained, tokenizer: Tokenizer, out: Path, base: str) -> dict:
-    """Write the module for what transformers' class `base` has no place for, and a tokenizer that pads.
+    """Write the module for what transformers' class `base` has no place for, and the token that its tokenizer pads with.
 
     Returns what config.json says of it.
     """
     (out / "reward_model.py").write_text(REWARD_MODULE.format(base=base), encoding="utf-8")
-    tokenizer.save(out)
     pad_id = _pad_id(tokenizer)
     if pad_id is not None:
         pad_token = tokenizer.decode([pad_id], special_tokens=True)
