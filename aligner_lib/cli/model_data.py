@@ -33,6 +33,18 @@ def model_import(
     typer.echo(import_hf(source, out))
 
 
+@model.command("merge")
+def model_merge(
+    folder: Annotated[str, typer.Argument(help="A run, checkpoint or model folder with adapters (LoRA).")],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
+):
+    """Merge adapters into the weights that they belong to."""
+    from aligner_lib.models import resolve
+    from aligner_lib.models.merge import merge
+
+    typer.echo(merge(resolve(folder), out))
+
+
 Raw = Annotated[
     list[str], typer.Option(help="File (.jsonl, .jsonl.gz, .parquet) or hub data set; may be repeated.")
 ]
