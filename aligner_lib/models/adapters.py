@@ -68,16 +68,17 @@ def check_base(folder: Path) -> None:
     record = AdapterRecord.load(folder)
     if record is None:
         return
-    told = f"{folder} holds adapters (LoRA) of the model in {record.base}"
+    path = folder / ADAPTERS
     if not (record.base / "model.json").exists():
         raise ValueError(
-            f"{told}, which is gone: put it back, or write where it is now as base.path into {folder / ADAPTERS}"
+            f"{folder} holds adapters (LoRA) of the model in {record.base}, which is gone: put it back, or write where it "
+            f"is now as base.path into {path}"
         )
     check_base(record.base)
     if (found := model_hash(record.base)) != record.base_hash:
         raise ValueError(
-            f"{told}, which is another model by now: its hash is {found}, that of theirs {record.base_hash}. Write where "
-            f"theirs is as base.path into {folder / ADAPTERS}"
+            f"{folder} holds adapters (LoRA) of the model in {record.base}, which is another model by now: its hash is "
+            f"{found}, that of theirs {record.base_hash}. Write where theirs is as base.path into {path}"
         )
 
 
