@@ -50,15 +50,20 @@ def load_weights(model, folder: Path, new_head: bool = False) -> None:
     _fill(model, open_weights(folder), stays, unneeded={"output_layer.weight"} if new_head else set())
 
 
-def load_trained(model, store: StoreReader) -> None:
-    """Fill what trains of a model with adapters: those, and a scalar head. Raises as `load_weights`."""
-    frozen = {
+def load_trained(model, store: StoreReader, head_may_stay: bool = False) -> None:
+    """Fill what trains of a model with adapters: those, and a scalar head. Raises as `load_weights`.
+
+    head_may_stay: where the store has none, as that of a language model's adapters.
+    """
+    stay = {
         shard.key
         for parameter, shards in _shards(model)
         for shard, _, _ in shards
         if not parameter.requires_grad
     }
-    _fill(model, store, stays=frozen.__contains__)
+    if head_may_stay and "value_head.weight" not in store:
+        stay |= {"value_head.weight", "value_head.bias"}
+    _fill(model, store, stays=stay.__contains__)
 
 
 def _fill(

@@ -261,7 +261,7 @@ class Engine:
         reset_adapters(self.module, self.lora)
         if self.lora.start is not None:
             store = open_adapters(self.lora.start, self.module.architecture)
-            checkpoint.load_trained(self.module, store)
+            checkpoint.load_trained(self.module, store, head_may_stay=True)
         self.adapters = AdapterRecord(folder.absolute(), model_hash(folder), self.lora.layers)
 
     def _check_adapters(self, folder: Path) -> None:
