@@ -39,7 +39,7 @@ def model_import(
 def model_export(
     source: Annotated[str, typer.Argument(metavar="FOLDER", help="Run, checkpoint or model folder.")],
     out: Annotated[Path, typer.Option(help="What to write; it must not exist yet.")],
-    to: Annotated[str, typer.Option(help="hf: a Hugging Face folder.")] = "hf",
+    to: Annotated[str, typer.Option(help="hf: a Hugging Face folder. peft: adapters alone.")] = "hf",
     dtype: Annotated[
         str | None, typer.Option(help="float32, float16 or bfloat16; else the weights' own.")
     ] = None,
@@ -52,6 +52,18 @@ def model_export(
     with show_steps("export", True) as report:
         notes = export(source, to, out, Options(dtype, int(shard_gb * 1e9), report))
     typer.echo("\n".join([*notes, str(out)]))
+
+
+@model.command("merge")
+def model_merge(
+    folder: Annotated[str, typer.Argument(help="A run, checkpoint or model folder with adapters (LoRA).")],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
+):
+    """Merge adapters into the weights that they belong to."""
+    from aligner_lib.models import resolve
+    from aligner_lib.models.merge import merge
+
+    typer.echo(merge(resolve(folder), out))
 
 
 Raw = Annotated[

@@ -19,7 +19,10 @@ from aligner_lib.datasets.chat_template import render
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import import_hf, model_hash
+from aligner_lib.models.adapters import Adapter, AdapterRecord
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.export import Options, export
+from aligner_lib.models.merge import merge
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.stream import StoredArrays, cast
 from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter
@@ -128,6 +131,48 @@ def test_blocks_of_several_ranks_are_read_as_whole_tensors(tmp_path):
     (tmp_path / "rank00001_00000.safetensors").unlink()
     with pytest.raises(ValueError, match=r"w in .* is incomplete: 16 of 24 values"):
         StoredArrays(tmp_path).read("w")
+
+
+@pytest.fixture
+def adapted(tmp_path, model):
+    """A checkpoint of adapters to one layer's matrices, on the model."""
+    folder = tmp_path / "adapted"
+    folder.mkdir()
+    Architecture.load(model).save(folder)
+    Tokenizer(model).save(folder)
+    layers = {"linear_qkv": Adapter(4, 0.5), "linear_fc1": Adapter(2, 2.0)}
+    AdapterRecord(model, model_hash(model), layers).save(folder)
+    random, writer = torch.Generator().manual_seed(3), StoreWriter(folder / "weights")
+    for layer, rows in (("self_attention.linear_qkv", 128), ("mlp.linear_fc1", 192)):
+        rank = layers[layer.partition(".")[2]].rank
+        for kind, shape in (("lora_a", (rank, 64)), ("lora_b", (rows, rank))):
+            tensor = torch.randn(shape, generator=random)
+            writer.add(Block.whole(f"decoder.layers.1.{layer}.{kind}", tensor), tensor)
+    writer.flush()
+    return folder
+
+
+def test_adapters_are_merged_into_their_base(tmp_path, hf, adapted):
+    export(adapted, "hf", tmp_path / "out")
+    export(merge(adapted, tmp_path / "merged"), "hf", tmp_path / "expected")
+    found, expected, base = (tensors_of(folder) for folder in (tmp_path / "out", tmp_path / "expected", hf))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=0)
+    changed = {
+        name.removeprefix("model.layers.1.") for name in base if not torch.equal(found[name], base[name])
+    }
+    parts = {f"self_attn.{part}_proj.weight" for part in "qkv"}
+    assert changed == parts | {f"mlp.{part}_proj.weight" for part in ("gate", "up")}
+
+
+def test_adapters_alone_are_exported_for_peft(tmp_path, adapted, model):
+    export(adapted, "peft", tmp_path / "out")
+    held = load_file(tmp_path / "out/adapter_model.safetensors")
+    assert held["base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"].shape == (4, 64)
+    with pytest.raises(ValueError, match="has no adapters: .*--to hf"):
+        export(model, "peft", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 # ---- what goes with them --------------------------------------------------------------------------------------------
@@ -317,7 +362,7 @@ def test_what_can_t_be_exported_leaves_nothing(tmp_path, model, spoil, options, 
 
 
 def test_targets_are_told(tmp_path, model):
-    with pytest.raises(UserError, match="there is no target 'onnx' to export to; there are hf"):
+    with pytest.raises(UserError, match="there is no target 'onnx' to export to; there are hf, peft"):
         export(model, "onnx", tmp_path / "out")
 
 

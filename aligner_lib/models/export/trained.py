@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.export.arrays import AdaptedArrays, open_arrays
 from aligner_lib.models.fetch import is_cached
 from aligner_lib.models.resolve import resolve
 from aligner_lib.models.reward_scale import RewardScale
@@ -50,9 +51,9 @@ class Trained:
         return Architecture.load(self.folder)
 
     @cached_property
-    def weights(self) -> StoredArrays:
-        """The model's weights under Megatron's names."""
-        return StoredArrays(self.folder / "weights")
+    def weights(self) -> StoredArrays | AdaptedArrays:
+        """The model's weights under Megatron's names, adapters merged."""
+        return open_arrays(self.folder)
 
     @property
     def scale(self) -> RewardScale:
