@@ -170,7 +170,7 @@ def test_adapters_alone_are_exported_for_peft(tmp_path, adapted, model):
     export(adapted, "peft", tmp_path / "out")
     held = load_file(tmp_path / "out/adapter_model.safetensors")
     assert held["base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"].shape == (4, 64)
-    with pytest.raises(ValueError, match="has no adapters: .*--to hf"):
+    with pytest.raises(ValueError, match=r"has no adapters: .*--to hf"):
         export(model, "peft", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
