@@ -111,9 +111,11 @@ def test_a_policy_answers_in_transformers_as_here(exported_ppo, ppo, here):
 
 
 def test_a_policy_generates_as_its_rollouts_did(exported_ppo):
-    from transformers import GenerationConfig
+    from transformers import AutoModelForCausalLM
 
-    settings = GenerationConfig.from_pretrained(exported_ppo)
+    model = AutoModelForCausalLM.from_pretrained(exported_ppo, dtype="auto").eval()
+    assert model.generate(torch.tensor([[5, 6, 7]])).shape[1] <= 3 + 12
+    settings = model.generation_config
     assert (settings.do_sample, settings.temperature, settings.top_p, settings.top_k) == (True, 1.0, 1.0, 0)
     assert (settings.max_new_tokens, settings.eos_token_id) == (12, [2])
 

@@ -22,6 +22,7 @@ from aligner_lib.models import import_hf, model_hash
 from aligner_lib.models.adapters import Adapter, AdapterRecord
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.export import Options, export
+from aligner_lib.models.families import FAMILIES
 from aligner_lib.models.merge import merge
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.stream import StoredArrays, cast
@@ -273,6 +274,12 @@ def test_a_reward_model_exported_and_imported_has_the_same_rewards(tmp_path, rew
     assert store.read_whole("value_head.weight").dtype == torch.float32, "the head is not rounded"
     raw = store.read_whole("value_head.weight") @ hidden + store.read_whole("value_head.bias")
     torch.testing.assert_close(scale(raw), (head @ hidden + 0.25 - 1.5) / 0.5, atol=1e-6, rtol=0)
+
+
+def test_transformers_has_the_class_that_a_reward_model_of_each_family_begins_as():
+    import transformers
+
+    assert all(hasattr(transformers, family.classifier) for family in FAMILIES.values())
 
 
 @pytest.mark.parametrize(
