@@ -38,6 +38,7 @@ from aligner_lib.jobs.inputs import (
     files_of,
     files_of_split,
     for_validation,
+    hash_of_adapters,
     hashes_of,
     held_out_tasks,
     limited,
@@ -116,9 +117,8 @@ def sft(config: DictConfig) -> PreparedJob:
             answer_only_loss=model.answer_only_loss,
         )
 
-    return PreparedJob(
-        build, max_steps, loop, hashes_of(start, data.train_ds.file_path, data.validation_ds.file_path)
-    )
+    hashes = hashes_of(start, data.train_ds.file_path, data.validation_ds.file_path)
+    return PreparedJob(build, max_steps, loop, hashes | hash_of_adapters(config, start))
 
 
 def reward_model(config: DictConfig) -> PreparedJob:
@@ -165,7 +165,8 @@ def dpo(config: DictConfig) -> PreparedJob:
         made = kind(engine, **common, settings=settings, policy=policy)
         if precomputes:
             max_steps = steps_of(loop, len(made.train), model.global_batch_size)
-            precompute(made, max_steps, Path(config.exp_manager.explicit_log_dir), model_hash(start))
+            reference = " ".join([model_hash(start), *hash_of_adapters(config, start).values()])
+            precompute(made, max_steps, Path(config.exp_manager.explicit_log_dir), reference)
         return made
 
     return _on_pairs(config, config.trainer.dpo, start, load, trainer)
@@ -193,7 +194,7 @@ def _on_pairs(
         "validation_micro_batch_size": model.micro_batch_size,
         "seed": model.seed,
     }
-    hashes = hashes_of(start, *model.data.data_prefix.values())
+    hashes = hashes_of(start, *model.data.data_prefix.values()) | hash_of_adapters(config, start)
     return PreparedJob(lambda run: trainer(loop, common), max_steps, loop, hashes)
 
 
@@ -235,7 +236,7 @@ def ppo(config: DictConfig) -> PreparedJob:
             run=run,
         )
 
-    hashes = hashes_of(start, *model.data.data_prefix.values())
+    hashes = hashes_of(start, *model.data.data_prefix.values()) | hash_of_adapters(config, start)
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
     return PreparedJob(build, max_steps, loop, hashes, tasks.close)
@@ -246,6 +247,7 @@ def grpo(config: DictConfig) -> PreparedJob:
     model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     tokenizer, hashes = Tokenizer(start), hashes_of(start, *model.data.data_prefix.values())
+    hashes |= hash_of_adapters(config, start)
     scalar = (
         None
         if judged_by_programs(config) or has_remote_rm(config)

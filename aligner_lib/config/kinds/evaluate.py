@@ -92,6 +92,7 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     """What an evaluation takes of PPO's settings is how to sample, on how many prompts, and the models."""
     of_models = (
         "model.optim.",
+        "model.peft.",
         "model.activations_checkpoint_granularity",
         "model.activations_checkpoint_method",
         "model.activations_checkpoint_num_layers",
