@@ -21,6 +21,7 @@ from aligner_lib.models.tensor_store import StoreReader
 pytestmark = pytest.mark.megatron
 CLOSE = 1e-5
 
+NAMES = ("tied", "scalar")  # the untied one in one process alone
 each_model = pytest.mark.parametrize("name", MODELS)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
@@ -117,7 +118,7 @@ def test_merged_weights_are_w_plus_scale_b_a(measured, starts, tmp_path):
         a, b = (own.read_whole(f"{path}.lora_{half}") for half in "ab")
         assert a.shape[0] == b.shape[1] == adapter.rank
         expected = base.read_whole(f"{path}.weight") + adapter.scale * (b @ a)
-        assert (expected - base.read_whole(f"{path}.weight")).abs().max() > 1e-3
+        assert (expected - base.read_whole(f"{path}.weight")).abs().max() > 1e-4
         torch.testing.assert_close(merged.read_whole(f"{path}.weight"), expected, atol=1e-6, rtol=0)
     for name in ("embedding.word_embeddings.weight", "decoder.layers.1.mlp.linear_fc1.layer_norm_weight"):
         assert torch.equal(merged.read_whole(name), base.read_whole(name))
