@@ -9,7 +9,7 @@ import lora_layouts
 import pytest
 import torch
 from layouts import LAYOUTS, STEPS, mapped, train
-from lora_layouts import LAYERS, LORA
+from lora_layouts import LAYERS, LORA, NAMES
 from tiny import ARCHITECTURE, MODELS, Samples, loss_of, new_engine
 
 from aligner_lib.megatron.engine import FrozenWeights
@@ -21,8 +21,8 @@ from aligner_lib.models.tensor_store import StoreReader
 pytestmark = pytest.mark.megatron
 CLOSE = 1e-5
 
-NAMES = ("tied", "scalar")  # the untied one in one process alone
 each_model = pytest.mark.parametrize("name", MODELS)
+each_of_layouts = pytest.mark.parametrize("name", NAMES)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
@@ -164,7 +164,7 @@ def test_the_steps_are_real_ones(figures, name):
     assert min(step["grad_norm"] for step in steps) > 0.05
 
 
-@each_model
+@each_of_layouts
 @each_layout
 def test_every_layout_learns_what_one_process_does(figures, layout, name):
     ours, theirs = figures[layout][name], figures["one"][name]
@@ -177,7 +177,7 @@ def test_every_layout_learns_what_one_process_does(figures, layout, name):
         assert ours["greedy"] == theirs["greedy"]
 
 
-@each_model
+@each_of_layouts
 @each_layout
 def test_a_checkpoint_goes_on_in_another_layout(figures, measured, starts, layout, name, one_process):
     expected = figures["one"][name]["more_steps"]
@@ -190,7 +190,7 @@ def test_in_one_process_a_checkpoint_goes_on_to_the_bit(figures, name):
     assert figures["one"][name]["after_loading"] == figures["one"][name]["more_steps"]
 
 
-@each_model
+@each_of_layouts
 @each_layout
 @pytest.mark.parametrize("part", ["weights", "optimizer"])
 def test_checkpoints_hold_adapters_alone_each_value_once(measured, layout, name, part):
