@@ -227,8 +227,10 @@ def test_dropout_is_a_function_of_seed_and_step(starts, tmp_path, figures, one_p
     lora = replace(LORA, dropout=0.3)
     engine = new_engine("untied", starts / "untied", lora=lora)
     steps = train(engine, "untied", range(STEPS))
-    assert steps[0] == pytest.approx(figures["one"]["untied"]["steps"][0], abs=0.1)
-    assert steps[1]["loss"] != pytest.approx(figures["one"]["untied"]["steps"][1]["loss"], abs=1e-6)
+    first, second = figures["one"]["untied"]["steps"][:2]
+    assert steps[0]["loss"] == first["loss"]  # B is zero: there is nothing to be dropped yet
+    assert steps[0]["grad_norm"] != pytest.approx(first["grad_norm"], rel=1e-2)
+    assert steps[1]["loss"] != pytest.approx(second["loss"], abs=1e-6)
     engine.save(tmp_path / "checkpoint")
     torch.manual_seed(99)  # whatever else has drawn random numbers
     assert lora_layouts.continued("untied", starts / "untied", tmp_path / "checkpoint", lora) == train(
