@@ -193,16 +193,17 @@ def test_notices_tell_what_was_asked_for_without_an_effect_and_why():
     given = [
         "model.seed=2",
         "model.megatron_amp_O2=True",
-        "exp_manager.create_wandb_logger=True",
         "exp_manager.wandb_logger_kwargs.name=mine",
+        "exp_manager.create_mlflow_logger=True",
+        "exp_manager.mlflow_logger_kwargs.experiment_name=mine",
         "model.global_batch_size=64",  # the default
         "model.data.validation_ds.shuffle=true",
     ]
     told = notices("sft", compose("sft", given))
     assert [line.partition(": ")[0] for line in told] == [
         "model.megatron_amp_O2=True",
-        "exp_manager.create_wandb_logger=True, exp_manager.wandb_logger_kwargs.name=mine",
         "model.data.validation_ds.shuffle=True",
+        "exp_manager.wandb_logger_kwargs.name=mine",
     ]
     assert notices("sft", compose("sft")) == []
     alone = compose("sft", ["model.sequence_parallel=true"])
