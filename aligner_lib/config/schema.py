@@ -45,6 +45,12 @@ def one_of(*choices: Any) -> Bound:
 
 
 STEPS = Bound(lambda value: value == -1 or value >= 1, "at least 1, or -1 for all")
+BATCHES = Bound(
+    lambda value: (
+        0 < value <= 1 if isinstance(value, float) else isinstance(value, int) and STEPS.holds(value)
+    ),
+    "a number of batches, -1 for all, or a share such as 0.5; 1.0 is all, and 1 is one batch",
+)
 PROBABILITY = Bound(lambda value: 0 < value <= 1, "above 0 and at most 1")
 
 
@@ -230,8 +236,8 @@ class Loop:
     save_interval: int = setting(
         10, at_least(1)
     )  # steps between checkpoints; one is always written at the end
-    # global batches (PPO: rollout micro batches) of a validation; -1: all
-    limit_val_batches: int = setting(-1, STEPS)
+    # global batches (PPO: rollout micro batches) of a validation, or the share of them; -1 and 1.0: all
+    limit_val_batches: Any = setting(-1, BATCHES)
     gradient_clip_val: float = setting(1.0, at_least(0))  # norm of the gradient is clipped to this; 0: not
 
 

@@ -277,3 +277,20 @@ def test_the_limits_of_alarms_are_settings():
 def test_a_limit_that_makes_no_sense_is_told(override, words):
     with pytest.raises(ConfigError, match=words):
         composition.compose("ppo", [override])
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"), [("1.0", 25), ("1", 8), ("-1", 25), ("0.5", 16), ("0.01", 8), ("100", 25)]
+)
+def test_a_share_of_the_validation_batches_is_none_of_their_number(written, kept):
+    """As PyTorch Lightning and NeMo read it: 1.0 is all of them, 1 is one. 25 samples are four batches of 8."""
+    from aligner_lib.jobs.inputs import limited
+
+    loop = compose("rm", [f"trainer.rm.limit_val_batches={written}"]).trainer.rm
+    assert len(limited(list(range(25)), loop, 8)) == kept
+
+
+@pytest.mark.parametrize("written", ["0", "1.5", "0.0", "some"])
+def test_what_is_no_number_of_batches_is_refused(written):
+    with pytest.raises(ConfigError, match="a number of batches, -1 for all, or a share"):
+        compose("rm", [f"trainer.rm.limit_val_batches={written}"])

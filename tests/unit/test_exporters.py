@@ -8,6 +8,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
@@ -546,6 +547,22 @@ tail.follow(RunFolder({str(run)!r}), "tensorboard", until_over=False)
     assert ended.returncode == 1
     assert "sending to TensorBoard takes more than 0.2 s: given up" in ended.stderr
     send(run, "tensorboard")
+    assert_the_same(run, "tensorboard")
+
+
+def test_a_run_s_exporter_has_sent_all_when_the_run_has_ended(run, caplog):
+    """It is asleep most of its time: the run wakes it at the end, and does not wait for its next look."""
+    with (
+        closing(process.Exporters()) as exporters,
+        RunWriter(run, kind="ppo", config={}, seed=1, hashes={}, max_steps=3) as writer,
+    ):
+        writer.start(0)
+        exporters.start(run, ["tensorboard"])
+        for step in (1, 2, 3):
+            log(writer, step, 1.0)
+        writer.finish("finished")
+    assert caplog.text == ""
+    assert "all is there, up to step 3" in (run / "exporters" / "tensorboard.log").read_text()
     assert_the_same(run, "tensorboard")
 
 
