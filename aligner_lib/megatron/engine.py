@@ -84,9 +84,7 @@ class Engine:
         """
         self.module: Transformer = build_model(architecture, numerics, trains=optim is not None)
         self.lora = lora
-        self.adapters: AdapterRecord | None = (
-            None  # with `lora`: what they belong to, once weights are loaded
-        )
+        self.adapters: AdapterRecord | None = None  # what `lora` belongs to, once it is loaded
         if lora is not None:
             add_adapters(self.module, lora)
         self.optimizer = None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from aligner_lib.models.adapters import AdapterRecord, open_weights
+from aligner_lib.models.adapters import AdapterRecord, check_base
+from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.convert import Progress, write_model_folder
+from aligner_lib.models.export.arrays import open_arrays
 from aligner_lib.models.hash import ADAPTERS
-from aligner_lib.models.tensor_store import Block, StoreWriter
+from aligner_lib.models.names import weights
+from aligner_lib.models.stream import StreamedTensor, write_store
 
 OF_A_RUN = (ADAPTERS, "trainer.json", "source.json")  # files of a checkpoint that say nothing about its model
 
@@ -16,7 +19,7 @@ OF_A_RUN = (ADAPTERS, "trainer.json", "source.json")  # files of a checkpoint th
 def merge(folder: Path, out: Path, progress: Progress | None = None) -> Path:
     """Write the model that a checkpoint's adapters make of their base into a new model folder, and return it.
 
-    A few weights at a time are in memory. An adapted weight has the wider of its base's and the adapter's dtype; the others
+    One weight at a time is in memory. An adapted weight has the wider of its base's and the adapter's dtype; the others
     keep theirs. progress: called with (weights done, weights in all). Raises ValueError for a folder without adapters, for
     one whose base is gone or has changed, and when `out` exists; DiskFull when the disk is full.
     """
@@ -24,21 +27,18 @@ def merge(folder: Path, out: Path, progress: Progress | None = None) -> Path:
     record = AdapterRecord.load(folder)
     if record is None:
         raise ValueError(f"{folder} has no adapters to merge: all of its weights are its own")
-    if out.exists():
-        raise ValueError(f"{out} exists already: remove it, or choose another folder")
-    weights = open_weights(folder)
+    check_base(folder)
+    arrays = open_arrays(folder)
+
+    def streamed(name: str) -> StreamedTensor:
+        return StreamedTensor(name, arrays.dtype(name), arrays.shape(name), lambda: arrays.read(name))
 
     def write(target: Path) -> None:
         for file in folder.iterdir():
             if file.is_file() and file.name not in OF_A_RUN:
                 shutil.copyfile(file, target / file.name)
-        writer, names = StoreWriter(target / "weights"), weights.names()
-        for done, name in enumerate(names, start=1):
-            tensor = weights.read_whole(name)
-            writer.add(Block.whole(name, tensor), tensor)
-            if progress:
-                progress(done, len(names))
-        writer.flush()
+        names = [weight.megatron for weight in weights(Architecture.load(folder))]
+        write_store(target / "weights", [streamed(name) for name in names], progress)
 
     origin = {"merged_from": str(folder.absolute()), "base": str(record.base)}
     return write_model_folder(out, write, origin)

@@ -67,7 +67,7 @@ def export_peft(folder: Path, out: Path) -> Path:
         if f"{layer}.{A}" not in store:
             continue
         a, b = (store.read_whole(f"{layer}.{kind}") for kind in (A, B))
-        for name, part in zip(weight.hf, to_hf(weight, b, replace(arch, hidden_size=b.shape[1]))):
+        for name, part in zip(weight.hf, to_hf(replace(weight, shape=tuple(b.shape)), b, arch)):
             module = name.removesuffix(".weight")
             tensors[f"{PREFIX}{module}.lora_A.weight"] = a.clone()
             tensors[f"{PREFIX}{module}.lora_B.weight"] = part.contiguous()
@@ -255,5 +255,4 @@ def _fused(
                 block[:, begin : begin + len(part.a)] = part.b * (part.scale / scale)
                 begin += len(part.a)
             blocks.append(block)
-    narrow = replace(weight, shape=(sum(rows), len(a)))
-    return a, to_megatron(narrow, blocks, replace(arch, hidden_size=len(a))), scale
+    return a, to_megatron(replace(weight, shape=(sum(rows), len(a))), blocks, arch), scale

@@ -9,7 +9,7 @@ import lora_layouts
 import pytest
 import torch
 from layouts import LAYOUTS, STEPS, mapped, train
-from lora_layouts import LAYERS, LORA
+from lora_layouts import LAYERS, LORA, NAMES
 from tiny import ARCHITECTURE, MODELS, Samples, loss_of, new_engine
 
 from aligner_lib.megatron.engine import FrozenWeights
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.megatron
 CLOSE = 1e-5
 
 each_model = pytest.mark.parametrize("name", MODELS)
+each_of_layouts = pytest.mark.parametrize("name", NAMES)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
@@ -117,7 +118,7 @@ def test_merged_weights_are_w_plus_scale_b_a(measured, starts, tmp_path):
         a, b = (own.read_whole(f"{path}.lora_{half}") for half in "ab")
         assert a.shape[0] == b.shape[1] == adapter.rank
         expected = base.read_whole(f"{path}.weight") + adapter.scale * (b @ a)
-        assert (expected - base.read_whole(f"{path}.weight")).abs().max() > 1e-3
+        assert (expected - base.read_whole(f"{path}.weight")).abs().max() > 1e-4
         torch.testing.assert_close(merged.read_whole(f"{path}.weight"), expected, atol=1e-6, rtol=0)
     for name in ("embedding.word_embeddings.weight", "decoder.layers.1.mlp.linear_fc1.layer_norm_weight"):
         assert torch.equal(merged.read_whole(name), base.read_whole(name))
@@ -163,7 +164,7 @@ def test_the_steps_are_real_ones(figures, name):
     assert min(step["grad_norm"] for step in steps) > 0.05
 
 
-@each_model
+@each_of_layouts
 @each_layout
 def test_every_layout_learns_what_one_process_does(figures, layout, name):
     ours, theirs = figures[layout][name], figures["one"][name]
@@ -176,7 +177,7 @@ def test_every_layout_learns_what_one_process_does(figures, layout, name):
         assert ours["greedy"] == theirs["greedy"]
 
 
-@each_model
+@each_of_layouts
 @each_layout
 def test_a_checkpoint_goes_on_in_another_layout(figures, measured, starts, layout, name, one_process):
     expected = figures["one"][name]["more_steps"]
@@ -189,7 +190,7 @@ def test_in_one_process_a_checkpoint_goes_on_to_the_bit(figures, name):
     assert figures["one"][name]["after_loading"] == figures["one"][name]["more_steps"]
 
 
-@each_model
+@each_of_layouts
 @each_layout
 @pytest.mark.parametrize("part", ["weights", "optimizer"])
 def test_checkpoints_hold_adapters_alone_each_value_once(measured, layout, name, part):
@@ -226,8 +227,10 @@ def test_dropout_is_a_function_of_seed_and_step(starts, tmp_path, figures, one_p
     lora = replace(LORA, dropout=0.3)
     engine = new_engine("untied", starts / "untied", lora=lora)
     steps = train(engine, "untied", range(STEPS))
-    assert steps[0] == pytest.approx(figures["one"]["untied"]["steps"][0], abs=0.1)
-    assert steps[1]["loss"] != pytest.approx(figures["one"]["untied"]["steps"][1]["loss"], abs=1e-6)
+    first, second = figures["one"]["untied"]["steps"][:2]
+    assert steps[0]["loss"] == first["loss"]  # B is zero: there is nothing to be dropped yet
+    assert steps[0]["grad_norm"] != pytest.approx(first["grad_norm"], rel=1e-2)
+    assert steps[1]["loss"] != pytest.approx(second["loss"], abs=1e-6)
     engine.save(tmp_path / "checkpoint")
     torch.manual_seed(99)  # whatever else has drawn random numbers
     assert lora_layouts.continued("untied", starts / "untied", tmp_path / "checkpoint", lora) == train(
