@@ -10,12 +10,15 @@ from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.models.disk import whole_or_absent
-from aligner_lib.models.export import hf
+from aligner_lib.models.export import hf, nemo
 from aligner_lib.models.export.trained import Options, Trained
 
 # By the name that `aligner model export --to` takes: writes the model to a new path, a folder or a file, and returns
 # what the user should know of it.
-TARGETS: dict[str, Callable[[Trained, Path, Options], list[str]]] = {"hf": hf.write}
+TARGETS: dict[str, Callable[[Trained, Path, Options], list[str]]] = {
+    "hf": hf.write,
+    "nemo": nemo.write,
+}
 
 
 def export(source: str | Path, to: str, out: Path, options: Options | None = None) -> list[str]:

@@ -6,7 +6,3 @@ rank_files, torch_dist, zarr_folder      the three ways in which weights are sto
 layouts      names of weights; config: model_config.yaml; tokenizer
 source       archive → model folder; export: model folder → archive
 """
-
-from aligner_lib.models.nemo.source import import_nemo, is_nemo
-
-__all__ = ["import_nemo", "is_nemo"]
