@@ -10,6 +10,7 @@ import numpy as np
 
 from aligner_lib.models import families
 from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.models.sentencepiece_tokenizer import write_tokenizer
 from aligner_lib.models.stream import TensorFile
 from cluster.record import write_json
 
@@ -55,17 +56,19 @@ class HfFolder:
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
-    """Copy a fast tokenizer's files into another folder, and the generation settings, which name the stop tokens.
+    """Write a folder's tokenizer into another folder, and the generation settings, which name the stop tokens.
 
-    A chat template in a file of its own moves into tokenizer_config.json. Raises ValueError without a
-    tokenizer.json or without an eos_token.
+    A chat template in a file of its own moves into tokenizer_config.json. A folder with nothing but SentencePiece's
+    tokenizer.model has it converted. Raises ValueError without a tokenizer or without an eos_token.
     """
-    if not (folder / "tokenizer.json").exists():
-        raise ValueError(
-            f"{folder} has no tokenizer.json. If the tokenizer is a SentencePiece model, make one with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    config = _read_json(folder / "tokenizer_config.json")
+    if (folder / "tokenizer.json").exists():
+        config = _read_json(folder / "tokenizer_config.json")
+        shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
+    elif (folder / "tokenizer.model").exists():
+        write_tokenizer(folder / "tokenizer.model", out, _sentencepiece_config(folder))
+        config = _read_json(out / "tokenizer_config.json")
+    else:
+        raise ValueError(f"{folder} has no tokenizer.json, and no tokenizer.model of SentencePiece either")
     stop = config.get("eos_token")
     if not (stop.get("content") if isinstance(stop, dict) else isinstance(stop, str) and stop):
         raise ValueError(
@@ -74,10 +77,22 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     template = folder / "chat_template.jinja"
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
-    shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
     if (folder / "generation_config.json").exists():
         write_json(out / "generation_config.json", _read_json(folder / "generation_config.json"))
     write_json(out / "tokenizer_config.json", config)
+
+
+def _sentencepiece_config(folder: Path) -> dict:
+    """What lies beside a tokenizer.model; like Llama's class in transformers, it puts BOS first unless told otherwise."""
+    config: dict = {"add_bos_token": True}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            config |= _read_json(folder / name)
+    if (folder / "added_tokens.json").exists():
+        added = _read_json(folder / "added_tokens.json")
+        config.setdefault("added_tokens_decoder", {str(i): {"content": text} for text, i in added.items()})
+    config.pop("tokenizer_class", None)  # one that reads tokenizer.model
+    return config
 
 
 def _read_json(path: Path) -> dict:
