@@ -69,6 +69,13 @@ class NemoArchive:
         """The names of all files, sorted."""
         return sorted(self._names)
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all files together."""
+        if self._file is None:
+            return sum((self.path / self._prefix / name).stat().st_size for name in self._names)
+        return sum(member.size for member in self._members.values())
+
     def __contains__(self, name: str) -> bool:
         return name in self._names
 

@@ -1,4 +1,4 @@
-"""NeMo's model_config.yaml and `Architecture`, in both directions.
+"""NeMo's model_config.yaml as an `Architecture`.
 
 NeMo's defaults stand for what a file leaves out (megatron_gpt_model.py and megatron_base_model.py of NeMo 1): learned
 positions, GELU and biases among them, so that a file which says nothing is refused rather than misread.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from aligner_lib.models.architecture import Architecture, RopeScaling
 from aligner_lib.models.reward_scale import RewardScale
 
-GPT = "nemo.collections.nlp.models.language_modeling.megatron_gpt_model.MegatronGPTModel"
-REWARD_MODEL = "nemo_aligner.models.nlp.gpt.megatron_gpt_reward_model.MegatronGPTRewardModel"
 # normalization → (Architecture.normalization, zero_centered_norm)
 NORMALIZATIONS = {
     "rmsnorm": ("rms", False),
@@ -46,6 +44,7 @@ ONLY = {
     "use_avg_pool": False,
 }
 GEMMA2 = "megatron_gemma2"
+MAX_DEPTH, MAX_LAYERS = 32, 10_000
 NEEDED = object()  # no default: the key must be there
 
 
@@ -68,9 +67,7 @@ class NemoConfig:
         import yaml
 
         try:
-            # an alias stands for any amount of text, many times over
-            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-                raise ValueError(f"{where} has YAML aliases (*name): write the values in their places")
+            _check_events(yaml.parse(text, yaml.SafeLoader), where)
             return NemoConfig(yaml.safe_load(text), where)
         except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
             raise ValueError(f"{where} is no plain YAML ({ascii(str(error))[:120]})") from None
@@ -83,7 +80,10 @@ class NemoConfig:
     @property
     def num_layers(self) -> int:
         """The number of layers of the whole model."""
-        return self._count("num_layers")
+        layers = self._count("num_layers")
+        if layers > MAX_LAYERS:
+            raise ValueError(f"{self.where}: num_layers is {layers}, more than any model has")
+        return layers
 
     def architecture(self, vocab_size: int, head: str) -> Architecture:
         """vocab_size: the rows of the stored embedding, which are padded; head: "lm" or "scalar" (a reward model)."""
@@ -102,7 +102,7 @@ class NemoConfig:
             kv_channels=self._count("kv_channels", hidden // heads),
             rotary_base=self._number("rotary_base", 10000.0),
             norm_epsilon=self._number("layernorm_epsilon", 1e-5),
-            tied_embeddings=self._flag("share_embeddings_and_output_weights", True) and head == "lm",
+            tied_embeddings=self._flag("share_embeddings_and_output_weights", True),
             head=head,
             normalization=norm,
             zero_centered_norm=zero_centered or self._flag("layernorm_zero_centered_gamma", False),
@@ -114,6 +114,10 @@ class NemoConfig:
             rope_scaling=self._rope_scaling(),
             **self._attention(),
         )
+        if arch.qk_norm and arch.normalization != "rms":
+            raise ValueError(
+                f"{self.where}: qk_layernorm is true without normalization: rmsnorm; only both are computed"
+            )
         return replace(arch, family=_family(arch))
 
     def reward_scale(self) -> RewardScale:
@@ -237,8 +241,8 @@ class NemoConfig:
             values |= {
                 "post_norms": True,
                 "attention_scale": caps._number("query_pre_attn_scalar") ** -0.5,
-                "attention_softcap": caps._number("attn_logit_softcapping"),
-                "logits_softcap": caps._number("final_logit_softcapping"),
+                "attention_softcap": caps._number("attn_logit_softcapping", None),
+                "logits_softcap": caps._number("final_logit_softcapping", None),
             }
         return values
 
@@ -247,110 +251,16 @@ def _is_window(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(type(tokens) is int for tokens in value)
 
 
-def nemo_config(
-    arch: Architecture, tokenizer: dict[str, Any], dtype: str, scale: RewardScale
-) -> dict[str, Any]:
-    """The model_config.yaml of an architecture, with what NeMo asks for when it restores a model.
-
-    tokenizer: its section; dtype: the weights', as safetensors names it. Raises ValueError for what NeMo's keys
-    can't say.
-    """
-    norm = next(name for name, value in NORMALIZATIONS.items() if value == _norm(arch))
-    activation = next((n for n, value in ACTIVATIONS.items() if value == arch.activation))
-    config: dict[str, Any] = {
-        "target": REWARD_MODEL if arch.head == "scalar" else GPT,
-        "mcore_gpt": True,
-        "transformer_engine": True,
-        "megatron_amp_O2": dtype != "F32",
-        "precision": {"BF16": "bf16", "F16": 16}.get(dtype, 32),
-        "micro_batch_size": 1,
-        "global_batch_size": 1,
-        "tensor_model_parallel_size": 1,
-        "pipeline_model_parallel_size": 1,
-        "encoder_seq_length": arch.max_position_embeddings,
-        "max_position_embeddings": arch.max_position_embeddings,
-        "num_layers": arch.num_layers,
-        "hidden_size": arch.hidden_size,
-        "ffn_hidden_size": arch.ffn_hidden_size,
-        "num_attention_heads": arch.num_attention_heads,
-        "num_query_groups": arch.num_query_groups,
-        "kv_channels": arch.kv_channels,
-        "normalization": norm,
-        "layernorm_zero_centered_gamma": arch.zero_centered_norm,
-        "layernorm_epsilon": arch.norm_epsilon,
-        "activation": activation,
-        "openai_gelu": arch.activation == "geglu",
-        "bias": False,
-        "qkv_bias": arch.qkv_bias,
-        "qk_layernorm": arch.qk_norm,
-        "position_embedding_type": "rope",
-        "rotary_base": arch.rotary_base,
-        "rotary_percentage": arch.rotary_fraction,
-        "share_embeddings_and_output_weights": arch.tied_embeddings and arch.head == "lm",
-        "apply_embedding_scaling": arch.embedding_scale != 1.0,
-        "override_vocab_size": arch.vocab_size,
-        "make_vocab_size_divisible_by": math.gcd(128, arch.vocab_size),
-        "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
-        "init_method_std": 0.02,
-        "use_cpu_initialization": False,
-        "tokenizer": tokenizer,
-        "optim": {"name": "distributed_fused_adam", "lr": 1e-6},
-        "data": {},
-        "nemo_version": "1.23.0",
-        **_written_rope(arch.rope_scaling),
-        **_written_attention(arch),
-    }
-    if arch.head == "scalar":
-        config |= {
-            "forward_mbs": 1,
-            "force_head_dtype": "float32",
-            "reward_standardization": {
-                "enable": scale != RewardScale(),
-                "mean": scale.mean,
-                "std": scale.std,
-            },
-        }
-    read = asdict(NemoConfig(config, "model_config.yaml").architecture(arch.vocab_size, arch.head))
-    asked = asdict(replace(arch, tied_embeddings=arch.tied_embeddings and arch.head == "lm"))
-    if lost := [f"{name}={asked[name]}" for name in asked if name != "family" and asked[name] != read[name]]:
-        raise ValueError(
-            f"NeMo's model_config.yaml has no key for {', '.join(lost)}: export the model with --to hf"
-        )
-    return config
-
-
-def _norm(arch: Architecture) -> tuple[str, bool]:
-    return (arch.normalization, arch.zero_centered_norm and arch.normalization == "layer")
-
-
-def _written_rope(scaling: RopeScaling | None) -> dict[str, Any]:
-    if scaling is None:
-        return {}
-    if scaling.kind == "linear":
-        return {"seq_len_interpolation_factor": scaling.factor}
-    return {
-        "scale_positional_embedding": True,
-        "scale_factor": scaling.factor,
-        "low_freq_factor": scaling.low_frequency_factor,
-        "high_freq_factor": scaling.high_frequency_factor,
-        "old_context_len": scaling.original_positions,
-    }
-
-
-def _written_attention(arch: Architecture) -> dict[str, Any]:
-    window = {"window_size": [arch.sliding_window - 1, 0]} if arch.sliding_window else {}
-    if not arch.post_norms:
-        return window
-    return {
-        **window,
-        "name": GEMMA2,
-        "mcore_customization_config": {
-            "query_pre_attn_scalar": round((arch.attention_scale or arch.kv_channels**-0.5) ** -2),
-            "attn_logit_softcapping": arch.attention_softcap,
-            "final_logit_softcapping": arch.logits_softcap,
-        },
-    }
+def _check_events(events: Iterable, where: str) -> None:
+    """Raises ValueError for aliases, which stand for any amount of text, and for a depth that takes YAML's parser hours."""
+    depth = 0
+    for event in events:
+        name = type(event).__name__
+        depth += name.endswith("StartEvent") - name.endswith("EndEvent")
+        if name == "AliasEvent" or depth > MAX_DEPTH:
+            raise ValueError(
+                f"{where} has YAML aliases (*name), or is too deep: write plain values in their places"
+            )
 
 
 def _family(arch: Architecture) -> str:

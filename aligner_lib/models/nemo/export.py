@@ -20,9 +20,10 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import Weight
-from aligner_lib.models.nemo.config import nemo_config
+from aligner_lib.models.nemo.config_writer import nemo_config
 from aligner_lib.models.nemo.layouts import stacked_weights
 from aligner_lib.models.nemo.pickled import ORDERED_DICT, Call, External, Global, write_pickle
 from aligner_lib.models.nemo.tokenizer import FILES, SENTENCEPIECE
@@ -40,6 +41,15 @@ BACKENDS = {
     "common_backend": "torch",
     "common_backend_version": 1,
 }
+# Modules whose extra state, that of fp8, a loader asks for: Megatron's own layers have none, and Transformer Engine's take
+# None for none.
+WITH_EXTRA_STATE = (
+    "self_attention.linear_qkv",
+    "self_attention.core_attention",
+    "self_attention.linear_proj",
+    "mlp.linear_fc1",
+    "mlp.linear_fc2",
+)
 REWARD_HEAD = {"value_head.weight": "rm_head.weight", "value_head.bias": "rm_head.bias"}
 
 
@@ -100,6 +110,12 @@ def _write_weights(
             done += 1
             if progress:
                 progress(done, total)
+    for module in WITH_EXTRA_STATE:
+        for layer in range(arch.num_layers):
+            blocks.add_none(
+                file, f"model.decoder.layers.{module}._extra_state/shard_{layer}_{arch.num_layers}"
+            )
+    blocks.add_none(file, "model.decoder.final_layernorm._extra_state/shard_0_1")
     if arch.head == "scalar":  # NeMo's reward model has an output layer, which it never uses but asks for
         kind = dtype or weights.dtype("embedding.word_embeddings.weight")
         values = np.zeros((arch.vocab_size, arch.hidden_size), CARRIERS[kind])
@@ -124,6 +140,7 @@ class _Blocks:
 
     def __init__(self):
         self._tensors: dict[str, tuple[str, tuple[int, ...], list[Call]]] = {}
+        self._objects: list[str] = []
         self._places: dict[Call, Call] = {}
 
     def add(
@@ -132,15 +149,27 @@ class _Blocks:
         """Write a block of a tensor, and note where. whole: the tensor's shape."""
         start = file.tell()
         _save(_Section(file), _tensor_call(dtype, values.shape), values)
-        _, shape, chunks = self._tensors.setdefault(name, (dtype, whole, []))
+        first, shape, chunks = self._tensors.setdefault(name, (dtype, whole, []))
         assert shape == whole, f"{name}: {whole} is not {shape}"
+        if dtype != first:
+            raise ValueError(
+                f"{name} is {first} in one layer and {dtype} in another: choose one with --dtype"
+            )
+        self._note(name, _size(offset), len(chunks), start, file.tell())
         sizes = {"offsets": _size(offset), "sizes": _size(values.shape)}
-        index = {"fqn": name, "offset": _size(offset), "index": len(chunks)}
-        place = {"relative_path": BLOCKS, "offset": start, "length": file.tell() - start}
         chunks.append(Call(METADATA + "ChunkStorageMetadata", (), sizes))
-        self._places[Call(METADATA + "MetadataIndex", (), index)] = Call(
-            DCP + "filesystem._StorageInfo", (), place
-        )
+
+    def add_none(self, file, name: str) -> None:
+        """Write an object that is None, as Megatron does with a list around it."""
+        start = file.tell()
+        _save(_Section(file), [None])
+        self._objects.append(name)
+        self._note(name, None, None, start, file.tell())
+
+    def _note(self, name: str, offset: Call | None, index: int | None, start: int, end: int) -> None:
+        key = Call(METADATA + "MetadataIndex", (), {"fqn": name, "offset": offset, "index": index})
+        place = {"relative_path": BLOCKS, "offset": start, "length": end - start}
+        self._places[key] = Call(DCP + "filesystem._StorageInfo", (), place)
 
     def metadata(self) -> Call:
         """The content of .metadata."""
@@ -152,8 +181,9 @@ class _Blocks:
             )
             for name, (dtype, shape, chunks) in self._tensors.items()
         }
+        objects = {name: Call(METADATA + "BytesStorageMetadata", (), {}) for name in self._objects}
         state = {
-            "state_dict_metadata": tensors,
+            "state_dict_metadata": tensors | objects,
             "planner_data": None,
             "storage_data": self._places,
             "storage_meta": None,
@@ -259,6 +289,7 @@ def _tokenizer(folder: Path) -> tuple[dict, dict[str, bytes]]:
     A SentencePiece model is named as NeMo does. NeMo reads other tokenizers from a folder or the hub: `type` is to be
     set to a folder with the files that lie in the archive.
     """
+    Tokenizer(folder)  # says what to do where there is none
     files = {name: (folder / name).read_bytes() for name in FILES}
     section = {
         "library": "huggingface",

@@ -15,6 +15,7 @@ import numpy as np
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import Weight, weights
 from aligner_lib.models.nemo.stored import Piece, StoredTensor, layer_of
+from aligner_lib.models.stream import CARRIERS
 
 PREFIXES = (
     "model.module.",
@@ -111,8 +112,12 @@ def by_megatron_name(tensors: dict[str, StoredTensor], num_layers: int) -> dict[
 def check_fits(named: dict[str, StoredTensor], arch: Architecture) -> list[tuple[Weight, StoredTensor]]:
     """A model's weights, each with the tensor that holds it.
 
-    Raises ValueError for a missing weight, one that has no place in the model, and one of another shape.
+    Raises ValueError for a missing weight, one that has no place in the model, one of another shape, and one that is no
+    floating-point number.
     """
+    for tensor in named.values():
+        if tensor.dtype not in CARRIERS:
+            raise ValueError(f"{tensor.name} is {tensor.dtype}; weights are {', '.join(CARRIERS)}")
     named, plan = dict(named), list(weights(arch))
     extra_output = (
         None if arch.head == "lm" and not arch.tied_embeddings else named.pop("output_layer.weight", None)

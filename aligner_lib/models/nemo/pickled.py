@@ -7,7 +7,7 @@ Python's own unpickler imports and calls whatever a file says. Here a name is a 
 from __future__ import annotations
 
 import pickletools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -101,17 +101,19 @@ def _write(value: Any, out: bytearray) -> None:
     elif isinstance(value, str):
         text = value.encode()
         out += b"X" + len(text).to_bytes(4, "little") + text
-    elif isinstance(value, tuple | list):
-        out += b"("
-        for item in value:
-            _write(item, out)
-        out += b"t" if isinstance(value, tuple) else b"l"
+    elif isinstance(value, tuple):
+        _write_all(b"(", value, b"t", out)
+    elif isinstance(value, list):
+        _write_all(b"](", value, b"e", out)
     else:
-        out += b"("
-        for key, item in value.items():
-            _write(key, out)
-            _write(item, out)
-        out += b"d"
+        _write_all(b"}(", [part for item in value.items() for part in item], b"u", out)
+
+
+def _write_all(begin: bytes, values: Iterable, end: bytes, out: bytearray) -> None:
+    out += begin
+    for value in values:
+        _write(value, out)
+    out += end
 
 
 @dataclass

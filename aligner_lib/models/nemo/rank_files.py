@@ -54,7 +54,12 @@ def _ranks(archive: NemoArchive) -> dict[tuple[int, int], str]:
     if FILE in archive:
         return {(0, 0): FILE}
     matches = [match for name in archive.names() if (match := RANK.fullmatch(name))]
-    return {(int(match["mp"] or match["tp"]), int(match["pp"] or 0)): match[0] for match in matches}
+    ranks = {(int(match["mp"] or match["tp"]), int(match["pp"] or 0)): match[0] for match in matches}
+    if not ranks or len(ranks) < len(matches):
+        raise ValueError(
+            f"{archive.path} has no {FILE}, and no mp_rank_NN/ or tp_rank_NN_pp_rank_NNN/ with one for each rank"
+        )
+    return ranks
 
 
 def _state_dict(archive: NemoArchive, path: str, first_layer: int) -> dict[str, StoredTensor]:

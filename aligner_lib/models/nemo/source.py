@@ -17,7 +17,7 @@ from aligner_lib.models.stream import StreamedTensor, write_store
 
 CONFIG = "model_config.yaml"
 DISTRIBUTED = "model_weights/"  # the folder of Megatron Core's distributed checkpoint
-MAX_CONFIG = 1 << 20
+MAX_CONFIG = 1 << 18
 
 
 def is_nemo(path: Path) -> bool:
@@ -43,8 +43,8 @@ def import_nemo(
     source, out = Path(source), Path(out)
     if out.exists():
         raise ValueError(f"{out} exists already: remove it, or choose another folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with NemoArchive(source, scratch=out.parent) as archive:
+    scratch = next(folder for folder in out.absolute().parents if folder.is_dir())
+    with NemoArchive(source, scratch) as archive:
         config = _config(archive)
         tensors = by_megatron_name(_tensors_in(archive, config), config.num_layers)
         embedding = tensors.get("embedding.word_embeddings.weight")
@@ -53,6 +53,7 @@ def import_nemo(
         head = "scalar" if "value_head.weight" in tensors else "lm"
         arch = config.architecture(embedding.shape[0], head)
         plan = check_fits(tensors, arch)
+        _check_size(archive, plan)
 
         def write(folder: Path) -> None:
             arch.save(folder)
@@ -85,6 +86,15 @@ def _tensors_in(archive: NemoArchive, config: NemoConfig) -> dict[str, StoredTen
         f"{archive.path} has no weights: neither {rank_files.FILE}, also for each rank, nor {DISTRIBUTED} with "
         ".metadata or zarr arrays"
     )
+
+
+def _check_size(archive: NemoArchive, plan: list[tuple[Weight, StoredTensor]]) -> None:
+    """Raises ValueError for weights of more bytes than the archive has: many may be the same few of them."""
+    wanted = sum(_streamed(weight, tensor).num_bytes for weight, tensor in plan)
+    if wanted > archive.num_bytes:
+        raise ValueError(
+            f"{archive.path} has {archive.num_bytes} bytes, and its weights would take {wanted}: it is made to fill a disk"
+        )
 
 
 def _streamed(weight: Weight, tensor: StoredTensor) -> StreamedTensor:

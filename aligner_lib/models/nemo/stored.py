@@ -36,14 +36,15 @@ class StoredTensor:
     def read_block(self, offset: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
         """A block of it: reads the pieces that overlap it, one at a time.
 
-        Raises ValueError for a dtype that is no weight's, and when pieces are missing or damaged.
+        dtype has to be a key of CARRIERS. Raises ValueError when pieces are missing or damaged.
         """
-        if self.dtype not in CARRIERS:
-            raise ValueError(f"{self.name} is {self.dtype}; weights are {', '.join(CARRIERS)}")
         overlaps = [(piece, overlap) for piece in self.pieces if (overlap := _overlap(offset, shape, piece))]
         if len(overlaps) == 1 and (overlaps[0][0].offset, overlaps[0][0].shape) == (offset, shape):
             return overlaps[0][0].read()
-        block, filled = np.zeros(shape, CARRIERS[self.dtype]), 0
+        try:
+            block, filled = np.zeros(shape, CARRIERS[self.dtype]), 0
+        except (MemoryError, ValueError):
+            raise ValueError(f"{self.name} claims to be of shape {list(shape)}") from None
         for piece, overlap in overlaps:
             into = tuple(slice(start - o, end - o) for (start, end), o in zip(overlap, offset))
             out_of = tuple(slice(start - o, end - o) for (start, end), o in zip(overlap, piece.offset))

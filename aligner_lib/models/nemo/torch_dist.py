@@ -67,7 +67,7 @@ def _is_known(name: str) -> bool:
 
 def _key(index: Call) -> tuple[str, tuple[int, ...]]:
     """A block's name and offset."""
-    return index.state["fqn"], _size(index.state["offset"] or ())
+    return index.state["fqn"], _size(index.state.get("offset") or ())
 
 
 def _size(size: Any) -> tuple[int, ...]:
