@@ -26,20 +26,28 @@ def model_fetch(
 
 @model.command("import")
 def model_import(
-    source: Annotated[Path, typer.Argument(help="Folder with config.json and safetensors, or a .gguf file.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder with config.json and safetensors, .gguf file, or .nemo archive or folder."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
 ):
-    """Import a Hugging Face model: Llama, Mistral, Qwen, SmolLM3, Gemma, Nemotron."""
-    from aligner_lib.models import import_hf
+    """Import a model of Hugging Face (Llama, Mistral, Qwen, SmolLM3, Gemma, Nemotron), GGUF or NeMo."""
+    from aligner_lib.models import import_model
 
-    typer.echo(import_hf(source, out))
+    typer.echo(import_model(source, out))
 
 
 @model.command("export")
 def model_export(
     source: Annotated[str, typer.Argument(metavar="FOLDER", help="Run, checkpoint or model folder.")],
     out: Annotated[Path, typer.Option(help="What to write; it must not exist yet.")],
-    to: Annotated[str, typer.Option(help="hf: a Hugging Face folder. peft: adapters alone.")] = "hf",
+    to: Annotated[
+        str,
+        typer.Option(help="hf: a Hugging Face folder. nemo: a .nemo archive. peft: adapters alone."),
+    ] = "hf",
     dtype: Annotated[
         str | None, typer.Option(help="float32, float16 or bfloat16; else the weights' own.")
     ] = None,

@@ -187,10 +187,12 @@ class CheckpointCallbackParams:
     )
     save_top_k: int = setting(1, at_least(1))  # how many checkpoints stay; the newest are kept
     save_nemo_on_train_end: bool = setting(
-        False, without_effect="no .nemo file is written; the last checkpoint is a folder in checkpoints/."
+        False,
+        without_effect="no .nemo file is written at the end: `aligner model export RUN --to nemo` writes one.",
     )
     always_save_nemo: bool = setting(
-        False, without_effect="no .nemo files are written; checkpoints are folders in checkpoints/."
+        False,
+        without_effect="checkpoints are folders in checkpoints/: `aligner model export RUN --to nemo` writes a .nemo file.",
     )
 
 

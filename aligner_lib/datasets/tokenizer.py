@@ -182,6 +182,7 @@ class Tokenizer:
             "tokenizer.json",
             "tokenizer_config.json",
             "chat_template.jinja",
+            "tokenizer.model",
             "generation_config.json",
         ):
             if (self.folder / name).exists() and Path(folder) != self.folder:
