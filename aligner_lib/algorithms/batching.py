@@ -46,5 +46,26 @@ def length_grouped(lengths: Sequence[int], micro_batch_size: int) -> list[list[i
     lengths: tokens in each sample. Returns lists of at most micro_batch_size indices into lengths. The
     longest samples come first, so a run that needs too much memory fails at its first micro batch.
     """
-    by_length = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    by_length = longest_first(lengths)
     return [by_length[i : i + micro_batch_size] for i in range(0, len(by_length), micro_batch_size)]
+
+
+def longest_first(lengths: Sequence[int]) -> list[int]:
+    """Indices into lengths, the longest first."""
+    return sorted(range(len(lengths)), key=lambda i: -lengths[i])
+
+
+def packed(tokens: Sequence[int], budget: int) -> list[list[int]]:
+    """Micro batches of as many samples as have `budget` tokens together, the next one in the order given at a time.
+
+    tokens: of each sample. Returns lists of indices into tokens; a sample over the budget has a micro batch of its
+    own. Of samples in the order of their length each micro batch has similar ones.
+    """
+    groups, room = [], 0
+    for i, count in enumerate(tokens):
+        if not groups or count > room:
+            groups.append([])
+            room = budget
+        groups[-1].append(i)
+        room -= count
+    return groups

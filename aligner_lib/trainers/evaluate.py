@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aligner_lib.algorithms.batching import share_of_rank
-from aligner_lib.datasets.load import PromptSample
+from aligner_lib.datasets.samples import PromptSample
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import Rollout
 from aligner_lib.rollouts.tasks import Task
