@@ -243,7 +243,7 @@ class _Unfinished:
         self.bin, self.idx = files_of_prefix(prefix)
         self.json = about_file(prefix)
         self._bin, self._lengths, self._about = (
-            prefix.with_name(f".{prefix.name}.{name}.partial") for name in ("bin", "lengths", "json")
+            prefix.with_name(f".{prefix.name}.{name}.partial") for name in ("bin", "lengths", "about")
         )
 
     @contextmanager

@@ -1,10 +1,19 @@
 """The order of samples: seen once an epoch, the same after a restart, on every layout."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aligner_lib.algorithms.batching import global_batch, length_grouped, sample_order, share_of_rank
+from aligner_lib.algorithms.batching import (
+    global_batch,
+    length_grouped,
+    longest_first,
+    packed,
+    sample_order,
+    share_of_rank,
+)
 from aligner_lib.rollouts.seeds import response_seed
 
 sizes, seeds = st.integers(1, 40), st.integers(0, 5)
@@ -67,3 +76,17 @@ def test_response_seeds_differ_by_seed_step_and_number():
 @pytest.mark.parametrize(("key", "seed"), [((1, 23, 4), (12, 3, 4)), ((1, 2, 34), (1, 23, 4))])
 def test_response_seeds_don_t_run_together(key, seed):
     assert response_seed(*key) != response_seed(*seed)
+
+
+@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 40))
+def test_packed_micro_batches_hold_every_sample_once_within_the_budget(tokens, budget):
+    groups = packed(tokens, budget)
+    assert [i for group in groups for i in group] == list(range(len(tokens)))
+    assert all(len(group) == 1 or sum(tokens[i] for i in group) <= budget for group in groups)
+    for group, following in pairwise(groups):  # none ends before it has to
+        assert sum(tokens[i] for i in group) + tokens[following[0]] > budget
+
+
+def test_samples_are_packed_one_after_the_other():
+    assert packed([4, 4, 3, 9, 1], 8) == [[0, 1], [2], [3], [4]]
+    assert longest_first([2, 5, 2, 7]) == [3, 1, 0, 2]
