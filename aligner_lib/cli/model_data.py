@@ -117,7 +117,9 @@ def data_mmap(
         bool, typer.Option("--append-eod", help="The stop token behind each document.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that tokenise.")] = 1,
-    chunk_size: Annotated[int, typer.Option(min=1, help="Lines that one takes at a time.")] = 100,
+    chunk_size: Annotated[
+        int, typer.Option("--chunk-size", "--chunk_size", min=1, help="Lines that one takes at a time.")
+    ] = 100,
     chat_template: ChatTemplate = None,
     dataset_impl: Annotated[str, typer.Option(help="mmap is the only one.")] = "mmap",
     tokenizer_library: Annotated[
@@ -171,10 +173,9 @@ def _tokenizer(model: str, chat_template: str | None):
 
     if chat_template not in (None, PLAIN, OWN):
         raise UserError(f"--chat-template {chat_template}: it must be {PLAIN} or {OWN}")
-    folder = Path(model)
-    folder = folder.parent if folder.is_file() else folder  # a tokenizer's file lies in its model's folder
-    if not (folder / "tokenizer.json").exists():
-        folder = resolve(model)
+    path = Path(model)
+    # a tokenizer's file stands for the folder that it lies in
+    folder = path.parent if path.is_file() else path if (path / "tokenizer.json").exists() else resolve(model)
     return use_template(Tokenizer(folder), chat_template or recorded_template(folder) or PLAIN)
 
 

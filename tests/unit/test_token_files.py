@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import STYLES
+from typer.testing import CliRunner
 
+from aligner_lib.cli.main import app
 from aligner_lib.datasets import load, load_indexed
 from aligner_lib.datasets.chat_template import OWN, PLAIN, use_template
 from aligner_lib.datasets.indexed_dataset import (
@@ -214,6 +216,28 @@ def test_an_empty_line_between_two_is_refused(tmp_path, tokenizer):
     source = lines(tmp_path / "a.jsonl", "good", b"", "bad")
     with pytest.raises(UserError, match=r"a\.jsonl:2 is empty"):
         tokenize_file(source, tmp_path / "a", tokenizer)
+
+
+def test_the_tutorial_s_command_is_taken(formatted, smoke, tmp_path, tokenizer):
+    """But for the script's name, and a tokenizer of ours in place of its own."""
+    command = f"""data mmap --input {formatted / "test_comparisons.jsonl"} --output-prefix {tmp_path / "hh_comparison_test"}
+        --tokenizer-model {smoke / "tokenizer.json"} --tokenizer-library=sentencepiece --json-keys text --dataset-impl mmap
+        --workers 1 --chunk_size=100 --append-eod"""
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code == 0, done.output
+    assert "hh_comparison_test_text_document.idx: 220 documents" in done.output
+    assert len(IndexedDataset(tmp_path / "hh_comparison_test_text_document")) == 220
+    assert CliRunner().invoke(app, [*command.split(), "--chat-template", "chatml"]).exit_code == 1
+
+
+def test_lengths_and_padding_are_told(formatted, smoke):
+    file = formatted / "train.jsonl"
+    done = CliRunner().invoke(app, f"data lengths {file} --tokenizer {smoke} --micro-batch-size 1".split())
+    assert done.exit_code == 0, done.output
+    name, lengths, _, counted, packed = done.output.splitlines()[:5]
+    assert name.startswith("train.jsonl: 576 samples, ") and "the longest" in lengths
+    assert counted.split() == ["1", "samples", "64.0", "0.0%"]  # a sample alone has no padding
+    assert packed.split()[1] == "tokens" and packed.endswith("%")
 
 
 # ---- the same samples -----------------------------------------------------------------------------------------------
