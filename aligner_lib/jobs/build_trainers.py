@@ -16,7 +16,11 @@ from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.kinds.dpo import WITHOUT_REFERENCE
 from aligner_lib.config.kinds.grpo import has_remote_rm, objective_of
 from aligner_lib.config.kinds.ppo import has_remote_critic
-from aligner_lib.config.policy_gradient import judged_by_programs, val_rollout_micro_batch_size
+from aligner_lib.config.policy_gradient import (
+    environments_of,
+    judged_by_programs,
+    val_rollout_micro_batch_size,
+)
 from aligner_lib.datasets.load import load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.jobs.build_models import (
@@ -35,13 +39,13 @@ from aligner_lib.jobs.inputs import (
     files_of_split,
     for_validation,
     hashes_of,
+    held_out_tasks,
     limited,
     loaders,
     log_report,
     model_folder,
     packed_tokens,
     policy_tokenizer,
-    prompts_of_split,
     steps_of,
     task_source,
     warn_about_template,
@@ -297,39 +301,37 @@ def evaluation(config: DictConfig) -> PreparedJob:
     """PPO's config with `policy.restore_from_path`: the reference is pretrained_checkpoint, as in PPO."""
     rollout = config.model.ppo
     reference = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
-    rewards = model_folder(config, REWARD_MODEL, "scalar")
+    rewards = None if judged_by_programs(config) else model_folder(config, REWARD_MODEL, "scalar")
     start = model_folder(config, "policy.restore_from_path", "lm")
     tokenizer = policy_tokenizer(config, start)
     for name, folder in {"reference": reference, "reward model": rewards}.items():
-        check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
-        warn_about_template(tokenizer, folder, f"the {name}")
-    prompts = prompts_of_split(config, "validation", tokenizer)[: rollout.num_val_samples]
-    prompts = for_validation(prompts, config)
+        if folder is not None:
+            check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
+            warn_about_template(tokenizer, folder, f"the {name}")
+    tasks = held_out_tasks(config, tokenizer)
 
     def build(run):
         policy = build_policy(
             build_engine(Architecture.load(reference), config, reference), config, tokenizer
         )
         policy.engine.load(start)  # now that it has taken its copy of the reference
-        reward_source = build_reward_model(
+        reward_source = rewards and build_reward_model(
             config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
         )
         return Evaluation(
             roll_out=Rollout(policy, reward_source, config.model.seed, config.model.encoder_seq_length),
-            prompts=prompts,
+            tasks=tasks,
+            num_prompts=rollout.num_val_samples,
+            generations_per_prompt=config.evaluation.num_generations_per_prompt,
             rollout_micro_batch_size=val_rollout_micro_batch_size(config),
             greedy=rollout.val_use_greedy,
             run=run,
         )
 
-    files = files_of_split(config, "validation")
-    return PreparedJob(
-        build,
-        0,
-        config.trainer.ppo,
-        hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
-        | {"reward_model": model_hash(rewards)},
-    )
+    files = [] if environments_of(config) else files_of_split(config, "validation")
+    hashes = hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
+    hashes |= {} if rewards is None else {"reward_model": model_hash(rewards)}
+    return PreparedJob(build, 0, config.trainer.ppo, hashes, tasks.close)
 
 
 def _reward_source_and_critic(

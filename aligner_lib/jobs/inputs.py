@@ -44,20 +44,31 @@ def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> li
 
 def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
     """Where prompts come from: environments where there are any, else data files. Raises UserError for wrong ones."""
-    model, loop = config.model, loop_settings(config)
+    if environments_of(config):
+        return _environment_tasks(config, tokenizer, ("train", "validation"))
+    validation = prompts_of_split(config, "validation", tokenizer)
+    validation = limited(validation, loop_settings(config), val_rollout_micro_batch_size(config))
+    validation = for_validation(validation[: rollout_settings(config).num_val_samples], config)
+    return FileTasks(prompts_of_split(config, "train", tokenizer), validation, config.model.seed)
+
+
+def held_out_tasks(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
+    """As `task_source`, with nothing to train on."""
+    if environments_of(config):
+        return _environment_tasks(config, tokenizer, ("validation",))
+    prompts = prompts_of_split(config, "validation", tokenizer)[: rollout_settings(config).num_val_samples]
+    return FileTasks([], for_validation(prompts, config), config.model.seed)
+
+
+def _environment_tasks(config: DictConfig, tokenizer: Tokenizer, splits: tuple[str, ...]) -> EnvironmentTasks:
     used = environments_of(config)
-    if not used:
-        validation = prompts_of_split(config, "validation", tokenizer)
-        validation = limited(validation, loop, val_rollout_micro_batch_size(config))
-        validation = for_validation(validation[: rollout_settings(config).num_val_samples], config)
-        return FileTasks(prompts_of_split(config, "train", tokenizer), validation, model.seed)
     return EnvironmentTasks(
-        {split: Environments(used, split) for split in ("train", "validation")},
+        {split: Environments(used, split) for split in splits},
         {name: one.weight for name, one in used.items()},
         frozenset(name for name, one in used.items() if (one.use or name) == "reward_model"),
         tokenizer,
-        model.encoder_seq_length - response_length(config),
-        model.seed,
+        config.model.encoder_seq_length - response_length(config),
+        config.model.seed,
     )
 
 

@@ -114,6 +114,10 @@ class Workspace:
         """DPO's policy; without notebook 06, one trained here and now with the same settings."""
         return self._trained("dpo", "06", "DPO")
 
+    def grpo_policy(self) -> Path:
+        """GRPO's policy; without notebook 07, one trained here and now on the environment `sums`."""
+        return self._trained("grpo", "07", "GRPO")
+
     def reward_file(self, reward: Callable) -> Path:
         """Write a function of a notebook's cell to a file, which model.environments.NAME.use takes; returns its path.
 
