@@ -25,9 +25,7 @@ Conversation = str | list[Message]  # a text that goes on, or turns
 
 RESPONSE = "the-response-stands-here"  # in place of a response, to find what a template puts around it
 PLAIN, OWN = "plain", "tokenizer"  # a tokenizer's template: model.data.chat_template
-FILE = (
-    "template.json"  # beside a model's tokenizer: how the conversations were written that it has learnt from
-)
+FILE = "template.json"  # beside a model's tokenizer: how what it has learnt from was written
 ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assistant", "gpt": "Assistant"}
 ANSWER = "Assistant:"  # what ends a plain prompt
 PLAIN_TURN = re.compile(r"(?:\A|\n\n)(System|User|Assistant):")
@@ -123,6 +121,11 @@ def answer_parts(tokenizer: Tokenizer, messages: list[Message]) -> list[str]:
     answer that holds the stop token itself.
     """
     stop, parts, done = stop_text(tokenizer), [], ""
+    if tokenizer.encode_parts([stop])[0] != [tokenizer.eos_id]:
+        raise StopTokenError(
+            f"its stop token {stop!r} would not be learnt: {tokenizer.folder / 'tokenizer.json'} has it in its vocabulary, "
+            f"but not among its added_tokens, so it is read as text; add it there, or give model.data.chat_template={PLAIN}"
+        )
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
@@ -154,7 +157,7 @@ def holds_stop_token(stop: str) -> str:
 
 def stop_text(tokenizer: Tokenizer) -> str:
     """The stop token, as a template writes it."""
-    return _special_tokens(tokenizer.config).get("eos_token", "")
+    return tokenizer.decode([tokenizer.eos_id], special_tokens=True)
 
 
 def answer_mark(tokenizer: Tokenizer) -> str:

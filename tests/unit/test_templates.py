@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_chat_template import FORGETFUL, TRIMMED
+from tiny_tokenizers import llama_2
 
 from aligner_lib.datasets.chat_template import (
     OWN,
@@ -177,6 +178,23 @@ def test_a_template_that_ends_a_turn_otherwise_is_refused_with_place_and_cure(wi
         load_sft(files, tokenizer, 64)
     with pytest.raises(StopTokenError):
         load_preferences(jsonl({"text": f"{PROMPT} A"}, {"text": f"{PROMPT} B"}), tokenizer, 64)
+
+
+def test_a_stop_token_that_is_read_as_text_is_refused(tmp_path, jsonl):
+    """It has an id, but no place among the added tokens: a template's text would have `<`, `/`, `s` in its stead."""
+    folder = llama_2(tmp_path / "model")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": TRIMMED}))
+    files = jsonl({"input": "Hi?", "output": "Hello."})
+    (sample,), _ = load_sft(files, use_template(Tokenizer(folder), OWN), 64)
+    assert sample.tokens[-1] == Tokenizer(folder).eos_id
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    stored["added_tokens"] = [one for one in stored["added_tokens"] if one["content"] != "</s>"]
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
+    with pytest.raises(
+        StopTokenError, match=r"data\.jsonl:1: its stop token '</s>' would not be learnt: .*added_tokens"
+    ):
+        load_sft(files, use_template(Tokenizer(folder), OWN), 64)
 
 
 @pytest.mark.parametrize("template", [PLAIN, OWN])
