@@ -24,7 +24,7 @@ from aligner_lib.datasets.samples import (
     PreferenceSample,
     PromptSample,
 )
-from aligner_lib.datasets.tokenize_files import about_file
+from aligner_lib.datasets.token_files import about_file
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 

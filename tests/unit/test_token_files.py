@@ -28,7 +28,8 @@ from aligner_lib.datasets.indexed_dataset import (
     files_of_prefix,
     write_index,
 )
-from aligner_lib.datasets.tokenize_files import about_file, tokenize_file
+from aligner_lib.datasets.token_files import about_file
+from aligner_lib.datasets.tokenize_files import tokenize_file
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 
