@@ -55,17 +55,22 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda i: -lengths[i])
 
 
-def packed(tokens: Sequence[int], budget: int) -> list[list[int]]:
-    """Micro batches of as many samples as have `budget` tokens together, the next one in the order given at a time.
+ALIKE = 0.7  # of the longest sample of a packed micro batch, its shortest one has this much at least
 
-    tokens: of each sample. Returns lists of indices into tokens; a sample over the budget has a micro batch of its
-    own. Of samples in the order of their length each micro batch has similar ones.
+
+def packed(lengths: Sequence[int], tokens: Sequence[int], budget: int) -> list[list[int]]:
+    """Micro batches of as many samples of similar length as have `budget` tokens together.
+
+    lengths: tokens in each sample's longest row; tokens: in all of its rows. Returns lists of indices into lengths, the
+    longest samples first; one over the budget is alone. A sample much shorter than the longest one before it begins a
+    micro batch, too: attention pads to the longest.
     """
-    groups, room = [], 0
-    for i, count in enumerate(tokens):
-        if not groups or count > room:
+    groups: list[list[int]] = []
+    room = 0
+    for i in longest_first(lengths):
+        if not groups or tokens[i] > room or lengths[i] < ALIKE * lengths[groups[-1][0]]:
             groups.append([])
             room = budget
         groups[-1].append(i)
-        room -= count
+        room -= tokens[i]
     return groups

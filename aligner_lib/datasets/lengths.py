@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aligner_lib.algorithms.batching import global_batch, length_grouped, longest_first, packed
+from aligner_lib.algorithms.batching import global_batch, length_grouped, packed
 from aligner_lib.datasets.samples import PairSample, SFTSample
 
 STEPS = 32  # global batches that are looked at, at most
@@ -29,7 +29,9 @@ def length_report(
         [samples[i] for i in global_batch(len(samples), step, global_batch_size, seed)] for step in steps
     ]
     by_rows = [length_grouped(list(map(len, batch)), micro_batch_size) for batch in batches]
-    by_tokens = [_packed(batch, budget) for batch in batches]
+    by_tokens = [
+        packed(list(map(len, batch)), [one.num_tokens for one in batch], budget) for batch in batches
+    ]
     lines = [
         f"{name}: {len(samples):,} samples, {total:,} tokens",
         f"lengths: half up to {lengths[len(lengths) // 2]:,} tokens, one in ten over {lengths[len(lengths) * 9 // 10]:,}, "
@@ -50,8 +52,3 @@ def padding_share(batches: Sequence[Sequence], groups: Sequence[list[list[int]]]
             rows = [len(row.tokens) for i in group for row in batch[i].shown()]
             tokens, positions = tokens + sum(rows), positions + max(rows) * len(rows)
     return 1 - tokens / positions
-
-
-def _packed(batch: Sequence, budget: int) -> list[list[int]]:
-    order = longest_first(list(map(len, batch)))
-    return [[order[i] for i in group] for group in packed([batch[i].num_tokens for i in order], budget)]

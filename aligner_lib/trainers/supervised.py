@@ -115,7 +115,8 @@ class SupervisedTrainer(ABC, Generic[S]):
         if self.packed_tokens is None:
             groups = length_grouped([len(samples[i]) for i in mine], size)
         else:
-            groups = packed([samples[i].num_tokens for i in mine], self.packed_tokens)
+            tokens = [samples[i].num_tokens for i in mine]
+            groups = packed([len(samples[i]) for i in mine], tokens, self.packed_tokens)
         return [[mine[i] for i in group] for group in groups]
 
 

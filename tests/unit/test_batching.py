@@ -78,15 +78,19 @@ def test_response_seeds_don_t_run_together(key, seed):
     assert response_seed(*key) != response_seed(*seed)
 
 
-@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 40))
-def test_packed_micro_batches_hold_every_sample_once_within_the_budget(tokens, budget):
-    groups = packed(tokens, budget)
-    assert [i for group in groups for i in group] == list(range(len(tokens)))
-    assert all(len(group) == 1 or sum(tokens[i] for i in group) <= budget for group in groups)
+@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 3), st.integers(1, 90))
+def test_packed_micro_batches_hold_every_sample_once_within_the_budget(lengths, rows, budget):
+    tokens = [rows * length for length in lengths]
+    groups = packed(lengths, tokens, budget)
+    assert [i for group in groups for i in group] == longest_first(lengths)
+    for group in groups:
+        assert len(group) == 1 or sum(tokens[i] for i in group) <= budget
+        assert lengths[group[-1]] >= ALIKE * lengths[group[0]]
     for group, following in pairwise(groups):  # none ends before it has to
-        assert sum(tokens[i] for i in group) + tokens[following[0]] > budget
+        full = sum(tokens[i] for i in group) + tokens[following[0]] > budget
+        assert full or lengths[following[0]] < ALIKE * lengths[group[0]]
 
 
-def test_samples_are_packed_one_after_the_other():
-    assert packed([4, 4, 3, 9, 1], 8) == [[0, 1], [2], [3], [4]]
+def test_samples_of_similar_length_are_packed():
+    assert packed([9, 4, 10, 8, 3, 7], [9, 4, 10, 8, 3, 7], 20) == [[2, 0], [3, 5], [1, 4]]
     assert longest_first([2, 5, 2, 7]) == [3, 1, 0, 2]
