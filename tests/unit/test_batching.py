@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aligner_lib.algorithms.batching import (
+    ALIKE,
     global_batch,
     length_grouped,
     longest_first,
