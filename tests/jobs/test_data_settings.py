@@ -109,7 +109,8 @@ def test_the_prompts_of_a_chatty_policy_are_rendered(jobs, chatty):
         pretrained_checkpoint__restore_from_path=f"'{chatty.path}'",
     )
     prompts = {record["prompt"] for record in run.rollouts()}
-    assert prompts and all(prompt.startswith("<|im_start|>user\n") for prompt in prompts)
+    # the records leave special tokens out
+    assert prompts and all(p.startswith("user\n") and p.endswith("\nassistant\n") for p in prompts)
     (warning,) = run.info["warnings"]
     assert "the reward model in" in warning and "has learnt from chat_template=plain" in warning
     assert json.loads((run.latest_checkpoint() / "template.json").read_text()) == {"chat_template": OWN}
