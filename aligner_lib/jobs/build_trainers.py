@@ -117,11 +117,7 @@ def sft(config: DictConfig) -> PreparedJob:
             validation_micro_batch_size=data.validation_ds.micro_batch_size,
             seed=model.seed,
             shuffle=data.train_ds.shuffle,
-            packed_tokens=packed_tokens(
-                config,
-                data.train_ds.micro_batch_size,
-                data.train_ds.max_seq_length or model.encoder_seq_length,
-            ),
+            packed_tokens=packed_tokens(config, data.train_ds.micro_batch_size, train),
             answer_only_loss=model.answer_only_loss,
         )
 
@@ -199,7 +195,7 @@ def _on_pairs(
         "global_batch_size": model.global_batch_size,
         "micro_batch_size": model.micro_batch_size,
         "validation_micro_batch_size": model.micro_batch_size,
-        "packed_tokens": packed_tokens(config, model.micro_batch_size, 2 * model.encoder_seq_length),
+        "packed_tokens": packed_tokens(config, model.micro_batch_size, train),
         "seed": model.seed,
     }
     hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")

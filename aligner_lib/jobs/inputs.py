@@ -90,9 +90,10 @@ def files_of(value, key: str) -> list[Path]:
     return [Path(file).expanduser() for file in files]
 
 
-def packed_tokens(config: DictConfig, micro_batch_size: int, longest: int) -> int | None:
-    """Tokens of a packed micro batch; None where samples are counted. longest: tokens that a sample may have."""
+def packed_tokens(config: DictConfig, micro_batch_size: int, train: list) -> int | None:
+    """Tokens of a packed micro batch: as many as the longest samples have, where it is not set. None: samples are counted."""
     data = config.model.data
+    longest = max(sample.num_tokens for sample in train)
     return (data.packed_sequence_size or micro_batch_size * longest) if data.packed_sequence else None
 
 
