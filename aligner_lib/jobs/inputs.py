@@ -22,7 +22,7 @@ from aligner_lib.config.policy_gradient import (
 )
 from aligner_lib.config.validation import copies_of_the_model
 from aligner_lib.datasets import load, load_indexed
-from aligner_lib.datasets.chat_template import OWN, PLAIN, has_template, recorded_template, use_template
+from aligner_lib.datasets.chat_template import PLAIN, recorded_template, use_template
 from aligner_lib.datasets.indexed_dataset import files_of_prefix, prefix_of
 from aligner_lib.datasets.samples import LoadReport
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -149,23 +149,24 @@ def policy_tokenizer(config: DictConfig, start: Path) -> Tokenizer:
     """The tokenizer of the model that a job starts from, with the template that it writes conversations by.
 
     That is model.data.chat_template, else the one that the model has learnt from, which is warned about where they differ.
-    Of a model that does not say, texts are plain, and environments' conversations by the tokenizer's own, if it has one.
+    Of a model that does not say, texts are plain; what environments give stays open, for they may give texts and turns.
     """
-    tokenizer, learnt = Tokenizer(start), recorded_template(start)
+    tokenizer = Tokenizer(start)
     by_environments = "environments" in config.model and bool(environments_of(config))
-    usual = OWN if by_environments and has_template(tokenizer) else PLAIN
-    use_template(tokenizer, config.model.data.chat_template or learnt or usual)
-    config.model.data.chat_template = tokenizer.template  # run.json tells
+    name = config.model.data.chat_template or recorded_template(start) or (None if by_environments else PLAIN)
+    if name is not None:
+        use_template(tokenizer, name)
+        config.model.data.chat_template = name  # run.json tells
     warn_about_template(tokenizer, start, "the model")
     return tokenizer
 
 
 def warn_about_template(tokenizer: Tokenizer, folder: Path, name: str) -> None:
     """Log where a model has learnt from conversations that were written otherwise than the run's."""
-    learnt = recorded_template(folder)
-    if learnt not in (None, tokenizer.template):
+    learnt, own = recorded_template(folder), tokenizer.template
+    if own and learnt and own != learnt:
         logger.warning(
-            f"this run writes conversations by chat_template={tokenizer.template}, and {name} in {folder} has learnt from "
+            f"this run writes conversations by chat_template={own}, and {name} in {folder} has learnt from "
             f"chat_template={learnt}: it reads them as text of another kind; model.data.chat_template={learnt} goes on with it"
         )
 
