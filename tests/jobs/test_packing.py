@@ -34,7 +34,23 @@ def counted(jobs):
 def assert_the_same_steps(packed, counted):
     assert packed.status == "finished"
     for ours, theirs in zip(figures(packed), figures(counted), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
+        assert without_level(ours) == pytest.approx(without_level(theirs), rel=1e-5, abs=1e-5)
+
+
+def without_level(record: dict) -> dict:
+    """A reward model's rewards by their margin. Their level is learnt from nothing: the loss sees differences, so the
+    gradient of the head's bias is what rounding leaves, and Adam makes a whole step of it."""
+    levels = [
+        name
+        for name in record
+        if "/rewards_all_" in name or name.endswith(("_chosen_mean", "_rejected_mean"))
+    ]
+    margins = {
+        f"{split}/margin": record[f"{split}/rewards_chosen_mean"] - record[f"{split}/rewards_rejected_mean"]
+        for split in ("train", "validation")
+        if f"{split}/rewards_chosen_mean" in record
+    }
+    return {name: value for name, value in record.items() if name not in levels} | margins
 
 
 @pytest.mark.parametrize("kind", STEPS)
