@@ -161,6 +161,20 @@ def logs(
 
 
 @app.command()
+def log(
+    run: RunName,
+    to: Annotated[str, typer.Option(help="tensorboard, wandb, mlflow or trackio.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+):
+    """Send a run's figures and rollouts to a service; what it has already is not sent again."""
+    from aligner_lib.cli.run_tables import find_run
+    from aligner_lib.run_folder.exporters import tail
+
+    last = tail.follow(find_run(run, RUNS), to, until_over=follow)
+    typer.echo(f"{to} has all of {run}, up to step {last}")
+
+
+@app.command()
 def cancel(run: RunName):
     """End a run's job at once, wherever it runs; `stop` saves a checkpoint first."""
     job = _job_of(run)

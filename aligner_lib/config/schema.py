@@ -48,6 +48,12 @@ def one_of(*choices: Any) -> Bound:
 
 
 STEPS = Bound(lambda value: value == -1 or value >= 1, "at least 1, or -1 for all")
+BATCHES = Bound(
+    lambda value: (
+        0 < value <= 1 if isinstance(value, float) else isinstance(value, int) and STEPS.holds(value)
+    ),
+    "a number of batches, -1 for all, or a share such as 0.5; 1.0 is all, and 1 is one batch",
+)
 PROBABILITY = Bound(lambda value: 0 < value <= 1, "above 0 and at most 1")
 
 
@@ -151,15 +157,28 @@ class Model:
     optim: Optim = field(default_factory=Optim)
 
 
-_NO_WANDB = "nothing is sent to Weights & Biases; metrics.jsonl and tensorboard/ have every metric."
-
-
 @dataclass
 class WandbKwargs:
     """Names of a run at Weights & Biases."""
 
-    project: str | None = setting(None, without_effect=_NO_WANDB)
-    name: str | None = setting(None, without_effect=_NO_WANDB)
+    project: str | None = None  # null: aligner-lab
+    name: str | None = None  # null: the run folder's
+
+
+@dataclass
+class MLFlowKwargs:
+    """Where a run goes to in MLflow."""
+
+    experiment_name: str | None = None  # null: aligner-lab
+    tracking_uri: str | None = None  # null: MLFLOW_TRACKING_URI, else mlruns/ beside the run folder
+
+
+@dataclass
+class TrackioKwargs:
+    """Names of a run at trackio."""
+
+    project: str | None = None  # null: aligner-lab
+    name: str | None = None  # null: the run folder's
 
 
 @dataclass
@@ -194,9 +213,14 @@ class ExpManager:
     """exp_manager: the run folder, and what is written there."""
 
     explicit_log_dir: str | None = None  # the run folder
-    create_wandb_logger: bool = setting(False, without_effect=_NO_WANDB)
+    # exporters, processes of their own that follow the run folder
+    create_tensorboard_logger: bool = True  # into <run>/tensorboard
+    create_wandb_logger: bool = False
     wandb_logger_kwargs: WandbKwargs = field(default_factory=WandbKwargs)
-    create_tensorboard_logger: bool = True  # exported beside the run: <run>/tensorboard
+    create_mlflow_logger: bool = False
+    mlflow_logger_kwargs: MLFlowKwargs = field(default_factory=MLFlowKwargs)
+    create_trackio_logger: bool = False
+    trackio_logger_kwargs: TrackioKwargs = field(default_factory=TrackioKwargs)
     create_checkpoint_callback: bool = True  # False: no checkpoint is written
     checkpoint_callback_params: CheckpointCallbackParams = field(default_factory=CheckpointCallbackParams)
     # go on from the run folder's latest checkpoint; False: begin anew, with all that was there in a folder old-N
@@ -215,8 +239,8 @@ class Loop:
     save_interval: int = setting(
         10, at_least(1)
     )  # steps between checkpoints; one is always written at the end
-    # global batches (PPO: rollout micro batches) of a validation; -1: all
-    limit_val_batches: int = setting(-1, STEPS)
+    # global batches (PPO: rollout micro batches) of a validation, or the share of them; -1 and 1.0: all
+    limit_val_batches: Any = setting(-1, BATCHES)
     gradient_clip_val: float = setting(1.0, at_least(0))  # norm of the gradient is clipped to this; 0: not
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import Field
 
@@ -54,6 +55,10 @@ def _without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
     if config.model.tensor_model_parallel_size == 1:
         alone = [key for key in schema if key.endswith("model.sequence_parallel")]
         why |= dict.fromkeys(alone, "with tensor_model_parallel_size=1 there is nobody to share tokens with.")
+    for key in schema:
+        exporter = re.fullmatch(r"exp_manager\.(\w+)_logger_kwargs\.\w+", key)
+        if exporter and not config.exp_manager[asked := f"create_{exporter[1]}_logger"]:
+            why[key] = f"nothing is sent there without exp_manager.{asked}=True."
     anywhere = {key: one.metadata.get("without_effect") for key, one in schema.items()}
     return {key: words for key, words in anywhere.items() if words} | why
 

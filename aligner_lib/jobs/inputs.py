@@ -6,6 +6,7 @@ Data is read and checked before any model is built, so that a mistake in a path 
 from __future__ import annotations
 
 import logging
+import math
 from functools import reduce
 from itertools import chain
 from pathlib import Path
@@ -107,8 +108,11 @@ def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
 
 
 def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
-    """The samples of the first limit_val_batches batches."""
-    return samples if loop.limit_val_batches < 0 else samples[: loop.limit_val_batches * batch_size]
+    """The samples of the first limit_val_batches batches: a number of them, or a share."""
+    limit = loop.limit_val_batches
+    if isinstance(limit, float):
+        limit = math.ceil(limit * math.ceil(len(samples) / batch_size))
+    return samples if limit < 0 else samples[: limit * batch_size]
 
 
 def for_validation(samples: list, config: DictConfig) -> list:

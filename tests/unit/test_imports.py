@@ -158,6 +158,7 @@ def test_the_library_does_not_know_what_watches_it():
         ("sys.argv = ['aligner', '--help']; from aligner_lib.cli.main import main; main()", HEAVY),
         ("import aligner_lib", HEAVY),
         ("import aligner_lib.run_folder.reader", HEAVY),
+        ("from aligner_lib.run_folder.exporters import process, tail, tensorboard", HEAVY | {"tensorflow"}),
         ("import data, data.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub", "aligner_lib"}),
         ("import cluster; cluster.submit; cluster.Job", HEAVY | {"numpy"}),
         (

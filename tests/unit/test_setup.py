@@ -73,7 +73,10 @@ def test_every_pin_has_a_hash():
 OPTIONAL = {
     "reasoning_gym",
     "verifiers",
-}  # packages whose environments have an adapter, which says how to install them
+    "wandb",
+    "mlflow",
+    "trackio",
+}  # packages that environments and exporters have an adapter for, which says how to install them
 
 
 def test_what_the_project_imports_is_asked_for_or_comes_with_what_is():
