@@ -90,8 +90,14 @@ def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
             f"{processes} processes of trainer.num_nodes × trainer.devices"
         )
     copies = copies_of_the_model(config)
+    packed = OmegaConf.select(config, "model.data.packed_sequence")
     for at, batch in _batches(kind, config):
-        if batch.global_batch_size % (batch.micro_batch_size * copies):
+        if packed and batch.global_batch_size % copies:
+            raise ConfigError(
+                f"{at}.global_batch_size={batch.global_batch_size} is not divisible by the {copies} copies of the model "
+                f"(trainer.num_nodes × trainer.devices over the parallel sizes); make it a multiple of {copies}"
+            )
+        if not packed and batch.global_batch_size % (batch.micro_batch_size * copies):
             raise ConfigError(
                 f"{at}.global_batch_size={batch.global_batch_size} is not divisible by {at}.micro_batch_size="
                 f"{batch.micro_batch_size} × {copies} copies of the model (trainer.num_nodes × trainer.devices over the "

@@ -14,7 +14,13 @@ from pathlib import Path
 import torch
 
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
-from aligner_lib.datasets.load import with_response
+from aligner_lib.datasets.chat_template import (
+    PLAIN,
+    encode_prompt,
+    recorded_template,
+    use_template,
+    with_response,
+)
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.inputs import check_head
 from aligner_lib.megatron import parallel
@@ -35,6 +41,11 @@ def as_prompt(text: str) -> str:
     return text if text.endswith(END_OF_PROMPT) else f"User: {text}\n\n{END_OF_PROMPT}"
 
 
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """A model folder's tokenizer, which writes conversations as the model has learnt them: plain where it does not say."""
+    return use_template(Tokenizer(folder), recorded_template(folder) or PLAIN)
+
+
 def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:
     """What the model answers to a question or a conversation: the same text whenever it is asked the same.
 
@@ -42,11 +53,11 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
     such as temperature. Raises ValueError for sampling that makes no sense, UserError for a reward model.
     """
     start = _resolve(model, "lm")
-    tokenizer, drawn = Tokenizer(start), Sampling(max_length=max_length, **sampling)
+    tokenizer, drawn = tokenizer_of(start), Sampling(max_length=max_length, **sampling)
     module = _engine(start).module
 
     def answer(text: str) -> str:
-        prompt = tokenizer.encode(as_prompt(text))
+        prompt = encode_prompt(tokenizer, as_prompt(text))
         decode = partial(
             tokenizer.decode, special_tokens=True, continues=True
         )  # for end strings, as in a rollout
@@ -62,11 +73,11 @@ def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
     Raises UserError for a language model.
     """
     start = _resolve(reward_model, "scalar")
-    tokenizer = Tokenizer(start)
+    tokenizer = tokenizer_of(start)
     judge = RewardModel(_engine(start), RewardScale.load(start), micro_batch_size=1)
 
     def score(text: str, answer: str) -> float:
-        tokens = [*tokenizer.encode(f"{as_prompt(text)} {answer}"), tokenizer.eos_id]
+        tokens, _ = with_response(tokenizer, as_prompt(text), f" {answer}")
         return judge.score(TokenBatch(*pad_rows([tokens], tokenizer.pad_id))).result().item()
 
     return score
@@ -79,7 +90,7 @@ def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, 
     Raises UserError for a reward model.
     """
     start = _resolve(policy, "lm")
-    tokenizer, engine = Tokenizer(start), _engine(start)
+    tokenizer, engine = tokenizer_of(start), _engine(start)
 
     def logprobs(text: str, answer: str) -> list[tuple[str, float]]:
         row, begins = with_response(tokenizer, as_prompt(text), f" {answer}")

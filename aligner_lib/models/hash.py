@@ -27,7 +27,12 @@ def model_hash(folder: Path) -> str:
     paths = [path for path in paths if path.exists()] + sorted((folder / "weights").glob("*.safetensors"))
     if not paths:
         raise FileNotFoundError(f"{folder} is no model folder: it has no model.json and no weights/")
-    return _sampled_hash({path.relative_to(folder).as_posix(): path for path in paths})
+    files = {path.relative_to(folder).as_posix(): path for path in paths}
+    if not (folder / ADAPTERS).exists():
+        return _sampled_hash(files)
+    record = json.loads((folder / ADAPTERS).read_text())
+    record["base"] = record["base"]["hash"]  # wherever it lies
+    return _sampled_hash(files, json.dumps(record, sort_keys=True))
 
 
 def archive_hash(path: Path) -> str:
@@ -41,15 +46,12 @@ def archive_hash(path: Path) -> str:
     return _sampled_hash({file.relative_to(path).as_posix(): file for file in files})
 
 
-def _sampled_hash(files: dict[str, Path]) -> str:
+def _sampled_hash(files: dict[str, Path], more: str = "") -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, path in files.items():
         digest.update(f"{name} {path.stat().st_size}\n".encode())
         _sample(path, digest)
-    if (folder / ADAPTERS).exists():
-        record = json.loads((folder / ADAPTERS).read_text())
-        record["base"] = record["base"]["hash"]  # wherever it lies
-        digest.update(json.dumps(record, sort_keys=True).encode())
+    digest.update(more.encode())
     return digest.hexdigest()
 
 
