@@ -208,6 +208,23 @@ def cluster_check(
     raise typer.Exit(0 if all(finding.ok or not finding.needed for finding in findings) else 1)
 
 
+@app.command()
+def serve(
+    policy: Annotated[str, typer.Argument(help="A run, checkpoint, model folder or model name.")],
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any that is free.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(help="What clients have to send (else a random one).", envvar="ALIGNER_SERVE_TOKEN"),
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Answers that are written at the same time.", min=1)] = 16,
+):
+    """Serve a policy behind an OpenAI-compatible endpoint: chat, completions, streaming."""
+    from aligner_lib.jobs.serve_policy import serve as run
+
+    run(policy, host=host, port=port, token=token, rows=rows, say=typer.echo)
+
+
 # ---- the house ------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ B rows, S sequence
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from aligner_lib.datasets.batches import pad_rows
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.engine import Engine, FrozenWeights
-from aligner_lib.megatron.generate import Response, Sampling, generate
+from aligner_lib.megatron.generate import ContinuousBatch, Response, Sampling
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.rollouts.records import Rollouts
 
@@ -57,20 +57,23 @@ class Policy:
         self.forward_micro_batch_size = forward_micro_batch_size
         self.reference = FrozenWeights(engine.module)
 
-    def rollout(
-        self, prompts: list[list[int]], seeds: list[int], group: list[int], greedy: bool = False
-    ) -> Rollouts:
+    def rollout(self, prompts: list[list[int]], seeds: list[int], group: list[int]) -> Rollouts:
         """One sampled response to each prompt (token ids), all in one batch. group: which of the step's prompts they are."""
-        return to_rollouts(prompts, self.respond(prompts, seeds, greedy), group, self.tokenizer.pad_id)
+        return to_rollouts(prompts, self.respond(prompts, seeds), group, self.tokenizer.pad_id)
 
-    def respond(self, prompts: list[list[int]], seeds: list[int], greedy: bool = False) -> list[Response]:
-        """As `rollout`, without a record of it. greedy: the likeliest token each time, whatever the settings say."""
+    def respond(self, prompts: list[list[int]], seeds: list[int]) -> list[Response]:
+        """As `rollout`, without a record of it."""
+        batch = self.batch(len(prompts))
+        responses = [batch.add(prompt, seed, self.sampling) for prompt, seed in zip(prompts, seeds)]
+        batch.run()
+        return responses
+
+    def batch(self, rows: int) -> ContinuousBatch:
+        """A batch to which prompts are added. rows: how many responses it generates at the same time."""
         self.engine.offload_optimizer()
-        return generate(
+        return ContinuousBatch(
             self.engine.module,
-            prompts,
-            seeds,
-            replace(self.sampling, greedy=True) if greedy else self.sampling,
+            rows,
             stop_id=self.tokenizer.eos_id,
             # an end string may be a special token, or begin with a space
             decode=partial(self.tokenizer.decode, special_tokens=True, continues=True),
