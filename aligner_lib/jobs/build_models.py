@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from aligner_lib.config.policy_gradient import response_length, rollout_settings
+from aligner_lib.config.policy_gradient import generates_with_vllm, response_length, rollout_settings
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import HAS_CUDA
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling
@@ -17,6 +20,7 @@ from aligner_lib.megatron.model import Numerics, has_transformer_engine
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import Critic, RewardModel
+from aligner_lib.rollouts.interfaces import Generator
 from aligner_lib.rollouts.policy import Policy, TokenScorer
 
 logger = logging.getLogger(__name__)
@@ -61,14 +65,46 @@ def build_engine(
     return engine
 
 
-def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
-    """An actor with its reference, from an engine."""
+def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer, opened: ExitStack) -> Policy:
+    """An actor with its reference, from an engine. opened: closes with the job what this starts."""
     return Policy(
         engine,
         tokenizer,
         sampling_settings(config),
         forward_micro_batch_size=_forward_micro_batch_size(config),
+        generator=_vllm(config, engine.module.architecture, tokenizer, opened)
+        if generates_with_vllm(config)
+        else None,
     )
+
+
+def _vllm(
+    config: DictConfig, architecture: Architecture, tokenizer: Tokenizer, opened: ExitStack
+) -> Generator:
+    """A generator on the server that the settings name, or on one that the first rank starts."""
+    from aligner_lib.rollouts.generators import vllm_server
+    from aligner_lib.rollouts.generators.vllm import VllmGenerator
+
+    settings, timeout = config.model.generation.vllm_cfg, 60 * config.trainer.distributed_timeout_minutes
+    if settings.url is not None:
+        return VllmGenerator(settings.url, tokenizer.eos_id, timeout)
+    server: vllm_server.VllmServer | None = None
+    told: UserError | tuple[str, str] | None = None
+    if parallel.is_first_rank():
+        try:
+            folder = Path(config.exp_manager.explicit_log_dir) / "vllm"
+            longest = config.model.encoder_seq_length
+            server = vllm_server.start(settings, architecture, tokenizer, longest, folder)
+            opened.callback(server.close)
+            told = server.url, server.api_key
+        except UserError as error:
+            told = error
+    told = parallel.from_first_rank(told)
+    if isinstance(told, UserError):
+        raise told
+    url, key = told
+    more = {} if server is None else {"why_gone": server.last_words}
+    return VllmGenerator(url, tokenizer.eos_id, timeout, key, **more)
 
 
 def build_teacher(config: DictConfig, start: Path) -> TokenScorer:

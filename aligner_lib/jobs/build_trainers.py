@@ -6,6 +6,7 @@ Data is read and checked before any model is built, so that a mistake in a path 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -203,7 +204,8 @@ def ppo(config: DictConfig) -> PreparedJob:
     tokenizer = Tokenizer(start)
     if rewards is not None:
         check_same_tokenizer(tokenizer, Tokenizer(rewards).hash, f"the reward model in {rewards}")
-    tasks = task_source(config, tokenizer)
+    tasks, opened = task_source(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
     max_steps = steps_of(loop, tasks.size or 0, rollout.num_rollout_samples)
     updates = rollout.num_rollout_samples // model.global_batch_size * rollout.rollout_epochs  # a step
     actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * updates
@@ -213,7 +215,7 @@ def ppo(config: DictConfig) -> PreparedJob:
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
         reward_source, critic, critic_optim = _reward_source_and_critic(config, tokenizer, rewards, run)
-        policy = build_policy(engine, config, tokenizer)
+        policy = build_policy(engine, config, tokenizer, opened)
         return PPOTrainer(
             policy=policy,
             roll_out=Rollout(policy, reward_source, model.seed, model.encoder_seq_length, critic),
@@ -234,7 +236,7 @@ def ppo(config: DictConfig) -> PreparedJob:
     hashes = hashes_of(start, *model.data.data_prefix.values())
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
-    return PreparedJob(build, max_steps, loop, hashes, tasks.close)
+    return PreparedJob(build, max_steps, loop, hashes, opened.close)
 
 
 def grpo(config: DictConfig) -> PreparedJob:
@@ -255,7 +257,8 @@ def grpo(config: DictConfig) -> PreparedJob:
                 tokenizer, Tokenizer(folder).hash, f"the {name.replace('_', ' ')} in {folder}"
             )
             hashes[name] = model_hash(folder)
-    tasks = task_source(config, tokenizer)
+    tasks, opened = task_source(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
     max_steps = steps_of(loop, tasks.size or 0, rollout.num_prompts_per_step)
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
     updates = responses // model.global_batch_size * rollout.rollout_epochs  # a step
@@ -265,7 +268,7 @@ def grpo(config: DictConfig) -> PreparedJob:
         engine = build_trainable_engine(
             Architecture.load(start), config, loop.gradient_clip_val, start, rollout.offload_adam_states
         )
-        policy = build_policy(engine, config, tokenizer)
+        policy = build_policy(engine, config, tokenizer, opened)
         return GRPOTrainer(
             policy=policy,
             roll_out=Rollout(
@@ -279,7 +282,7 @@ def grpo(config: DictConfig) -> PreparedJob:
             run=run,
         )
 
-    return PreparedJob(build, max_steps, loop, hashes, tasks.close)
+    return PreparedJob(build, max_steps, loop, hashes, opened.close)
 
 
 def evaluation(config: DictConfig) -> PreparedJob:
@@ -292,11 +295,11 @@ def evaluation(config: DictConfig) -> PreparedJob:
     for name, folder in {"reference": reference, "reward model": rewards}.items():
         check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
     prompts = prompts_of_split(config, "validation", tokenizer)[: rollout.num_val_samples]
-    prompts = for_validation(prompts, config)
+    prompts, opened = for_validation(prompts, config), ExitStack()
 
     def build(run):
         policy = build_policy(
-            build_engine(Architecture.load(reference), config, reference), config, tokenizer
+            build_engine(Architecture.load(reference), config, reference), config, tokenizer, opened
         )
         policy.engine.load(start)  # now that it has taken its copy of the reference
         reward_source = build_reward_model(
@@ -311,9 +314,8 @@ def evaluation(config: DictConfig) -> PreparedJob:
         )
 
     files = files_of_split(config, "validation")
-    return PreparedJob(
-        build, 0, config.trainer.ppo, hashes_of(start, files) | {"reward_model": model_hash(rewards)}
-    )
+    hashes = hashes_of(start, files) | {"reward_model": model_hash(rewards)}
+    return PreparedJob(build, 0, config.trainer.ppo, hashes, opened.close)
 
 
 def _reward_source_and_critic(

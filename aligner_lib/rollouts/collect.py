@@ -74,6 +74,8 @@ class Rollout:
         critic has it once a step, while the policy computes its log-probabilities.
         """
         timers = timers or Timers()
+        with timers("refresh_generator"):
+            self.policy.refresh_generator()
         groups = length_grouped([len(task.tokens) for _, _, task in tasks], micro_batch_size)
         batches, outcomes, valuing = [], [Outcome("")] * len(tasks), []
         for group in groups:

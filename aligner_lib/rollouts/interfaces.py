@@ -1,18 +1,37 @@
-"""Who judges rollouts: a reward source says how good a response is, a value model what was to be expected.
+"""Who writes and who judges rollouts: a generator responds to prompts, a reward source says how good a response is, a value
+model what was to be expected.
 
-Trainers know these two alone: who answers may be in this process or in another job. Hence futures, and a call that
-collects them.
+Policies and trainers know these alone: who answers may be in this process or in another one. Judges answer with futures,
+and a call collects them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
+from aligner_lib.megatron.generate import Response, Sampling
 from aligner_lib.rollouts.records import CriticExperience, Rollouts
+
+
+class Generator(Protocol):
+    def respond(self, prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> list[Response]:
+        """A response to each prompt (token ids), with the log-probabilities that its tokens were drawn with.
+
+        seeds: one for each prompt, below 2⁶³; with a prompt and weights it makes a response, whatever the batch. All ranks
+        of a data-parallel replica call it together.
+        """
+
+    def refresh(self, weights: Iterator[tuple[str, Tensor]]) -> None:
+        """Generate with these weights from now on: the policy's, under Hugging Face's names, one at a time.
+
+        All ranks call it together. A generator that has weights of its own goes through them on every rank, since putting
+        them together is a collective operation; they are there on the first rank alone.
+        """
 
 
 class RewardSource(Protocol):
