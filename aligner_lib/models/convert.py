@@ -44,7 +44,7 @@ class WeightSource(Protocol):
 
 
 def import_hf(source: Path, out: Path, progress: Progress | None = None, origin: dict | None = None) -> Path:
-    """Convert a Llama-family Hugging Face folder or .gguf file into a new model folder, and return it.
+    """Convert a Hugging Face folder (of a family in `models/families/`) or a .gguf file into a new model folder, and return it.
 
     Safetensors keep their dtype; GGUF weights become float32. The folder gets its name when it is complete.
     `origin` is written into its source.json beside the hash. progress: called with (weights done, weights in
@@ -115,6 +115,10 @@ def _streamed(reader: WeightSource, weight: Weight, arch: Architecture) -> Strea
             raise ValueError(
                 f"{name} has shape {list(reader.shape(name))}; the configuration says {list(shape)}"
             )
+    if not weight.hf:
+        return StreamedTensor(
+            weight.megatron, "F32", weight.shape, lambda: np.zeros(weight.shape, np.float32)
+        )
     dtypes = {reader.dtype(name) for name in weight.hf}
     if len(dtypes) > 1:
         raise ValueError(

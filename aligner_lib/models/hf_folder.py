@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from aligner_lib.models.architecture import Architecture
+from aligner_lib.models import families
 from aligner_lib.models.stream import TensorFile
 from cluster.record import write_json
-
-COUNTS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
-          "max_position_embeddings")  # fmt: skip
-COUNTS_OR_NULL = ("num_key_value_heads", "head_dim")
-NUMBERS = ("rope_theta", "rms_norm_eps")
-OBJECTS_OR_NULL = ("rope_parameters", "rope_scaling")
 
 
 class HfFolder:
@@ -34,13 +26,7 @@ class HfFolder:
             raise ValueError(
                 f"{self.folder} holds quantised weights, which the importer reads only from GGUF files"
             )
-        _check_types(self.folder / "config.json", config)
-        try:
-            self.architecture = Architecture.from_hf(config)
-        except KeyError as key:
-            raise ValueError(
-                f"{self.folder / 'config.json'} has no {key}, which a Llama model needs"
-            ) from None
+        self.architecture = families.from_hf(config, str(self.folder / "config.json"))
         self._file_of = _files_by_weight(self.folder)
 
     def names(self) -> set[str]:
@@ -98,30 +84,6 @@ def _read_json(path: Path) -> dict:
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds no JSON object; download it again")
     return value
-
-
-def _check_types(path: Path, config: dict) -> None:
-    """Raises ValueError for a setting of the wrong type; a missing one is not checked here."""
-
-    def need(names: tuple[str, ...], kind: str, fits: Callable[[Any], bool], values: dict = config) -> None:
-        for name in names:
-            if name in values and not fits(values[name]):
-                raise ValueError(f"{path}: {name} is {values[name]!r}; it must be {kind}")
-
-    need(COUNTS, "a whole number above 0", _is_count)
-    need(COUNTS_OR_NULL, "a whole number above 0, or null", lambda value: value is None or _is_count(value))
-    need(NUMBERS, "a number", _is_number)
-    need(OBJECTS_OR_NULL, "an object, or null", lambda value: value is None or isinstance(value, dict))
-    for name in OBJECTS_OR_NULL:
-        need(("rope_theta",), "a number", _is_number, config.get(name) or {})
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value > 0
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
 
 
 def _files_by_weight(folder: Path) -> dict[str, TensorFile]:
