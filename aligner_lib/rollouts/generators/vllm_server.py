@@ -24,8 +24,8 @@ import psutil
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
+from aligner_lib.models import families
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.models.hf_config import hf_config
 from aligner_lib.rollouts.generators.vllm import API_KEY, EXTENSION
 
 PROJECT = Path(__file__).parents[3]
@@ -107,7 +107,7 @@ def start(
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(hf_config(architecture), indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(families.to_hf(architecture), indent=2) + "\n")
     tokenizer.save(folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
