@@ -191,16 +191,16 @@ def failing(policy: Policy, server: VllmStandIn, timeout: float = 60) -> Policy:
 
 
 def test_a_server_that_hangs_is_waited_for_no_longer_than_the_bound(policy, smoke):
-    with VllmStandIn(smoke, hangs=True) as server:
-        with pytest.raises(UserError, match=r"has not answered for 0\.3 s: it hangs"):
-            failing(policy, server, timeout=0.3).respond(PROMPTS, SEEDS)
+    bounded = pytest.raises(UserError, match=r"has not answered for 0\.3 s: it hangs")
+    with VllmStandIn(smoke, hangs=True) as server, bounded:
+        failing(policy, server, timeout=0.3).respond(PROMPTS, SEEDS)
 
 
 def test_a_server_that_nobody_reaches(policy):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # does not listen
         policy.generator = VllmGenerator(f"http://127.0.0.1:{taken.getsockname()[1]}", 0, 5)
-        with pytest.raises(UserError, match="went away .*refused"):
+        with pytest.raises(UserError, match=r"went away .*refused"):
             policy.refresh_generator()
     policy.generator = VllmGenerator("http://nowhere.invalid:80", 0, 5)
     with pytest.raises(UserError, match="is not to be found"):
@@ -216,7 +216,7 @@ def test_a_server_without_the_extension_is_told_how_to_have_it(policy, smoke):
     with VllmStandIn(smoke) as server:
         server.worker = object()
         with pytest.raises(
-            UserError, match="takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker"
+            UserError, match=r"takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker"
         ):
             failing(policy, server).refresh_generator()
 
@@ -284,7 +284,7 @@ def test_without_vllm_a_sentence_says_what_to_do(smoke, tmp_path):
     config = compose(
         "grpo", ["model.generation.backend=vllm", "model.generation.vllm_cfg.executable=no_vllm"]
     )
-    with pytest.raises(UserError, match="there is no command 'no_vllm' here. Install vLLM"):
+    with pytest.raises(UserError, match=r"there is no command 'no_vllm' here. Install vLLM"):
         vllm_server.start(
             config.model.generation.vllm_cfg, Architecture.load(smoke), Tokenizer(smoke), 64, tmp_path / "run"
         )
@@ -376,6 +376,6 @@ def test_half_a_stream_is_no_model():
 
 
 def test_nobody_who_comes_is_told():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with pytest.raises(weight_stream.StreamError, match=r"did not come for the weights within 0\.2 s"):
-            weight_stream.send([], listener, "token", 0.2, lambda: None)
+    bounded = pytest.raises(weight_stream.StreamError, match=r"did not come for the weights within 0\.2 s")
+    with socket.create_server(("127.0.0.1", 0)) as listener, bounded:
+        weight_stream.send([], listener, "token", 0.2, lambda: None)
