@@ -24,27 +24,35 @@ def whole_weights(model) -> Callable[[str], Tensor | None]:
     a collective operation. Raises KeyError for a name that the model has not.
     """
     own = dict(own_blocks(model))
-    holders: dict[str, list[tuple[int, Block]]] = defaultdict(list)
-    for rank, blocks in enumerate(parallel.gather_over_all(list(own))):
-        for block in blocks:
-            holders[block.name].append((rank, block))
-    dtype = next(model.parameters()).dtype
+    holders: dict[str, list[tuple[int, Block, torch.dtype]]] = defaultdict(list)
+    held = [(block, values.dtype) for block, values in own.items()]
+    for rank, blocks in enumerate(parallel.gather_over_all(held)):
+        for block, dtype in blocks:
+            holders[block.name].append((rank, block, dtype))
 
     def whole(name: str) -> Tensor | None:
         if name not in holders:
             raise KeyError(f"the model has no weight {name}")
-        first = parallel.is_first_rank()
-        out = torch.empty(holders[name][0][1].global_shape, dtype=dtype) if first else None
-        for rank, block in holders[name]:
-            part = own[block].cpu().contiguous() if rank == parallel.rank() else None
-            if rank != 0 and part is not None:
-                dist.send(part, dst=0)
-            if first:
-                if part is None:
-                    part = torch.empty(block.shape, dtype=dtype)
-                    dist.recv(part, src=rank)
+        _, first, dtype = holders[name][0]
+        out = torch.empty(first.global_shape, dtype=dtype) if parallel.is_first_rank() else None
+        for rank, block, dtype in holders[name]:
+            part = _on_the_first_rank(own.get(block), rank, block, dtype)
+            if out is not None:
                 ranges = zip(block.offset, block.shape)
                 out[tuple(slice(start, start + size) for start, size in ranges)] = part
         return out
 
     return whole
+
+
+def _on_the_first_rank(part: Tensor | None, rank: int, block: Block, dtype: torch.dtype) -> Tensor | None:
+    """A block that `rank` holds, on the CPU. part: its values there; None on all other ranks."""
+    if rank == 0:
+        return None if part is None else part.cpu()
+    if part is not None:
+        dist.send(part.cpu().contiguous(), dst=0)
+    elif parallel.is_first_rank():
+        part = torch.empty(block.shape, dtype=dtype)
+        dist.recv(part, src=rank)
+        return part
+    return None

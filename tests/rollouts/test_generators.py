@@ -370,7 +370,7 @@ def test_half_a_stream_is_no_model():
 
         thread = threading.Thread(target=goes_away)
         thread.start()
-        with pytest.raises(weight_stream.StreamError, match="the trainer went away|stopped to come"):
+        with pytest.raises(weight_stream.StreamError, match=r"the trainer went away|stopped to come"):
             list(weight_stream.receive("127.0.0.1", port, "token", 1, 30))
         thread.join(30)
 

@@ -16,9 +16,15 @@ from aligner_lib.config.other_names import OTHER_NAMES
 ROOT = Path(__file__).parents[2]
 # laid beside the checkout where the documents themselves are at hand
 SEEDS = sorted((ROOT.parent / "shared" / "seeds").glob("*.txt"))
-GROUPS = "trainer model exp_manager pretrained_checkpoint remote_critic_rm critic reward_model remote_rm policy"
+GROUPS = (
+    "trainer model exp_manager pretrained_checkpoint remote_critic_rm critic reward_model remote_rm policy"
+)
 SETTING = re.compile(rf"(?:{'|'.join(GROUPS.split())})(?:\.\w+)+(?:\.\*)?")
-WITHOUT_A_TEST = ("different:", "not here:", "not measured:")  # how a cell begins that says why nothing shows it
+WITHOUT_A_TEST = (
+    "different:",
+    "not here:",
+    "not measured:",
+)  # how a cell begins that says why nothing shows it
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------
@@ -28,7 +34,9 @@ WITHOUT_A_TEST = ("different:", "not here:", "not measured:")  # how a cell begi
 def rows() -> list[tuple[str, str, str]]:
     """(what the documents say, where it is here, what shows it)"""
     lines = (ROOT / "docs" / "parity.md").read_text().splitlines()
-    table = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines if line[:2] == "| "]
+    table = [
+        tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines if line[:2] == "| "
+    ]
     return [row for row in table if row[0] not in ("the documents say", "---")]
 
 
@@ -127,7 +135,18 @@ def alternatives(name: str) -> list[str]:
 def test_names_are_found_as_documents_write_them():
     text = "python a/b.py ++model.x.y=1 'trainer.z=2' --in-file c.nemo `m.p.{q,r}.s` #SBATCH -A me --time 4:00\nexport HOME_X=1"
     assert names_in(text) == {
-        *("b.py", "model.x.y", "trainer.z", "--in-file", "c.nemo", "m.p.q.s", "m.p.r.s", "-A", "--time", "HOME_X")
+        *(
+            "b.py",
+            "model.x.y",
+            "trainer.z",
+            "--in-file",
+            "c.nemo",
+            "m.p.q.s",
+            "m.p.r.s",
+            "-A",
+            "--time",
+            "HOME_X",
+        )
     }
 
 
