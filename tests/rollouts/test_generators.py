@@ -1,10 +1,12 @@
 """Who generates the policy's responses. The server is a stand-in for vLLM: see vllm_stand_in.py, and test_vllm.py."""
 
+import json
 import socket
 import stat
 import sys
 import threading
 
+import psutil
 import pytest
 import torch
 from smoke_jobs import SmokeJobs, figures
@@ -264,14 +266,21 @@ def test_a_run_s_own_server_gets_the_architecture_without_weights_and_ends_with_
     server = vllm_server.start(settings(ANSWERS), architecture, Tokenizer(smoke), 64, tmp_path / "run")
     try:
         assert server.process.poll() is None
-        import json
-
         assert from_hf(json.loads((tmp_path / "run" / "config.json").read_text())) == architecture
         assert not list((tmp_path / "run").glob("*.safetensors"))
         assert Tokenizer(tmp_path / "run").eos_id == Tokenizer(smoke).eos_id
     finally:
         server.close()
-    assert server.process.poll() is not None
+    assert not psutil.pid_exists(server.process.pid)
+
+
+def test_a_killed_run_s_server_is_ended_by_the_next_one(settings, smoke, tmp_path):
+    """It would hold the GPU's memory."""
+    first, folder = settings(ANSWERS), tmp_path / "run"
+    left = vllm_server.start(first, Architecture.load(smoke), Tokenizer(smoke), 64, folder)
+    server = vllm_server.start(first, Architecture.load(smoke), Tokenizer(smoke), 64, folder)
+    server.close()
+    assert left.process.pid != server.process.pid and not psutil.pid_exists(left.process.pid)
 
 
 def test_one_that_does_not_start_tells_its_last_words(settings, smoke, tmp_path):

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -27,11 +26,14 @@ from aligner_lib.errors import UserError
 from aligner_lib.models import families
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.rollouts.generators.vllm import API_KEY, EXTENSION
+from cluster.processes import identity
+from cluster.record import read_json, write_json
 
 PROJECT = Path(__file__).parents[3]
 LOG_LINES = 12  # of its log, in the error of a run whose server has died
 POLL_S = 0.2
 END_S = 20.0  # between SIGTERM and SIGKILL
+NOTE = "server.json"  # which process it is
 
 
 class Settings(Protocol):
@@ -60,18 +62,7 @@ class VllmServer:
 
     def close(self) -> None:
         """End it, its engine's processes included."""
-        family = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            family = [*psutil.Process(self.process.pid).children(recursive=True)]
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        for one in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+        _end(self.process.pid)
         self.process.wait()
 
     def wait(self, seconds: float) -> None:
@@ -105,6 +96,7 @@ def start(
             "of its own if you like (model.generation.vllm_cfg.executable=/path/to/vllm), give a running server's "
             "model.generation.vllm_cfg.url, or let the policy itself generate (backend=megatron)"
         )
+    end_earlier(folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(families.to_hf(architecture), indent=2) + "\n")
@@ -127,6 +119,7 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    write_json(folder / NOTE, {"pid": process.pid, "mark": identity(process.pid)})
     server = VllmServer(process, f"http://127.0.0.1:{port}", key, log)
     try:
         server.wait(settings.timeout)
@@ -134,6 +127,27 @@ def start(
         server.close()
         raise
     return server
+
+
+def end_earlier(folder: Path) -> None:
+    """End the server of a run that was killed, and could not do so itself: it holds the memory that the next one needs."""
+    note = read_json(folder / NOTE)
+    if note and note["mark"] is not None and identity(note["pid"]) == note["mark"]:
+        _end(note["pid"])
+
+
+def _end(pid: int) -> None:
+    """End a server and what it has started: SIGTERM, END_S to clean up, then SIGKILL."""
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    family[0].terminate()  # which ends the others
+    _, left = psutil.wait_procs(family, END_S)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, END_S)
 
 
 def _options(settings: Settings, longest: int, port: int) -> list[str]:
