@@ -6,7 +6,6 @@ Blocks travel from CPU to CPU: what is put together is for another process, such
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -17,32 +16,37 @@ from aligner_lib.megatron.checkpoint import own_blocks
 from aligner_lib.models.tensor_store import Block
 
 
-def whole_weights(model) -> Callable[[str], Tensor | None]:
-    """A function from a weight's name in Megatron to the whole weight, on the first rank's CPU in the model's dtype.
+class WholeWeights:
+    """Weights by their names in Megatron. Every rank makes one, and reads the same names in the same order."""
 
-    It gives None on all other ranks. Every rank makes it, and calls it for the same names in the same order: each call is
-    a collective operation. Raises KeyError for a name that the model has not.
-    """
-    own = dict(own_blocks(model))
-    holders: dict[str, list[tuple[int, Block, torch.dtype]]] = defaultdict(list)
-    held = [(block, values.dtype) for block, values in own.items()]
-    for rank, blocks in enumerate(parallel.gather_over_all(held)):
-        for block, dtype in blocks:
-            holders[block.name].append((rank, block, dtype))
+    def __init__(self, model):
+        self._own = dict(own_blocks(model))
+        self._holders: dict[str, list[tuple[int, Block, torch.dtype]]] = defaultdict(list)
+        held = [(block, values.dtype) for block, values in self._own.items()]
+        for rank, blocks in enumerate(parallel.gather_over_all(held)):
+            for block, dtype in blocks:
+                self._holders[block.name].append((rank, block, dtype))
 
-    def whole(name: str) -> Tensor | None:
-        if name not in holders:
+    @property
+    def names(self) -> set[str]:
+        """All that the ranks hold."""
+        return set(self._holders)
+
+    def read(self, name: str) -> Tensor | None:
+        """The whole weight in its dtype, on the first rank's CPU; None on all other ranks. A collective operation.
+
+        Raises KeyError for a name that the model has not.
+        """
+        if name not in self._holders:
             raise KeyError(f"the model has no weight {name}")
-        _, first, dtype = holders[name][0]
+        _, first, dtype = self._holders[name][0]
         out = torch.empty(first.global_shape, dtype=dtype) if parallel.is_first_rank() else None
-        for rank, block, dtype in holders[name]:
-            part = _on_the_first_rank(own.get(block), rank, block, dtype)
+        for rank, block, dtype in self._holders[name]:
+            part = _on_the_first_rank(self._own.get(block), rank, block, dtype)
             if out is not None:
                 ranges = zip(block.offset, block.shape)
                 out[tuple(slice(start, start + size) for start, size in ranges)] = part
         return out
-
-    return whole
 
 
 def _on_the_first_rank(part: Tensor | None, rank: int, block: Block, dtype: torch.dtype) -> Tensor | None:

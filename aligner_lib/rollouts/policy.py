@@ -16,7 +16,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.engine import Engine, FrozenWeights
 from aligner_lib.megatron.generate import Response, Sampling
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.megatron.whole_weights import whole_weights
+from aligner_lib.megatron.whole_weights import WholeWeights
 from aligner_lib.models import names
 from aligner_lib.rollouts.generators.megatron import MegatronGenerator
 from aligner_lib.rollouts.interfaces import Generator
@@ -108,9 +108,12 @@ def hf_weights(engine: Engine) -> Iterator[tuple[str, Tensor]]:
 
     Every rank goes through them, for that is a collective operation; the first rank alone is given any.
     """
-    arch, whole = engine.module.architecture, whole_weights(engine.module)
-    for weight in names.weights(arch):
-        fused = whole(weight.megatron)
+    arch, whole = engine.module.architecture, WholeWeights(engine.module)
+    plan = list(names.weights(arch))
+    unnamed = whole.names - {weight.megatron for weight in plan}
+    assert not unnamed, f"Hugging Face has no names for {sorted(unnamed)}"
+    for weight in plan:
+        fused = whole.read(weight.megatron)
         if fused is not None:
             yield from zip(weight.hf, names.to_hf(weight, fused, arch))
 

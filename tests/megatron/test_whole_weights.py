@@ -45,8 +45,9 @@ def test_the_first_rank_has_every_weight_to_the_bit_and_the_others_none(gathered
 
 
 def test_a_name_that_the_model_has_not_is_refused(starts):
-    from aligner_lib.megatron.whole_weights import whole_weights
+    from aligner_lib.megatron.whole_weights import WholeWeights
 
-    whole = whole_weights(tiny.new_engine("tied", starts / "tied").module)
+    whole = WholeWeights(tiny.new_engine("tied", starts / "tied").module)
+    assert "decoder.final_layernorm.weight" in whole.names
     with pytest.raises(KeyError, match=r"no weight output_layer\.weight"):
-        whole("output_layer.weight")
+        whole.read("output_layer.weight")
