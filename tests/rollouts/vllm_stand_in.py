@@ -37,13 +37,16 @@ class Worker(PolicyWeights):
         self.rounded, self.refreshed = rounded, 0
 
     def reload_weights(self, weights_iterator) -> None:
-        named = dict(weights_iterator)
-        places = {block.name: values for block, values in own_blocks(self.module)}
-        arch = self.module.architecture
-        for weight in weights(arch):
-            whole = to_megatron(weight, [named.pop(name) for name in weight.hf], arch)
-            places.pop(weight.megatron).copy_(whole.bfloat16().float() if self.rounded else whole)
-        assert not named and not places, f"left over: {[*named, *places]}"
+        named, arch = dict(weights_iterator), self.module.architecture
+        wholes = {
+            weight.megatron: to_megatron(weight, [named.pop(name) for name in weight.hf], arch)
+            for weight in weights(arch)
+        }
+        assert not named, f"left over: {list(named)}"
+        for block, values in own_blocks(self.module):
+            ranges = zip(block.offset, block.shape)
+            part = wholes[block.name][tuple(slice(start, start + size) for start, size in ranges)]
+            values.copy_(part.bfloat16().float() if self.rounded else part)
         self.refreshed += 1
 
 
