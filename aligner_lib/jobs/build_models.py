@@ -20,6 +20,8 @@ from aligner_lib.megatron.model import Numerics, has_transformer_engine
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import Critic, RewardModel
+from aligner_lib.rollouts.generators import vllm_server
+from aligner_lib.rollouts.generators.vllm import VllmGenerator
 from aligner_lib.rollouts.interfaces import Generator
 from aligner_lib.rollouts.policy import Policy, TokenScorer
 
@@ -82,29 +84,28 @@ def _vllm(
     config: DictConfig, architecture: Architecture, tokenizer: Tokenizer, opened: ExitStack
 ) -> Generator:
     """A generator on the server that the settings name, or on one that the first rank starts."""
-    from aligner_lib.rollouts.generators import vllm_server
-    from aligner_lib.rollouts.generators.vllm import VllmGenerator
-
     settings, timeout = config.model.generation.vllm_cfg, 60 * config.trainer.distributed_timeout_minutes
     if settings.url is not None:
         return VllmGenerator(settings.url, tokenizer.eos_id, timeout)
-    server: vllm_server.VllmServer | None = None
-    told: UserError | tuple[str, str] | None = None
+    own: VllmGenerator | None = None
+    outcome: tuple[str, str] | UserError | None = None
     if parallel.is_first_rank():
+        folder = Path(config.exp_manager.explicit_log_dir) / "vllm"
         try:
-            folder = Path(config.exp_manager.explicit_log_dir) / "vllm"
-            longest = config.model.encoder_seq_length
-            server = vllm_server.start(settings, architecture, tokenizer, longest, folder)
-            opened.callback(server.close)
-            told = server.url, server.api_key
+            server = vllm_server.start(
+                settings, architecture, tokenizer, config.model.encoder_seq_length, folder
+            )
         except UserError as error:
-            told = error
-    told = parallel.from_first_rank(told)
-    if isinstance(told, UserError):
-        raise told
-    url, key = told
-    more = {} if server is None else {"why_gone": server.last_words}
-    return VllmGenerator(url, tokenizer.eos_id, timeout, key, **more)
+            outcome = error
+        else:
+            opened.callback(server.close)
+            outcome = server.url, server.api_key
+            own = VllmGenerator(server.url, tokenizer.eos_id, timeout, server.api_key, server.last_words)
+    outcome = parallel.from_first_rank(outcome)
+    if isinstance(outcome, UserError):
+        raise outcome
+    url, key = outcome
+    return own or VllmGenerator(url, tokenizer.eos_id, timeout, key)
 
 
 def build_teacher(config: DictConfig, start: Path) -> TokenScorer:
