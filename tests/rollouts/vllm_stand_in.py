@@ -73,8 +73,7 @@ class VllmStandIn:
         self.caches_reset = 0
         self._queue: queue.Queue[tuple[dict, Future] | None] = queue.Queue()
         self._closed = threading.Event()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, self))
-        self._http.daemon_threads = True
+        self._http = _Server(("127.0.0.1", 0), partial(_Handler, self))
         self._threads = [
             threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True),
             threading.Thread(target=self._generate_all, daemon=True),
@@ -173,6 +172,11 @@ def _sampling(body: dict) -> Sampling:
         greedy=greedy,
         end_strings=tuple(body["stop"]),
     )
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # connections that come at once
 
 
 class _Handler(BaseHTTPRequestHandler):
