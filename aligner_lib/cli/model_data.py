@@ -15,7 +15,9 @@ data = typer.Typer(help="Data: raw sets to the files that the trainers read.", n
 
 
 @model.command("fetch")
-def model_fetch(name: Annotated[str, typer.Argument(help="smollm2-135m or smoke.")]):
+def model_fetch(
+    name: Annotated[str, typer.Argument(help="smollm2-135m, smoke, or ORG/NAME[@REVISION] of the hub.")],
+):
     """Bring a model into the cache, ready for training; prints its folder."""
     from aligner_lib.models import fetch
 
@@ -31,6 +33,37 @@ def model_import(
     from aligner_lib.models import import_hf
 
     typer.echo(import_hf(source, out))
+
+
+@model.command("export")
+def model_export(
+    source: Annotated[str, typer.Argument(metavar="FOLDER", help="Run, checkpoint or model folder.")],
+    out: Annotated[Path, typer.Option(help="What to write; it must not exist yet.")],
+    to: Annotated[str, typer.Option(help="hf: a Hugging Face folder. peft: adapters alone.")] = "hf",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16 or bfloat16; else the weights' own.")
+    ] = None,
+    shard_gb: Annotated[float, typer.Option(help="Largest file of weights, in 10⁹ bytes.")] = 5.0,
+):
+    """Write a trained policy or reward model for another library."""
+    from aligner_lib.models.export import Options, export
+    from aligner_lib.models.progress import show_steps
+
+    with show_steps("export", True) as report:
+        notes = export(source, to, out, Options(dtype, int(shard_gb * 1e9), report))
+    typer.echo("\n".join([*notes, str(out)]))
+
+
+@model.command("merge")
+def model_merge(
+    folder: Annotated[str, typer.Argument(help="A run, checkpoint or model folder with adapters (LoRA).")],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
+):
+    """Merge adapters into the weights that they belong to."""
+    from aligner_lib.models import resolve
+    from aligner_lib.models.merge import merge
+
+    typer.echo(merge(resolve(folder), out))
 
 
 Raw = Annotated[

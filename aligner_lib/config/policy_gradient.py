@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.config.kind import MetricGroup, chart, metric
+from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     PROBABILITY,
     Bound,
@@ -106,6 +107,7 @@ class RolloutModel(Model):
     # by name, with what each takes: see docs/environments.md; none: prompts from model.data, judged by the reward model
     environments: dict[str, EnvironmentSettings] = field(default_factory=dict)
     data: Data = field(default_factory=Data)
+    peft: Peft = field(default_factory=Peft)
 
 
 _NO_TRT_LLM = (

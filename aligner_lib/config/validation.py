@@ -7,6 +7,7 @@ from dataclasses import Field
 
 from omegaconf import DictConfig, OmegaConf
 
+from aligner_lib.config import peft
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.schema import named_groups, settings
 from aligner_lib.errors import ConfigError
@@ -48,6 +49,11 @@ def notices(kind: JobKind, config: DictConfig, usual: DictConfig) -> list[str]:
 def _without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
     """Why settings do nothing: those that the kind names, in groups or one by one, and those that do nothing anywhere."""
     schema, why = dict(settings(kind.schema)), {}
+    for key in schema:
+        if key.endswith("model.peft.peft_scheme"):
+            group = key.removesuffix(".peft_scheme")
+            idle = peft.without_effect(OmegaConf.select(config, group))
+            why |= {f"{group}.{name}": words for name, words in idle.items()}
     for key, words in kind.without_effect(config).items():
         group = [name for name in schema if key.endswith(".") and name.startswith(key)]
         why |= dict.fromkeys(group or [key], words)

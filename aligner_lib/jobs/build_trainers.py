@@ -17,7 +17,11 @@ from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.kinds.dpo import WITHOUT_REFERENCE
 from aligner_lib.config.kinds.grpo import has_remote_rm, objective_of
 from aligner_lib.config.kinds.ppo import has_remote_critic
-from aligner_lib.config.policy_gradient import judged_by_programs, val_rollout_micro_batch_size
+from aligner_lib.config.policy_gradient import (
+    environments_of,
+    judged_by_programs,
+    val_rollout_micro_batch_size,
+)
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.jobs.build_models import (
@@ -35,11 +39,12 @@ from aligner_lib.jobs.inputs import (
     files_of,
     files_of_split,
     for_validation,
+    hash_of_adapters,
     hashes_of,
+    held_out_tasks,
     limited,
     log_report,
     model_folder,
-    prompts_of_split,
     steps_of,
     task_source,
 )
@@ -113,9 +118,8 @@ def sft(config: DictConfig) -> PreparedJob:
             answer_only_loss=model.answer_only_loss,
         )
 
-    return PreparedJob(
-        build, max_steps, loop, hashes_of(start, data.train_ds.file_path, data.validation_ds.file_path)
-    )
+    hashes = hashes_of(start, data.train_ds.file_path, data.validation_ds.file_path)
+    return PreparedJob(build, max_steps, loop, hashes | hash_of_adapters(config, start))
 
 
 def reward_model(config: DictConfig) -> PreparedJob:
@@ -162,7 +166,8 @@ def dpo(config: DictConfig) -> PreparedJob:
         made = kind(engine, **common, settings=settings, policy=policy)
         if precomputes:
             max_steps = steps_of(loop, len(made.train), model.global_batch_size)
-            precompute(made, max_steps, Path(config.exp_manager.explicit_log_dir), model_hash(start))
+            reference = " ".join([model_hash(start), *hash_of_adapters(config, start).values()])
+            precompute(made, max_steps, Path(config.exp_manager.explicit_log_dir), reference)
         return made
 
     return _on_pairs(config, config.trainer.dpo, start, load, trainer)
@@ -190,7 +195,7 @@ def _on_pairs(
         "validation_micro_batch_size": model.micro_batch_size,
         "seed": model.seed,
     }
-    hashes = hashes_of(start, *model.data.data_prefix.values())
+    hashes = hashes_of(start, *model.data.data_prefix.values()) | hash_of_adapters(config, start)
     return PreparedJob(lambda run: trainer(loop, common), max_steps, loop, hashes)
 
 
@@ -233,7 +238,7 @@ def ppo(config: DictConfig) -> PreparedJob:
             run=run,
         )
 
-    hashes = hashes_of(start, *model.data.data_prefix.values())
+    hashes = hashes_of(start, *model.data.data_prefix.values()) | hash_of_adapters(config, start)
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
     return PreparedJob(build, max_steps, loop, hashes, opened.close)
@@ -244,6 +249,7 @@ def grpo(config: DictConfig) -> PreparedJob:
     model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     tokenizer, hashes = Tokenizer(start), hashes_of(start, *model.data.data_prefix.values())
+    hashes |= hash_of_adapters(config, start)
     scalar = (
         None
         if judged_by_programs(config) or has_remote_rm(config)
@@ -289,32 +295,35 @@ def evaluation(config: DictConfig) -> PreparedJob:
     """PPO's config with `policy.restore_from_path`: the reference is pretrained_checkpoint, as in PPO."""
     rollout = config.model.ppo
     reference = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
-    rewards = model_folder(config, REWARD_MODEL, "scalar")
+    rewards = None if judged_by_programs(config) else model_folder(config, REWARD_MODEL, "scalar")
     start = model_folder(config, "policy.restore_from_path", "lm")
     tokenizer = Tokenizer(start)
     for name, folder in {"reference": reference, "reward model": rewards}.items():
-        check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
-    prompts = prompts_of_split(config, "validation", tokenizer)[: rollout.num_val_samples]
-    prompts, opened = for_validation(prompts, config), ExitStack()
+        if folder is not None:
+            check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
+    tasks, opened = held_out_tasks(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
 
     def build(run):
         policy = build_policy(
             build_engine(Architecture.load(reference), config, reference), config, tokenizer, opened
         )
         policy.engine.load(start)  # now that it has taken its copy of the reference
-        reward_source = build_reward_model(
+        reward_source = rewards and build_reward_model(
             config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
         )
         return Evaluation(
             roll_out=Rollout(policy, reward_source, config.model.seed, config.model.encoder_seq_length),
-            prompts=prompts,
+            tasks=tasks,
+            num_prompts=rollout.num_val_samples,
+            generations_per_prompt=config.evaluation.num_generations_per_prompt,
             rollout_micro_batch_size=val_rollout_micro_batch_size(config),
             greedy=rollout.val_use_greedy,
             run=run,
         )
 
-    files = files_of_split(config, "validation")
-    hashes = hashes_of(start, files) | {"reward_model": model_hash(rewards)}
+    files = [] if environments_of(config) else files_of_split(config, "validation")
+    hashes = hashes_of(start, files) | ({} if rewards is None else {"reward_model": model_hash(rewards)})
     return PreparedJob(build, 0, config.trainer.ppo, hashes, opened.close)
 
 

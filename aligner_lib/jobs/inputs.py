@@ -11,6 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig
 
+from aligner_lib.config.peft import is_lora
 from aligner_lib.config.policy_gradient import (
     environments_of,
     loop_settings,
@@ -23,8 +24,11 @@ from aligner_lib.datasets.load import LoadReport, load_prompts
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import model_hash, resolve
+from aligner_lib.models.adapters import AdapterRecord
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.hash import file_hash
+from aligner_lib.models.peft_folder import CONFIG as PEFT_CONFIG
+from aligner_lib.models.peft_folder import TENSORS as PEFT_TENSORS
 from aligner_lib.rollouts.environments.pool import Environments
 from aligner_lib.rollouts.tasks import EnvironmentTasks, FileTasks, TaskSource
 
@@ -39,20 +43,31 @@ def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> li
 
 def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
     """Where prompts come from: environments where there are any, else data files. Raises UserError for wrong ones."""
-    model, loop = config.model, loop_settings(config)
+    if environments_of(config):
+        return _environment_tasks(config, tokenizer, ("train", "validation"))
+    validation = prompts_of_split(config, "validation", tokenizer)
+    validation = limited(validation, loop_settings(config), val_rollout_micro_batch_size(config))
+    validation = for_validation(validation[: rollout_settings(config).num_val_samples], config)
+    return FileTasks(prompts_of_split(config, "train", tokenizer), validation, config.model.seed)
+
+
+def held_out_tasks(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
+    """As `task_source`, with nothing to train on."""
+    if environments_of(config):
+        return _environment_tasks(config, tokenizer, ("validation",))
+    prompts = prompts_of_split(config, "validation", tokenizer)[: rollout_settings(config).num_val_samples]
+    return FileTasks([], for_validation(prompts, config), config.model.seed)
+
+
+def _environment_tasks(config: DictConfig, tokenizer: Tokenizer, splits: tuple[str, ...]) -> EnvironmentTasks:
     used = environments_of(config)
-    if not used:
-        validation = prompts_of_split(config, "validation", tokenizer)
-        validation = limited(validation, loop, val_rollout_micro_batch_size(config))
-        validation = for_validation(validation[: rollout_settings(config).num_val_samples], config)
-        return FileTasks(prompts_of_split(config, "train", tokenizer), validation, model.seed)
     return EnvironmentTasks(
-        {split: Environments(used, split) for split in ("train", "validation")},
+        {split: Environments(used, split) for split in splits},
         {name: one.weight for name, one in used.items()},
         frozenset(name for name, one in used.items() if (one.use or name) == "reward_model"),
         tokenizer,
-        model.encoder_seq_length - response_length(config),
-        model.seed,
+        config.model.encoder_seq_length - response_length(config),
+        config.model.seed,
     )
 
 
@@ -124,6 +139,36 @@ def model_folder(config: DictConfig, key: str, head: str | None = None, serves: 
         check_head(folder, head, f"{key}={path}")
     if not serves:
         check_positions(folder, config.model.encoder_seq_length, "model.encoder_seq_length")
+    return folder
+
+
+def hash_of_adapters(config: DictConfig, start: Path) -> dict[str, str]:
+    """Of the adapters that model.peft begins with, by name; empty without."""
+    folder = adapters_folder(config, start)
+    if folder is None:
+        return {}
+    of_peft = folder / PEFT_TENSORS
+    return {"adapters": file_hash(of_peft) if of_peft.is_file() else model_hash(folder)}
+
+
+def adapters_folder(config: DictConfig, start: Path) -> Path | None:
+    """The folder of the adapters that model.peft begins with: a checkpoint of a run, or one of PEFT's. None: new ones.
+
+    start: the model that they are to adapt. Raises UserError where the run has trained them on another one.
+    """
+    peft = config.model.peft
+    if not is_lora(peft) or peft.restore_from_path is None:
+        return None
+    folder = Path(peft.restore_from_path).expanduser()
+    if (folder / PEFT_CONFIG).is_file():
+        return folder
+    folder = resolve(folder)
+    record = AdapterRecord.load(folder)
+    if record is not None and record.base_hash != model_hash(start):
+        raise UserError(
+            f"model.peft.restore_from_path={peft.restore_from_path}: these adapters are of the model in {record.base}, and "
+            f"this run starts from {start}"
+        )
     return folder
 
 

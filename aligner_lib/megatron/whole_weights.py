@@ -1,4 +1,4 @@
-"""A model's weights put together from the blocks that its ranks hold, one weight at a time.
+"""A model's weights put together from the blocks that its ranks hold, one weight at a time, adapters added to theirs.
 
 Blocks travel from CPU to CPU: what is put together is for another process, such as an inference server.
 """
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.checkpoint import own_blocks
+from aligner_lib.models.adapters import A, B
 from aligner_lib.models.tensor_store import Block
 
 
@@ -26,17 +27,33 @@ class WholeWeights:
         for rank, blocks in enumerate(parallel.gather_over_all(held)):
             for block, dtype in blocks:
                 self._holders[block.name].append((rank, block, dtype))
+        # by the layers' own name: a rank has some of each
+        self._scales = {
+            name.rpartition(".")[2]: layer.adapter_scale
+            for name, layer in model.named_modules()
+            if hasattr(layer, "adapter_scale")
+        }
 
     @property
     def names(self) -> set[str]:
-        """All that the ranks hold."""
-        return set(self._holders)
+        """All that the ranks hold, but for adapters."""
+        return {name for name in self._holders if name.rpartition(".")[2] not in (A, B)}
 
     def read(self, name: str) -> Tensor | None:
         """The whole weight in its dtype, on the first rank's CPU; None on all other ranks. A collective operation.
 
-        Raises KeyError for a name that the model has not.
+        A weight with an adapter is W + scale · B A, computed in float32. Raises KeyError for a name that the model has not.
         """
+        weight, layer = self._read(name), name.removesuffix(".weight")
+        if f"{layer}.{A}" not in self._holders:
+            return weight
+        a, b = self._read(f"{layer}.{A}"), self._read(f"{layer}.{B}")
+        if weight is None:
+            return None
+        scale = self._scales[layer.rpartition(".")[2]]
+        return torch.addmm(weight.float(), b.float(), a.float(), alpha=scale).to(weight.dtype)
+
+    def _read(self, name: str) -> Tensor | None:
         if name not in self._holders:
             raise KeyError(f"the model has no weight {name}")
         _, first, dtype = self._holders[name][0]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 WHOLE_BYTES = 1 << 23  # a file up to this size is read whole
 HEAD_BYTES = 1 << 20  # of a larger file: its beginning (a safetensors header) ...
 SAMPLE_BYTES = 1 << 12  # ... and this much at every stride, and at its end
 STRIDE_BYTES = 1 << 18
+ADAPTERS = "adapter.json"  # of a folder that holds adapters alone; see models.adapters
 
 
 def model_hash(folder: Path) -> str:
-    """32 hex digits that change with a model folder's architecture, tokenizer or weights.
+    """32 hex digits that change with a model folder's architecture, tokenizer or weights, and with an adapter's base.
 
     Large files are sampled: their length, their first MiB, and 4 KiB of every 256. So it takes well under a
     second for any model that fits on a laptop. A truncated or missing file and any training change the hash;
@@ -29,6 +31,10 @@ def model_hash(folder: Path) -> str:
     for path in paths:
         digest.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}\n".encode())
         _sample(path, digest)
+    if (folder / ADAPTERS).exists():
+        record = json.loads((folder / ADAPTERS).read_text())
+        record["base"] = record["base"]["hash"]  # wherever it lies
+        digest.update(json.dumps(record, sort_keys=True).encode())
     return digest.hexdigest()
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from aligner_lib.models import families
+from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.models.sentencepiece_tokenizer import write_tokenizer
 from aligner_lib.models.stream import TensorFile
 from cluster.record import write_json
 
@@ -27,6 +29,7 @@ class HfFolder:
                 f"{self.folder} holds quantised weights, which the importer reads only from GGUF files"
             )
         self.architecture = families.from_hf(config, str(self.folder / "config.json"))
+        self._reward_constant = config.get("reward_constant")  # of `aligner model export`
         self._file_of = _files_by_weight(self.folder)
 
     def names(self) -> set[str]:
@@ -46,22 +49,27 @@ class HfFolder:
         return self._file_of[name].read(name)
 
     def write_tokenizer(self, out: Path) -> None:
-        """Copy tokenizer.json and tokenizer_config.json into a folder."""
+        """Copy tokenizer.json and tokenizer_config.json into a folder, and a reward model's scale where there is one."""
         copy_tokenizer(self.folder, out)
+        if self._reward_constant is not None:
+            RewardScale(mean=-self._reward_constant).save(out)
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
-    """Copy a fast tokenizer's files into another folder.
+    """Write a folder's tokenizer into another folder: tokenizer.json, tokenizer_config.json and generation_config.json,
+    which names further stop tokens.
 
-    A chat template in a file of its own moves into tokenizer_config.json. Raises ValueError without a
-    tokenizer.json or without an eos_token.
+    A chat template in a file of its own moves into tokenizer_config.json. A folder with nothing but SentencePiece's
+    tokenizer.model has it converted. Raises ValueError without a tokenizer or without an eos_token.
     """
-    if not (folder / "tokenizer.json").exists():
-        raise ValueError(
-            f"{folder} has no tokenizer.json. If the tokenizer is a SentencePiece model, make one with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    config = _read_json(folder / "tokenizer_config.json")
+    if (folder / "tokenizer.json").exists():
+        config = _read_json(folder / "tokenizer_config.json")
+        shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
+    elif (folder / "tokenizer.model").exists():
+        write_tokenizer(folder / "tokenizer.model", out, _sentencepiece_config(folder))
+        config = _read_json(out / "tokenizer_config.json")
+    else:
+        raise ValueError(f"{folder} has no tokenizer.json, and no tokenizer.model of SentencePiece either")
     stop = config.get("eos_token")
     if not (stop.get("content") if isinstance(stop, dict) else isinstance(stop, str) and stop):
         raise ValueError(
@@ -70,8 +78,22 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     template = folder / "chat_template.jinja"
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
-    shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
+    if (folder / "generation_config.json").exists():
+        write_json(out / "generation_config.json", _read_json(folder / "generation_config.json"))
     write_json(out / "tokenizer_config.json", config)
+
+
+def _sentencepiece_config(folder: Path) -> dict:
+    """What lies beside a tokenizer.model; like Llama's class in transformers, it puts BOS first unless told otherwise."""
+    config: dict = {"add_bos_token": True}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            config |= _read_json(folder / name)
+    if (folder / "added_tokens.json").exists():
+        added = _read_json(folder / "added_tokens.json")
+        config.setdefault("added_tokens_decoder", {str(i): {"content": text} for text, i in added.items()})
+    config.pop("tokenizer_class", None)  # one that reads tokenizer.model
+    return config
 
 
 def _read_json(path: Path) -> dict:

@@ -17,13 +17,14 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
+lora = False  # True: adapters learn in place of all weights
 seed = 1234  # of the order of the pairs and of what is drawn
 
 # %%
 from aligner_lib.tutorial.workspace import Workspace
 from widgets import Chat, Monitor, Pairs, curves
 
-lab = Workspace(out, profile, dataset, where)
+lab = Workspace(out, profile, dataset, where, lora)
 
 # %% [markdown]
 # ## Where is the reward?

@@ -18,6 +18,7 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
+lora = False  # True: adapters learn in place of all weights
 seed = 1234  # of the prompts' order and of what is drawn
 beside = "recorded"  # recorded: PPO and the second task play runs of this project · live: you train them
 
@@ -25,7 +26,7 @@ beside = "recorded"  # recorded: PPO and the second task play runs of this proje
 from aligner_lib.tutorial.workspace import Workspace
 from widgets import Completions, Monitor, Recording, curves, show_completions
 
-lab = Workspace(out, profile, dataset, where)
+lab = Workspace(out, profile, dataset, where, lora)
 
 # %% [markdown]
 # ## A group instead of a critic

@@ -1,47 +1,71 @@
 """Weights that the ranks of a layout hold are put together on the first one, under transformers' names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import forks
 import pytest
 import tiny
 import torch
+from layouts import train
+from lora_layouts import LORA
 from twins import stored_tensors
+
+from aligner_lib.models.merge import merge
 
 pytestmark = pytest.mark.usefixtures("one_process")
 LAYOUTS = {"tp2": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}
 
 
-def gather(starts: Path, out: Path) -> None:
+def gather(starts: Path, adapted: Path, out: Path) -> None:
     """What this rank is given of each model in each layout of two."""
     from aligner_lib.megatron import parallel
     from aligner_lib.rollouts.policy import hf_weights
 
     for layout, (tp, pp) in LAYOUTS.items():
         parallel.initialize(tp, pp)
-        for name in ("untied", "tied"):
-            found = {
-                key: part.clone() for key, part in hf_weights(tiny.new_engine(name, start=starts / name))
-            }
+        engines = {
+            "untied": tiny.new_engine("untied", starts / "untied"),
+            "tied": tiny.new_engine("tied", starts / "tied"),
+            "adapted": tiny.new_engine("tied", starts / "tied", lora=replace(LORA, start=adapted)),
+        }
+        for name, engine in engines.items():
+            found = {key: part.clone() for key, part in hf_weights(engine)}
             torch.save(found, out / f"{layout}-{name}-{parallel.rank()}.pt")
         parallel.barrier()
         parallel.parallel_state.destroy_model_parallel()
 
 
 @pytest.fixture(scope="module")
-def gathered(starts, tmp_path_factory) -> Path:
+def expected(starts, tmp_path_factory) -> dict[str, Path]:
+    """The model folders with what is to be found; `adapters`: what `adapted` is made of."""
+    folder = tmp_path_factory.mktemp("adapted")
+    engine = tiny.new_engine("tied", starts / "tied", lora=LORA)
+    train(engine, "tied", range(2))
+    engine.save(folder / "adapters")
+    adapted = merge(folder / "adapters", folder / "merged")
+    return {
+        "untied": starts / "untied",
+        "tied": starts / "tied",
+        "adapted": adapted,
+        "adapters": folder / "adapters",
+    }
+
+
+@pytest.fixture(scope="module")
+def gathered(starts, expected, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("gathered")
-    forks.run_ranks(2, gather, starts, out, folder=out)
+    forks.run_ranks(2, gather, starts, expected["adapters"], out, folder=out)
     return out
 
 
-@pytest.mark.parametrize("name", ["untied", "tied"])
+@pytest.mark.parametrize("name", ["untied", "tied", "adapted"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_first_rank_has_every_weight_to_the_bit_and_the_others_none(gathered, starts, layout, name):
-    expected = stored_tensors(starts / name)
+def test_the_first_rank_has_every_weight_to_the_bit_and_the_others_none(gathered, expected, layout, name):
     first, second = (torch.load(gathered / f"{layout}-{name}-{rank}.pt") for rank in (0, 1))
-    assert first.keys() == expected.keys() and not second
-    assert all(torch.equal(first[key], tensor) for key, tensor in expected.items())
+    tensors = stored_tensors(expected[name])
+    assert first.keys() == tensors.keys() and not second
+    assert all(torch.equal(first[key], tensor) for key, tensor in tensors.items())
 
 
 def test_a_name_that_the_model_has_not_is_refused(starts):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
+from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
     Data,
@@ -66,6 +67,7 @@ class DPOModel(Model):
 
     data: Data = field(default_factory=Data)
     dpo: DPOLoss = field(default_factory=DPOLoss)
+    peft: Peft = field(default_factory=Peft)
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-7, sched=Sched(min_lr=9e-8)))
 
 

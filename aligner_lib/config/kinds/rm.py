@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
+from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
     Data,
@@ -30,6 +31,7 @@ class RewardModelModel(Model):
     """model of a reward model's job."""
 
     data: Data = field(default_factory=Data)
+    peft: Peft = field(default_factory=Peft)
     # rewards leave the model as (r - mean) / std; None: measured on the validation pairs when training ends
     reward_standardization: dict[str, Any] = setting(
         {"enable": True, "mean": None, "std": None}, names=("enable", "mean", "std")

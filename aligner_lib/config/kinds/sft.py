@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aligner_lib.config.kind import JobKind, MetricGroup, metric
+from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_LOADERS,
     ExpManager,
@@ -46,6 +47,7 @@ class SFTModel(Model):
 
     restore_from_path: str | None = None  # the start: a model name, model folder, checkpoint or run folder
     answer_only_loss: bool = True  # loss on the output and its stop token only
+    peft: Peft = field(default_factory=Peft)
     data: SFTData = field(default_factory=SFTData)
     optim: Optim = field(default_factory=lambda: Optim(lr=5e-6, weight_decay=0.01))
 
