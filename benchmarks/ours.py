@@ -30,12 +30,20 @@ def reward_model(setting: Setting, connection) -> None:
 
 def dpo(setting: Setting, connection) -> None:
     from aligner_lib.config.compose import compose
+    from aligner_lib.megatron.generate import Sampling
+    from aligner_lib.rollouts.policy import Policy
     from aligner_lib.trainers.dpo import DPOTrainer
 
     config = compose("dpo", [f"model.dpo.ref_policy_kl_penalty={setting.dpo_beta}"])
     engine = make_engine(setting, setting.architecture(), setting.optimizer())
     pairs = setting.pairs(setting.samples_a_round)
-    trainer = DPOTrainer(engine, train=pairs, settings=config.model.dpo, **_batches(setting))
+    policy = Policy(
+        engine,
+        setting.tokenizer(),
+        Sampling(max_length=setting.new_tokens),
+        forward_micro_batch_size=2 * setting.micro_batch,
+    )
+    trainer = DPOTrainer(engine, train=pairs, settings=config.model.dpo, policy=policy, **_batches(setting))
     _train(trainer, setting, Rounds(setting, connection))
 
 
