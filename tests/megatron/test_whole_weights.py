@@ -61,11 +61,21 @@ def gathered(starts, expected, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("name", ["untied", "tied", "adapted"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_first_rank_has_every_weight_to_the_bit_and_the_others_none(gathered, expected, layout, name):
+def test_the_first_rank_has_every_weight_and_the_others_none(gathered, expected, layout, name):
     first, second = (torch.load(gathered / f"{layout}-{name}-{rank}.pt") for rank in (0, 1))
     tensors = stored_tensors(expected[name])
     assert first.keys() == tensors.keys() and not second
-    assert all(torch.equal(first[key], tensor) for key, tensor in tensors.items())
+    rounding = 1e-6 if name == "adapted" else 0.0  # of one product, which is computed in other pieces here
+    for key, tensor in tensors.items():
+        torch.testing.assert_close(first[key], tensor, atol=rounding, rtol=0.0)
+
+
+def test_adapters_change_what_is_found(gathered):
+    tied, adapted = (torch.load(gathered / f"tp2-{name}-0.pt") for name in ("tied", "adapted"))
+    changed = {
+        key.rpartition("layers.0.")[2] for key in tied if (tied[key] - adapted[key]).abs().max() > 1e-4
+    }
+    assert {"self_attn.q_proj.weight", "self_attn.o_proj.weight", "mlp.up_proj.weight"} < changed
 
 
 def test_a_name_that_the_model_has_not_is_refused(starts):
