@@ -6,6 +6,7 @@ Data is read and checked before any model is built, so that a mistake in a path 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -215,7 +216,8 @@ def ppo(config: DictConfig) -> PreparedJob:
     if rewards is not None:
         check_same_tokenizer(tokenizer, Tokenizer(rewards).hash, f"the reward model in {rewards}")
         warn_about_template(tokenizer, rewards, "the reward model")
-    tasks = task_source(config, tokenizer)
+    tasks, opened = task_source(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
     max_steps = steps_of(loop, tasks.size or 0, rollout.num_rollout_samples)
     updates = rollout.num_rollout_samples // model.global_batch_size * rollout.rollout_epochs  # a step
     actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * updates
@@ -225,7 +227,7 @@ def ppo(config: DictConfig) -> PreparedJob:
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
         reward_source, critic, critic_optim = _reward_source_and_critic(config, tokenizer, rewards, run)
-        policy = build_policy(engine, config, tokenizer)
+        policy = build_policy(engine, config, tokenizer, opened)
         return PPOTrainer(
             policy=policy,
             roll_out=Rollout(policy, reward_source, model.seed, model.encoder_seq_length, critic),
@@ -247,7 +249,7 @@ def ppo(config: DictConfig) -> PreparedJob:
     hashes |= hash_of_adapters(config, start)
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
-    return PreparedJob(build, max_steps, loop, hashes, tasks.close)
+    return PreparedJob(build, max_steps, loop, hashes, opened.close)
 
 
 def grpo(config: DictConfig) -> PreparedJob:
@@ -270,7 +272,8 @@ def grpo(config: DictConfig) -> PreparedJob:
             check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"{name_of_it} in {folder}")
             warn_about_template(tokenizer, folder, name_of_it)
             hashes[name] = model_hash(folder)
-    tasks = task_source(config, tokenizer)
+    tasks, opened = task_source(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
     max_steps = steps_of(loop, tasks.size or 0, rollout.num_prompts_per_step)
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
     updates = responses // model.global_batch_size * rollout.rollout_epochs  # a step
@@ -280,7 +283,7 @@ def grpo(config: DictConfig) -> PreparedJob:
         engine = build_trainable_engine(
             Architecture.load(start), config, loop.gradient_clip_val, start, rollout.offload_adam_states
         )
-        policy = build_policy(engine, config, tokenizer)
+        policy = build_policy(engine, config, tokenizer, opened)
         return GRPOTrainer(
             policy=policy,
             roll_out=Rollout(
@@ -294,7 +297,7 @@ def grpo(config: DictConfig) -> PreparedJob:
             run=run,
         )
 
-    return PreparedJob(build, max_steps, loop, hashes, tasks.close)
+    return PreparedJob(build, max_steps, loop, hashes, opened.close)
 
 
 def evaluation(config: DictConfig) -> PreparedJob:
@@ -308,11 +311,12 @@ def evaluation(config: DictConfig) -> PreparedJob:
         if folder is not None:
             check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
             warn_about_template(tokenizer, folder, f"the {name}")
-    tasks = held_out_tasks(config, tokenizer)
+    tasks, opened = held_out_tasks(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
 
     def build(run):
         policy = build_policy(
-            build_engine(Architecture.load(reference), config, reference), config, tokenizer
+            build_engine(Architecture.load(reference), config, reference), config, tokenizer, opened
         )
         policy.engine.load(start)  # now that it has taken its copy of the reference
         reward_source = rewards and build_reward_model(
@@ -331,7 +335,7 @@ def evaluation(config: DictConfig) -> PreparedJob:
     files = [] if environments_of(config) else files_of_split(config, "validation")
     hashes = hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
     hashes |= {} if rewards is None else {"reward_model": model_hash(rewards)}
-    return PreparedJob(build, 0, config.trainer.ppo, hashes, tasks.close)
+    return PreparedJob(build, 0, config.trainer.ppo, hashes, opened.close)
 
 
 def _reward_source_and_critic(

@@ -28,12 +28,18 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_ma
 
 def save_weights(model, writer: StoreWriter) -> None:
     """Write this rank's shards of the weights that train; replicas (data parallel, tied embeddings) are written once."""
+    for block, values in own_blocks(model, trained_only=True):  # adapters are kept without what they adapt
+        writer.add(block, values)
+
+
+def own_blocks(model, trained_only: bool = False) -> Iterator[tuple[Block, Tensor]]:
+    """The blocks of the weights that this rank holds, with their values; of replicas one rank holds the block."""
     for parameter, shards in _shards(model):
-        if not parameter.requires_grad:
-            continue  # adapters are kept without what they adapt
+        if trained_only and not parameter.requires_grad:
+            continue
         for shard, start, end in shards:
             if is_main_replica(shard.replica_id):
-                writer.add(_block(shard), parameter.detach().flatten()[start:end].view(shard.local_shape))
+                yield _block(shard), parameter.detach().flatten()[start:end].view(shard.local_shape)
 
 
 def load_weights(model, folder: Path, new_head: bool = False) -> None:
