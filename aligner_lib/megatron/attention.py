@@ -6,7 +6,7 @@ reads from the architecture. Soft caps alone have no fused kernel.
 Megatron's own cache stores keys before rotary positions are applied, rotates all of them again at every step,
 and takes prompts of one length only. This one stores rotated keys, and a mask lets rows begin at different
 columns. With rotary positions only distances count, so a left-padded row gives the same values as the row
-alone.
+alone, and a row that joins later counts its positions from where it began.
 
     B batch, S new tokens, K cached tokens, T real tokens of all rows
     H hidden, N query heads, G key/value heads, D head size
@@ -14,6 +14,8 @@ alone.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -32,18 +34,17 @@ from megatron.core.transformer.identity_op import IdentityOp
 
 
 class KVCache(StaticInferenceContext):
-    """Keys and values of every layer for a batch of left-padded rows.
+    """Keys and values of every layer for rows that end in the same column, whatever their lengths.
 
-    visible: bool [B, max_length], False where a row is padding. `sequence_len_offset` is how many columns are
-    filled.
+    `sequence_len_offset` is how many columns are filled. starts: int64 [B], the column of each row's first token; what
+    stands before it is padding. origins: int64 [B], the column of its rotary position 0.
     """
 
-    def __init__(self, visible: torch.Tensor):
-        batch, max_length = visible.shape
-        super().__init__(batch, max_length)
-        self.visible = visible
+    def __init__(self, starts: torch.Tensor, columns: int):
+        super().__init__(len(starts), columns)
+        self.starts, self.origins = starts, torch.zeros_like(starts)
         self.masks: dict[int | None, torch.Tensor] = {}  # of the current forward pass, by W; None: no window
-        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each [B, G, max_length, D]
+        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each [B, G, columns, D]
 
     def append(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store one layer's new keys and values, [B, G, S, D] each; returns all so far, [B, G, K, D] each.
@@ -58,26 +59,69 @@ class KVCache(StaticInferenceContext):
         keys[:, :, start:end], values[:, :, start:end] = key, value
         return keys[:, :, :end], values[:, :, :end]
 
-    def mask(self, new_tokens: int, window: int | None = None) -> torch.Tensor:
-        """Which cached columns each new token attends to: bool [B, 1, S, K].
+    def prepare(self, new_tokens: int, windows: Iterable[int | None] = (None,)) -> None:
+        """Set what all layers read while they compute new tokens.
 
-        window: W, or None. Distances are those of columns, as a row's tokens are neighbours whatever its padding. A
-        padding token attends to itself, which keeps its softmax finite.
+        masks: for each window W bool [B, 1, S, K], which cached columns each new token attends to; a padding token attends
+        to itself, which keeps its softmax finite. Distances are those of columns, as a row's tokens are neighbours
+        whatever its padding. current_positions: int64 [S, B], their rotary positions.
         """
         start, end = self.sequence_len_offset, self.sequence_len_offset + new_tokens
-        columns = torch.arange(end, device=self.visible.device)
-        itself = columns[None, :] == columns[start:, None]
-        causal = causal_mask(columns[start:], columns, window)
-        return (causal & self.visible[:, None, :end] | itself)[:, None]
+        columns = torch.arange(end, device=self.starts.device)
+        queries = columns[start:]
+        itself = columns[None, :] == queries[:, None]  # [S, K]
+        visible = columns >= self.starts[:, None]  # [B, K]
+        self.masks = {
+            window: (causal_mask(queries, columns, window) & visible[:, None] | itself)[:, None]
+            for window in windows
+        }
+        self.current_positions = queries[:, None] - self.origins
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Keep only these rows of the batch, in this order; a row may be there several times.
+    def arrange(self, rows: torch.Tensor, added: int, end: int, columns: int) -> None:
+        """Keep only these rows, in this order, with empty ones behind them, and move what is cached.
 
-        rows: int64 [B'], numbers of the rows that stay.
+        rows: int64 [B'], numbers of the rows that stay. end: the number of filled columns from then on; where it is
+        smaller, the first ones are dropped. columns: how many there is room for.
         """
-        self.visible = self.visible[rows]
-        self.layers = {layer: (k[rows], v[rows]) for layer, (k, v) in self.layers.items()}
-        self.max_batch_size = len(rows)
+        filled = self.sequence_len_offset
+        kept = min(filled, end)
+        for name in ("starts", "origins"):
+            # a row that is over may have begun in a column that is dropped
+            own = (getattr(self, name)[rows] + end - filled).clamp(min=0)
+            setattr(self, name, torch.cat([own, own.new_full((added,), end)]))
+
+        def arranged(old: torch.Tensor) -> torch.Tensor:
+            # zeros, for a masked value that is not a number would not be masked
+            new = old.new_zeros(len(rows) + added, old.shape[1], columns, old.shape[3])
+            new[: len(rows), :, end - kept : end] = old[rows, :, filled - kept : filled]
+            return new
+
+        for layer, (keys, values) in self.layers.items():
+            self.layers[layer] = arranged(keys), arranged(values)
+        self.sequence_len_offset = end
+        self.max_batch_size, self.max_sequence_length = len(rows) + added, columns
+
+    def insert(self, rows: torch.Tensor, prompts: KVCache, copies: torch.Tensor) -> None:
+        """Put prompts that another cache has computed into rows of this one, so that they end where all do.
+
+        rows: int64 [B']; copies: int64 [B'], the other's row for each of them. The other has no more filled columns.
+        """
+        end = self.sequence_len_offset
+        begin = end - prompts.sequence_len_offset
+        assert begin >= 0, f"{prompts.sequence_len_offset} columns do not end at column {end}"
+        self.starts[rows] = begin + prompts.starts[copies]
+        self.origins[rows] = begin + prompts.origins[copies]
+        for layer, theirs in prompts.layers.items():
+            if layer not in self.layers:
+                shape = (
+                    self.max_batch_size,
+                    theirs[0].shape[1],
+                    self.max_sequence_length,
+                    theirs[0].shape[3],
+                )
+                self.layers[layer] = tuple(one.new_zeros(shape) for one in theirs)
+            for own, other in zip(self.layers[layer], theirs):
+                own[rows, :, begin:end] = other[copies, :, : end - begin]
 
 
 class FusedSelfAttention(SelfAttention):
@@ -131,11 +175,12 @@ class FusedSelfAttention(SelfAttention):
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         if self.frequencies is not None:
             if unpadding is not None:
-                columns = unpadding.columns
+                positions = unpadding.columns[:, None]
+            elif cache is not None:
+                positions = cache.current_positions  # [S, B]
             else:
-                start = cache.sequence_len_offset if cache else 0
-                columns = torch.arange(start, start + len(query), device=query.device)
-            angles = torch.outer(columns.float(), self.frequencies)[:, None, None]  # [S, 1, 1, R/2]
+                positions = torch.arange(len(query), device=query.device)[:, None]
+            angles = (positions[..., None].float() * self.frequencies)[:, :, None]  # [S, B or 1, 1, R/2]
             cos, sin = angles.cos().to(query.dtype), angles.sin().to(query.dtype)
             query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         if unpadding is not None:

@@ -46,7 +46,8 @@ class _RMSNorm(Function):
         products = grad * normed
         along = (products @ weight).div_(len(weight)).unsqueeze(-1)  # mean of ∂L/∂normed · normed
         grad_x = torch.mul(grad, weight).addcmul_(normed, along, value=-1).mul_(scale)
-        return grad_x, products.reshape(-1, len(weight)).sum(0), None
+        learns = ctx.needs_input_grad[1]
+        return grad_x, products.reshape(-1, len(weight)).sum(0) if learns else None, None
 
 
 class LayerNorm(torch.nn.LayerNorm):

@@ -96,7 +96,7 @@ class Transformer(GPTModel):
         pipeline stage before the last returns its own output.
         """
         if cache is not None:
-            cache.masks = {window: cache.mask(tokens.shape[1], window) for window in self.windows}
+            cache.prepare(tokens.shape[1], self.windows)
         unpadding = None
         if lengths is not None:
             shared = tokens if self.shares_prefixes else None

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from aligner_lib.models import families
+from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.sentencepiece_tokenizer import write_tokenizer
 from aligner_lib.models.stream import TensorFile
 from cluster.record import write_json
@@ -28,6 +29,7 @@ class HfFolder:
                 f"{self.folder} holds quantised weights, which the importer reads only from GGUF files"
             )
         self.architecture = families.from_hf(config, str(self.folder / "config.json"))
+        self._reward_constant = config.get("reward_constant")  # of `aligner model export`
         self._file_of = _files_by_weight(self.folder)
 
     def names(self) -> set[str]:
@@ -47,12 +49,15 @@ class HfFolder:
         return self._file_of[name].read(name)
 
     def write_tokenizer(self, out: Path) -> None:
-        """Copy tokenizer.json and tokenizer_config.json into a folder."""
+        """Copy tokenizer.json and tokenizer_config.json into a folder, and a reward model's scale where there is one."""
         copy_tokenizer(self.folder, out)
+        if self._reward_constant is not None:
+            RewardScale(mean=-self._reward_constant).save(out)
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
-    """Write a folder's tokenizer into another folder: tokenizer.json and tokenizer_config.json.
+    """Write a folder's tokenizer into another folder: tokenizer.json, tokenizer_config.json and generation_config.json,
+    which names further stop tokens.
 
     A chat template in a file of its own moves into tokenizer_config.json. A folder with nothing but SentencePiece's
     tokenizer.model has it converted. Raises ValueError without a tokenizer or without an eos_token.
@@ -73,6 +78,8 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     template = folder / "chat_template.jinja"
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
+    if (folder / "generation_config.json").exists():
+        write_json(out / "generation_config.json", _read_json(folder / "generation_config.json"))
     write_json(out / "tokenizer_config.json", config)
 
 

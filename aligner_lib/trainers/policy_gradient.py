@@ -30,17 +30,18 @@ from aligner_lib.config.policy_gradient import (
     val_rollout_micro_batch_size,
 )
 from aligner_lib.datasets.batches import TokenBatch
-from aligner_lib.errors import UserError
+from aligner_lib.datasets.chat_template import save_tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.rollouts.collect import Collected, Outcome, Rollout
+from aligner_lib.rollouts.collect import Collected, Rollout
 from aligner_lib.rollouts.environments.pool import Failure
 from aligner_lib.rollouts.policy import Policy
 from aligner_lib.rollouts.records import Experience, Rollouts, WeightedBatch
 from aligner_lib.rollouts.tasks import Task, TaskSource
 from aligner_lib.rollouts.timers import Timers
 from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.trainers.environment_failures import given_tasks, note_failed_outcomes
 from aligner_lib.trainers.loop import BoundExceeded
 from aligner_lib.trainers.lr import LRSchedule
 from aligner_lib.trainers.rollout_metrics import (
@@ -130,7 +131,7 @@ class PolicyGradientTrainer(ABC):
 
     def validate(self, step: int) -> dict[str, float]:
         """Rewards on held-out prompts, sampled with the same random numbers at every validation."""
-        tasks, failures = self._given(self.tasks.validation(self.rollout.num_val_samples))
+        tasks, failures = given_tasks(self.tasks.validation(self.rollout.num_val_samples), self.run)
         tasks = share_of_rank(
             [(number, number, task) for number, task in enumerate(tasks)],
             parallel.dp_rank(),
@@ -153,7 +154,7 @@ class PolicyGradientTrainer(ABC):
         """Write this rank's share of the policy, and what else the next step depends on."""
         self.policy.engine.save(folder)
         if parallel.is_first_rank():
-            self.policy.tokenizer.save(folder)
+            save_tokenizer(self.policy.tokenizer, folder)
             if self.loop.target_kl is not None:
                 (folder / "kl_coef.json").write_text(json.dumps(self.kl_coef))
 
@@ -196,7 +197,7 @@ class PolicyGradientTrainer(ABC):
 
     def draw(self, step: int, draw: int, first: int, timers: Timers) -> Collected:
         """A rollout over the prompts of a draw, whose groups are numbered from `first` on."""
-        tasks, self.failures = self._given(self.tasks.train(draw, self.prompts_per_step))
+        tasks, self.failures = given_tasks(self.tasks.train(draw, self.prompts_per_step), self.run)
         return self.roll_out(
             self._share(tasks, first),
             step,
@@ -351,19 +352,6 @@ class PolicyGradientTrainer(ABC):
 
     # -- small things ---------------------------------------------------------------------------------------------
 
-    def _given(self, tasks: list[Task | Failure]) -> tuple[list[Task], list[Failure]]:
-        """The prompts, and those that an environment did not give, which are noted down. Raises UserError for too few."""
-        failures = [task for task in tasks if isinstance(task, Failure)]
-        given = [task for task in tasks if isinstance(task, Task)]
-        self._note_failures(failures)
-        if len(given) < parallel.dp_size() and failures:
-            first = failures[0]
-            raise UserError(
-                f"only {len(given)} of {len(tasks)} prompts were given, too few to go on. The first that failed, of "
-                f"model.environments.{first.environment} ({first.reason}): {first.text}"
-            )
-        return given, failures
-
     def _share(self, tasks: list[Task], first: int) -> list[tuple[int, int, Task]]:
         """This rank's part of the responses, global batch by global batch: each optimiser step sees the same samples in
         any layout."""
@@ -420,15 +408,7 @@ class PolicyGradientTrainer(ABC):
         )
         if self.run is not None:
             self.run.log_rollouts(records)
-        self._note_failures(_failed(collected.outcomes))
-
-    def _note_failures(self, failures: list[Failure]) -> None:
-        """The first failure of each environment, with its traceback, goes to the run folder; all are counted in metrics."""
-        failures = [one for part in parallel.gather_over_dp(failures) for one in part]
-        for one in failures if self.run is not None else []:
-            self.run.note_failure(
-                one.environment, f"the episode of seed {one.seed} failed ({one.reason}): {one.text}"
-            )
+        note_failed_outcomes(collected.outcomes, self.run)
 
 
 def _mismatch_of(figures: list[dict[str, float]]) -> dict[str, float]:
@@ -448,10 +428,6 @@ def _rows_or_a_silent_one(batch: Experience, rows: Tensor) -> Experience:
     silent = batch.rows([0])
     nothing = torch.zeros_like(silent.loss_mask)
     return replace(silent, loss_mask=nothing, response_mask=nothing)
-
-
-def _failed(outcomes: list[Outcome]) -> list[Failure]:
-    return [one.failure for one in outcomes if one.failure is not None]
 
 
 def means(updates: list[dict[str, float]]) -> dict[str, float]:

@@ -22,10 +22,10 @@ def randn(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("new_tokens", [1, 5])
 def test_grouped_heads_under_a_mask_by_softmax(new_tokens):
-    visible = torch.tensor([[True] * 7, [False, False] + [True] * 5])
-    cache = KVCache(visible)
+    cache = KVCache(starts=torch.tensor([0, 2]), columns=7)
     cache.sequence_len_offset = 7 - new_tokens
-    mask = cache.mask(new_tokens)
+    cache.prepare(new_tokens)
+    mask = cache.masks[None]
     query = randn(2, HEADS, new_tokens, SIZE)
     keys, values = randn(2, GROUPS, 7, SIZE), 2 * randn(2, GROUPS, 7, SIZE)
     attended = masked_attention(query, keys, values, mask)
@@ -56,9 +56,10 @@ def test_scale_and_soft_cap_by_softmax(new_tokens):
 )
 def test_a_token_sees_itself_and_what_lies_less_than_a_window_behind(length, new_tokens, padding, window):
     new_tokens, padding = min(new_tokens, length), min(padding, length - 1)
-    cache = KVCache((torch.arange(length) >= padding)[None])
+    cache = KVCache(torch.tensor([padding]), length)
     cache.sequence_len_offset = length - new_tokens
-    [[seen]] = cache.mask(new_tokens, window).tolist()
+    cache.prepare(new_tokens, [window])
+    [[seen]] = cache.masks[window].tolist()
     for query, row in zip(range(length - new_tokens, length), seen, strict=True):
         reach = range(max(0, query - window + 1) if window else 0, query + 1)
         expected = {key for key in reach if key >= padding} | {query}

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from aligner_lib.config.kind import JobKind, MetricGroup, metric
 from aligner_lib.config.kinds import ppo
-from aligner_lib.config.schema import PretrainedCheckpoint
+from aligner_lib.config.policy_gradient import (
+    check_generation,
+    environments_of,
+    judged_by_programs,
+    unused_generation_settings,
+)
+from aligner_lib.config.schema import PretrainedCheckpoint, at_least, setting
 from aligner_lib.config.training import TIMERS
 
 if TYPE_CHECKING:
@@ -15,10 +21,18 @@ if TYPE_CHECKING:
 
 
 @dataclass
+class EvaluationSettings:
+    """evaluation: what an evaluation has beside PPO's settings."""
+
+    num_generations_per_prompt: int = setting(1, at_least(1))  # responses to each prompt
+
+
+@dataclass
 class EvaluateConfig(ppo.PPOConfig):
     """pretrained_checkpoint is the reference that KL is measured to."""
 
     policy: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
 
 FIGURES = MetricGroup(
@@ -47,7 +61,7 @@ FIGURES = MetricGroup(
             "responses",
             "number of responses",
             "",
-            "`model.ppo.num_val_samples`",
+            "`model.ppo.num_val_samples`, `evaluation.num_generations_per_prompt`",
         ),
         metric(
             "evaluation/tokens",
@@ -64,6 +78,18 @@ FIGURES = MetricGroup(
     ),
 )
 
+ENVIRONMENTS = MetricGroup(
+    "Environments of an evaluation",
+    "Only with `model.environments`: as in training, for each environment NAME.",
+    (
+        metric("evaluation_environments/*/reward", "", "mean reward that the environment NAME gave"),
+        metric("evaluation_environments/*/samples", "responses", "number of responses that it judged"),
+        metric("evaluation_environments/*/failed", "samples", "prompts and responses without a reward", "0"),
+        metric("evaluation_environments/*/turns", "turns", "mean number of the policy's turns in an episode"),
+        metric("evaluation_environments/*/*", "", "what the environment measures beside the reward"),
+    ),
+)
+
 _NOT_TRAINED = "an evaluation trains and saves nothing."
 
 
@@ -71,6 +97,7 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     """What an evaluation takes of PPO's settings is how to sample, on how many prompts, and the models."""
     of_models = (
         "model.optim.",
+        "model.peft.",
         "model.activations_checkpoint_granularity",
         "model.activations_checkpoint_method",
         "model.activations_checkpoint_num_layers",
@@ -100,11 +127,22 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         "exp_manager.checkpoint_callback_params.",
     )
     return {
+        **unused_generation_settings(config),
         **dict.fromkeys(training, _NOT_TRAINED),
         **ppo.without_servers(config, "an evaluation has its reward model in its own process."),
         "model.data.data_prefix.train": "an evaluation reads data_prefix.validation alone.",
-        "model.environments": "an evaluation takes its prompts from data_prefix.validation, and a reward model judges.",
+        **_of_environments(config),
     }
+
+
+def _of_environments(config: DictConfig) -> dict[str, str]:
+    """What does nothing because environments give the prompts, or judge them."""
+    found = {}
+    if environments_of(config):
+        found["model.data.data_prefix.validation"] = "its prompts come from model.environments."
+    if judged_by_programs(config):
+        found["critic."] = "programs judge all of its responses, and no reward model."
+    return found
 
 
 KIND = JobKind(
@@ -117,8 +155,8 @@ KIND = JobKind(
     defaults="ppo",
     models=ppo.KIND.models,
     data={"model.data.data_prefix.validation": ["hh/test_prompts.jsonl"]},
-    checks=(ppo.check_rollouts, ppo.check_servers),
+    checks=(ppo.check_rollouts, ppo.check_servers, check_generation),
     without_effect=_without_effect,
-    metrics=(FIGURES, replace(TIMERS, metrics=TIMERS.metrics[1:])),
+    metrics=(FIGURES, ENVIRONMENTS, replace(TIMERS, metrics=TIMERS.metrics[1:])),
     stage=9,
 )

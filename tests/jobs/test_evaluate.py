@@ -1,0 +1,79 @@
+"""Evaluations: several answers to a prompt, and programs beside the reward model."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from aligner_lib.tutorial.policies import compare_policies
+
+
+@pytest.fixture(scope="module")
+def often(jobs):
+    """The same evaluation with three answers to each prompt."""
+    return jobs.run("evaluate", "evaluate_often", evaluation__num_generations_per_prompt=3)
+
+
+@pytest.fixture(scope="module")
+def mixed(jobs):
+    """The reward model judges conversations, a program sums."""
+    prompts = jobs.formatted / "test_prompts.jsonl"
+    files = f"{{train: '{prompts}', validation: '{prompts}'}}"
+    return jobs.run(
+        "evaluate",
+        "evaluate_mixed",
+        model__environments__conversations__use="reward_model",
+        model__environments__conversations__args__prompts=files,
+        model__environments__sums__use="sums",
+        model__environments__sums__args__examples=0,
+        model__ppo__num_val_samples=8,
+        evaluation__num_generations_per_prompt=2,
+    )
+
+
+def test_more_answers_change_none_of_the_first_ones(evaluate, often):
+    once, several = evaluate.rollouts(), often.rollouts()
+    assert len(several) == 3 * len(once)
+    by_prompt: dict[int, list[dict]] = {}
+    for record in several:
+        by_prompt.setdefault(record["group"], []).append(record)
+    for record in once:
+        first, *others = by_prompt[record["group"]]
+        assert (first["response"], first["prompt"]) == (record["response"], record["prompt"])
+        assert first["reward"] == pytest.approx(record["reward"], abs=1e-4)
+        assert len(others) == 2
+    assert any(
+        first["response"] != others[0]["response"] for first, *others in by_prompt.values()
+    )  # with random numbers of their own
+
+
+def test_each_is_judged_by_its_own(mixed):
+    records = mixed.rollouts()
+    assert Counter(record["environment"] for record in records) == {"conversations": 8, "sums": 8}
+    of_sums = {record["reward"] for record in records if record["environment"] == "sums"}
+    of_conversations = {record["reward"] for record in records if record["environment"] == "conversations"}
+    assert of_sums == {0.0} and len(of_conversations) > 1  # a random model can't add
+    (figures,) = mixed.metrics()
+    assert figures["evaluation_environments/sums/exact"] == 0
+    assert figures["evaluation_environments/conversations/samples"] == 8
+    assert figures["evaluation/rollout_size"] == 16
+
+
+def test_policies_are_compared_where_both_were_judged(mixed, jobs):
+    table = compare_policies({"a": mixed, "b": mixed}, against="a", environment="sums")
+    assert table.caption.startswith("8 answers to 4 held-out prompts")
+    assert table.figures["b"]["win_rate"] == (0.5, 0.5, 0.5)
+    assert table.figures["b"]["kl_per_token"] == pytest.approx(0, abs=1e-6)
+
+
+def test_programs_alone_need_no_reward_model(jobs):
+    run = jobs.run(
+        "evaluate",
+        "evaluate_sums",
+        critic__pretrained_checkpoint__restore_from_path="null",
+        model__environments__sums__use="sums",
+        model__environments__sums__args__examples=0,
+        model__ppo__num_val_samples=4,
+    )
+    assert run.status == "finished" and len(run.rollouts()) == 4

@@ -1,0 +1,72 @@
+"""Evaluated policies side by side: figures by hand, and what can't be compared."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.policies import compare_policies
+
+
+def evaluated(folder, rewards, lengths, prompts=("Why?", "How?")):
+    """A run folder with two answers to each of two prompts."""
+    folder.mkdir()
+    records = [
+        {
+            "step": 0,
+            "split": "evaluation",
+            "prompt": prompts[i // 2],
+            "response": "a b a b",
+            "reward": reward,
+            "length": length,
+            "finished": i != 3,
+            "group": i // 2,
+            "token_kl": [0.5] * length,
+        }
+        for i, (reward, length) in enumerate(zip(rewards, lengths))
+    ]
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    return RunFolder(folder)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return {
+        "SFT": evaluated(tmp_path / "sft", [0.0, 1.0, 0.0, 1.0], [10, 10, 10, 10]),
+        "PPO": evaluated(tmp_path / "ppo", [1.0, 1.0, 2.0, 3.0], [5, 5, 5, 5]),
+    }
+
+
+def test_figures_by_hand(runs):
+    figures = compare_policies(runs, against="SFT").figures
+    assert figures["PPO"]["reward"].value == 7 / 4 and figures["SFT"]["reward"].value == 1 / 2
+    assert figures["PPO"]["gain"].value == 5 / 4
+    assert (figures["PPO"]["gain"].low, figures["PPO"]["gain"].high) == (0.5, 2.0)  # of the two prompts
+    assert figures["PPO"]["win_rate"].value == (1 + 0.5 + 1 + 1) / 4
+    assert figures["PPO"]["tokens"].value == 5 and figures["PPO"]["ended"].value == 0.75
+    assert figures["PPO"]["kl_per_token"] == 0.5
+    assert figures["PPO"]["distinct_2"] == 2 / 12
+    assert "win_rate" not in figures["SFT"]
+
+
+def test_the_table_stays_in_a_notebook_and_reads_as_text(runs):
+    table = compare_policies(runs, against="SFT")
+    assert "4 answers to 2 held-out prompts; wins against SFT" in table._repr_html_()
+    lines = repr(table).splitlines()
+    assert lines[1].split() == ["SFT", "PPO"] and lines[2].startswith("reward")
+    assert "1.25 (0.5 to 2)" in repr(table)
+
+
+def test_answers_without_a_reward_are_left_out_on_both_sides_and_counted(tmp_path, runs):
+    runs["GRPO"] = evaluated(tmp_path / "grpo", [None, 1.0, 1.0, 1.0], [5, 5, 5, 5])
+    table = compare_policies(runs, against="SFT")
+    assert table.figures["SFT"]["reward"].value == pytest.approx(2 / 3)
+    assert "1 answers without a reward are left out" in table.caption
+
+
+def test_other_prompts_are_refused(tmp_path, runs):
+    runs["DPO"] = evaluated(tmp_path / "dpo", [0.0] * 4, [5] * 4, prompts=("Why?", "Who?"))
+    with pytest.raises(ValueError, match="DPO and SFT answered other prompts"):
+        compare_policies(runs, against="SFT")

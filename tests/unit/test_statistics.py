@@ -1,0 +1,86 @@
+"""Intervals and win rates by hand, and against a policy whose only virtue is its length."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from aligner_lib.tutorial.statistics import (
+    compare,
+    distinct_n,
+    length_controlled_win_rate,
+    mean_interval,
+    win_rate,
+)
+
+
+def test_interval_is_the_normal_one_for_many_independent_values():
+    values = np.random.default_rng(0).normal(2.0, 1.0, 400)
+    estimate = mean_interval(values, range(400))
+    half = 1.96 * values.std() / math.sqrt(400)
+    assert estimate.value == pytest.approx(values.mean())
+    assert estimate.low == pytest.approx(values.mean() - half, abs=0.01)
+    assert estimate.high == pytest.approx(values.mean() + half, abs=0.01)
+
+
+def test_answers_to_one_prompt_count_as_one():
+    """Each prompt's value ten times: no more is known than from the prompts themselves."""
+    once = mean_interval([0.0, 1.0, 1.0, 0.0], [0, 1, 2, 3])
+    often = mean_interval([0.0, 1.0, 1.0, 0.0] * 10, [0, 1, 2, 3] * 10)
+    assert once == often
+
+
+def test_interval_covers_the_truth_about_as_often_as_it_says():
+    """Two answers a prompt that share the prompt's own mean; naive intervals over 60 answers would cover 83 %."""
+    rng, covered = np.random.default_rng(1), 0
+    for trial in range(200):
+        of_prompt = rng.normal(0, 1, 30).repeat(2)
+        estimate = mean_interval(of_prompt + rng.normal(0, 0.2, 60), np.arange(30).repeat(2), seed=trial)
+        covered += estimate.low <= 0 <= estimate.high
+    assert 0.89 <= covered / 200 <= 0.98
+
+
+def test_ties_are_half_a_win():
+    wins = compare([1.0, 2.0, 3.0], [0.0, 2.0, 4.0])
+    assert wins == [1.0, 0.5, 0.0]
+    assert win_rate(wins, [0, 1, 2]).value == 0.5
+    with pytest.raises(ValueError):
+        compare([1.0], [])
+
+
+def test_equal_lengths_leave_the_win_rate():
+    wins, prompts = [1.0, 1.0, 1.0, 0.0] * 25, range(100)
+    controlled = length_controlled_win_rate(wins, [0.0] * 100, prompts)
+    assert controlled.value == pytest.approx(0.75, abs=0.002)  # the ridge moves it by 0.001
+    assert win_rate(wins, prompts).value == 0.75
+
+
+def test_a_policy_that_wins_by_length_alone_wins_nothing_at_equal_length():
+    """It is the longer one three times out of four, and the longer one always wins with 0.8."""
+    rng = np.random.default_rng(2)
+    differences = np.where(rng.random(2000) < 0.75, 1.0, -1.0) * rng.uniform(20, 40, 2000)
+    wins = (rng.random(2000) < np.where(differences > 0, 0.8, 0.2)).astype(float)
+    prompts = range(2000)
+    assert win_rate(wins, prompts).value == pytest.approx(0.65, abs=0.03)
+    controlled = length_controlled_win_rate(wins, differences, prompts)
+    assert controlled.value == pytest.approx(0.5, abs=0.04)
+    assert controlled.low < 0.5 < controlled.high
+
+
+def test_one_that_always_wins_has_a_finite_rate():
+    controlled = length_controlled_win_rate([1.0] * 20, [3.0] * 20, range(20))
+    assert 0.9 < controlled.value <= 1.0 and controlled.high <= 1.0
+
+
+def test_distinct_n():
+    assert distinct_n(["a b a b"], 1) == 0.5
+    assert distinct_n(["a b a b"], 2) == pytest.approx(2 / 3)  # ab, ba, ab
+    assert distinct_n(["A b", "a B"], 2) == 0.5
+    assert distinct_n(["a", ""], 2) == 0.0
+
+
+def test_no_answers_are_refused():
+    with pytest.raises(ValueError, match="no answers"):
+        mean_interval([], [])
