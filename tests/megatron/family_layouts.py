@@ -19,7 +19,7 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.tensor_store import StoreWriter
 
 LAYOUTS = {"tp2": (2, 1), "tp2_sequence": (2, 1), "pp2": (1, 2)}
-UNSAID = 1  # as the stop token it ends nothing here
+STOP = 1
 NEW_TOKENS = 12
 
 
@@ -60,8 +60,8 @@ def measure(start: Path, out: Path, **numerics) -> None:
     engine = Engine(Architecture.load(start), Numerics(**numerics), tiny.OPTIM)
     engine.load(start)
     logits = engine.map(micro_batches(), all_logits)
-    sampling = Sampling(max_length=NEW_TOKENS, min_length=NEW_TOKENS, greedy=True)
-    said = generate(engine.module, PROMPTS, [0] * len(PROMPTS), sampling, stop_id=UNSAID)
+    sampling = Sampling(max_length=NEW_TOKENS, greedy=True)
+    said = generate(engine.module, PROMPTS, [0] * len(PROMPTS), sampling, stop_id=STOP)
     save_gradients(engine, out / "gradients")
     if parallel.is_first_rank():
         torch.save({"logits": logits, "said": [response.tokens for response in said]}, out / "figures.pt")

@@ -74,7 +74,8 @@ def test_logits_text_and_gradients_are_the_references(measured, expected, refere
     for ours, theirs in zip(rows, expected[name].logits, strict=True):
         assert theirs.std() > 0.05
         torch.testing.assert_close(ours[: len(theirs)], theirs, atol=LOGITS_CLOSE, rtol=0)
-    assert figures["said"] == expected[name].said
+    for ours, theirs in zip(figures["said"], expected[name].said, strict=True):
+        assert ours == (theirs[: theirs.index(layouts.STOP) + 1] if layouts.STOP in theirs else theirs)
     arch = Architecture.load(references.folder / name / "imported")
     gradients = stored(measured / layout / name / "gradients", arch)
     assert gradients.keys() == expected[name].gradients.keys()
