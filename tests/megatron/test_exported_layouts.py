@@ -25,13 +25,23 @@ def layout(request, measured, smoke):
     return measured / request.param
 
 
+def loaded(name: str, folder):
+    """A checkpoint's weights in one process."""
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    engine = Engine(tiny.MODELS[name], Numerics())
+    engine.load(folder)
+    return engine.module.eval()
+
+
 @pytest.mark.parametrize("name", ["untied", "tied"])
 @torch.no_grad()
 def test_a_policy_has_the_engine_s_logits_and_greedy_text(layout, name, tmp_path):
     from transformers import AutoModelForCausalLM
 
     export(layout / name, "hf", tmp_path / "out")
-    module = tiny.new_engine(name, layout / name).module.eval()
+    module = loaded(name, layout / name)
     twin = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").eval()
     ours, theirs = (
         module.logits(module(TOKENS).transpose(0, 1).flatten(0, 1)),
@@ -53,7 +63,7 @@ def test_a_reward_model_has_the_engine_s_scores(layout, tmp_path, monkeypatch):
 
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     export(layout / "scalar", "hf", tmp_path / "out")
-    module = tiny.new_engine("scalar", layout / "scalar").module.eval()
+    module = loaded("scalar", layout / "scalar")
     twin = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
     ours = SCALE(module.values(module(TOKENS))[-1])
     assert ours.std() > 0.05
