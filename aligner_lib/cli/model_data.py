@@ -29,7 +29,7 @@ def model_import(
     source: Annotated[Path, typer.Argument(help="Folder with config.json and safetensors, or a .gguf file.")],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
 ):
-    """Import a Hugging Face model of the Llama family."""
+    """Import a Hugging Face model: Llama, Mistral, Qwen, SmolLM3, Gemma, Nemotron."""
     from aligner_lib.models import import_hf
 
     typer.echo(import_hf(source, out))
