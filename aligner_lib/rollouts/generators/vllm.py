@@ -27,10 +27,9 @@ from aligner_lib.rollouts.generators import weight_stream
 
 API_KEY = "VLLM_API_KEY"  # vLLM's own name: what a server in a job of its own was started with
 AT_ONCE = 256  # requests of a rank under way; the server batches them
-_OPENER = urllib.request.build_opener(
-    urllib.request.ProxyHandler({})
-)  # a cluster's proxy does not lead to its own nodes
 EXTENSION = "aligner_lib.rollouts.generators.vllm_worker.PolicyWeights"
+# a cluster's proxy does not lead to its own nodes
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass
@@ -78,7 +77,7 @@ class VllmGenerator:
             "prompt": prompt,
             "seed": seed,
             "max_tokens": sampling.max_length,
-            "min_tokens": sampling.min_length - 1,  # vLLM's come before the stop token
+            "min_tokens": max(sampling.min_length - 1, 0),  # vLLM's come before the stop token
             "temperature": 0.0 if sampling.greedy else sampling.temperature,
             "top_k": sampling.top_k,
             "top_p": sampling.top_p,
@@ -104,7 +103,11 @@ class VllmGenerator:
         """Let the server's workers come for the weights."""
         token = secrets.token_hex(16)
         host = self._own_address()
-        with socket.create_server((host, 0)) as listener, ThreadPoolExecutor(1) as threads:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with (
+            socket.create_server((host, 0), family=family) as listener,
+            ThreadPoolExecutor(1) as threads,
+        ):
             where = {"method": "receive_policy", "args": [host, str(listener.getsockname()[1]), token]}
             told = threads.submit(self._post, "/collective_rpc", where)
             try:
