@@ -67,7 +67,8 @@ def export_peft(folder: Path, out: Path) -> Path:
         if f"{layer}.{A}" not in store:
             continue
         a, b = (store.read_whole(f"{layer}.{kind}") for kind in (A, B))
-        for name, part in zip(weight.hf, to_hf(weight, b, replace(arch, hidden_size=b.shape[1]))):
+        narrow = replace(weight, shape=tuple(b.shape))
+        for name, part in zip(weight.hf, to_hf(narrow, b, arch)):
             module = name.removesuffix(".weight")
             tensors[f"{PREFIX}{module}.lora_A.weight"] = a.clone()
             tensors[f"{PREFIX}{module}.lora_B.weight"] = part.contiguous()
@@ -256,4 +257,4 @@ def _fused(
                 begin += len(part.a)
             blocks.append(block)
     narrow = replace(weight, shape=(sum(rows), len(a)))
-    return a, to_megatron(narrow, blocks, replace(arch, hidden_size=len(a))), scale
+    return a, to_megatron(narrow, blocks, arch), scale
