@@ -67,7 +67,8 @@ def export_peft(folder: Path, out: Path) -> Path:
         if f"{layer}.{A}" not in store:
             continue
         a, b = (store.read_whole(f"{layer}.{kind}") for kind in (A, B))
-        for name, part in zip(weight.hf, to_hf(replace(weight, shape=tuple(b.shape)), b, arch)):
+        narrow = replace(weight, shape=tuple(b.shape))
+        for name, part in zip(weight.hf, to_hf(narrow, b, arch)):
             module = name.removesuffix(".weight")
             tensors[f"{PREFIX}{module}.lora_A.weight"] = a.clone()
             tensors[f"{PREFIX}{module}.lora_B.weight"] = part.contiguous()
@@ -255,4 +256,5 @@ def _fused(
                 block[:, begin : begin + len(part.a)] = part.b * (part.scale / scale)
                 begin += len(part.a)
             blocks.append(block)
-    return a, to_megatron(replace(weight, shape=(sum(rows), len(a))), blocks, arch), scale
+    narrow = replace(weight, shape=(sum(rows), len(a)))
+    return a, to_megatron(narrow, blocks, arch), scale
