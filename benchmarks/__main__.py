@@ -139,7 +139,7 @@ def _generation(setting: Setting, say) -> Comparison:
 
     batch = f"{setting.prompts} prompts, {setting.generation_batch} together"
     sides = [
-        Contestant("Aligner Lab", f"{batch}, finished rows leave", ours.generation),
+        Contestant("Aligner Lab", f"{batch}, waiting prompts take the places of what ended", ours.generation),
         Contestant("transformers generate", f"{batch}, left padded", theirs.generation),
     ]
     return compete("generation", sides, setting, aim=1.2, say=say)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from aligner_lib.megatron.generate import Response
+from aligner_lib.megatron.generate import ContinuousBatch, Response, Sampling
 from aligner_lib.rollouts.policy import Policy, to_rollouts
 from aligner_lib.rollouts.records import Rollouts
 from benchmarks.contest import Rounds
@@ -27,19 +27,41 @@ class GivenResponses(Policy):
         self.responses, self.rounds = responses, rounds
         self.read = self.drawn = self._position = 0
 
-    def respond(self, prompts: list[list[int]], seeds: list[int], greedy: bool = False) -> list[Response]:
-        drawn = super().respond(prompts, seeds, greedy)
+    def batch(self, rows: int) -> Exchanged:
+        return Exchanged(super().batch(rows), self)
+
+    def exchange(self, prompts: list[list[int]], drawn: list[Response]) -> None:
+        """Give these responses the tokens of the next given ones."""
         begin, self._position = self._position, (self._position + len(drawn)) % len(self.responses)
         learnt = self.responses[begin : begin + len(drawn)]
         lengths = [len(response.tokens) for response in drawn]
         assert lengths == list(map(len, learnt)), "a response has not the length it was forced to"
         self.read += sum(map(len, prompts))
         self.drawn += sum(lengths)
-        given = [replace(response, tokens=tokens) for response, tokens in zip(drawn, learnt)]
+        for response, tokens in zip(drawn, learnt):
+            response.tokens = tokens
         with self.rounds.untimed():
-            rollouts = to_rollouts(prompts, given, [0] * len(given), self.tokenizer.pad_id)
-            rows = zip(self.logprobs(rollouts)[0], rollouts.response_mask)
-            return [replace(one, logprobs=row[mask].tolist()) for one, (row, mask) in zip(given, rows)]
+            rollouts = to_rollouts(prompts, drawn, [0] * len(drawn), self.tokenizer.pad_id)
+            for response, row, mask in zip(drawn, self.logprobs(rollouts)[0], rollouts.response_mask):
+                response.logprobs = row[mask].tolist()
+
+
+class Exchanged:
+    """A batch whose responses, once all are drawn, are exchanged for given ones."""
+
+    def __init__(self, batch: ContinuousBatch, policy: GivenResponses):
+        self._batch, self._policy = batch, policy
+        self._asked: list[tuple[list[int], Response]] = []
+
+    def add(self, prompt: list[int], seed: int, sampling: Sampling) -> Response:
+        response = self._batch.add(prompt, seed, sampling)
+        self._asked.append((list(prompt), response))
+        return response
+
+    def run(self, enough: Callable[[], bool]) -> None:
+        self._batch.run()
+        prompts, responses = zip(*self._asked)
+        self._policy.exchange(list(prompts), list(responses))
 
 
 class Rewards:

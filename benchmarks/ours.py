@@ -131,26 +131,26 @@ def _train(trainer, setting: Setting, rounds: Rounds) -> None:
 
 
 def generation(setting: Setting, connection) -> None:
+    from itertools import chain
+
     from aligner_lib.algorithms.batching import length_grouped
-    from aligner_lib.megatron.generate import Sampling, generate
-    from benchmarks.forced_stops import StopsAt
+    from aligner_lib.megatron.generate import ContinuousBatch, Sampling
 
     samples = setting.answers(setting.prompts)
     prompts = [sample.tokens[: sample.answer_start] for sample in samples]
     lengths = [len(sample) - sample.answer_start for sample in samples]
     stop_id = setting.tokenizer().eos_id
     engine = make_engine(setting, setting.architecture())
-    model = StopsAt(engine.module, prompts, lengths, stop_id)
-    sampling = Sampling(max_length=max(lengths))
     rounds = Rounds(setting, connection)
     number = 0
     while True:
         rounds.begin()
-        seeds = [setting.seed + number * len(prompts) + i for i in range(len(prompts))]
-        said = {}
-        for group in length_grouped([len(prompt) for prompt in prompts], setting.generation_batch):
-            own = [prompts[i] for i in group], [seeds[i] for i in group]
-            said |= zip(group, generate(model, *own, sampling, stop_id=stop_id))
+        batch, said = ContinuousBatch(engine.module, setting.generation_batch, stop_id=stop_id), {}
+        # as a rollout orders them: the longest prompts first
+        for i in chain(*length_grouped([len(prompt) for prompt in prompts], setting.generation_batch)):
+            seed = setting.seed + number * len(prompts) + i
+            said[i] = batch.add(prompts[i], seed, Sampling(max_length=lengths[i], min_length=lengths[i]))
+        batch.run()
         rounds.end(sum(len(response.tokens) for response in said.values()))
         assert [len(said[i].tokens) for i in range(len(prompts))] == lengths, (
             "a response has not the length it was forced to"

@@ -53,6 +53,7 @@ def _named_by_stage(seen: Copies, stack: ExitStack) -> list:
     """From now on copies have their stage and cause. Returns the list that each step is added to at its end."""
     from aligner_lib.megatron import adam
     from aligner_lib.megatron.engine import FrozenWeights
+    from aligner_lib.megatron.generate import ContinuousBatch
     from aligner_lib.rollouts.critic import Critic, RewardModel
     from aligner_lib.rollouts.policy import Policy
     from aligner_lib.trainers.policy_gradient import PolicyGradientTrainer
@@ -67,7 +68,8 @@ def _named_by_stage(seen: Copies, stack: ExitStack) -> list:
 
         stack.enter_context(patch.object(owner, name, labelled))
 
-    within(Policy, "respond", stage="generate", cause=BATCH)
+    within(Policy, "batch", stage="generate", cause=BATCH)
+    within(ContinuousBatch, "run", stage="generate", cause=BATCH)
     within(Critic, "values", stage="values", cause=BATCH)
     within(RewardModel, "score", stage="rewards", cause=BATCH)
     within(Policy, "logprobs", stage="log-probabilities", cause=BATCH)

@@ -161,6 +161,20 @@ def logs(
 
 
 @app.command()
+def log(
+    run: RunName,
+    to: Annotated[str, typer.Option(help="tensorboard, wandb, mlflow or trackio.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+):
+    """Send a run's figures and rollouts to a service; what it has already is not sent again."""
+    from aligner_lib.cli.run_tables import find_run
+    from aligner_lib.run_folder.exporters import tail
+
+    last = tail.follow(find_run(run, RUNS), to, until_over=follow)
+    typer.echo(f"{to} has all of {run}, up to step {last}")
+
+
+@app.command()
 def cancel(run: RunName):
     """End a run's job at once, wherever it runs; `stop` saves a checkpoint first."""
     job = _job_of(run)
@@ -192,6 +206,23 @@ def cluster_check(
     findings = check(resources, shared, probe)
     typer.echo("\n".join(map(str, findings)))
     raise typer.Exit(0 if all(finding.ok or not finding.needed for finding in findings) else 1)
+
+
+@app.command()
+def serve(
+    policy: Annotated[str, typer.Argument(help="A run, checkpoint, model folder or model name.")],
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any that is free.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(help="What clients have to send (else a random one).", envvar="ALIGNER_SERVE_TOKEN"),
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Answers that are written at the same time.", min=1)] = 16,
+):
+    """Serve a policy behind an OpenAI-compatible endpoint: chat, completions, streaming."""
+    from aligner_lib.jobs.serve_policy import serve as run
+
+    run(policy, host=host, port=port, token=token, rows=rows, say=typer.echo)
 
 
 # ---- the house ------------------------------------------------------------------------------------------------------

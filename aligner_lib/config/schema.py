@@ -10,9 +10,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass, make_dataclass
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from aligner_lib.run_folder.alarms import Thresholds
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 # ---- how a setting is written down ----------------------------------------------------------------------------------
 
@@ -45,6 +48,12 @@ def one_of(*choices: Any) -> Bound:
 
 
 STEPS = Bound(lambda value: value == -1 or value >= 1, "at least 1, or -1 for all")
+BATCHES = Bound(
+    lambda value: (
+        0 < value <= 1 if isinstance(value, float) else isinstance(value, int) and STEPS.holds(value)
+    ),
+    "a number of batches, -1 for all, or a share such as 0.5; 1.0 is all, and 1 is one batch",
+)
 PROBABILITY = Bound(lambda value: 0 < value <= 1, "above 0 and at most 1")
 
 
@@ -148,15 +157,28 @@ class Model:
     optim: Optim = field(default_factory=Optim)
 
 
-_NO_WANDB = "nothing is sent to Weights & Biases; metrics.jsonl and tensorboard/ have every metric."
-
-
 @dataclass
 class WandbKwargs:
     """Names of a run at Weights & Biases."""
 
-    project: str | None = setting(None, without_effect=_NO_WANDB)
-    name: str | None = setting(None, without_effect=_NO_WANDB)
+    project: str | None = None  # null: aligner-lab
+    name: str | None = None  # null: the run folder's
+
+
+@dataclass
+class MLFlowKwargs:
+    """Where a run goes to in MLflow."""
+
+    experiment_name: str | None = None  # null: aligner-lab
+    tracking_uri: str | None = None  # null: MLFLOW_TRACKING_URI, else mlruns/ beside the run folder
+
+
+@dataclass
+class TrackioKwargs:
+    """Names of a run at trackio."""
+
+    project: str | None = None  # null: aligner-lab
+    name: str | None = None  # null: the run folder's
 
 
 @dataclass
@@ -168,10 +190,12 @@ class CheckpointCallbackParams:
     )
     save_top_k: int = setting(1, at_least(1))  # how many checkpoints stay; the newest are kept
     save_nemo_on_train_end: bool = setting(
-        False, without_effect="no .nemo file is written; the last checkpoint is a folder in checkpoints/."
+        False,
+        without_effect="no .nemo file is written at the end: `aligner model export RUN --to nemo` writes one.",
     )
     always_save_nemo: bool = setting(
-        False, without_effect="no .nemo files are written; checkpoints are folders in checkpoints/."
+        False,
+        without_effect="checkpoints are folders in checkpoints/: `aligner model export RUN --to nemo` writes a .nemo file.",
     )
 
 
@@ -191,9 +215,14 @@ class ExpManager:
     """exp_manager: the run folder, and what is written there."""
 
     explicit_log_dir: str | None = None  # the run folder
-    create_wandb_logger: bool = setting(False, without_effect=_NO_WANDB)
+    # exporters, processes of their own that follow the run folder
+    create_tensorboard_logger: bool = True  # into <run>/tensorboard
+    create_wandb_logger: bool = False
     wandb_logger_kwargs: WandbKwargs = field(default_factory=WandbKwargs)
-    create_tensorboard_logger: bool = True  # exported beside the run: <run>/tensorboard
+    create_mlflow_logger: bool = False
+    mlflow_logger_kwargs: MLFlowKwargs = field(default_factory=MLFlowKwargs)
+    create_trackio_logger: bool = False
+    trackio_logger_kwargs: TrackioKwargs = field(default_factory=TrackioKwargs)
     create_checkpoint_callback: bool = True  # False: no checkpoint is written
     checkpoint_callback_params: CheckpointCallbackParams = field(default_factory=CheckpointCallbackParams)
     # go on from the run folder's latest checkpoint; False: begin anew, with all that was there in a folder old-N
@@ -212,8 +241,8 @@ class Loop:
     save_interval: int = setting(
         10, at_least(1)
     )  # steps between checkpoints; one is always written at the end
-    # global batches (PPO: rollout micro batches) of a validation; -1: all
-    limit_val_batches: int = setting(-1, STEPS)
+    # global batches (PPO: rollout micro batches) of a validation, or the share of them; -1 and 1.0: all
+    limit_val_batches: Any = setting(-1, BATCHES)
     gradient_clip_val: float = setting(1.0, at_least(0))  # norm of the gradient is clipped to this; 0: not
 
 
@@ -239,14 +268,45 @@ NO_LOADERS = "no loader processes are started; tokens are prepared once, before 
 NO_TEST_SPLIT = {
     "model.data.data_prefix.test": "no job reads it; `aligner evaluate` takes its prompts from data_prefix.validation."
 }
-_JSONL = Bound(lambda value: value == "jsonl", "jsonl, the only format that is read yet (mmap files are not)")
 
 
 @dataclass
-class Data:
+class Templated:
+    """How conversations are written, in all that a job reads."""
+
+    # plain: `User: …`, `Assistant: …`, as the files have them; tokenizer: by its chat template.
+    # null: as the model has learnt it; of a model that does not say, plain, and an environment's by the tokenizer's
+    chat_template: str | None = setting(None, one_of("plain", "tokenizer"))
+
+
+@dataclass
+class Data(Templated):
     """model.data of jobs that read files by split."""
 
-    data_impl: str = setting("jsonl", _JSONL)
-    # {train: [files], validation: [files], test: [files]}
+    data_impl: str = setting("jsonl", one_of("jsonl", "mmap"))  # mmap: token files of `aligner data mmap`
+    # {train: [files], validation: [files], test: [files]}; with mmap a file is the prefix of a .bin and an .idx
     data_prefix: dict[str, Any] = setting({}, names=("train", "validation", "test"))
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
+
+
+@dataclass
+class Packed:
+    """Micro batches of so many tokens in place of so many samples; the step stays the same."""
+
+    packed_sequence: bool = False
+    # tokens in a micro batch; null: as many as micro_batch_size of the longest samples have
+    packed_sequence_size: int | None = setting(None, at_least(1))
+
+
+@dataclass
+class PairData(Packed, Data):
+    """model.data of jobs that learn from pairs."""
+
+
+def packing_without_effect(config: DictConfig) -> dict[str, str]:
+    """What does nothing where micro batches have a number of samples."""
+    if config.model.data.packed_sequence:
+        return {}
+    return {
+        "model.data.packed_sequence_size": "without packed_sequence=True a micro batch has micro_batch_size samples."
+    }

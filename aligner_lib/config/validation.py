@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import Field
 
@@ -60,6 +61,10 @@ def _without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
     if config.model.tensor_model_parallel_size == 1:
         alone = [key for key in schema if key.endswith("model.sequence_parallel")]
         why |= dict.fromkeys(alone, "with tensor_model_parallel_size=1 there is nobody to share tokens with.")
+    for key in schema:
+        exporter = re.fullmatch(r"exp_manager\.(\w+)_logger_kwargs\.\w+", key)
+        if exporter and not config.exp_manager[asked := f"create_{exporter[1]}_logger"]:
+            why[key] = f"nothing is sent there without exp_manager.{asked}=True."
     anywhere = {key: one.metadata.get("without_effect") for key, one in schema.items()}
     return {key: words for key, words in anywhere.items() if words} | why
 
@@ -85,8 +90,14 @@ def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
             f"{processes} processes of trainer.num_nodes × trainer.devices"
         )
     copies = copies_of_the_model(config)
+    packed = OmegaConf.select(config, "model.data.packed_sequence")
     for at, batch in _batches(kind, config):
-        if batch.global_batch_size % (batch.micro_batch_size * copies):
+        if packed and batch.global_batch_size % copies:
+            raise ConfigError(
+                f"{at}.global_batch_size={batch.global_batch_size} is not divisible by the {copies} copies of the model "
+                f"(trainer.num_nodes × trainer.devices over the parallel sizes); make it a multiple of {copies}"
+            )
+        if not packed and batch.global_batch_size % (batch.micro_batch_size * copies):
             raise ConfigError(
                 f"{at}.global_batch_size={batch.global_batch_size} is not divisible by {at}.micro_batch_size="
                 f"{batch.micro_batch_size} × {copies} copies of the model (trainer.num_nodes × trainer.devices over the "

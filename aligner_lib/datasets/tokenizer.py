@@ -26,6 +26,8 @@ class Tokenizer:
     tokenizer.
     """
 
+    template: str | None = None  # how conversations are written: chosen by chat_template.use_template
+
     def __init__(self, folder: Path):
         self.folder = Path(folder)
         path = self.folder / "tokenizer.json"
@@ -182,6 +184,7 @@ class Tokenizer:
             "tokenizer.json",
             "tokenizer_config.json",
             "chat_template.jinja",
+            "tokenizer.model",
             "generation_config.json",
         ):
             if (self.folder / name).exists() and Path(folder) != self.folder:

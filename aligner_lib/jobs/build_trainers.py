@@ -22,7 +22,7 @@ from aligner_lib.config.policy_gradient import (
     judged_by_programs,
     val_rollout_micro_batch_size,
 )
-from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_sft
+from aligner_lib.datasets.load import load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.jobs.build_models import (
     build_critic,
@@ -43,10 +43,14 @@ from aligner_lib.jobs.inputs import (
     hashes_of,
     held_out_tasks,
     limited,
+    loaders,
     log_report,
     model_folder,
+    packed_tokens,
+    policy_tokenizer,
     steps_of,
     task_source,
+    warn_about_template,
 )
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.models import model_hash
@@ -91,7 +95,7 @@ def sft(config: DictConfig) -> PreparedJob:
     """Supervised fine-tuning."""
     model, data, loop = config.model, config.model.data, config.trainer.sft
     start = model_folder(config, "model.restore_from_path", "lm")
-    tokenizer = Tokenizer(start)
+    tokenizer = policy_tokenizer(config, start)
 
     def load(dataset: DictConfig, name: str) -> list:
         files = files_of(dataset.file_path, f"model.data.{name}.file_path")
@@ -115,6 +119,7 @@ def sft(config: DictConfig) -> PreparedJob:
             validation_micro_batch_size=data.validation_ds.micro_batch_size,
             seed=model.seed,
             shuffle=data.train_ds.shuffle,
+            packed_tokens=packed_tokens(config, data.train_ds.micro_batch_size, train),
             answer_only_loss=model.answer_only_loss,
         )
 
@@ -142,7 +147,7 @@ def reward_model(config: DictConfig) -> PreparedJob:
             engine, **common, scale=scale, measure_scale=scaling["enable"] and not fixed
         )
 
-    return _on_pairs(config, config.trainer.rm, start, load_pairs, trainer)
+    return _on_pairs(config, config.trainer.rm, start, loaders(config).load_pairs, trainer)
 
 
 def dpo(config: DictConfig) -> PreparedJob:
@@ -151,9 +156,8 @@ def dpo(config: DictConfig) -> PreparedJob:
     model, settings = config.model, config.model.dpo
     has_reference = settings.preference_loss not in WITHOUT_REFERENCE
     precomputes = has_reference and settings.precompute_reference_logprobs
-    kind, load = (
-        (KTOTrainer, load_labelled) if settings.preference_loss == "kto" else (DPOTrainer, load_preferences)
-    )
+    kto, read = settings.preference_loss == "kto", loaders(config)
+    kind, load = (KTOTrainer, read.load_labelled) if kto else (DPOTrainer, read.load_preferences)
 
     def trainer(loop, common):
         policy = None
@@ -178,7 +182,7 @@ def _on_pairs(
 ) -> PreparedJob:
     """A job that learns from pairs. load: of files, tokenizer and longest length; trainer: of the loop's settings and of
     what both trainers take."""
-    model, tokenizer = config.model, Tokenizer(start)
+    model, tokenizer = config.model, policy_tokenizer(config, start)
 
     def split(name: str) -> list:
         return log_report(name, load(files_of_split(config, name), tokenizer, model.encoder_seq_length))
@@ -193,9 +197,11 @@ def _on_pairs(
         "global_batch_size": model.global_batch_size,
         "micro_batch_size": model.micro_batch_size,
         "validation_micro_batch_size": model.micro_batch_size,
+        "packed_tokens": packed_tokens(config, model.micro_batch_size, train),
         "seed": model.seed,
     }
-    hashes = hashes_of(start, *model.data.data_prefix.values()) | hash_of_adapters(config, start)
+    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
+    hashes |= hash_of_adapters(config, start)
     return PreparedJob(lambda run: trainer(loop, common), max_steps, loop, hashes)
 
 
@@ -206,9 +212,10 @@ def ppo(config: DictConfig) -> PreparedJob:
     # a program that judges needs no reward model: the critic may then begin as any model
     head = None if judged_by_programs(config) else "scalar"
     rewards = None if has_remote_critic(config) else model_folder(config, REWARD_MODEL, head)
-    tokenizer = Tokenizer(start)
+    tokenizer = policy_tokenizer(config, start)
     if rewards is not None:
         check_same_tokenizer(tokenizer, Tokenizer(rewards).hash, f"the reward model in {rewards}")
+        warn_about_template(tokenizer, rewards, "the reward model")
     tasks, opened = task_source(config, tokenizer), ExitStack()
     opened.callback(tasks.close)
     max_steps = steps_of(loop, tasks.size or 0, rollout.num_rollout_samples)
@@ -238,7 +245,8 @@ def ppo(config: DictConfig) -> PreparedJob:
             run=run,
         )
 
-    hashes = hashes_of(start, *model.data.data_prefix.values()) | hash_of_adapters(config, start)
+    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
+    hashes |= hash_of_adapters(config, start)
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
     return PreparedJob(build, max_steps, loop, hashes, opened.close)
@@ -248,7 +256,8 @@ def grpo(config: DictConfig) -> PreparedJob:
     """GRPO and its relatives."""
     model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
-    tokenizer, hashes = Tokenizer(start), hashes_of(start, *model.data.data_prefix.values())
+    tokenizer = policy_tokenizer(config, start)
+    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
     hashes |= hash_of_adapters(config, start)
     scalar = (
         None
@@ -259,9 +268,9 @@ def grpo(config: DictConfig) -> PreparedJob:
     teacher = model_folder(config, "model.grpo.teacher.restore_from_path", "lm") if teacher else None
     for name, folder in {"reward_model": scalar, "teacher": teacher}.items():
         if folder is not None:
-            check_same_tokenizer(
-                tokenizer, Tokenizer(folder).hash, f"the {name.replace('_', ' ')} in {folder}"
-            )
+            name_of_it = f"the {name.replace('_', ' ')}"
+            check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"{name_of_it} in {folder}")
+            warn_about_template(tokenizer, folder, name_of_it)
             hashes[name] = model_hash(folder)
     tasks, opened = task_source(config, tokenizer), ExitStack()
     opened.callback(tasks.close)
@@ -297,10 +306,11 @@ def evaluation(config: DictConfig) -> PreparedJob:
     reference = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     rewards = None if judged_by_programs(config) else model_folder(config, REWARD_MODEL, "scalar")
     start = model_folder(config, "policy.restore_from_path", "lm")
-    tokenizer = Tokenizer(start)
+    tokenizer = policy_tokenizer(config, start)
     for name, folder in {"reference": reference, "reward model": rewards}.items():
         if folder is not None:
             check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
+            warn_about_template(tokenizer, folder, f"the {name}")
     tasks, opened = held_out_tasks(config, tokenizer), ExitStack()
     opened.callback(tasks.close)
 
@@ -323,7 +333,8 @@ def evaluation(config: DictConfig) -> PreparedJob:
         )
 
     files = [] if environments_of(config) else files_of_split(config, "validation")
-    hashes = hashes_of(start, files) | ({} if rewards is None else {"reward_model": model_hash(rewards)})
+    hashes = hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
+    hashes |= {} if rewards is None else {"reward_model": model_hash(rewards)}
     return PreparedJob(build, 0, config.trainer.ppo, hashes, opened.close)
 
 

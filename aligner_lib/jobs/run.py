@@ -14,6 +14,8 @@ from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, log_notices, open_run
+from aligner_lib.run_folder.exporters.process import Exporters
+from aligner_lib.run_folder.exporters.services import asked_for
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 
@@ -71,12 +73,14 @@ def _opened(
 
     first = parallel.is_first_rank()
     with (
+        closing(Exporters()) as exporters,  # closed last: they are told of how the run ended, too
         open_run(kind, config, profile, job.hashes, job.max_steps) if first else nullcontext() as run,
         explain_errors(kind, config),
     ):
         if run is not None:
             latest = run.folder.latest_checkpoint() if resume else None
-            run.start(step_of(latest), tensorboard=config.exp_manager.create_tensorboard_logger)
+            run.start(step_of(latest))
+            exporters.start(run.path, asked_for(config.exp_manager))
         yield run
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -24,6 +24,8 @@ from aligner_lib.remote_critic.pytriton_server import (
     check_port,
 )
 from aligner_lib.remote_critic.session import ActorSession, Ended
+from aligner_lib.run_folder.exporters.process import Exporters
+from aligner_lib.run_folder.exporters.services import asked_for
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 from cluster.record import write_json
@@ -58,8 +60,10 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
             with stop_signals():  # the first rank decides when it is over
                 serve(_worker(prepared, latest), None, None, job_folder)
             return folder
+        exporters = stack.enter_context(closing(Exporters()))
         run = stack.enter_context(open_run(kind, config, profile, prepared.hashes))
-        run.start(step_of(latest), tensorboard=False)
+        run.start(step_of(latest))
+        exporters.start(run.path, asked_for(config.exp_manager))
         worker = _worker(prepared, latest)
         about = prepared.about | {"run": str(folder.path.absolute())}
         session = ActorSession(settings.actor_timeout)

@@ -1,13 +1,15 @@
-"""Generation with Megatron models: prompts of different lengths in one batch, and a KV cache.
+"""Generation with Megatron models by continuous batching: prompts of different lengths over one KV cache, and as
+responses end, waiting prompts take their places.
 
-B rows still generating, P longest prompt, S columns so far, V vocabulary
+B rows of the batch, P longest prompt, V vocabulary
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,7 +19,10 @@ from aligner_lib.megatron.attention import KVCache
 from aligner_lib.megatron.logprobs import gather_vocab
 from aligner_lib.megatron.pipeline import pass_through_stages
 
-LEAVE_FRACTION = 1 / 8  # finished rows leave once they are this part of the batch: each time copies the cache
+# Rows that are over leave, or others take their places, once they are this part of the batch: leaving copies the cache,
+# and a prompt alone costs a pass over all weights.
+LEAVE_FRACTION = 1 / 8
+ROOM = 256  # columns that the cache has room for at most before it is moved; it grows as responses do
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Response:
         default_factory=list
     )  # of each token, in the distribution it was drawn from
     finished: bool = False  # by the stop token or an end string, rather than by max_length
+    is_over: bool = False  # finished, or as long as it may be
 
 
 def generate(
@@ -64,25 +70,27 @@ def generate(
     sampling: Sampling,
     *,
     stop_id: int,
+    rows: int | None = None,
     decode: Callable[[list[int]], str] | None = None,
 ) -> list[Response]:
-    """Generate a response to each prompt, all in one batch. All ranks of a data-parallel replica call it together.
+    """Generate a response to each prompt. All ranks of a data-parallel replica call it together.
 
-    prompts: token ids, none empty. seeds: one for each prompt, so that a response depends neither on the
-    batch nor on the parallelism. stop_id: id of the stop token. decode: text of token ids, required for end
-    strings.
+    rows: how many are generated at the same time; None: all. For the others see `ContinuousBatch`.
     """
-    assert all(prompts), "an empty prompt can't be continued"
+    batch = ContinuousBatch(model, rows or len(prompts), stop_id=stop_id, decode=decode)
+    responses = [batch.add(prompt, seed, sampling) for prompt, seed in zip(prompts, seeds)]
+    batch.run()
+    return responses
+
+
+@contextmanager
+def generating(model: torch.nn.Module) -> Iterator[None]:
+    """A context manager: inside, the model generates. It is left as it was."""
     was_training = model.training
     model.eval()
     with torch.inference_mode(), _whole_sequences(model):
-        # shortest first: how a row is rounded depends on its place in the batch, and all recorded figures are of this order
-        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        ordered = [prompts[row] for row in order], [seeds[row] for row in order]
-        responses = _generate(model, *ordered, sampling, stop_id, decode)
-        responses = [response for _, response in sorted(zip(order, responses), key=lambda pair: pair[0])]
+        yield
     model.train(was_training)
-    return responses
 
 
 @contextmanager
@@ -101,50 +109,219 @@ def _whole_sequences(model: torch.nn.Module) -> Iterator[None]:
             setattr(at, name, True)
 
 
-def _generate(model, prompts, seeds, sampling, stop_id, decode) -> list[Response]:
-    responses = [Response() for _ in prompts]
-    device = next(model.parameters()).device
-    longest = max(len(prompt) for prompt in prompts)
-    distinct = list(dict.fromkeys(map(tuple, prompts)))  # a group's prompt is computed once
-    tokens = torch.full((len(distinct), longest), stop_id)
-    visible = torch.ones(len(distinct), longest + sampling.max_length, dtype=torch.bool)
-    for row, prompt in enumerate(distinct):
-        padding = longest - len(prompt)
-        tokens[row, padding:] = torch.tensor(prompt)
-        visible[row, :padding] = False
-    uniforms = torch.stack([_uniforms(seed, sampling.max_length) for seed in seeds])
-    tokens, visible, uniforms = tokens.to(device), visible.to(device), uniforms.to(device)
-    cache = KVCache(visible)
-    copies = None
-    if len(distinct) < len(prompts):
-        copies = torch.tensor([distinct.index(tuple(prompt)) for prompt in prompts], device=device)
-    alive = list(range(len(prompts)))  # which responses the batch still holds
-    slots = torch.arange(len(prompts), device=device)  # … and their rows of uniforms and logprobs
-    logprobs = torch.zeros(len(prompts), sampling.max_length, device=device)  # filled where tokens are drawn
-    for position in range(sampling.max_length):
-        excluded = stop_id if position + 1 < sampling.min_length else None
-        drawn, drawn_logprobs = _next_tokens(
-            model, tokens, cache, copies, uniforms[slots, position], sampling, excluded
-        )
-        logprobs[slots, position] = drawn_logprobs
-        copies = None
-        for row, token in zip(alive, drawn.tolist()):
-            if not _is_over(responses[row], sampling):
-                responses[row].tokens.append(token)
-                responses[row].finished = token == stop_id or _ends_with(
-                    responses[row].tokens, sampling, decode
-                )
-        running = [i for i, row in enumerate(alive) if not _is_over(responses[row], sampling)]
-        if not running:
-            break
-        tokens = drawn[:, None]
-        if len(alive) - len(running) >= LEAVE_FRACTION * len(alive):
-            keep = torch.tensor(running, device=device)
-            cache.keep(keep)
-            alive, slots, tokens = [alive[i] for i in running], slots[keep], tokens[keep]
-    for response, row in zip(responses, parallel.from_head(logprobs).tolist()):
-        response.logprobs = row[: len(response.tokens)]
-    return responses
+@dataclass(eq=False)
+class _Request:
+    """A prompt and the response to it, waiting or in a row of the batch."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    uniforms: list[float]  # the random number of each token
+    response: Response
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that it may still get; 0 when it is over."""
+        return 0 if self.response.is_over else self.sampling.max_length - len(self.response.tokens)
+
+    @property
+    def is_too_short_to_stop(self) -> bool:
+        """Whether its next token may not be the stop token."""
+        return len(self.response.tokens) + 1 < self.sampling.min_length
+
+    @property
+    def uniform(self) -> float:
+        """The random number of its next token."""
+        return self.uniforms[len(self.response.tokens)] if self.remaining else 0.0
+
+    def take(self, token: int, logprob: float, stop_id: int, decode) -> None:
+        """Its next token, with which it may be over."""
+        response = self.response
+        response.tokens.append(token)
+        response.logprobs.append(logprob)
+        response.finished = token == stop_id or _ends_with(response.tokens, self.sampling, decode)
+        response.is_over = response.finished or len(response.tokens) >= self.sampling.max_length
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """A prompt that went through the model."""
+
+    cache: KVCache
+    row: int  # of the cache
+    hidden: Tensor | None  # of its last token, [H], on the last stage
+
+
+class ContinuousBatch:
+    """Responses that are generated together, and to which prompts may be added at any time.
+
+    A response depends on its prompt, seed and sampling, and neither on the batch nor on the parallelism, but for rounding. A
+    prompt that several requests share is computed once. All ranks of a data-parallel replica do the same calls.
+    """
+
+    def __init__(
+        self,
+        model,
+        rows: int,
+        *,
+        stop_id: int,
+        decode: Callable[[list[int]], str] | None = None,
+        observe: Callable[[list[Response], Tensor, Tensor], None] | None = None,
+    ):
+        """rows: how many responses are generated at the same time. stop_id: id of the stop token. decode: text of token
+        ids, required for end strings. observe: is given, on the last stage, responses, the logits of their next
+        tokens, float32 [B, V], and the tokens that were drawn, int64 [B], before the responses have them."""
+        self.model, self.rows, self.stop_id = model, rows, stop_id
+        self._decode, self._observe = decode, observe
+        self._waiting: deque[_Request] = deque()
+        self._running: list[_Request] = []  # by row; one that is over stays until its row is taken
+        self._computed: dict[tuple[int, ...], _Computed] = {}  # prompts that others wait for, too
+        self._device = next(model.parameters()).device
+        self._cache = KVCache(torch.zeros(0, dtype=torch.int64, device=self._device), 0)
+
+    def add(self, prompt: list[int], seed: int, sampling: Sampling) -> Response:
+        """The response to a prompt (token ids, not empty), which grows with each step. seed: of its random numbers."""
+        assert prompt, "an empty prompt can't be continued"
+        request = _Request(tuple(prompt), sampling, _uniforms(seed, sampling.max_length), Response())
+        self._waiting.append(request)
+        return request.response
+
+    def cancel(self, response: Response) -> None:
+        """A response that nobody wants any more ends here."""
+        response.is_over = True
+        self._waiting = deque(one for one in self._waiting if one.response is not response)
+        if not self:  # nothing is kept for those who may come next
+            self._leave()
+            self._computed.clear()
+
+    def __bool__(self) -> bool:
+        """Whether there is a response that is not over."""
+        return bool(self._waiting) or any(one.remaining for one in self._running)
+
+    def run(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """Steps until all responses are over, or it is enough."""
+        with generating(self.model):
+            while self and not enough():
+                self.step()
+
+    def step(self) -> None:
+        """Draw a token for each row, or let waiting prompts join. Inside of `generating`."""
+        free = self.rows - sum(one.remaining > 0 for one in self._running)
+        if self._waiting and free and free >= LEAVE_FRACTION * self.rows:
+            self._join(min(free, len(self._waiting)))
+        else:
+            self._advance()
+        over = sum(one.remaining == 0 for one in self._running)
+        if not self._waiting and over and over >= LEAVE_FRACTION * len(self._running):
+            self._leave()
+
+    # -- rows of the cache ----------------------------------------------------------------------------------------
+
+    def _join(self, count: int) -> None:
+        """The next waiting requests take free rows, or new ones, and get their first tokens."""
+        # shortest first: how a row is rounded depends on its place in the batch, and all recorded figures are of this order
+        joining = sorted((self._waiting.popleft() for _ in range(count)), key=lambda one: len(one.prompt))
+        computed = self._prefilled(joining)
+        width = max(one.cache.sequence_len_offset for one in computed)
+        present = len(self._running)
+        rows = [row for row, one in enumerate(self._running) if not one.remaining][:count]
+        added = count - len(rows)
+        if added or width > self._cache.sequence_len_offset:
+            self._arrange(range(present), joining, added, width)
+        rows += range(present, present + added)
+        self._running += joining[:added]  # as many as there are new rows; each one is given its own now
+        for row, request in zip(rows, joining):
+            self._running[row] = request
+        for cache in {id(one.cache): one.cache for one in computed}.values():
+            its = [(row, one.row) for row, one in zip(rows, computed) if one.cache is cache]
+            self._cache.insert(
+                self._indices([row for row, _ in its]), cache, self._indices([copy for _, copy in its])
+            )
+        hidden = torch.stack([one.hidden for one in computed]) if parallel.is_last_stage() else None
+        self._draw(joining, hidden)
+
+    def _advance(self) -> None:
+        """A token more for each row."""
+        if self._cache.sequence_len_offset == self._cache.max_sequence_length:
+            self._arrange(range(len(self._running)))
+        tokens = torch.tensor([one.response.tokens[-1:] for one in self._running], device=self._device)
+        hidden = pass_through_stages(self.model, tokens, self._cache)  # [1, B, H] on the last stage
+        self._cache.increment_sequence_len_offset(1)
+        self._draw(self._running, hidden[-1])
+
+    def _leave(self) -> None:
+        """The batch goes on without the rows that are over."""
+        staying = [row for row, one in enumerate(self._running) if one.remaining]
+        self._arrange(staying)
+        self._running = [self._running[row] for row in staying]
+
+    def _arrange(
+        self, rows: Sequence[int], joining: Sequence[_Request] = (), added: int = 0, width: int = 0
+    ) -> None:
+        """Keep these rows, add empty ones for those that join, and drop the columns before all that still run.
+
+        width: how many columns there have to be at least.
+        """
+        running = [row for row in rows if self._running[row].remaining]
+        origins = self._cache.origins[self._indices(running)].tolist() if running else []
+        filled = self._cache.sequence_len_offset
+        end = max(filled - min(origins, default=filled), width)
+        remaining = [one.remaining for one in (*(self._running[row] for row in running), *joining)]
+        self._cache.arrange(self._indices(rows), added, end, end + min(max(remaining, default=0), ROOM))
+
+    def _indices(self, rows: Sequence[int]) -> Tensor:
+        return torch.tensor(list(rows), dtype=torch.int64, device=self._device)
+
+    # -- prompts and tokens ---------------------------------------------------------------------------------------
+
+    def _prefilled(self, requests: list[_Request]) -> list[_Computed]:
+        """Each request's prompt as it went through the model; those that did not yet go together, and each once."""
+        prompts = dict.fromkeys(one.prompt for one in requests if one.prompt not in self._computed)
+        if prompts:
+            longest = max(map(len, prompts))
+            padding = [longest - len(prompt) for prompt in prompts]
+            tokens = [[self.stop_id] * left + list(prompt) for left, prompt in zip(padding, prompts)]
+            cache = KVCache(self._indices(padding), longest)
+            hidden = pass_through_stages(self.model, torch.tensor(tokens, device=self._device), cache)
+            cache.increment_sequence_len_offset(longest)
+            last = hidden[-1] if parallel.is_last_stage() else [None] * len(prompts)
+            self._computed |= {prompt: _Computed(cache, row, last[row]) for row, prompt in enumerate(prompts)}
+        computed = [self._computed[one.prompt] for one in requests]
+        wanted = {one.prompt for one in self._waiting}
+        self._computed = {prompt: one for prompt, one in self._computed.items() if prompt in wanted}
+        return computed
+
+    def _draw(self, requests: list[_Request], hidden: Tensor | None) -> None:
+        """The next token of each request, from the last stage's hidden states [B, H], in the model's dtype.
+
+        That stage draws, and sends tokens and log-probabilities, float64 [2, B], to every rank of the replica.
+        """
+        drawn = torch.zeros(2, len(requests), dtype=torch.float64, device=self._device)
+        if parallel.is_last_stage():
+            logits = gather_vocab(self.model.logits(hidden).float(), parallel.tp_group())  # [B, V]
+            early = [row for row, one in enumerate(requests) if one.is_too_short_to_stop]
+            if early:
+                logits[self._indices(early), self.stop_id] = -torch.inf
+            uniforms = torch.tensor(
+                [one.uniform for one in requests], dtype=torch.float64, device=self._device
+            )
+            for sampling, rows in _alike(requests).items():
+                at = self._indices(rows) if len(rows) < len(requests) else slice(None)
+                drawn[0, at], drawn[1, at] = map(Tensor.double, draw(logits[at], uniforms[at], sampling))
+            if self._observe is not None:
+                self._observe([one.response for one in requests], logits, drawn[0].long())
+        tokens, logprobs = parallel.from_head(drawn).tolist()
+        for request, token, logprob in zip(requests, tokens, logprobs):
+            if request.remaining:
+                request.take(int(token), logprob, self.stop_id, self._decode)
+
+
+def _alike(requests: list[_Request]) -> dict[Sampling, list[int]]:
+    """The places of requests whose tokens are drawn in the same way, by that way."""
+    places: dict[Sampling, list[int]] = {}
+    for place, one in enumerate(requests):
+        way = replace(one.sampling, max_length=1, min_length=1, end_strings=())
+        places.setdefault(way, []).append(place)
+    return places
 
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
@@ -180,43 +357,9 @@ def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, threshold, right=True).clamp(max=probabilities.shape[-1] - 1)[:, 0]
 
 
-def _next_tokens(
-    model,
-    tokens: Tensor,
-    cache: KVCache,
-    copies: Tensor | None,
-    uniforms: Tensor,
-    sampling: Sampling,
-    excluded: int | None,
-) -> tuple[Tensor, Tensor]:
-    """Each row's next token, int64 [B], on every rank of the replica: the last stage draws, and sends ids only. And their
-    log-probabilities, float32 [B], which are zeros on other stages.
-
-    tokens: int64 [B', S], those that the cache does not hold yet. copies: int64 [B], which of the computed rows each
-    one goes on from, where several go on from one; the cache has B rows from then on. excluded: a token id that is not
-    drawn.
-    """
-    hidden = pass_through_stages(model, tokens, cache)  # [S, B', H] on the last stage
-    cache.increment_sequence_len_offset(tokens.shape[1])
-    if copies is not None:
-        cache.keep(copies)
-    drawn = torch.empty(len(uniforms), dtype=torch.int64, device=tokens.device)
-    logprobs = torch.zeros(len(uniforms), device=tokens.device)
-    if parallel.is_last_stage():
-        last = hidden[-1] if copies is None else hidden[-1][copies]
-        logits = gather_vocab(model.logits(last).float(), parallel.tp_group())  # [B, V]
-        if excluded is not None:
-            logits[:, excluded] = -torch.inf
-        drawn, logprobs = draw(logits, uniforms, sampling)
-    return parallel.from_head(drawn), logprobs
-
-
-def _uniforms(seed: int, count: int) -> Tensor:
-    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def _is_over(response: Response, sampling: Sampling) -> bool:
-    return response.finished or len(response.tokens) >= sampling.max_length
+def _uniforms(seed: int, count: int) -> list[float]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, dtype=torch.float64, generator=generator).tolist()
 
 
 def _ends_with(tokens: list[int], sampling: Sampling, decode) -> bool:

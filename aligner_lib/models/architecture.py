@@ -59,7 +59,7 @@ class Architecture:
     normalization: Normalization = "rms"  # "layer": LayerNorm with a bias
     zero_centered_norm: bool = False  # norms multiply by 1 + weight
     post_norms: bool = False  # norms of what attention and MLP add to the residual stream, too
-    qk_norm: bool = False  # an RMSNorm of each head's query and key, before rotary positions
+    qk_norm: bool = False  # a norm of each head's query and key, before rotary positions
     # layers
     activation: Activation = "swiglu"  # "geglu": by the tanh approximation; "squared_relu": no gate
     qkv_bias: bool = False  # biases on query, key and value
@@ -112,11 +112,12 @@ class Architecture:
     @property
     def num_parameters(self) -> int:
         """The number of weights, embedding and head included."""
+        norms = 2 if self.normalization == "layer" else 1  # values of a norm for each it normalizes
         heads = self.num_attention_heads + 2 * self.num_query_groups
         attention = self.hidden_size * self.kv_channels * (heads + self.num_attention_heads)
-        attention += heads * self.kv_channels * self.qkv_bias + 2 * self.kv_channels * self.qk_norm
+        attention += heads * self.kv_channels * self.qkv_bias + 2 * self.kv_channels * norms * self.qk_norm
         mlp = (3 if self.gated else 2) * self.hidden_size * self.ffn_hidden_size
-        norm = self.hidden_size * (2 if self.normalization == "layer" else 1)
+        norm = self.hidden_size * norms
         layers = self.num_layers * (attention + mlp + norm * (4 if self.post_norms else 2))
         embedding = self.vocab_size * self.hidden_size
         head = self.hidden_size + 1 if self.head == "scalar" else (0 if self.tied_embeddings else embedding)

@@ -87,7 +87,7 @@ def open_source(source: Path) -> WeightSource:
 def _write(reader: WeightSource, folder: Path, progress: Progress | None) -> None:
     reader.architecture.save(folder)
     reader.write_tokenizer(folder)
-    _check_vocabulary(folder, reader.architecture)
+    check_vocabulary(folder, reader.architecture)
     _write_weights(reader, folder / "weights", progress)
 
 
@@ -143,7 +143,8 @@ def _check_tied(reader: WeightSource) -> None:
         )
 
 
-def _check_vocabulary(folder: Path, arch: Architecture) -> None:
+def check_vocabulary(folder: Path, arch: Architecture) -> None:
+    """Raises ValueError when a model folder's tokenizer can't be read, or has more tokens than the model."""
     from aligner_lib.datasets.tokenizer import Tokenizer
 
     try:

@@ -62,8 +62,12 @@ def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
         raise ValueError(
             f"there is no model named {name!r}; there are {', '.join(map(repr, MODELS))}, and ORG/NAME of the hub"
         )
+    return obtain(name, recipe, _folder(name, recipe, cache), progress)
+
+
+def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
+    """`folder`, made by the recipe if it is not there or is damaged. name: the model, for what is printed."""
     echo = echo_to(progress)
-    folder = _folder(name, recipe, cache)
     if _is_usable(folder, recipe):
         return folder
     with told_when_full(folder, "ALIGNER_CACHE"):

@@ -84,8 +84,8 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
 
 
 def _sentencepiece_config(folder: Path) -> dict:
-    """What lies beside a tokenizer.model; like Llama's class in transformers, it puts BOS first unless told otherwise."""
-    config: dict = {"add_bos_token": True}
+    """What lies beside a tokenizer.model, over what Llama's class in transformers does where nothing is said."""
+    config: dict = {"add_bos_token": True, "legacy": False}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():
             config |= _read_json(folder / name)

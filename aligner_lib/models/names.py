@@ -58,8 +58,8 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
     if arch.qkv_bias:
         yield Weight(attention + "linear_qkv.bias", _all(qkv, ".bias"), ((heads + 2 * groups) * D,), "qkv")
     if arch.qk_norm:
-        yield Weight(attention + "q_layernorm.weight", (hf + "self_attn.q_norm.weight",), (D,))
-        yield Weight(attention + "k_layernorm.weight", (hf + "self_attn.k_norm.weight",), (D,))
+        yield from _norm(arch, attention + "q_layernorm.", hf + "self_attn.q_norm", D)
+        yield from _norm(arch, attention + "k_layernorm.", hf + "self_attn.k_norm", D)
     yield Weight(attention + "linear_proj.weight", (hf + "self_attn.o_proj.weight",), (H, heads * D))
     if arch.post_norms:
         yield from _norm(arch, attention + "linear_proj.post_layernorm.", hf + norms["after_attention"])
@@ -74,9 +74,10 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
         yield from _norm(arch, mlp + "linear_fc2.post_layernorm.", hf + norms["after_mlp"])
 
 
-def _norm(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
+def _norm(arch: Architecture, mcore: str, hf: str, size: int | None = None) -> Iterator[Weight]:
+    """size: what is normalized, None: the hidden states."""
     for part in ("weight", "bias") if arch.normalization == "layer" else ("weight",):
-        yield Weight(mcore + part, (f"{hf}.{part}",), (arch.hidden_size,))
+        yield Weight(mcore + part, (f"{hf}.{part}",), (size or arch.hidden_size,))
 
 
 def _all(names: Sequence[str], ending: str) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ class _PeftFolder(StoreReader):
                 found[path.split(".")[-2]][path] = Adapter(a.shape[0], scale)
         if parts or not found:
             raise ValueError(
-                f"{self.folder} adapts {next(iter(parts), 'nothing')}: of a Llama's layers, attention's and the MLP's linear "
+                f"{self.folder} adapts {next(iter(parts), 'nothing')}: of a model's layers, attention's and the MLP's linear "
                 "ones have adapters here"
             )
         for layer, adapters in found.items():

@@ -24,7 +24,9 @@ def write_tokenizer(model: Path, out: Path, config: dict[str, Any]) -> None:
     model: the .model file. config: what tokenizer_config.json says beside it, such as a chat template; its
     `add_bos_token` decides whether a text begins with BOS. BOS, stop token and unknown token are the model's own
     where it names none. Ids are those of `sentencepiece`; a special token in a text is taken for itself, as in
-    `transformers`. Raises ValueError for a damaged file and a feature that is not supported.
+    `transformers`. With `legacy: false` they are those of transformers' classes: no space is put behind a special
+    token, nor before a text that begins with one. Raises ValueError for a damaged file and a feature that is not
+    supported.
     """
     proto = _read(model)
     names = {"bos_token": proto.trainer_spec.bos_id, "eos_token": proto.trainer_spec.eos_id}
@@ -61,10 +63,13 @@ def _read(path: Path):
 
 
 def _build(path: Path, proto, config: dict[str, Any]):
-    from tokenizers import AddedToken, Tokenizer, processors
+    from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
 
     tokenizer = Tokenizer(_unigram(proto) if proto.trainer_spec.model_type == UNIGRAM else _bpe(proto))
-    tokenizer.normalizer = _normalizer(proto.normalizer_spec)
+    first_only = proto.normalizer_spec.add_dummy_prefix and not config.get("legacy", True)
+    tokenizer.normalizer = _normalizer(proto.normalizer_spec, first_only)
+    if first_only:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "first", split=False)
     tokenizer.decoder = _decoder(proto.normalizer_spec.add_dummy_prefix)
     for piece in proto.pieces:
         if piece.type in (UNKNOWN, CONTROL):
@@ -111,7 +116,8 @@ def _bpe(proto):
     )
 
 
-def _normalizer(spec):
+def _normalizer(spec, first_only: bool):
+    """first_only: the space before a text, and ▁ for spaces, are left to what comes next."""
     from tokenizers import Regex, normalizers
 
     steps = []
@@ -120,9 +126,9 @@ def _normalizer(spec):
     if spec.remove_extra_whitespaces:
         ends = normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), "")
         steps += [ends, normalizers.Replace(Regex(" {2,}"), " ")]
-    if spec.add_dummy_prefix:
+    if spec.add_dummy_prefix and not first_only:
         steps.append(normalizers.Prepend(SPACE))
-    return normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
+    return normalizers.Sequence([*steps, *([] if first_only else [normalizers.Replace(" ", SPACE)])])
 
 
 def _decoder(dummy_prefix: bool):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,9 +13,10 @@ from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.datasets.batches import concat_restore_order, concat_rows
 from aligner_lib.datasets.chat_template import extend, render_observation
 from aligner_lib.megatron import parallel
+from aligner_lib.megatron.generate import Response
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.pool import Environments, Episode, Failure
-from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
+from aligner_lib.rollouts.interfaces import GenerationBatch, RewardSource, ValueModel
 from aligner_lib.rollouts.policy import Policy, Transcript, transcribed
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.seeds import response_seed
@@ -69,28 +71,31 @@ class Rollout:
         """A response to each of this rank's tasks, in their order.
 
         tasks: each with its number among all ranks' responses of this step, and the number of its prompt. A response's
-        seed is its place in the run, so no layout changes what is drawn. Values are asked for while the policy writes the
-        next micro batch. Rewards are asked for when it has written all: a reward model that shares its module with the
-        critic has it once a step, while the policy computes its log-probabilities.
+        seed is its place in the run, so no layout changes what is drawn. micro_batch_size: responses that are generated at
+        the same time, and that the others judge together: values are asked for while the policy writes other micro
+        batches. Rewards are asked for when it has written all: a reward model that shares its module with the critic has
+        it once a step, while the policy computes its log-probabilities.
         """
         timers = timers or Timers()
         with timers("refresh_generator"):
             self.policy.refresh_generator()
+        episodes = [_Episode(*task) for task in tasks]
         groups = length_grouped([len(task.tokens) for _, _, task in tasks], micro_batch_size)
-        batches, outcomes, valuing = [], [Outcome("")] * len(tasks), []
-        for group in groups:
-            batch, said = self._play([tasks[i] for i in group], step, environments, greedy, timers)
-            batches.append(batch)
-            for i, outcome in zip(group, said):
-                outcomes[i] = outcome
+        micro_batches = [_MicroBatch([episodes[i] for i in group]) for group in groups]
+        with timers("generate"):  # it may make room first
+            generation = self.policy.batch(micro_batch_size)
+        for micro_batch in self._played(micro_batches, generation, step, environments, greedy, timers):
             if with_values:
-                valuing.append(self.value_model.values(batch))
+                micro_batch.values = self.value_model.values(micro_batch.rollouts)
+        batches = [one.rollouts for one in micro_batches]
         scoring = (
             [self.reward_source.score(batch) for batch in batches] if self.reward_source is not None else []
         )
+        outcomes = [one.outcome for one in episodes]
 
         def judged() -> tuple[Tensor, Tensor | None]:
-            values = concat_rows(self.value_model.collect(valuing), groups) if with_values else None
+            asked = [one.values for one in micro_batches]
+            values = concat_rows(self.value_model.collect(asked), groups) if with_values else None
             rewards = torch.tensor([outcome.reward for outcome in outcomes])
             if self.reward_source is not None:
                 scores = concat_rows(self.reward_source.collect(scoring), groups)
@@ -101,37 +106,47 @@ class Rollout:
         rollouts = concat_restore_order(batches, groups, fill=self.policy.tokenizer.pad_id)
         return Collected(rollouts, outcomes, judged)
 
-    def _play(
+    def _played(
         self,
-        tasks: list[tuple[int, int, Task]],
+        micro_batches: list[_MicroBatch],
+        generation: GenerationBatch,
         step: int,
         environments: Environments | None,
         greedy: bool,
         timers: Timers,
-    ) -> tuple[Rollouts, list[Outcome]]:
-        """A micro batch of episodes, each to its end. Most have one turn."""
-        episodes = [_Episode(*task) for task in tasks]
-        turn, going_on = 0, episodes
-        while going_on:
-            seeds = [response_seed(self.seed, step, one.number, turn) for one in going_on]
+    ) -> Iterator[_MicroBatch]:
+        """The micro batches, each when its episodes are over."""
+        sampling = replace(self.policy.sampling, greedy=True) if greedy else self.policy.sampling
+
+        def begin_turn(micro_batch: _MicroBatch) -> None:
+            for one in micro_batch.going_on:
+                seed = response_seed(self.seed, step, one.number, len(one.texts))
+                one.response = generation.add(one.transcript.tokens, seed, sampling)
+
+        for micro_batch in micro_batches:
+            begin_turn(micro_batch)
+        unfinished = micro_batches
+        while unfinished:
             with timers("generate"):
-                responses = self.policy.respond([one.transcript.tokens for one in going_on], seeds, greedy)
-            for one, response in zip(going_on, responses):
-                one.transcript.add(response)
-                one.texts.append(self._text(response.tokens))
-            judged_here = [one for one in going_on if one.task.environment and not one.task.by_model]
-            with timers("environments"):
-                answers = self._ask(environments, judged_here)
-            going_on = [
-                one for one, said in zip(judged_here, answers) if self._goes_on(one, said, environments)
-            ]
-            turn += 1
-        rollouts = transcribed(
-            [one.transcript for one in episodes],
-            [one.group for one in episodes],
-            self.policy.tokenizer.pad_id,
-        )
-        return rollouts, [one.outcome for one in episodes]
+                generation.run(lambda those=unfinished: any(one.has_responses for one in those))
+            for micro_batch in [one for one in unfinished if one.has_responses]:
+                self._end_turn(micro_batch, environments, timers)
+                begin_turn(micro_batch)
+                if not micro_batch.going_on:
+                    yield micro_batch.recorded(self.policy.tokenizer.pad_id)
+            unfinished = [one for one in unfinished if one.going_on]
+
+    def _end_turn(self, micro_batch: _MicroBatch, environments: Environments | None, timers: Timers) -> None:
+        """Take down what the policy said, and what the environments say to it."""
+        for one in micro_batch.going_on:
+            one.transcript.add(one.response)
+            one.texts.append(self._text(one.response.tokens))
+        judged_here = [one for one in micro_batch.going_on if one.task.environment and not one.task.by_model]
+        with timers("environments"):
+            answers = self._ask(environments, judged_here)
+        micro_batch.going_on = [
+            one for one, said in zip(judged_here, answers) if self._goes_on(one, said, environments)
+        ]
 
     def _ask(self, environments: Environments | None, episodes: list[_Episode]) -> list[Step | Failure]:
         """What the environments say to the last responses: the first rank of the replica asks for all of it."""
@@ -174,6 +189,29 @@ class Rollout:
         )
 
 
+@dataclass(eq=False)
+class _MicroBatch:
+    """Episodes that are judged together, on their way. Most have one turn."""
+
+    episodes: list[_Episode]
+    rollouts: Rollouts | None = None  # when all are over
+    values: Future[Tensor] | None = None  # float32 [B, S-1]
+
+    def __post_init__(self):
+        self.going_on = self.episodes
+
+    @property
+    def has_responses(self) -> bool:
+        """Whether the policy has said all that it says in this turn."""
+        return all(one.response.is_over for one in self.going_on)
+
+    def recorded(self, pad_id: int) -> _MicroBatch:
+        """Itself, with a record of what was said."""
+        transcripts, groups = zip(*((one.transcript, one.group) for one in self.episodes))
+        self.rollouts = transcribed(list(transcripts), list(groups), pad_id)
+        return self
+
+
 @dataclass
 class _Episode:
     """An episode on its way."""
@@ -182,6 +220,7 @@ class _Episode:
     group: int
     task: Task
     texts: list[str] = field(default_factory=list)
+    response: Response | None = None  # of the turn that the policy writes
 
     def __post_init__(self):
         self.transcript, self.conversation = Transcript(self.task.tokens), self.task.conversation

@@ -7,7 +7,7 @@ and a call collects them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
@@ -18,13 +18,24 @@ from aligner_lib.megatron.generate import Response, Sampling
 from aligner_lib.rollouts.records import CriticExperience, Rollouts
 
 
-class Generator(Protocol):
-    def respond(self, prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> list[Response]:
-        """A response to each prompt (token ids), with the log-probabilities that its tokens were drawn with.
+class GenerationBatch(Protocol):
+    """Responses on their way. All ranks of a data-parallel replica do the same calls."""
 
-        seeds: one for each prompt, below 2⁶³; with a prompt and weights it makes a response, whatever the batch. All ranks
-        of a data-parallel replica call it together.
+    def add(self, prompt: list[int], seed: int, sampling: Sampling) -> Response:
+        """The response to a prompt (token ids), which is to be: it gets tokens, with the log-probabilities that they are
+        drawn with, until it `is_over`.
+
+        seed: below 2⁶³; with prompt and weights it makes the response, whatever else is in the batch.
         """
+
+    def run(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """Go on until all responses are over, or it is enough."""
+
+
+class Generator(Protocol):
+    def batch(self, rows: int) -> GenerationBatch:
+        """A batch without any prompts yet. rows: how many responses it generates at the same time; a generator elsewhere may
+        make batches of its own."""
 
     def refresh(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         """Generate with these weights from now on: the policy's, under Hugging Face's names, one at a time.

@@ -6,7 +6,7 @@ B rows, S sequence
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.whole_weights import WholeWeights
 from aligner_lib.models import names
 from aligner_lib.rollouts.generators.megatron import MegatronGenerator
-from aligner_lib.rollouts.interfaces import Generator
+from aligner_lib.rollouts.interfaces import GenerationBatch, Generator
 from aligner_lib.rollouts.records import Rollouts
 
 
@@ -78,17 +78,21 @@ class Policy:
             self.generator.refresh(hf_weights(self.engine))
             self._generates_at = self.engine.steps
 
-    def rollout(
-        self, prompts: list[list[int]], seeds: list[int], group: list[int], greedy: bool = False
-    ) -> Rollouts:
+    def rollout(self, prompts: list[list[int]], seeds: list[int], group: list[int]) -> Rollouts:
         """One sampled response to each prompt (token ids), all in one batch. group: which of the step's prompts they are."""
-        return to_rollouts(prompts, self.respond(prompts, seeds, greedy), group, self.tokenizer.pad_id)
+        return to_rollouts(prompts, self.respond(prompts, seeds), group, self.tokenizer.pad_id)
 
-    def respond(self, prompts: list[list[int]], seeds: list[int], greedy: bool = False) -> list[Response]:
-        """As `rollout`, without a record of it. greedy: the likeliest token each time, whatever the settings say."""
+    def respond(self, prompts: list[list[int]], seeds: list[int]) -> list[Response]:
+        """As `rollout`, without a record of it."""
+        batch = self.batch(len(prompts))
+        responses = [batch.add(prompt, seed, self.sampling) for prompt, seed in zip(prompts, seeds)]
+        batch.run()
+        return responses
+
+    def batch(self, rows: int) -> GenerationBatch:
+        """A batch to which prompts are added. rows: how many responses it generates at the same time."""
         self.engine.offload_optimizer()
-        sampling = replace(self.sampling, greedy=True) if greedy else self.sampling
-        return self.generator.respond(prompts, seeds, sampling)
+        return self.generator.batch(rows)
 
     def logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
         """The policy's log-probabilities of the response tokens, and its entropies there: float32 [B, S-1] each."""

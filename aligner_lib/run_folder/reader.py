@@ -8,6 +8,7 @@
     old-1/          what was here before the run was begun anew, a run folder itself; or its checkpoints of later steps,
                     where it was resumed at an earlier one
     control/        files by which anybody controls the run: `stop`
+    exporters/      what was sent to which service (docs/exporters.md), and their logs; tensorboard/, wandb/: what they wrote
     status.json     of PPO's servers: what they are doing, about once a second
     job/            files of the job dispatch (cluster/)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import logging
 import os
@@ -26,8 +25,6 @@ from cluster import processes
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 2.0
-TABLES = {"train": "table/train_rollouts", "validation": "table/val_rollouts"}  # split → TensorBoard's name
-TABLE_ROWS = 8
 CHANGES_SHOWN = 8  # of the settings, by name
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
@@ -53,7 +50,9 @@ class RunWriter:
         profile: str | None = None,
         alarms: Iterable[Rule] = (not_finite,),
         limits: Thresholds | None = None,
+        warnings: list[str] | None = None,
     ):
+        """warnings: what the job has warned of; the caller may add to them."""
         self.folder = RunFolder(path)
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
@@ -83,6 +82,7 @@ class RunWriter:
             "host": platform.node(),
             "slurm": attempt,
             "max_steps": max_steps,
+            "warnings": [] if warnings is None else warnings,
             "heartbeat": {"time": time.time(), "step": 0},
         }
         self._before = before
@@ -91,12 +91,10 @@ class RunWriter:
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
         self._files: list[JsonlWriter] = []
-        self._exports_to_tensorboard = False
-        self._tensorboard = None
         self._failed_environments: set[str] = set()
         self._watch = Watch(alarms, limits or Thresholds())
 
-    def start(self, step: int, *, tensorboard: bool = True) -> None:
+    def start(self, step: int) -> None:
         """Begin writing after `step` (0: a new run); see `rewind` for what an earlier attempt has left.
 
         Raises UserError, and leaves the folder as it is, when a run would go on with another model or other data.
@@ -107,7 +105,6 @@ class RunWriter:
         (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
             (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
-        self._exports_to_tensorboard = tensorboard
         self.rewind(step)
         if step:
             self._announce_changes()
@@ -161,8 +158,6 @@ class RunWriter:
         self._watch.remember(self.folder.metrics())
         self._files = [JsonlWriter(self.path / name) for name in RECORDS]
         self._metrics, self._rollouts, self._alarms = self._files
-        if self._exports_to_tensorboard:
-            self._tensorboard = _tensorboard_writer(self.path / "tensorboard", step)
         self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -173,17 +168,11 @@ class RunWriter:
         self._write_info()
         for alarm in self._watch.check({"step": step, **metrics}):
             self._alarms.append(as_record(alarm, now))
-        if self._tensorboard is not None:
-            for name, value in metrics.items():
-                self._tensorboard.add_scalar(name, value, step, walltime=now)
 
     def log_rollouts(self, records: list[dict]) -> None:
-        """Append one split's records of one step; TensorBoard gets the first few as a table."""
+        """Append one split's records of one step, before the step's metrics: then all that a step has told is there."""
         for record in records:
             self._rollouts.append(record)
-        name = TABLES.get(records[0].get("split")) if records else None
-        if self._tensorboard is not None and name is not None:
-            self._tensorboard.add_text(name, _as_table(records[:TABLE_ROWS]), records[0]["step"])
 
     def note_failure(self, environment: str, text: str) -> None:
         """Keep the first failure of each environment, with its traceback, in environment_failures.txt; log it, too."""
@@ -269,8 +258,7 @@ class RunWriter:
         info = self.folder.info
         if self.folder.status == "running":  # this run itself, which goes back to its start
             info |= {"status": "stopped", "message": "begun anew"}
-        logs = self.path / "tensorboard"
-        old = self._set_aside([*written, *([logs] if logs.exists() else [])])
+        old = self._set_aside(written)
         (old / "run.json").write_text(json.dumps(info, indent=1))
 
     def _set_aside(self, paths: list[Path]) -> Path | None:
@@ -308,7 +296,7 @@ class RunWriter:
         self._close_files(*(() if error is None else (OSError,)))
 
     def _close_files(self, *ignored: type[Exception]) -> None:
-        for file in (*self._files, *([self._tensorboard] if self._tensorboard is not None else [])):
+        for file in self._files:
             with contextlib.suppress(*ignored):
                 file.close()
 
@@ -380,18 +368,3 @@ def _git_commit() -> str:
         ["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True
     )
     return result.stdout.strip()
-
-
-def _as_table(records: list[dict]) -> str:
-    """Markdown; what a model wrote stays one cell."""
-    columns = ("step", "prompt", "response", "reward")
-    records = [record | {"reward": record.get("failure", record["reward"])} for record in records]
-    cells = [[html.escape(str(record[column])) for column in columns] for record in records]
-    lines = [" | ".join(cell.replace("|", "&#124;").replace("\n", "<br>") for cell in row) for row in cells]
-    return "\n".join([" | ".join(columns), " | ".join("---" for _ in columns), *lines])
-
-
-def _tensorboard_writer(folder: Path, step: int):
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(folder, purge_step=step + 1 if step else None)

@@ -104,7 +104,8 @@ for said in ("8", " 8.", "9", "The answer is 8", ""):
 # ## The run
 #
 # Each step draws eight responses to each of eight sums. The reward runs in processes of its own: one that raises or
-# hangs costs its sample, never the run.
+# hangs costs its sample, never the run. With `lora = True` adapters learn in place of all weights, and the job had 2.6 GiB
+# in place of 4.5.
 
 # %%
 from aligner_lib.config.compose import compose

@@ -50,7 +50,7 @@ def go(path, trainer, max_steps=7, **changes) -> RunFolder:
     folder = RunFolder(path)
     with RunWriter(path, kind="sft", config={}, seed=0, hashes={}, max_steps=max_steps) as run:
         latest = folder.latest_checkpoint() if settings.resume else None
-        run.start(int(latest.name[5:]) if latest else 0, tensorboard=False)
+        run.start(int(latest.name[5:]) if latest else 0)
         run_loop(trainer, settings, run)
     return folder
 

@@ -413,5 +413,5 @@ def test_tensorboard_has_a_table_of_rollouts(ppo):
     assert [event.step for event in events.Tensors("table/train_rollouts/text_summary")] == list(range(1, 9))
     last = events.Tensors("table/val_rollouts/text_summary")[-1]
     head, _, *rows = last.tensor_proto.string_val[0].decode().split("\n")
-    assert head == "step | prompt | response | reward"
-    assert len(rows) == 4 and all(row.count(" | ") == 3 and row.startswith("8 | User: ") for row in rows)
+    assert head == "step | prompt | response | reward | length | finished | group"
+    assert len(rows) == 4 and all(row.count(" | ") == 6 and row.startswith("8 | User: ") for row in rows)

@@ -102,13 +102,10 @@ def mapped(engine, name: str) -> list:
 
 
 def generated(module, sampling: Sampling) -> list:
+    """In fewer rows than prompts, so that some take the rows of others."""
     numbers = range(len(PROMPTS))[parallel.dp_rank() :: parallel.dp_size()]
-    responses = []
-    for start in range(0, len(numbers), 3):
-        batch = numbers[start : start + 3]
-        responses += generate(
-            module, [PROMPTS[i] for i in batch], [1000 + i for i in batch], sampling, stop_id=STOP
-        )
+    prompts, seeds = [PROMPTS[i] for i in numbers], [1000 + i for i in numbers]
+    responses = generate(module, prompts, seeds, sampling, stop_id=STOP, rows=3)
     return _in_order(parallel.gather_over_dp([[r.tokens, r.finished] for r in responses]))
 
 

@@ -1,12 +1,15 @@
 """Generation: when a response ends, that batches don't matter, and that draws follow the distribution."""
 
+from dataclasses import replace
+
 import pytest
 import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aligner_lib.megatron.generate import Sampling, _ends_with, draw, generate
+from aligner_lib.megatron import generate as generation
+from aligner_lib.megatron.generate import ContinuousBatch, Sampling, _ends_with, draw, generate, generating
 
 pytestmark = pytest.mark.megatron
 STOP = 0
@@ -36,13 +39,16 @@ class Scripted(torch.nn.Module):
 COUNTING = Scripted({2: 3, 3: 4, 4: 5, 5: STOP, 1: 6, 6: STOP})
 
 
-def respond(prompts: list[list[int]], model=COUNTING, **sampling) -> list[tuple[list[int], bool]]:
+def respond(
+    prompts: list[list[int]], model=COUNTING, rows: int | None = None, **sampling
+) -> list[tuple[list[int], bool]]:
     responses = generate(
         model,
         prompts,
         list(range(len(prompts))),
         Sampling(**{"max_length": 8, "greedy": True} | sampling),
         stop_id=STOP,
+        rows=rows,
         decode=lambda ids: "".join("ABCDEFGHIJ"[i] for i in ids),
     )
     return [(response.tokens, response.finished) for response in responses]
@@ -114,6 +120,31 @@ def test_order_and_number_of_prompts_are_kept(one_process):
     assert respond(prompts) == alone
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 6])
+def test_so_many_rows_are_computed_together_and_no_more(one_process, rows):
+    prompts = [[4], [9, 9, 2], [5], [7, 3], [6], [2], [1]]
+    seen = []
+
+    class Noted(Scripted):
+        def forward(self, tokens, cache):
+            seen.append(tokens.shape[0])
+            return super().forward(tokens, cache)
+
+    assert respond(prompts, model=Noted(COUNTING.successors), rows=rows) == respond(prompts)
+    assert max(seen) == rows
+
+
+def test_a_waiting_prompt_takes_the_row_of_one_that_ended(one_process):
+    """Responses of 4, 1 and 2 tokens in two rows: the third begins as soon as the second is over."""
+    tokens_at_each_step = []
+    batch = ContinuousBatch(COUNTING, 2, stop_id=STOP)
+    long, short, waiting = (batch.add(prompt, 0, Sampling(8, greedy=True)) for prompt in ([2], [5], [4]))
+    while batch:
+        batch.step()
+        tokens_at_each_step.append([len(one.tokens) for one in (long, short, waiting)])
+    assert tokens_at_each_step == [[1, 1, 0], [1, 1, 1], [2, 1, 2], [3, 1, 2], [4, 1, 2]]
+
+
 def test_an_empty_prompt_is_refused(one_process):
     with pytest.raises(AssertionError, match="empty prompt"):
         respond([[2], []])
@@ -180,6 +211,111 @@ def test_rows_that_finish_don_t_change_the_others(model, sampling):
             assert (now, ended) == (tokens[:cut], stop in tokens)
             left += ended and cut < len(tokens)
     assert left >= 5
+
+
+LENGTHS = [3, 16, 1, 9, 2, 12, 5]  # very different ones, so that rows are taken at all times
+REQUESTS = list(zip(PROMPTS * 2, LENGTHS + LENGTHS[::-1]))
+
+
+@pytest.fixture(scope="module")
+def alone(model) -> dict[tuple[int, Sampling], list[int]]:
+    """What each request says alone, greedily and drawn."""
+    return {
+        (number, sampling): generate(
+            model, [prompt], [number], replace(sampling, max_length=length), stop_id=UNSAID
+        )[0].tokens
+        for number, (prompt, length) in enumerate(REQUESTS)
+        for sampling in (GREEDY, DRAWN)
+    }
+
+
+@kinds
+@pytest.mark.parametrize("room", [256, 3])  # columns run out, too
+def test_rows_that_others_take_say_what_each_prompt_alone_says(model, alone, sampling, room, monkeypatch):
+    monkeypatch.setattr(generation, "ROOM", room)
+    for rows in (1, 2, 4):
+        batch = ContinuousBatch(model, rows, stop_id=UNSAID)
+        responses = [
+            batch.add(prompt, number, replace(sampling, max_length=length))
+            for number, (prompt, length) in enumerate(REQUESTS)
+        ]
+        batch.run()
+        for number, response in enumerate(responses):
+            assert response.tokens == alone[number, sampling]
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_requests_may_come_and_go_at_any_time(model, alone, data):
+    """Whatever else is asked for or given up meanwhile, and however it is drawn, a response is the one it is alone."""
+    arrivals = data.draw(st.lists(st.integers(0, 6), min_size=len(REQUESTS), max_size=len(REQUESTS)))
+    given_up = data.draw(st.dictionaries(st.integers(0, len(REQUESTS) - 1), st.integers(0, 8), max_size=3))
+    batch = ContinuousBatch(model, data.draw(st.integers(1, 5)), stop_id=UNSAID)
+    responses, step = {}, 0
+    with generating(model):
+        while batch or len(responses) < len(REQUESTS):
+            for number, (prompt, length) in enumerate(REQUESTS):
+                if number not in responses and arrivals[number] <= step:
+                    how = replace((GREEDY, DRAWN)[number % 2], max_length=length)
+                    responses[number] = batch.add(prompt, number, how)
+                if number in responses and given_up.get(number) == step:
+                    batch.cancel(responses[number])
+            if batch:
+                batch.step()
+            step += 1
+    for number, response in responses.items():
+        expected = alone[number, (GREEDY, DRAWN)[number % 2]]
+        assert response.is_over
+        if number in given_up:
+            assert response.tokens == expected[: len(response.tokens)]
+        else:
+            assert response.tokens == expected
+
+
+def test_a_batch_that_nobody_waits_for_holds_no_rows(model):
+    batch = ContinuousBatch(model, 4, stop_id=UNSAID)
+    for _ in range(2):
+        for prompt in PROMPTS:
+            batch.add(prompt, 0, GREEDY)
+        batch.run()
+        assert batch._cache.max_batch_size == 0 and not batch._computed
+    responses = [batch.add([5, 6], seed, GREEDY) for seed in range(6)]
+    with generating(model):
+        batch.step()
+        for response in responses:
+            batch.cancel(response)
+    assert batch._cache.max_batch_size == 0 and not batch._computed and not batch
+
+
+def test_a_group_that_is_larger_than_the_rows_has_its_prompt_computed_once(model):
+    prompts = [[5, 6, 7, 8]] * 5 + [[9, 4]] * 3
+    seen = []
+    handle = model.embedding.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(tuple((args or [kwargs["input_ids"]])[0].shape)), with_kwargs=True
+    )
+    together = generate(model, prompts, list(range(8)), DRAWN, stop_id=UNSAID, rows=2)
+    handle.remove()
+    assert sorted(shape for shape in seen if shape[1] > 1) == [(1, 2), (1, 4)]
+    for seed, prompt in enumerate(prompts):
+        (one,) = generate(model, [prompt], [seed], DRAWN, stop_id=UNSAID)
+        assert together[seed].tokens == one.tokens
+        assert together[seed].logprobs == pytest.approx(one.logprobs, abs=1e-5)
+
+
+def test_what_observes_a_batch_sees_the_logits_that_its_tokens_were_drawn_from(model):
+    seen: dict[int, list[tuple[int, float]]] = {}
+
+    def observe(responses, logits, tokens):
+        for response, row, token in zip(responses, logits.log_softmax(-1), tokens.tolist()):
+            seen.setdefault(id(response), []).append((token, row[token].item()))
+
+    batch = ContinuousBatch(model, 2, stop_id=UNSAID, observe=observe)
+    responses = [batch.add(prompt, 0, Sampling(max_length=5)) for prompt in PROMPTS[:3]]
+    batch.run()
+    for response in responses:
+        tokens, logprobs = zip(*seen[id(response)][: len(response.tokens)])
+        assert list(tokens) == response.tokens
+        assert list(logprobs) == pytest.approx(response.logprobs, abs=1e-5)
 
 
 def test_a_cache_gives_what_a_whole_forward_pass_gives(model):

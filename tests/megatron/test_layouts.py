@@ -68,11 +68,10 @@ def test_responses_are_those_of_one_process(figures, layout, name, kind):
 
 
 @each_layout
-def test_ranks_tell_each_other_the_ids_that_are_drawn_and_no_more(figures, layout):
-    """[3] for a batch of 3 at each of 4 tokens, and their log-probabilities once: no logits, and nothing that is pickled."""
+def test_ranks_tell_each_other_what_is_drawn_and_no_more(figures, layout):
+    """At each of 4 tokens, of a batch of 3, ids and log-probabilities: no logits, and nothing that is pickled."""
     drawn = figures[layout]["untied"]["broadcast"]
-    once = [[3, 4], "torch.float32"]
-    assert drawn == ([] if layout == "dp2" else [[[3], "torch.int64"]] * 4 + [once])
+    assert drawn == ([] if layout == "dp2" else [[[2, 3], "torch.float64"]] * 4)
 
 
 def test_the_responses_that_were_compared_are_worth_comparing(figures):

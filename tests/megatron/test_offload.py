@@ -67,7 +67,7 @@ def test_generation_makes_room_too(starts, events, monkeypatch):
     from aligner_lib.rollouts import policy
     from aligner_lib.rollouts.generators import megatron
 
-    monkeypatch.setattr(megatron, "generate", lambda *_, **__: events.append("generate") or [])
+    monkeypatch.setattr(megatron.ContinuousBatch, "run", lambda *_: events.append("generate"))
     engine = tiny.new_engine("untied", starts / "untied")
     engine.offloads_adam = True
     events.clear()

@@ -80,10 +80,9 @@ def test_generation_there_says_what_the_cpu_says(starts, copies):
     there = said(drawn)
     with patch.object(cpu, "DEVICE", torch.device("cpu")):
         assert there == said(drawn)
-    # at each token int64 ids of the rows that go on, at last the float32 log-probabilities of all, and nothing else
-    *ids, logprobs = [copy.bytes for copy in copies.seen if copy.direction == TO_CPU]
-    assert ids == sorted(ids, reverse=True) and set(ids) <= {24, 16, 8}
-    assert logprobs == 3 * drawn.max_length * 4
+    # at each of 12 tokens ids and log-probabilities of 3 rows, float64; and when one or two leave, where the others begin
+    read = [copy.bytes for copy in copies.seen if copy.direction == TO_CPU]
+    assert max(read) == 2 * 3 * 8 and len(read) <= 12 + 2
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,13 @@ def test_notebooks_that_train_do_it_where_they_are_told(number):
     assert "lab.submit" in "".join(source)
 
 
+@pytest.mark.parametrize("number", ["03", "04", "05", "06", "07"])
+def test_notebooks_that_train_do_it_with_adapters_where_they_are_told(number):
+    (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
+    source = ["".join(cell["source"]) for cell in cells(path, "code")]
+    assert "\nlora = False" in source[0] and "Workspace(out, profile, dataset, where, lora)" in source[1]
+
+
 @pytest.fixture(scope="session")
 def tutorial(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("tutorial")

@@ -8,7 +8,7 @@ import torch
 
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose
-from aligner_lib.datasets.load import PromptSample
+from aligner_lib.datasets.samples import PromptSample
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 
@@ -48,6 +48,27 @@ class FakeCritic(FakeRewardSource):
         return Told(self.events, "training", {"loss": 1.0, "grad_norm": 1.0})
 
 
+class FakeBatch:
+    """Answers as many prompts at a time as it has rows."""
+
+    def __init__(self, events: list[str], rows: int):
+        self.events, self.rows, self.waiting = events, rows, []
+
+    def add(self, prompt, seed, sampling):
+        from aligner_lib.megatron.generate import Response
+
+        self.waiting.append(Response())
+        return self.waiting[-1]
+
+    def run(self, enough):
+        self.events.append("generate")
+        for response in self.waiting[: self.rows]:
+            response.tokens, response.logprobs = [2], [0.0]
+            response.finished = response.is_over = True
+        del self.waiting[: self.rows]
+        assert enough()
+
+
 class FakePolicy:
     """Answers each prompt with one token, and notes what it does."""
 
@@ -58,11 +79,8 @@ class FakePolicy:
         self.engine = SimpleNamespace(train_step=self.train_step, steps=0)
         self.sampling = SimpleNamespace(max_length=1, temperature=1.0)
 
-    def respond(self, prompts, seeds, greedy=False):
-        from aligner_lib.megatron.generate import Response
-
-        self.events.append("generate")
-        return [Response([2], [0.0], finished=True) for _ in prompts]
+    def batch(self, rows):
+        return FakeBatch(self.events, rows)
 
     def logprobs(self, rollouts):
         self.events.append("log-probabilities")

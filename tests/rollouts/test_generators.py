@@ -56,14 +56,22 @@ def policy(engine, smoke, server):
     return Policy(engine, tokenizer, Sampling(max_length=8), forward_micro_batch_size=4, generator=generator)
 
 
+def responses(generator, prompts, seeds, sampling):
+    batch = generator.batch(rows=len(prompts))
+    said = [batch.add(prompt, seed, sampling) for prompt, seed in zip(prompts, seeds)]
+    batch.run()
+    assert all(one.is_over for one in said)
+    return said
+
+
 # ---- the two generators agree ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 def test_a_server_with_the_policy_s_weights_says_what_the_policy_says(policy, sampling):
     policy.refresh_generator()
-    ours = MegatronGenerator(policy.engine, policy.tokenizer).respond(PROMPTS, SEEDS, sampling)
-    theirs = policy.generator.respond(PROMPTS, SEEDS, sampling)
+    ours = responses(MegatronGenerator(policy.engine, policy.tokenizer), PROMPTS, SEEDS, sampling)
+    theirs = responses(policy.generator, PROMPTS, SEEDS, sampling)
     assert [one.tokens for one in theirs] == [one.tokens for one in ours]
     assert [one.finished for one in theirs] == [one.finished for one in ours]
     for mine, other in zip(ours, theirs):
@@ -88,7 +96,7 @@ def test_the_server_has_the_policy_s_weights_to_the_bit_after_each_step_and_no_o
 def test_a_request_says_all_that_the_sampling_says(policy, server, smoke):
     policy.refresh_generator()
     asked = len(server.asked)
-    policy.generator.respond([[5, 6]], [7], SAMPLINGS["cut"])
+    responses(policy.generator, [[5, 6]], [7], SAMPLINGS["cut"])
     (request,) = server.asked[asked:]
     assert request == {
         "prompt": [5, 6],

@@ -218,30 +218,6 @@ def test_forced_stops_draw_the_stop_token_then_and_not_before():
     assert second.softmax(-1)[1, 0] == 1.0
 
 
-@pytest.mark.megatron
-def test_our_responses_have_the_forced_lengths_when_rows_leave():
-    from aligner_lib.megatron import parallel
-    from aligner_lib.megatron.generate import Sampling, generate
-    from aligner_lib.megatron.model import Numerics, build_model
-    from aligner_lib.models.smoke import ARCHITECTURE
-    from benchmarks.forced_stops import StopsAt
-
-    parallel.initialize()
-    lengths = [5, 1, 3, 9, 2]
-    prompts = [[7], [3, 4, 5], [9, 8], [1, 2, 3, 4], [6, 6]]
-    model = StopsAt(build_model(ARCHITECTURE, Numerics()), prompts, lengths, stop_id=2)
-    sampling = Sampling(max_length=20)
-    responses = [
-        *generate(model, prompts[:3], [0, 1, 2], sampling, stop_id=2),
-        *generate(model, prompts[3:], [3, 4], sampling, stop_id=2),
-    ]
-    assert [len(response.tokens) for response in responses] == lengths
-    assert all(
-        response.finished and response.tokens.index(2) == len(response.tokens) - 1 for response in responses
-    )
-    parallel.shutdown()
-
-
 def test_two_jobs_are_compared_with_one_and_round_trips_with_a_step():
     result = RemoteCriticBench(
         in_process=[2.0, 4.0, 3.0],

@@ -277,7 +277,7 @@ def two_runs(tmp_path):
         for name in ("first", "second"):
             run = RunWriter(tmp_path / "runs" / name, kind="sft", config={}, seed=3, hashes={}, max_steps=2)
             open_runs.enter_context(run)
-            run.start(0, tensorboard=False)
+            run.start(0)
             run.log(1, {"train/loss": 1.25})
             if name == "first":
                 run.finish("finished")
@@ -294,6 +294,14 @@ def test_runs_show_and_stop(inside, two_runs, capsys, tmp_path):
     assert (tmp_path / "runs/second/control/stop").exists()
     assert inside("stop", "first") == 2
     assert "finished" in capsys.readouterr().err
+
+
+def test_log_sends_a_run_by_its_name(inside, two_runs, capsys, tmp_path):
+    assert inside("log", "first", "--to", "tensorboard") == 0
+    assert capsys.readouterr().out == "tensorboard has all of first, up to step 1\n"
+    assert list((tmp_path / "runs" / "first" / "tensorboard").glob("events.out.tfevents.*"))
+    assert inside("log", "first", "--to", "tensorbord") == 2
+    assert "no exporter sends to 'tensorbord'; there are tensorboard, wandb" in capsys.readouterr().err
 
 
 def test_runs_tell_when_those_that_go_on_were_last_heard_of(inside, two_runs, capsys, tmp_path):

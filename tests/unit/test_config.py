@@ -139,7 +139,9 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("sft", "trainer.precision=fp16", "bf16 or 32"),
         ("sft", "model.optim.name=adam", "distributed_fused_adam"),
         ("sft", "model.optim.betas=[0.9]", "two numbers"),
-        ("rm", "model.data.data_impl=mmap", "jsonl"),
+        ("rm", "model.data.data_impl=webdataset", "jsonl or mmap"),
+        ("sft", "model.data.chat_template=chatml", "plain or tokenizer"),
+        ("dpo", "model.data.packed_sequence_size=0", "at least 1"),
         ("rm", "model.data.data_prefix={trian: [a.jsonl]}", "train, validation, test"),
         ("rm", "model.reward_standardization.enabled=true", "enable, mean, std"),
         ("rm", "model.reward_standardization={mean: 0}", "give std, too, or neither"),
@@ -193,16 +195,17 @@ def test_notices_tell_what_was_asked_for_without_an_effect_and_why():
     given = [
         "model.seed=2",
         "model.megatron_amp_O2=True",
-        "exp_manager.create_wandb_logger=True",
         "exp_manager.wandb_logger_kwargs.name=mine",
+        "exp_manager.create_mlflow_logger=True",
+        "exp_manager.mlflow_logger_kwargs.experiment_name=mine",
         "model.global_batch_size=64",  # the default
         "model.data.validation_ds.shuffle=true",
     ]
     told = notices("sft", compose("sft", given))
     assert [line.partition(": ")[0] for line in told] == [
         "model.megatron_amp_O2=True",
-        "exp_manager.create_wandb_logger=True, exp_manager.wandb_logger_kwargs.name=mine",
         "model.data.validation_ds.shuffle=True",
+        "exp_manager.wandb_logger_kwargs.name=mine",
     ]
     assert notices("sft", compose("sft")) == []
     alone = compose("sft", ["model.sequence_parallel=true"])
@@ -276,3 +279,20 @@ def test_the_limits_of_alarms_are_settings():
 def test_a_limit_that_makes_no_sense_is_told(override, words):
     with pytest.raises(ConfigError, match=words):
         composition.compose("ppo", [override])
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"), [("1.0", 25), ("1", 8), ("-1", 25), ("0.5", 16), ("0.01", 8), ("100", 25)]
+)
+def test_a_share_of_the_validation_batches_is_none_of_their_number(written, kept):
+    """As PyTorch Lightning and NeMo read it: 1.0 is all of them, 1 is one. 25 samples are four batches of 8."""
+    from aligner_lib.jobs.inputs import limited
+
+    loop = compose("rm", [f"trainer.rm.limit_val_batches={written}"]).trainer.rm
+    assert len(limited(list(range(25)), loop, 8)) == kept
+
+
+@pytest.mark.parametrize("written", ["0", "1.5", "0.0", "some"])
+def test_what_is_no_number_of_batches_is_refused(written):
+    with pytest.raises(ConfigError, match="a number of batches, -1 for all, or a share"):
+        compose("rm", [f"trainer.rm.limit_val_batches={written}"])

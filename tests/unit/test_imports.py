@@ -91,7 +91,7 @@ def test_no_modules_import_each_other(room):
 
 LIGHT = [
     "config", "models", "run_folder", "tutorial", "errors", "cli.main", "cli.model_data", "cli.run_tables", "cli.doctor",
-    "jobs.command_line", "jobs.torchrun",
+    "jobs.command_line", "jobs.torchrun", "jobs.openai_api", "jobs.response_text", "jobs.served",
 ]  # fmt: skip
 
 
@@ -156,8 +156,13 @@ def test_the_library_does_not_know_what_watches_it():
     ("code", "light"),
     [
         ("sys.argv = ['aligner', '--help']; from aligner_lib.cli.main import main; main()", HEAVY),
+        (
+            "sys.argv = ['aligner', 'serve', '--help']; from aligner_lib.cli.main import main; main()",
+            HEAVY | {"tornado"},
+        ),
         ("import aligner_lib", HEAVY),
         ("import aligner_lib.run_folder.reader", HEAVY),
+        ("from aligner_lib.run_folder.exporters import process, tail, tensorboard", HEAVY | {"tensorflow"}),
         ("import data, data.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub", "aligner_lib"}),
         ("import cluster; cluster.submit; cluster.Job", HEAVY | {"numpy"}),
         (

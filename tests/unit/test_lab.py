@@ -32,7 +32,13 @@ class Clone:
         self.root = folder / "a clone"
         self.root.mkdir()
         shutil.copy(ROOT / "lab", self.root / "lab")
-        for name in ("pyproject.toml", "setup.py", "requirements.lock", "requirements-bench.lock"):
+        for name in (
+            "pyproject.toml",
+            "setup.py",
+            "requirements.lock",
+            "requirements-bench.lock",
+            "requirements-exporters.lock",
+        ):
             (self.root / name).write_text(f"# {name}\n")
         self.calls_file, tools = folder / "calls", folder / "tools"
         tools.mkdir()
@@ -113,8 +119,9 @@ def test_trl_is_installed_on_demand_and_once(clone, command):
     clone.lab("runs")
     clone.installs()
     assert clone.lab(command)[1] == f"handed over: aligner_lib {command}"
-    [extra] = clone.installs()
+    extra, *more = clone.installs()
     assert "requirements-bench.lock" in extra
+    assert ["requirements-exporters.lock" in line for line in more] == [True] * (command == "test")
     clone.lab(command)
     assert clone.installs() == []
 

@@ -58,7 +58,7 @@ def test_a_run_that_is_not_there_is_empty(tmp_path):
 
 def test_a_run_tells_what_it_is(tmp_path):
     with writer(tmp_path / "run") as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         run.log(1, {"train/loss": 2.5})
         run.log(2, {"train/loss": 1.5, "validation/loss": 2.0})
         seen = RunFolder(tmp_path / "run")
@@ -91,21 +91,21 @@ def test_a_run_tells_what_it_is(tmp_path):
 
 def test_an_exception_makes_the_run_failed_with_its_message(tmp_path):
     with pytest.raises(RuntimeError), writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         raise RuntimeError("the loss is nan")
     assert (RunFolder(tmp_path).status, RunFolder(tmp_path).info["message"]) == ("failed", "the loss is nan")
 
 
 def test_an_interrupt_makes_the_run_stopped(tmp_path):
     with pytest.raises(KeyboardInterrupt), writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         raise KeyboardInterrupt
     assert RunFolder(tmp_path).status == "stopped"
 
 
 def test_a_run_whose_process_died_is_lost(tmp_path):
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
     change_info(tmp_path, status="running", pid=ended_pid())
     assert RunFolder(tmp_path).status == "lost"
     assert RunFolder(tmp_path).is_over
@@ -114,32 +114,32 @@ def test_a_run_whose_process_died_is_lost(tmp_path):
 def test_a_later_process_with_the_pid_is_not_the_run(tmp_path):
     """In a container every run may be pid 1."""
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
     change_info(tmp_path, status="running", pid=os.getppid(), identity="an earlier process's")
     assert RunFolder(tmp_path).status == "lost"
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         assert RunFolder(tmp_path).status == "running"
 
 
 @pytest.mark.parametrize("pid, status", [(os.getppid(), "running"), (None, "lost")])
 def test_a_run_of_before_identities_is_known_by_its_pid(tmp_path, pid, status):
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
     change_info(tmp_path, status="running", pid=pid or ended_pid(), identity=None)
     assert RunFolder(tmp_path).status == status
 
 
 def test_another_host_s_process_can_t_be_asked(tmp_path):
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
     change_info(tmp_path, status="running", pid=ended_pid(), host="some-other-node")
     assert RunFolder(tmp_path).status == "running"
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
     change_info(tmp_path, status="running", **another_process())
     with pytest.raises(FileExistsError, match=rf"still going \(pid {os.getppid()}\).*choose another folder"):
         writer(tmp_path)
@@ -167,19 +167,19 @@ def test_a_job_that_slurm_queued_again_takes_over_from_a_lost_node(
     here = os.uname().nodename
     slurm(monkeypatch, "7", 1, here if host == here else "node-a")
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
     change_info(tmp_path, status="running", **another_process())
     slurm(monkeypatch, job, attempt, host)
     with nullcontext() if taken_over else pytest.raises(FileExistsError, match="still going"):
         with writer(tmp_path) as run:
-            run.start(0, tensorboard=False)
+            run.start(0)
         assert RunFolder(tmp_path).info["slurm"] == {"job": job, "attempt": attempt}
 
 
 def test_outside_of_slurm_nobody_takes_over(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
     change_info(tmp_path, status="running", pid=1, host="node-a")
     assert RunFolder(tmp_path).info["slurm"] == {}
     with pytest.raises(FileExistsError):
@@ -189,7 +189,7 @@ def test_outside_of_slurm_nobody_takes_over(tmp_path, monkeypatch):
 def test_the_heartbeat_goes_on_between_steps(tmp_path, monkeypatch):
     monkeypatch.setattr("aligner_lib.run_folder.writer.HEARTBEAT_SECONDS", 0.01)
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         before = RunFolder(tmp_path).info["heartbeat"]["time"]
         pause = threading.Event()
         assert any(
@@ -209,7 +209,7 @@ def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path
 
     monkeypatch.setattr("aligner_lib.run_folder.writer.HEARTBEAT_SECONDS", 0.01)
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         monkeypatch.setattr(Path, "write_text", sometimes)
         before = RunFolder(tmp_path).info["heartbeat"]["time"]
         assert any(
@@ -220,7 +220,7 @@ def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path
 
 def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path):
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         for step in range(1, 6):
             run.log(step, {"train/loss": 1.0})
             run.log_rollouts([{"step": step, "prompt": "p"}] * 2)
@@ -228,7 +228,7 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
         assert run.requests(()).stop
     created = RunFolder(tmp_path).info["created"]
     with writer(tmp_path) as run:
-        run.start(3, tensorboard=False)
+        run.start(3)
         assert not run.requests(()).stop
         run.log(4, {"train/loss": 2.0})
     again = RunFolder(tmp_path)
@@ -243,7 +243,7 @@ def test_a_damaged_line_hinders_no_resume(tmp_path, caplog):
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('nonsense\n{"step": 4, "time": 0}\n{"step": 5, "time": 0}\n')
     with writer(tmp_path) as run:
-        run.start(4, tensorboard=False)
+        run.start(4)
     assert [record["step"] for record in RunFolder(tmp_path).metrics()] == [1, 2, 3, 4]
     assert "metrics.jsonl: lines that are no records are passed over (1)" in caplog.text
 
@@ -254,14 +254,14 @@ def test_a_stop_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, mo
         monkeypatch.setenv("ALIGNER_JOB_FOLDER", str(folder))
         RunFolder(tmp_path).request_stop()
         with writer(tmp_path) as run:
-            run.start(0, tensorboard=False)
+            run.start(0)
             assert run.requests(()).stop == heard
 
 
 def test_a_new_run_in_an_old_folder_starts_its_files_anew(tmp_path):
     for _ in range(2):
         with writer(tmp_path) as run:
-            run.start(0, tensorboard=False)
+            run.start(0)
             run.log(0, {"validation/loss": 1.0})
     assert len(RunFolder(tmp_path).metrics()) == 1
 
@@ -271,7 +271,7 @@ def test_the_last_records_are_on_the_disk_when_the_run_has_ended(tmp_path, monke
     synced = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
     with suppress(RuntimeError), writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         run.log(1, {"train/loss": 1.0})
         if end:
             raise end
@@ -287,7 +287,7 @@ def alarms(path) -> list[tuple[str, int]]:
 
 def log_entropy(path, after: int, values: dict[int, float], **what) -> None:
     with writer(path, **what) as run:
-        run.start(after, tensorboard=False)
+        run.start(after)
         for step, value in values.items():
             run.log(step, {"train_rollouts/entropy": value})
 
@@ -334,7 +334,7 @@ def test_the_limits_are_the_run_s(tmp_path):
 
 def begun(path, **what) -> None:
     with writer(path, **what) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         for step in (1, 2, 3):
             run.log(step, {"train/loss": 1.0})
         run.finish("stopped", "as asked")
@@ -353,19 +353,19 @@ def test_a_run_does_not_go_on_with_other_inputs(tmp_path, hashes, named):
     files = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
     for _ in range(2):  # a refusal must not make the next attempt pass
         with pytest.raises(UserError) as error, writer(tmp_path, hashes=hashes) as run:
-            run.start(2, tensorboard=False)
+            run.start(2)
         for words in (str(tmp_path), named, "another run folder", "exp_manager.resume_if_exists=False"):
             assert words in str(error.value)
     assert files == {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
     with writer(tmp_path, hashes=hashes) as run:
-        run.start(0, tensorboard=False)  # anew it may
+        run.start(0)  # anew it may
     assert RunFolder(tmp_path).info["hashes"] == hashes
 
 
 def test_a_run_that_never_said_its_inputs_goes_on(tmp_path):
     begun(tmp_path, hashes={})
     with writer(tmp_path, hashes={"model": "m"}) as run:
-        run.start(3, tensorboard=False)
+        run.start(3)
     assert RunFolder(tmp_path).info["resumed"] == 1
 
 
@@ -373,7 +373,7 @@ def test_settings_that_changed_are_told_in_a_line(tmp_path, caplog):
     caplog.set_level("INFO")
     begun(tmp_path, config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"})
     with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}) as run:
-        run.start(3, tensorboard=False)
+        run.start(3)
     told = "goes on with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"
     assert caplog.messages == [told]
     assert RunFolder(tmp_path).info["message"] == told
@@ -383,7 +383,7 @@ def test_settings_that_stayed_are_not_told(tmp_path, caplog):
     caplog.set_level("INFO")
     begun(tmp_path)
     with writer(tmp_path) as run:
-        run.start(3, tensorboard=False)
+        run.start(3)
     assert caplog.messages == []
 
 
@@ -395,7 +395,7 @@ def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypat
         raise OSError(28, "No space left on device")
 
     with pytest.raises(RuntimeError, match="the first error"), writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         monkeypatch.setattr("pathlib.Path.write_text", full)
         monkeypatch.setattr(os, "fsync", full)
         raise RuntimeError("the first error")
@@ -511,9 +511,7 @@ def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplo
     tmp_path = tmp_path / "run"
     for attempt in (1, 2, 3):
         with writer(tmp_path, config={"attempt": attempt}) as run:
-            run.start(0, tensorboard=False)
-            (tmp_path / "tensorboard").mkdir()
-            (tmp_path / "tensorboard" / "events").write_text(f"{attempt}")
+            run.start(0)
             for step in (6, 12):
                 run.log(step, {"train/loss": float(attempt)})
                 run.log_rollouts([{"step": step, "response": f"{attempt}"}])
@@ -529,7 +527,6 @@ def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplo
         assert run.series("train/loss")[1][:2] == [attempt, attempt]
         assert [record["response"] for record in run.rollouts()] == [f"{attempt}"] * 2
         assert [alarm["step"] for alarm in run.alarms()] == [13]
-        assert (path / "tensorboard" / "events").read_text() == f"{attempt}"
         assert [(path.name, weights(path)) for path in run.checkpoints()] == [("step_000012", f"{attempt}")]
     assert f"set aside in {tmp_path / 'old-2'}: metrics.jsonl, rollouts.jsonl, alarms.jsonl, step_000012" in (
         caplog.text
@@ -540,7 +537,7 @@ def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplo
 def test_a_run_that_had_written_nothing_leaves_nothing_to_set_aside(tmp_path):
     for _ in range(2):
         with suppress(RuntimeError), writer(tmp_path) as run:
-            run.start(0, tensorboard=False)
+            run.start(0)
             raise RuntimeError("no GPU")
     assert not (tmp_path / "old-1").exists()
 
@@ -548,7 +545,7 @@ def test_a_run_that_had_written_nothing_leaves_nothing_to_set_aside(tmp_path):
 def test_a_run_that_goes_back_to_its_start_goes_on_writing(tmp_path):
     """As a critic does whose actor begins anew."""
     with writer(tmp_path) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         run.log(1, {"train/loss": 1.0})
         run.rewind(0)
         assert (RunFolder(tmp_path / "old-1").status, RunFolder(tmp_path).status) == ("stopped", "running")
@@ -561,7 +558,7 @@ def test_a_run_resumed_earlier_sets_aside_the_later_checkpoints(tmp_path):
     for step in (12, 24):
         checkpoint(writer(tmp_path), step, keep=2)
     with writer(tmp_path) as run:
-        run.start(12, tensorboard=False)
+        run.start(12)
     assert [path.name for path in run.folder.checkpoints()] == ["step_000012"]
     assert weights(tmp_path / "old-1" / "checkpoints" / "step_000024") == "whole"
 
@@ -570,7 +567,7 @@ def test_a_resumed_run_keeps_its_checkpoints(tmp_path):
     for step in (12, 24):
         checkpoint(writer(tmp_path), step, keep=2)
     with writer(tmp_path) as run:
-        run.start(24, tensorboard=False)
+        run.start(24)
     assert [path.name for path in run.folder.checkpoints()] == ["step_000012", "step_000024"]
 
 

@@ -45,7 +45,7 @@ def direct(group: str = "lab") -> list[Requirement]:
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m['sys_platform']}-{m['python_version']}")
-@pytest.mark.parametrize("extra", [None, "bench", "gpu"])
+@pytest.mark.parametrize("extra", [None, "bench", "exporters", "gpu"])
 def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(extra, machine):
     pins = locked("requirements.lock", machine)
     if extra is not None:
@@ -62,7 +62,10 @@ def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(ext
 
 
 def test_every_pin_has_a_hash():
-    for name in ("requirements.lock", "requirements-bench.lock", "requirements-gpu.lock"):
+    for name in (
+        "requirements.lock",
+        *(f"requirements-{extra}.lock" for extra in ("bench", "exporters", "gpu")),
+    ):
         entries = re.split(
             r"\n(?=\S)", re.sub(r"^ *#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE).strip()
         )
@@ -73,7 +76,10 @@ def test_every_pin_has_a_hash():
 OPTIONAL = {
     "reasoning_gym",
     "verifiers",
-}  # packages whose environments have an adapter, which says how to install them
+    "wandb",
+    "mlflow",
+    "trackio",
+}  # packages that environments and exporters have an adapter for, which says how to install them
 
 
 def test_what_the_project_imports_is_asked_for_or_comes_with_what_is():
@@ -127,7 +133,7 @@ def test_an_editable_install_asks_for_the_locks_pins(machine):
     [installed] = Distribution.discover(name=PROJECT["name"], path=[sysconfig.get_path("purelib")])
     base = locked("requirements.lock", machine)
     assert asked("") == base
-    for extra in ("bench", "gpu"):
+    for extra in ("bench", "exporters", "gpu"):
         assert asked(extra) == base | locked(f"requirements-{extra}.lock", machine)
 
 

@@ -149,7 +149,7 @@ def train(path: Path, kind="ppo", steps=40, seconds=0.0, kl_coef=0.01, fail_at=0
     config = {"trainer": {"ppo": {"initial_policy_kl_penalty": kl_coef}}}
     with RunWriter(path, kind=kind, config=config, seed=seed, hashes={}, max_steps=steps) as run:
         run.announce_controls(CONTROLS)
-        run.start(0, tensorboard=False)
+        run.start(0)
         controls = {"kl_coef": kl_coef, "lr": 9e-7}
         for step in range(1, steps + 1):
             time.sleep(seconds)

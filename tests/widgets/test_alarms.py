@@ -248,7 +248,7 @@ def test_a_monitor_takes_the_limits_that_the_run_was_given(tmp_path):
 
     config = {"exp_manager": {"alarms": {"kl": 0.5, "a_later_version_s": 1.0}}}
     with RunWriter(tmp_path, kind="ppo", config=config, seed=0, hashes={}, max_steps=9) as writer:
-        writer.start(0, tensorboard=False)
+        writer.start(0)
         for record in records(4, rollouts__kl=0.4):
             writer.log(record["step"], {name: record[name] for name in HEALTHY})
         writer.finish("finished")

@@ -23,7 +23,7 @@ STATUS = {
 def critic(tmp_path):
     """A critic's run that is going on."""
     with RunWriter(tmp_path / "critic", kind="critic", config={}, seed=0, hashes={}, max_steps=0) as run:
-        run.start(0, tensorboard=False)
+        run.start(0)
         yield run
 
 

@@ -33,7 +33,7 @@ def test_failed_gives_the_runs_own_message(tmp_path):
 def test_stopped_names_its_checkpoint(tmp_path):
     run = RunFolder(tmp_path / "run")
     with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
-        writer.start(0, tensorboard=False)
+        writer.start(0)
         writer.log(1, {"train/loss": 1.0})
         writer.finish("stopped")
     assert verdict(run).startswith("run was stopped after step 1")
@@ -44,7 +44,7 @@ def test_a_process_that_was_killed_is_lost(tmp_path):
 import os, signal
 from aligner_lib.run_folder.writer import RunWriter
 with RunWriter({str(tmp_path / "run")!r}, kind="sft", config={{}}, seed=0, hashes={{}}, max_steps=5) as writer:
-    writer.start(0, tensorboard=False)
+    writer.start(0)
     writer.log(1, {{"train/loss": 1.0}})
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -71,13 +71,13 @@ def test_a_stopped_run_whose_job_is_queued_again_is_not_over(tmp_path):
     """Preempted, or out of time: it saved, and waits for its next attempt."""
     run = RunFolder(tmp_path / "run")
     with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
-        writer.start(0, tensorboard=False)
+        writer.start(0)
         writer.finish("stopped")
     for state, over in (("PENDING", False), ("RUNNING", False), ("FINISHED", True), ("CANCELLED", True)):
         job = SimpleNamespace(state=state)
         assert (next(until_over([run], job, timeout=None), "over") == "over") == over
     with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
-        writer.start(0, tensorboard=False)
+        writer.start(0)
         writer.finish("finished")
     assert list(until_over([run], SimpleNamespace(state="RUNNING"), timeout=None)) == []
 
@@ -94,7 +94,7 @@ def test_waiting_is_bounded(tmp_path):
 def finished(tmp_path) -> RunFolder:
     run = RunFolder(tmp_path / "run")
     with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
-        writer.start(0, tensorboard=False)
+        writer.start(0)
         writer.finish("finished")
     return run
 

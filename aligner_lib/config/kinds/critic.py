@@ -69,7 +69,6 @@ SERVED = {
     "model.encoder_seq_length": "samples come from the actor, as long as its model.encoder_seq_length.",
     "model.seed": "nothing is drawn here, and no weights are new.",
     "model.global_batch_size": "batches come from the actor, whose model.global_batch_size is a train step's.",
-    "exp_manager.create_tensorboard_logger": "a server writes metrics.jsonl, and no TensorBoard files.",
 }  # what does nothing in a server
 
 KIND = JobKind(

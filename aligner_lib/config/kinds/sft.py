@@ -13,8 +13,11 @@ from aligner_lib.config.schema import (
     Loop,
     Model,
     Optim,
+    Packed,
+    Templated,
     Trainer,
     at_least,
+    packing_without_effect,
     setting,
 )
 from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, STEP_TIME, TIMERS, TRAINING
@@ -33,7 +36,7 @@ class SFTDataset:
 
 
 @dataclass
-class SFTData:
+class SFTData(Packed, Templated):
     """model.data: what is trained and validated on."""
 
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
@@ -115,6 +118,7 @@ KIND = JobKind(
         | {
             "model.data.validation_ds.shuffle": "a validation is a mean over its samples, in whatever order they come."
         }
+        | packing_without_effect(config)
     ),
     stage=1,
 )

@@ -10,12 +10,16 @@ from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.models.disk import whole_or_absent
-from aligner_lib.models.export import hf, peft
+from aligner_lib.models.export import hf, nemo, peft
 from aligner_lib.models.export.trained import Options, Trained
 
 # By the name that `aligner model export --to` takes: writes the model to a new path, a folder or a file, and returns
 # what the user should know of it.
-TARGETS: dict[str, Callable[[Trained, Path, Options], list[str]]] = {"hf": hf.write, "peft": peft.write}
+TARGETS: dict[str, Callable[[Trained, Path, Options], list[str]]] = {
+    "hf": hf.write,
+    "nemo": nemo.write,
+    "peft": peft.write,
+}
 
 
 def export(source: str | Path, to: str, out: Path, options: Options | None = None) -> list[str]:

@@ -32,7 +32,7 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     Returns what the user of a reward model should know. Raises UserError for an unknown options.dtype, ValueError for
     a weight that is missing or too large for it, and for a model that no class of transformers computes.
     """
-    tokenizer, wanted = Tokenizer(trained.folder), _dtype_named(options.dtype)
+    tokenizer, wanted = Tokenizer(trained.folder), dtype_named(options.dtype)
     out.mkdir()
     tokenizer.save(out)
     tensors = list(_tensors(trained, wanted))
@@ -49,7 +49,8 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     return notes
 
 
-def _dtype_named(name: str | None) -> str | None:
+def dtype_named(name: str | None) -> str | None:
+    """A dtype as safetensors names it, of torch's name; None for none. Raises UserError for an unknown one."""
     names = {torch_name: dtype for dtype, torch_name in TORCH_NAMES.items()}
     if name is not None and name not in names:
         raise UserError(f"--dtype {name}: there are {', '.join(names)}")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.engine import Engine
-from aligner_lib.megatron.generate import Response, Sampling, generate
+from aligner_lib.megatron.generate import ContinuousBatch
 
 
 class MegatronGenerator:
@@ -19,13 +19,11 @@ class MegatronGenerator:
         self.engine = engine
         self.tokenizer = tokenizer
 
-    def respond(self, prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> list[Response]:
+    def batch(self, rows: int) -> ContinuousBatch:
         """See Generator."""
-        return generate(
+        return ContinuousBatch(
             self.engine.module,
-            prompts,
-            seeds,
-            sampling,
+            rows,
             stop_id=self.tokenizer.eos_id,
             # an end string may be a special token, or begin with a space
             decode=partial(self.tokenizer.decode, special_tokens=True, continues=True),

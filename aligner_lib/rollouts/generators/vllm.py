@@ -42,13 +42,18 @@ class VllmGenerator:
     api_key: str = field(default_factory=lambda: os.environ.get(API_KEY, ""), repr=False)
     why_gone: Callable[[], str] = lambda: ""  # what its process said last, where this run started it
 
-    def respond(self, prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> list[Response]:
-        """See Generator. Raises UserError on every rank of the replica for a server that dies, hangs or refuses."""
+    def batch(self, rows: int) -> VllmBatch:
+        """See Generator. The server's batches are its own."""
+        return VllmBatch(self)
+
+    def respond(self, requests: list[tuple[list[int], int, Sampling]]) -> list[Response]:
+        """A whole response to each prompt, seed and sampling. Raises UserError on every rank of the replica for a server
+        that dies, hangs or refuses."""
         outcome: list[Response] | UserError | None = None
         if parallel.leads_replica():
             try:
-                with ThreadPoolExecutor(min(len(prompts), AT_ONCE) or 1) as threads:
-                    asked = [threads.submit(self._complete, *one, sampling) for one in zip(prompts, seeds)]
+                with ThreadPoolExecutor(min(len(requests), AT_ONCE) or 1) as threads:
+                    asked = [threads.submit(self._complete, *one) for one in requests]
                     outcome = [one.result() for one in asked]
             except UserError as error:
                 outcome = error
@@ -167,6 +172,28 @@ class VllmGenerator:
     @property
     def _name(self) -> str:
         return f"the vLLM server at {self.url}"
+
+
+class VllmBatch:
+    """A `GenerationBatch`: what was added is asked for at once, when it runs."""
+
+    def __init__(self, generator: VllmGenerator):
+        self._generator = generator
+        self._waiting: list[tuple[Response, tuple[list[int], int, Sampling]]] = []
+
+    def add(self, prompt: list[int], seed: int, sampling: Sampling) -> Response:
+        """See GenerationBatch."""
+        response = Response()
+        self._waiting.append((response, (prompt, seed, sampling)))
+        return response
+
+    def run(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """See GenerationBatch. Raises what VllmGenerator.respond raises."""
+        waiting, self._waiting = self._waiting, []
+        said = self._generator.respond([request for _, request in waiting])
+        for (response, _), whole in zip(waiting, said):
+            response.tokens, response.logprobs = whole.tokens, whole.logprobs
+            response.finished, response.is_over = whole.finished, True
 
 
 def _still_under_way(told: Future) -> None:

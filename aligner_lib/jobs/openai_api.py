@@ -1,0 +1,322 @@
+"""OpenAI's completions and chat completions: what a request may say, and how answers and errors are written.
+
+Knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+COMPLETION_TOKENS = 16  # of a completion whose request does not say how many
+CHAT_TOKENS = 512  # … of a chat's answer, where the context leaves room for them
+MOST_CHOICES, MOST_STOPS, MOST_ALTERNATIVES = 128, 16, 20
+# What is not done here, and the only value for which that makes no difference.
+NOT_DONE: dict[str, Any] = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "logit_bias": {},
+    "suffix": "",
+    "tools": [],
+    "tool_choice": "none",
+    "functions": [],
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+}
+WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")  # on what is answered
+
+
+class ApiError(Exception):
+    """An error as OpenAI's clients expect it. param: the request's field; code: a word for programs."""
+
+    def __init__(self, message: str, status: int = 400, param: str | None = None, code: str | None = None):
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+    def body(self) -> dict:
+        kinds = {401: "authentication_error", 429: "rate_limit_error"}
+        kind = kinds.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+# ---- requests -------------------------------------------------------------------------------------------------------
+
+
+class _Stream(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    include_usage: bool = False
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    model: str
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0  # 0: the likeliest token each time
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0  # not OpenAI's; 0: off
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63 - MOST_CHOICES)] | None = None
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MOST_STOPS)] = []
+    stream: bool = False
+    stream_options: _Stream = _Stream()
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @property
+    def prompts(self) -> list:
+        """What is asked: a text, token ids or messages each."""
+        raise NotImplementedError
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many likeliest tokens are told at each place; None: no log-probabilities at all."""
+        raise NotImplementedError
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the answer begins with its prompt."""
+        return False
+
+    def seeds(self) -> list[int]:
+        """Of each choice: the request's own for the first."""
+        first = secrets.randbits(48) if self.seed is None else self.seed
+        return [first + choice for choice in range(self.n)]
+
+
+Ids = Annotated[list[int], Field(min_length=1)]
+
+
+class CompletionRequest(_Request):
+    """A request to /v1/completions."""
+
+    prompt: str | Ids | Annotated[list[str], Field(min_length=1)] | Annotated[list[Ids], Field(min_length=1)]
+    logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
+    echo: bool = False
+    best_of: int | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
+        return self.prompt if several else [self.prompt]
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        return self.echo
+
+    def tokens_for(self, room: int) -> int:
+        """How many tokens an answer may have. room: that the context leaves."""
+        return min(COMPLETION_TOKENS, room) if self.max_tokens is None else self.max_tokens
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text"]
+    text: str
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    role: str
+    content: str | list[_Part]
+
+    def plain(self) -> dict[str, str]:
+        parts = self.content
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        return {"role": self.role, "content": text}
+
+
+class ChatRequest(_Request):
+    """A request to /v1/chat/completions."""
+
+    messages: Annotated[list[_Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
+
+    @property
+    def prompts(self) -> list[list[dict[str, str]]]:
+        return [[message.plain() for message in self.messages]]
+
+    @property
+    def alternatives(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def tokens_for(self, room: int) -> int:
+        """How many tokens an answer may have. room: that the context leaves."""
+        asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return min(CHAT_TOKENS, room) if asked is None else asked
+
+
+def read(kind: type[_Request], body: object) -> Any:
+    """The request in a JSON body. Raises ApiError, which names the field, for one that can't be answered."""
+    if not isinstance(body, dict):
+        raise ApiError(f"the body is {type(body).__name__}; it has to be a JSON object")
+    given = {name: value for name, value in body.items() if value is not None and name not in WITHOUT_EFFECT}
+    for name in NOT_DONE.keys() & given.keys():
+        if given.pop(name) != NOT_DONE[name]:
+            raise ApiError(f"{name} is not supported here: leave it out", param=name, code="unsupported")
+    try:
+        request = kind.model_validate(given)
+    except ValidationError as error:
+        raise _explained(kind, error) from None
+    best_of = getattr(request, "best_of", None)
+    if best_of not in (None, request.n):
+        raise ApiError(
+            f"best_of={best_of} is not supported here: leave it out, or ask for n={best_of}", param="best_of"
+        )
+    if request.echoes and request.stream:
+        raise ApiError("echo with stream is not supported here: leave one of them out", param="echo")
+    if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
+        raise ApiError("top_logprobs asks for logprobs=true beside it", param="top_logprobs")
+    return request
+
+
+def _explained(kind: type[_Request], error: ValidationError) -> ApiError:
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else None
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(sorted(kind.model_fields))
+        return ApiError(f"there is no field {place!r}; there are {known}", param=name, code="unknown_field")
+    value = "" if first["type"] == "missing" else f" (it is {_short(first['input'])})"
+    return ApiError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}{value}", param=name)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+# ---- answers --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token's text with its log-probability in nats, None for a text's first, and the likeliest tokens in its place."""
+
+    text: str
+    logprob: float | None
+    likeliest: tuple[tuple[str, float], ...] = ()
+    offset: int = 0  # where its text begins in the answer's
+
+
+@dataclass
+class Choice:
+    """One answer to a prompt, or the next part of it."""
+
+    index: int
+    text: str = ""
+    finish_reason: str | None = None  # stop or length; None: it goes on
+    tokens: list[TokenLogprob] | None = None  # where they were asked for
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens read and drawn."""
+
+    prompt: int
+    completion: int
+
+    def body(self) -> dict:
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+        }
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes the answers to one request. chat: as chat completions, else as completions."""
+
+    model: str
+    chat: bool
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, choices: list[Choice], usage: Usage) -> dict:
+        """The answer of a request that is not streamed."""
+        return self._head("") | {"choices": list(map(self._choice, choices)), "usage": usage.body()}
+
+    def part(self, choice: Choice) -> dict:
+        """The next part of a choice that is streamed."""
+        return self._head(".chunk") | {
+            "choices": [self._delta(choice) if self.chat else self._choice(choice)]
+        }
+
+    def begin(self, index: int) -> dict:
+        """What a streamed chat's choice begins with."""
+        delta = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        return self._head(".chunk") | {"choices": [delta]}
+
+    def usage(self, usage: Usage) -> dict:
+        """The last part of a stream, where it was asked for."""
+        return self._head(".chunk") | {"choices": [], "usage": usage.body()}
+
+    def _head(self, suffix: str) -> dict:
+        kind = f"chat.completion{suffix}" if self.chat else "text_completion"
+        return {
+            "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
+
+    def _choice(self, choice: Choice) -> dict:
+        own = {
+            "index": choice.index,
+            "finish_reason": choice.finish_reason,
+            "logprobs": self._logprobs(choice),
+        }
+        if self.chat:
+            return own | {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+        return own | {"text": choice.text}
+
+    def _delta(self, choice: Choice) -> dict:
+        return {
+            "index": choice.index,
+            "delta": {"content": choice.text} if choice.text else {},
+            "finish_reason": choice.finish_reason,
+            "logprobs": self._logprobs(choice),
+        }
+
+    def _logprobs(self, choice: Choice) -> dict | None:
+        if choice.tokens is None:
+            return None
+        if self.chat:
+            return {"content": [_of_chat(one) for one in choice.tokens], "refusal": None}
+        return {
+            "tokens": [one.text for one in choice.tokens],
+            "token_logprobs": [one.logprob for one in choice.tokens],
+            "top_logprobs": [dict(one.likeliest) or None for one in choice.tokens],
+            "text_offset": [one.offset for one in choice.tokens],
+        }
+
+
+def _of_chat(one: TokenLogprob) -> dict:
+    def told(text: str, logprob: float | None) -> dict:
+        complete = "\ufffd" not in text  # else a part of a character, whose bytes are not in its text
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if complete else None}
+
+    return told(one.text, one.logprob) | {"top_logprobs": [told(*other) for other in one.likeliest]}
+
+
+def models(name: str, created: int) -> dict:
+    """The answer of /v1/models."""
+    return {"object": "list", "data": [model(name, created)]}
+
+
+def model(name: str, created: int) -> dict:
+    """The answer of /v1/models/NAME."""
+    return {"id": name, "object": "model", "created": created, "owned_by": "aligner"}

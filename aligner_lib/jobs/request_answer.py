@@ -1,0 +1,211 @@
+"""A request's answer: its prompts encoded and checked, its choices generated, whole or part by part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+
+from aligner_lib.datasets.chat_template import ANSWER, encode, render
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+from aligner_lib.jobs.generation_thread import Drawn, End, Ended, Generation, GenerationThread
+from aligner_lib.jobs.openai_api import (
+    ApiError,
+    ChatRequest,
+    Choice,
+    CompletionRequest,
+    TokenLogprob,
+    Usage,
+    Writer,
+)
+from aligner_lib.jobs.response_text import ResponseText
+from aligner_lib.megatron.generate import Sampling
+from aligner_lib.megatron.model import Transformer
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is served."""
+
+    name: str  # as requests say it
+    tokenizer: Tokenizer
+    module: Transformer
+
+    @property
+    def positions(self) -> int:
+        """Of prompt and answer together."""
+        return self.module.architecture.max_position_embeddings
+
+    @cached_property
+    def writes_plain(self) -> bool:
+        """Whether conversations are `User: …`, `Assistant: …`, so that an answer begins with a space."""
+        return render(self.tokenizer, [{"role": "user", "content": "?"}]).endswith(ANSWER)
+
+
+class Abandoned(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Answer:
+    """The choices of one request: of each prompt n, one after the other."""
+
+    def __init__(self, model: Model, thread: GenerationThread, request: CompletionRequest | ChatRequest):
+        self._model, self._thread, self._request = model, thread, request
+        self._chat = isinstance(request, ChatRequest)
+        self._writer = Writer(self._model.name, self._chat)
+        self._prompts = [self._encoded(prompt) for prompt in request.prompts]
+        self._drawn = 0  # tokens
+        self.generations = [
+            Generation(prompt, seed, sampling, request.alternatives)
+            for prompt, sampling in [(prompt, self._sampling(prompt)) for prompt in self._prompts]
+            for seed in request.seeds()
+        ]
+
+    async def whole(self) -> dict:
+        """The answer in one piece."""
+        choices = []
+        for index, generation in enumerate(self.generations):
+            choice = Choice(index, tokens=None if self._request.alternatives is None else [])
+            if self._request.echoes:
+                await self._echo(choice, generation.prompt)
+            begin = len(choice.text)
+            async for part in self._parts(index, generation):
+                choice.text += part.text
+                choice.finish_reason = part.finish_reason
+                if choice.tokens is not None:
+                    choice.tokens += [replace(one, offset=begin + one.offset) for one in part.tokens]
+            choices.append(choice)
+        return self._writer.whole(choices, self._usage())
+
+    async def parts(self) -> AsyncIterator[dict]:
+        """The answer part by part, as it is written."""
+        if self._chat:
+            for index in range(len(self.generations)):
+                yield self._writer.begin(index)
+        parts: asyncio.Queue[Choice | BaseException | None] = asyncio.Queue()
+        tasks = [
+            asyncio.create_task(_pour(self._parts(index, generation), parts))
+            for index, generation in enumerate(self.generations)
+        ]
+        open_ = len(tasks)
+        try:
+            while open_:
+                part = await parts.get()
+                if isinstance(part, BaseException):
+                    raise part
+                if part is None:
+                    open_ -= 1
+                else:
+                    yield self._writer.part(part)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if self._request.stream_options.include_usage:
+            yield self._writer.usage(self._usage())
+
+    async def _parts(self, index: int, generation: Generation) -> AsyncIterator[Choice]:
+        """A choice's text as it becomes certain; the last part has the reason for its end."""
+        tokenizer = self._model.tokenizer
+        text = ResponseText(tokenizer, self._request.stop, strip=self._chat and self._model.writes_plain)
+        told: list[TokenLogprob] = []  # tokens that were not given yet
+        while True:
+            event = await generation.events.get()
+            if isinstance(event, Exception):
+                raise _failure(event)
+            is_last = isinstance(event, End)
+            begin = len(text.text)
+            certain = text.end() if is_last else text.add(event.token)
+            if not is_last:
+                self._drawn += 1
+                if event.token != tokenizer.eos_id:
+                    told.append(self._told(event, begin))
+            reason = None
+            if is_last or text.stopped:
+                reason = "stop" if text.stopped or event.finished else "length"
+                if text.stopped:
+                    told = [one for one in told if one.offset < len(text.text)]
+            if certain or reason:
+                wanted = self._request.alternatives is not None
+                yield Choice(index, certain, reason, told if wanted else None)
+                told = []
+            if reason:
+                self._thread.cancel(generation)
+                return
+
+    async def _echo(self, choice: Choice, prompt: list[int]) -> None:
+        """Put the prompt before an answer, with its log-probabilities where they were asked for."""
+        choice.text = self._model.tokenizer.decode(prompt)
+        if choice.tokens is None:
+            return
+        told = await self._thread.prompt_logprobs(prompt, self._request.alternatives)
+        begins = [0, *accumulate(map(len, self._model.tokenizer.tokens(prompt)))]
+        choice.tokens.append(TokenLogprob(self._text(prompt[0]), None))
+        for token, one, begin in zip(prompt[1:], told, begins[1:]):
+            choice.tokens.append(self._told(Drawn(token, *one), begin))
+
+    def _told(self, drawn: Drawn, begin: int) -> TokenLogprob:
+        likeliest = tuple((self._text(token), logprob) for token, logprob in drawn.likeliest)
+        return TokenLogprob(self._text(drawn.token), drawn.logprob, likeliest, begin)
+
+    def _text(self, token: int) -> str:
+        return self._model.tokenizer.decode([token], special_tokens=True, continues=True)
+
+    def _usage(self) -> Usage:
+        return Usage(sum(map(len, self._prompts)), self._drawn)
+
+    def _encoded(self, prompt: str | list[int] | list[dict]) -> list[int]:
+        """Token ids of a prompt. Raises ApiError for one that can't be continued."""
+        field = "messages" if self._chat else "prompt"
+        if isinstance(prompt, list) and not self._chat:
+            size = self._model.module.architecture.vocab_size
+            wrong = [token for token in prompt if not 0 <= token < size]
+            if wrong:
+                raise ApiError(f"token id {wrong[0]} is not in the vocabulary, 0 to {size - 1}", param=field)
+            return prompt
+        try:
+            tokens = encode(self._model.tokenizer, prompt)
+        except (UserError, UnicodeEncodeError) as error:
+            raise ApiError(str(error), param=field) from None
+        if not tokens:
+            raise ApiError("the prompt is empty: give at least one character", param=field)
+        return tokens
+
+    def _sampling(self, prompt: list[int]) -> Sampling:
+        request, positions = self._request, self._model.positions
+        room = positions - len(prompt)
+        asked = request.tokens_for(max(room, 1))
+        if asked > room:
+            raise ApiError(
+                f"the model's context has {positions} tokens; the prompt has {len(prompt)}, and the answer may have {asked}: "
+                f"together {len(prompt) + asked}. Shorten the prompt, or ask for fewer (max_tokens)",
+                param="messages" if self._chat else "prompt",
+                code="context_length_exceeded",
+            )
+        greedy = request.temperature == 0
+        return Sampling(
+            max_length=asked,
+            temperature=1.0 if greedy else request.temperature,
+            top_k=request.top_k,
+            top_p=request.top_p,
+            greedy=greedy,
+        )
+
+
+def _failure(error: Exception) -> Exception:
+    if isinstance(error, Ended):
+        return ApiError(str(error), 503)
+    if isinstance(error, Abandoned):
+        return error
+    return ApiError(f"generation failed: {error}", 500)
+
+
+async def _pour(parts: AsyncIterator[Choice], into: asyncio.Queue) -> None:
+    try:
+        async for part in parts:
+            await into.put(part)
+        await into.put(None)
+    except Exception as error:  # raised where the queue is read
+        await into.put(error)

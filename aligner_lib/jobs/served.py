@@ -1,0 +1,65 @@
+"""A model that is served elsewhere, to talk to as to one in the notebook's own process: for `widgets.Chat`.
+
+answer = answering_at("http://127.0.0.1:8000", token)     # answer("How are you?") is the served policy's text
+
+Imports neither torch nor a client library.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+from aligner_lib.datasets.chat_template import ANSWER
+from aligner_lib.errors import UserError
+
+TIMEOUT_S = 600.0
+
+
+def answering_at(
+    url: str, token: str, max_length: int = 64, seed: int = 0, model: str | None = None, **sampling
+) -> Callable[[str], str]:
+    """What a served model answers to a question or a conversation: of `aligner serve`, or any OpenAI-compatible server.
+
+    url: as http://127.0.0.1:8000, with or without /v1. max_length: tokens of an answer. model: its name there; None: the
+    first one that is served. sampling: further fields of the request, such as temperature. Raises UserError, with the
+    server's words, where it does not answer or refuses.
+    """
+    root = f"{url.rstrip('/').removesuffix('/v1')}/v1"
+
+    def ask(path: str, **body: object) -> dict:
+        data = json.dumps(body).encode() if body else None
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(f"{root}/{path}", data, headers), timeout=TIMEOUT_S
+            ) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise UserError(f"{root}/{path}: {_words_of(error)}") from None
+        except urllib.error.URLError as error:
+            raise UserError(
+                f"no server answers at {root} ({error.reason}): start one with `aligner serve POLICY`, or give its address"
+            ) from None
+
+    name = model or ask("models")["data"][0]["id"]
+    settings = {"model": name, "max_tokens": max_length, "seed": seed} | sampling
+
+    def answer(text: str) -> str:
+        if text.endswith(ANSWER):
+            return ask("completions", prompt=text, **settings)["choices"][0]["text"].strip()
+        messages = [{"role": "user", "content": text}]
+        return ask("chat/completions", messages=messages, **settings)["choices"][0]["message"][
+            "content"
+        ].strip()
+
+    return answer
+
+
+def _words_of(error: urllib.error.HTTPError) -> str:
+    try:
+        return json.load(error)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason}"

@@ -1,0 +1,43 @@
+"""`python -m aligner_lib.run_folder.exporters RUN SERVICE`: the process that a run starts for each service."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+import time
+
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.exporters.tail import follow
+from aligner_lib.run_folder.reader import RunFolder
+
+
+def main(run: str, service: str) -> None:
+    """Send a run until it has ended, at low priority. Exits with 1 when not all was sent."""
+    os.nice(10)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
+    logging.raiseExceptions = False  # a full disk
+    try:
+        last = follow(RunFolder(run), service, until_over=True, wait_for_lock=True, pause=Pause())
+        logging.info("all is there, up to step %d", last)
+    except (UserError, OSError) as error:  # a disk that is full from the beginning
+        logging.error("%s", error)
+        sys.exit(1)
+
+
+class Pause:
+    """Waits; less when the run's process says on the standard input that it has ended, or is gone."""
+
+    woken = False
+
+    def __call__(self, seconds: float) -> None:
+        """Wait so many seconds at most."""
+        if self.woken:
+            time.sleep(seconds)
+        else:
+            self.woken = bool(select.select([sys.stdin], [], [], seconds)[0])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

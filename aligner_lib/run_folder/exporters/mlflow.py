@@ -1,0 +1,101 @@
+"""MLflow: a tracking server, or files beside the run folder. Metrics can only be added: a run that went back is a new one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from aligner_lib.run_folder.exporters.base import RunRecord, Service, Step, as_columns
+from aligner_lib.run_folder.reader import flatten
+
+EXPERIMENT = "aligner-lab"
+ID = "aligner_lab.id"
+# in the user's environment other values hold
+DEFAULTS = {
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # else refused, in favour of a data base
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds, not 120: a server that hangs is tried again by the exporter,
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # which knows when the run is over
+}
+STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "lost": "FAILED"}
+_MOST_METRICS, _MOST_PARAMETERS, _LONGEST = 1000, 100, 6000  # of one request, and of a value: MLflow's bounds
+
+
+class MLflow(Service):
+    """Metrics with their history, settings as parameters, rollouts as a file a step and split."""
+
+    def __init__(self):
+        self._client: MlflowClient | None = None
+        self._run_id: str | None = None
+
+    def open(self, run: RunRecord, noted: list[int]) -> int:
+        """Find the run by its id, or create it. A step that has arrived in part is sent again, the rest of it."""
+        uri = run.options.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI") or _files(run.path)
+        for name, value in DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        self._client = MlflowClient(uri)
+        experiment = _experiment(self._client, run.options.get("experiment_name") or EXPERIMENT)
+        found = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'")
+        self._run_id = (found[0] if found else self._create(experiment, run)).info.run_id
+        self._client.update_run(self._run_id, status="RUNNING")
+        self._last = {
+            name: max(point.step for point in self._client.get_metric_history(self._run_id, name))
+            for name in (found[0].data.metrics if found else ())
+        }
+        return max(self._last.values(), default=0) - 1
+
+    def send(self, step: Step) -> None:
+        """The tables, then the metrics, by which the next attempt knows that the step is there."""
+        for split, rows in step.rollouts.items():
+            columns, data = as_columns(rows)
+            path = f"rollouts/{split}/step_{step.step:06d}.json"
+            self._client.log_dict(self._run_id, {"columns": columns, "data": data}, path)
+        metrics = [
+            Metric(name, value, int(1000 * step.time), step.step)
+            for name, value in ((_allowed(name), value) for name, value in step.metrics.items())
+            if self._last.get(name, -1) < step.step
+        ]
+        for begin in range(0, len(metrics), _MOST_METRICS):
+            self._client.log_batch(self._run_id, metrics=metrics[begin : begin + _MOST_METRICS])
+
+    def close(self, status: str) -> None:
+        """Say how the run ended; a superseded one goes to MLflow's trash, from where it can be restored."""
+        if self._run_id is None:
+            return
+        if status in STATUS:
+            self._client.set_terminated(self._run_id, STATUS[status])
+        elif status == "superseded":
+            self._client.delete_run(self._run_id)
+
+    def _create(self, experiment: str, run: RunRecord):
+        created = self._client.create_run(experiment, tags={ID: run.id}, run_name=run.name)
+        settings = [
+            Param(_allowed(name), str(value)[:_LONGEST]) for name, value in flatten(run.config).items()
+        ]
+        for begin in range(0, len(settings), _MOST_PARAMETERS):
+            self._client.log_batch(created.info.run_id, params=settings[begin : begin + _MOST_PARAMETERS])
+        return created
+
+
+def _files(run: Path) -> str:
+    return (run.absolute().parent / "mlruns").as_uri()
+
+
+def _experiment(client: MlflowClient, name: str) -> str:
+    """The id of an experiment, which may be another run's that begins at this moment."""
+    if (found := client.get_experiment_by_name(name)) is None:
+        try:
+            return client.create_experiment(name)
+        except MlflowException:
+            if (found := client.get_experiment_by_name(name)) is None:
+                raise
+    return found.experiment_id
+
+
+def _allowed(name: str) -> str:
+    """A name of a user's may have characters that MLflow refuses."""
+    return re.sub(r"[^\w\-. /:]", "_", name)

@@ -1,0 +1,243 @@
+"""Follows a run folder and sends each step to one service, once and in order.
+
+What has been sent is noted first (notes.py). Whoever goes on, after a kill or a year, compares the notes with
+metrics.jsonl: steps that the run has done again with the same figures are there already; where the figures are others, the
+service has to take back what it was sent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.exporters.base import RunRecord, Step
+from aligner_lib.run_folder.exporters.notes import Notes, Sent
+from aligner_lib.run_folder.exporters.services import known, make, options
+from aligner_lib.run_folder.reader import RunFolder
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+CALL_SECONDS = 600.0  # after which a call to a service counts as hanging
+LONGEST_PAUSE_SECONDS = 30.0  # between two attempts to reach a service that fails
+FAILURES = 4  # in a row, after which the exporter of a run that is over gives up
+CHUNK_BYTES = 1 << 20
+
+
+def follow(
+    run: RunFolder,
+    name: str,
+    *,
+    until_over: bool,
+    wait_for_lock: bool = False,
+    pause: Callable[[float], object] = time.sleep,
+) -> int:
+    """Send a run to a service; returns the last step that it has now, −1 where the run has none.
+
+    until_over: go on until the run has ended; else once, what is there. pause: waits so many seconds, or less. Raises
+    UserError where the user can help: another exporter is at work, the package is missing, the service can't be reached
+    and the run is over.
+    """
+    if not run.info:
+        raise UserError(f"{run.path} has no run.json: it is no run folder, or its run has not begun yet")
+    make(name)  # a missing package is told before anything is written
+    with _alone(run.path / "exporters" / f"{name}.lock", known(name).title, wait_for_lock):
+        failures = 0
+        while True:
+            with closing(Tail(run, name)) as tail:
+                try:
+                    return tail.go(until_over, pause)
+                except Superseded as reason:
+                    logger.info("%s", reason)
+                    continue
+                except Exception as error:
+                    failures = 1 if tail.sent else failures + 1
+                    logger.warning("%s: %s: %s", known(name).title, type(error).__name__, error)
+                    if not until_over or (run.status != "running" and failures >= FAILURES):
+                        raise UserError(
+                            f"{known(name).title} can't be sent to ({error}): when it can, "
+                            f"`aligner log {run.path} --to {name}` sends the rest"
+                        ) from error
+            pause(min(2.0**failures, LONGEST_PAUSE_SECONDS))
+
+
+class Superseded(Exception):
+    """The run has gone back, and its service can't take back what it was sent."""
+
+
+class Tail:
+    """One service's place in a run. What fails leaves it unusable: a new one goes on from the notes."""
+
+    def __init__(self, run: RunFolder, name: str):
+        self._title, self._service = known(name).title, make(name)
+        self._notes = Notes(run.path / "exporters" / f"{name}.jsonl")
+        self._run, self._name = run, name
+        self._metrics, self._rollouts = run.metrics_reader(), run.rollouts_reader()
+        self._restarts = self._rollouts_restarts = 0
+        self._rows: list[dict] = []  # rollouts of the steps to come
+        self._at = 0  # records of metrics.jsonl that were compared with the notes
+        self._is_open = False
+        self.sent = 0  # steps, by this one
+
+    def go(self, until_over: bool, pause: Callable[[float], object]) -> int:
+        """Send what there is, or until the run is over; returns the last step."""
+        self.open()
+        while True:
+            over = (
+                not until_over or self._run.status != "running"
+            )  # looked at before the last records are read
+            self.catch_up()
+            if over:
+                return self.finish()
+            pause(POLL_SECONDS)
+
+    def open(self) -> None:
+        """Open the service where it says that it has arrived, at most where the notes end."""
+        self._notes.open()
+        path, config = self._run.path.absolute(), self._run.info.get("config") or {}
+        record = RunRecord(
+            path=path,
+            name=path.name,
+            config=config,
+            options=options(config, self._name),
+            attempt=self._notes.attempt,
+            id=self._notes.id,
+        )
+        self._is_open = True
+        with _bounded(f"opening {self._title}"):
+            there = self._service.open(record, [sent.step for sent in self._notes.sent])
+        self._notes.keep(sum(sent.step <= there for sent in self._notes.sent))
+
+    def catch_up(self) -> None:
+        """Send what is new. Raises Superseded, and whatever the service raises."""
+        while records := self._metrics.poll(CHUNK_BYTES):
+            if self._metrics.restarts != self._restarts:  # cut off: these are the file's first records
+                self._restarts, self._at = self._metrics.restarts, 0
+            for record in records:
+                if isinstance(record.get("step"), int):
+                    self._pass_on(record)
+            with _bounded(f"sending to {self._title}"):
+                self._service.flush()
+
+    def finish(self) -> int:
+        """End the service's run as the run has ended; returns the last step. Raises Superseded where the run has come less
+        far than once, and ended well."""
+        status = self._run.status
+        if status == "finished":
+            self._take_back_beyond(self._at)
+        self._end(status)
+        return self._notes.sent[-1].step if self._notes.sent else -1
+
+    def close(self) -> None:
+        """Let go of all, whatever state it is in."""
+        with suppress(Exception):
+            self._end("running")
+        with suppress(OSError):
+            self._notes.close()
+
+    def _end(self, status: str) -> None:
+        if self._is_open:
+            self._is_open = False
+            with _bounded(f"closing {self._title}"):
+                self._service.close(status)
+
+    def _pass_on(self, record: dict) -> None:
+        """Send a record, unless it was sent."""
+        sent = Sent.of(record)
+        if self._notes.sent[self._at : self._at + 1] not in ([], [sent]):
+            self._take_back_beyond(self._at)
+        self._at += 1
+        if self._at <= len(self._notes.sent):
+            return
+        metrics = {name: value for name, value in record.items() if name not in ("step", "time")}
+        step = Step(
+            step=sent.step,
+            time=record.get("time", 0.0),
+            metrics={name: value for name, value in metrics.items() if type(value) in (int, float)},
+            rollouts=self._rollouts_of(sent.step),
+        )
+        self._notes.append(sent)
+        with _bounded(f"sending to {self._title}"):
+            self._service.send(step)
+        self.sent += 1
+
+    def _take_back_beyond(self, at: int) -> None:
+        """Have the service forget all but so many steps."""
+        if at >= len(self._notes.sent):
+            return
+        last = self._notes.sent[at - 1].step if at else -1
+        if not self._service.take_back(last):
+            self._end("superseded")
+            self._notes.begin_anew()
+            raise Superseded(
+                f"the run has gone back to step {max(last, 0)}, and {self._title} can't forget what came after it: "
+                "all is sent anew"
+            )
+        logger.info("the run has gone back to step %d", max(last, 0))
+        self._notes.keep(at)
+
+    def _rollouts_of(self, step: int) -> dict[str, list[dict]]:
+        """The first rows of a step, by split. They are written before its metrics."""
+        self._read_rollouts(0)  # has the file been cut off?
+        while not self._rows or self._rows[-1]["step"] <= step:
+            self._rows = [row for row in self._rows if row["step"] == step]
+            if not self._read_rollouts(CHUNK_BYTES):
+                break
+        found: dict[str, list[dict]] = {}
+        for row in self._rows:
+            if row["step"] == step:
+                found.setdefault(row.get("split", "train"), []).append(row)
+        self._rows = [row for row in self._rows if row["step"] > step]
+        return {split: rows[: self._service.rows] for split, rows in found.items()}
+
+    def _read_rollouts(self, max_bytes: int) -> bool:
+        """Read some more; returns whether there were any."""
+        rows = self._rollouts.poll(max_bytes)
+        if self._rollouts.restarts != self._rollouts_restarts:
+            self._rollouts_restarts, self._rows = self._rollouts.restarts, []
+        self._rows += [row for row in rows if isinstance(row.get("step"), int)]
+        return bool(rows)
+
+
+@contextmanager
+def _alone(path: Path, title: str, wait: bool) -> Iterator[None]:
+    """One exporter of a run to a service at a time: a lock that the machine lifts when its process is gone."""
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(
+                f"{path.parent.parent} is being sent to {title} already, by process {file.read() or '?'}, which goes on "
+                "until the run has ended"
+            ) from None
+        with suppress(OSError):  # on a full disk
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield
+
+
+@contextmanager
+def _bounded(what: str) -> Iterator[None]:
+    """End this process when the calls in here take too long: a library that hangs can't be stopped otherwise."""
+    timer = threading.Timer(CALL_SECONDS, _give_up, [what])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(what: str) -> None:
+    logger.error("%s takes more than %g s: given up; `aligner log` goes on from here", what, CALL_SECONDS)
+    os._exit(1)

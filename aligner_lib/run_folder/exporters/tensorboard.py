@@ -1,0 +1,92 @@
+"""TensorBoard: event files in the run folder's tensorboard/, written with TensorBoard's own records, without torch.
+
+An event that says "begun at step N" makes TensorBoard forget what earlier events of the folder tell of step N and later.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import platform
+import time
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from aligner_lib.run_folder.exporters.base import TABLES, Row, RunRecord, Service, Step, as_columns
+
+_TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+
+
+class TensorBoard(Service):
+    """Scalars, and rollouts as tables of text."""
+
+    rows = 8
+
+    def open(self, run: RunRecord, noted: list[int]) -> int:
+        """A new event file, behind all that are there. The last noted step is written again: it may be torn."""
+        there = noted[-2] if len(noted) > 1 else -1
+        folder = run.path / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        self._file = open(_next_file(folder), "ab")  # noqa: SIM115  (open as long as the run)
+        self._records = RecordWriter(self._file)
+        self._write(Event(file_version="brain.Event:2"))
+        self._begin_at(there + 1)
+        return there
+
+    def send(self, step: Step) -> None:
+        """One event with all figures, and one with each table."""
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in step.metrics.items()]
+        values += [_text(TABLES.get(split, split), rows) for split, rows in step.rollouts.items()]
+        self._write(Event(step=step.step, wall_time=step.time, summary=Summary(value=values)))
+
+    def take_back(self, step: int) -> bool:
+        """Readers forget the later events."""
+        self._begin_at(step + 1)
+        return True
+
+    def close(self, status: str) -> None:
+        """Close the event file."""
+        if (file := getattr(self, "_file", None)) is not None:
+            file.close()
+
+    def _begin_at(self, step: int) -> None:
+        self._write(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
+
+    def _write(self, event: Event) -> None:
+        event.wall_time = event.wall_time or time.time()
+        self._records.write(event.SerializeToString())
+        self._file.flush()
+
+
+def _next_file(folder: Path) -> Path:
+    """Readers take files in the order of their names, which begin with a time in seconds."""
+    taken = [int(path.name.split(".")[3]) for path in folder.glob("events.out.tfevents.*")]
+    second = max([int(time.time()), *(other + 1 for other in taken)])
+    return folder / f"events.out.tfevents.{second:010d}.{platform.node()}.{os.getpid()}.0"
+
+
+def _text(name: str, rows: list[Row]) -> Summary.Value:
+    text = TensorProto(
+        dtype=DT_STRING,
+        string_val=[_as_markdown(rows).encode()],
+        tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
+    )
+    return Summary.Value(tag=f"{name}/text_summary", metadata=_TEXT, tensor=text)
+
+
+def _as_markdown(rows: list[Row]) -> str:
+    """A table; what a model wrote stays one cell."""
+    names, cells = as_columns(rows)
+    lines = [" | ".join(map(_cell, row)) for row in cells]
+    return "\n".join([" | ".join(names), " | ".join("---" for _ in names), *lines])
+
+
+def _cell(value: object) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+    return html.escape(text).replace("|", "&#124;").replace("\n", "<br>")
