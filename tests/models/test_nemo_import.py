@@ -529,7 +529,7 @@ def test_a_sentencepiece_model(tmp_path):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(LINES * 4),
             model_writer=file,
-            vocab_size=340,
+            vocab_size=300,
             byte_fallback=True,
             minloglevel=2,
         )
