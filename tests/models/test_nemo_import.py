@@ -530,6 +530,7 @@ def test_a_sentencepiece_model(tmp_path):
             sentence_iterator=iter(LINES * 4),
             model_writer=file,
             vocab_size=300,
+            hard_vocab_limit=False,
             byte_fallback=True,
             minloglevel=2,
         )
