@@ -15,7 +15,7 @@ import torch
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose
-from aligner_lib.datasets.load import PromptSample
+from aligner_lib.datasets.samples import PromptSample
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model

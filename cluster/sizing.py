@@ -26,12 +26,13 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """The number of weights in all matrices (the norms' vectors are left out: under 0.1 %)."""
-        return self.layers * self.layer + self.embedding * (1 if self.tied else 2)
+        """The number of weights of the language model."""
+        norms = (2 * self.layers + 1) * self.hidden
+        return self.layers * self.layer + self.embedding * (1 if self.tied else 2) + norms
 
     @property
     def layer(self) -> int:
-        """The number of weights in one layer."""
+        """The number of weights in one layer's matrices."""
         kv = self.hidden * self.kv_heads // self.heads
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * kv
         return attention + 3 * self.hidden * self.feed_forward
@@ -88,11 +89,16 @@ class Memory:
 def fullest_shard(model: Model, parallelism: Parallelism, role: str) -> float:
     """The number of weights on the fullest GPU.
 
-    It holds a pipeline stage's layers and, on the first and last stage, an embedding, divided by TP. A reward
-    model and a critic have one output per token instead of an output layer.
+    Matrices are divided by TP, norms and a head for one number per token are not. The first pipeline stage holds the
+    input embedding; the last one the final norm and the output layer or, of a reward model and a critic, that head.
     """
-    ends = 1 if parallelism.pp > 1 or model.tied or role in SCALAR_ROLES else 2
-    return (model.layers / parallelism.pp * model.layer + ends * model.embedding) / parallelism.tp
+    layers = model.layers / parallelism.pp * (model.layer / parallelism.tp + 2 * model.hidden)
+    embedding = model.embedding / parallelism.tp
+    head = model.hidden + 1 if role in SCALAR_ROLES else embedding
+    if parallelism.pp > 1:
+        return layers + max(embedding, model.hidden + head)
+    shared = model.tied and role not in SCALAR_ROLES
+    return layers + embedding + model.hidden + (0 if shared else head)
 
 
 def activation_bytes(

@@ -31,7 +31,7 @@ READERS = {
     ".gitignore": [],
     ".ci/": [],
 }
-READ_EVERYTHING = {f"tests/unit/test_{name}.py" for name in ("docs", "imports", "setup")}
+READ_EVERYTHING = {f"tests/unit/test_{name}.py" for name in ("docs", "imports", "parity", "setup")}
 CODE = re.compile(r"\b(?:import|from|-m) ([\w.]+)(?: import (\w+))?|\b(\w+(?:\.\w+)+)")
 
 

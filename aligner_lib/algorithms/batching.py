@@ -46,5 +46,31 @@ def length_grouped(lengths: Sequence[int], micro_batch_size: int) -> list[list[i
     lengths: tokens in each sample. Returns lists of at most micro_batch_size indices into lengths. The
     longest samples come first, so a run that needs too much memory fails at its first micro batch.
     """
-    by_length = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    by_length = longest_first(lengths)
     return [by_length[i : i + micro_batch_size] for i in range(0, len(by_length), micro_batch_size)]
+
+
+def longest_first(lengths: Sequence[int]) -> list[int]:
+    """Indices into lengths, the longest first."""
+    return sorted(range(len(lengths)), key=lambda i: -lengths[i])
+
+
+ALIKE = 0.7  # of the longest sample of a packed micro batch, its shortest one has this much at least
+
+
+def packed(lengths: Sequence[int], tokens: Sequence[int], budget: int) -> list[list[int]]:
+    """Micro batches of as many samples of similar length as have `budget` tokens together.
+
+    lengths: tokens in each sample's longest row; tokens: in all of its rows. Returns lists of indices into lengths, the
+    longest samples first; one over the budget is alone. A sample much shorter than the longest one before it begins a
+    micro batch, too: attention pads to the longest.
+    """
+    groups: list[list[int]] = []
+    room = 0
+    for i in longest_first(lengths):
+        if not groups or tokens[i] > room or lengths[i] < ALIKE * lengths[groups[-1][0]]:
+            groups.append([])
+            room = budget
+        groups[-1].append(i)
+        room -= tokens[i]
+    return groups

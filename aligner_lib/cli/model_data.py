@@ -15,7 +15,9 @@ data = typer.Typer(help="Data: raw sets to the files that the trainers read.", n
 
 
 @model.command("fetch")
-def model_fetch(name: Annotated[str, typer.Argument(help="smollm2-135m or smoke.")]):
+def model_fetch(
+    name: Annotated[str, typer.Argument(help="smollm2-135m, smoke, or ORG/NAME[@REVISION] of the hub.")],
+):
     """Bring a model into the cache, ready for training; prints its folder."""
     from aligner_lib.models import fetch
 
@@ -24,13 +26,52 @@ def model_fetch(name: Annotated[str, typer.Argument(help="smollm2-135m or smoke.
 
 @model.command("import")
 def model_import(
-    source: Annotated[Path, typer.Argument(help="Folder with config.json and safetensors, or a .gguf file.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder with config.json and safetensors, .gguf file, or .nemo archive or folder."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
 ):
-    """Import a Hugging Face model of the Llama family."""
-    from aligner_lib.models import import_hf
+    """Import a model of Hugging Face (Llama, Mistral, Qwen, SmolLM3, Gemma, Nemotron), GGUF or NeMo."""
+    from aligner_lib.models import import_model
 
-    typer.echo(import_hf(source, out))
+    typer.echo(import_model(source, out))
+
+
+@model.command("export")
+def model_export(
+    source: Annotated[str, typer.Argument(metavar="FOLDER", help="Run, checkpoint or model folder.")],
+    out: Annotated[Path, typer.Option(help="What to write; it must not exist yet.")],
+    to: Annotated[
+        str,
+        typer.Option(help="hf: a Hugging Face folder. nemo: a .nemo archive. peft: adapters alone."),
+    ] = "hf",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16 or bfloat16; else the weights' own.")
+    ] = None,
+    shard_gb: Annotated[float, typer.Option(help="Largest file of weights, in 10⁹ bytes.")] = 5.0,
+):
+    """Write a trained policy or reward model for another library."""
+    from aligner_lib.models.export import Options, export
+    from aligner_lib.models.progress import show_steps
+
+    with show_steps("export", True) as report:
+        notes = export(source, to, out, Options(dtype, int(shard_gb * 1e9), report))
+    typer.echo("\n".join([*notes, str(out)]))
+
+
+@model.command("merge")
+def model_merge(
+    folder: Annotated[str, typer.Argument(help="A run, checkpoint or model folder with adapters (LoRA).")],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
+):
+    """Merge adapters into the weights that they belong to."""
+    from aligner_lib.models import resolve
+    from aligner_lib.models.merge import merge
+
+    typer.echo(merge(resolve(folder), out))
 
 
 Raw = Annotated[
@@ -93,6 +134,90 @@ def data_squad(
     from data import format_squad
 
     typer.echo(format_squad(_source(raw), out, split, max_chars=max_chars, strict=strict))
+
+
+TokenizerOf = Annotated[
+    str,
+    typer.Option(
+        "--tokenizer", "--tokenizer-model", help="Of this model: a name, a model folder, checkpoint or run."
+    ),
+]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(help="plain or tokenizer, as model.data.chat_template; else as the model has learnt."),
+]
+
+
+@data.command("mmap")
+def data_mmap(
+    source: Annotated[Path, typer.Option("--input", help="A .jsonl file of comparisons or prompts.")],
+    output_prefix: Annotated[Path, typer.Option(help="Begins the names: PREFIX_text_document.bin and .idx.")],
+    tokenizer: TokenizerOf,
+    json_keys: Annotated[str, typer.Option(help="The text's key in a line.")] = "text",
+    append_eod: Annotated[
+        bool, typer.Option("--append-eod", help="The stop token behind each document.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that tokenise.")] = 1,
+    chunk_size: Annotated[
+        int, typer.Option("--chunk-size", "--chunk_size", min=1, help="Lines that one takes at a time.")
+    ] = 100,
+    chat_template: ChatTemplate = None,
+    dataset_impl: Annotated[str, typer.Option(help="mmap is the only one.")] = "mmap",
+    tokenizer_library: Annotated[
+        str | None, typer.Option(help="Taken and not read: the model's own tokenizer is.")
+    ] = None,
+):
+    """Comparisons or prompts to Megatron's token files, for model.data.data_impl=mmap. A killed call goes on."""
+    from aligner_lib.datasets.tokenize_files import tokenize_file
+    from aligner_lib.errors import UserError
+
+    if dataset_impl != "mmap":
+        raise UserError(f"--dataset-impl {dataset_impl}: mmap is the only one that is written")
+    options = {"key": json_keys, "append_eod": append_eod, "workers": workers, "chunk_size": chunk_size}
+    typer.echo(tokenize_file(source, output_prefix, _tokenizer(tokenizer, chat_template), **options))
+
+
+@data.command("lengths")
+def data_lengths(
+    file: Annotated[Path, typer.Argument(help="A .jsonl file of SFT's samples, or of comparisons.")],
+    tokenizer: TokenizerOf,
+    max_length: Annotated[int, typer.Option(help="model.encoder_seq_length.")] = 4096,
+    global_batch_size: Annotated[int, typer.Option(min=1, help="Samples in a step.")] = 64,
+    micro_batch_size: Annotated[int, typer.Option(min=1, help="Samples in a micro batch.")] = 8,
+    packed_sequence_size: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in a packed one; else those of the longest samples.")
+    ] = None,
+    chat_template: ChatTemplate = None,
+    seed: Annotated[int, typer.Option(help="model.seed, of the order.")] = 1234,
+):
+    """How long samples are, and how much padding micro batches of so many samples or tokens have."""
+    from aligner_lib.datasets.json_lines import numbered_lines, parse
+    from aligner_lib.datasets.lengths import length_report
+    from aligner_lib.datasets.load import load_pairs, load_sft
+
+    own = _tokenizer(tokenizer, chat_template)
+    are_pairs = file.exists() and any("text" in parse(line) for _, line in numbered_lines(file)[:1])
+    samples, report = (load_pairs if are_pairs else load_sft)([file], own, max_length)
+    longest = max(sample.num_tokens for sample in samples)
+    budget = packed_sequence_size or micro_batch_size * longest
+    typer.echo(length_report(file.name, samples, global_batch_size, micro_batch_size, budget, seed))
+    for line in report.lines():
+        typer.echo(line)
+
+
+def _tokenizer(model: str, chat_template: str | None):
+    """A model's tokenizer, with a template."""
+    from aligner_lib.datasets.chat_template import OWN, PLAIN, recorded_template, use_template
+    from aligner_lib.datasets.tokenizer import Tokenizer
+    from aligner_lib.errors import UserError
+    from aligner_lib.models import resolve
+
+    if chat_template not in (None, PLAIN, OWN):
+        raise UserError(f"--chat-template {chat_template}: it must be {PLAIN} or {OWN}")
+    path = Path(model)
+    # a tokenizer's file stands for the folder that it lies in
+    folder = path.parent if path.is_file() else path if (path / "tokenizer.json").exists() else resolve(model)
+    return use_template(Tokenizer(folder), chat_template or recorded_template(folder) or PLAIN)
 
 
 def _source(raw: list[str]) -> str | list[str]:

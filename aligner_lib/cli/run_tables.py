@@ -48,6 +48,8 @@ def show_run(run: RunFolder) -> None:
     facts.add_row("step", _progress(info))
     if info and not run.is_over:
         facts.add_row("last sign of life", f"{run.heartbeat_age:.0f} s ago")
+    for warning in info.get("warnings", []):
+        facts.add_row("warning", escape(warning))
     facts.add_row("checkpoints", ", ".join(path.name for path in run.checkpoints()) or "none yet")
     console.print(f"[bold]{run.path}[/bold]")
     console.print(facts)

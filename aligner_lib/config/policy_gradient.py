@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.config.kind import MetricGroup, chart, metric
+from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     PROBABILITY,
     Bound,
@@ -64,7 +65,7 @@ class Rollout:
     # sequences in one forward; None: model.micro_batch_size
     logprob_forward_micro_batch_size: int | None = setting(None, at_least(1))
     # compute the responses' log-probabilities once more before they are learnt from; False: generation's own are taken.
-    # null: where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction)
+    # null: where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction, vLLM's responses)
     recompute_logprobs: bool | None = None
     entropy_bonus: float = setting(0.0, at_least(0))  # weight of the entropy in the loss
     # what makes up for a sampler that is not quite the trainer's policy: importance weights, truncated or masked at the cap
@@ -76,12 +77,54 @@ class Rollout:
 
 
 @dataclass
+class VllmCfg:
+    """model.generation.vllm_cfg: the vLLM server that generates."""
+
+    # http://HOST:PORT of one that is running; null: the run starts one on this machine, and ends it
+    url: str | None = None
+    executable: str = "vllm"  # the command that starts one: vLLM may have an environment of its own
+    precision: str = setting("bfloat16", one_of("bfloat16", "float16", "float32"))
+    tensor_parallel_size: int = setting(1, at_least(1))  # GPUs that share the server's weights
+    gpu_memory_utilization: float = setting(0.5, PROBABILITY)  # of each GPU's memory; training has the rest
+    enforce_eager: bool = False  # no CUDA graphs: slower, and ready sooner
+    timeout: float = setting(600.0, above(0))  # seconds until a server that was started has to answer
+
+
+@dataclass
+class Generation:
+    """model.generation: who generates the responses."""
+
+    # megatron: the policy itself, in this process; vllm: a server that is given the policy's weights at every step
+    backend: str = setting("megatron", one_of("megatron", "vllm"))
+    vllm_cfg: VllmCfg = field(default_factory=VllmCfg)
+
+
+@dataclass
 class RolloutModel(Model):
     """model of a job that learns from its own responses."""
 
+    generation: Generation = field(default_factory=Generation)
     # by name, with what each takes: see docs/environments.md; none: prompts from model.data, judged by the reward model
     environments: dict[str, EnvironmentSettings] = field(default_factory=dict)
     data: Data = field(default_factory=Data)
+    peft: Peft = field(default_factory=Peft)
+
+
+_NO_TRT_LLM = (
+    "TensorRT-LLM is not used here; model.generation.backend=vllm has an engine of its own generate."
+)
+
+
+@dataclass
+class TrtLlm:
+    """trainer.ppo.trt_llm: NeMo-Aligner's other engine for generation."""
+
+    enable: bool = setting(False, without_effect=_NO_TRT_LLM)
+    reshard: bool = setting(True, without_effect=_NO_TRT_LLM)
+    max_input_len: int = setting(1024, at_least(1), without_effect=_NO_TRT_LLM)
+    max_input_tokens: int = setting(4096, at_least(1), without_effect=_NO_TRT_LLM)
+    model_type: str = setting("llama", without_effect=_NO_TRT_LLM)
+    unload_engine_train: bool = setting(False, without_effect=_NO_TRT_LLM)
 
 
 @dataclass
@@ -107,6 +150,7 @@ class RolloutLoop(Loop):
     overlong_penalty: float = setting(1.0, at_least(0))  # what a response that uses the whole buffer loses
     # leave responses that were cut off out of the actor's loss and normalisation, as NeMo-Aligner does
     mask_truncated_responses: bool = False
+    trt_llm: TrtLlm = field(default_factory=TrtLlm)
 
 
 @dataclass
@@ -154,6 +198,11 @@ def environments_of(config: DictConfig) -> dict[str, EnvironmentSettings]:
     return named
 
 
+def generates_with_vllm(config: DictConfig) -> bool:
+    """Whether a vLLM server generates the responses, and not the policy's own module."""
+    return config.model.generation.backend == "vllm"
+
+
 def judged_by_programs(config: DictConfig) -> bool:
     """Whether environments judge every response, so that no reward model is needed."""
     named = environments_of(config)
@@ -164,7 +213,7 @@ def recomputes_logprobs(config: DictConfig, needed: bool) -> bool:
     """Whether responses pass through the policy once more before they are learnt from. needed: by the algorithm."""
     rollout = rollout_settings(config)
     if rollout.recompute_logprobs is None:
-        return needed or rollout.sampler_correction != "none"
+        return needed or rollout.sampler_correction != "none" or generates_with_vllm(config)
     return rollout.recompute_logprobs
 
 
@@ -196,6 +245,16 @@ def check_lengths(config: DictConfig) -> None:
         )
 
 
+def check_generation(config: DictConfig) -> None:
+    """A server that all nodes ask is not started by one of them: it has to be somewhere."""
+    nowhere = generates_with_vllm(config) and config.model.generation.vllm_cfg.url is None
+    if nowhere and config.trainer.num_nodes > 1:
+        raise ConfigError(
+            f"trainer.num_nodes={config.trainer.num_nodes} with model.generation.backend=vllm: start a server that all nodes "
+            "reach, and set model.generation.vllm_cfg.url to it (docs/generation.md)"
+        )
+
+
 def unused_settings(config: DictConfig) -> dict[str, str]:
     """What does nothing, given the other settings."""
     at, loop, found = "grpo" if "grpo" in config.model else "ppo", loop_settings(config), {}
@@ -207,7 +266,22 @@ def unused_settings(config: DictConfig) -> dict[str, str]:
         )
     if loop.overlong_buffer is None:
         found[f"trainer.{at}.overlong_penalty"] = "without overlong_buffer no response is overlong."
-    return found
+    return found | unused_generation_settings(config)
+
+
+def unused_generation_settings(config: DictConfig) -> dict[str, str]:
+    """What of model.generation does nothing, given the rest of it."""
+    if not generates_with_vllm(config):
+        return {
+            "model.generation.vllm_cfg.": "model.generation.backend=megatron: the policy itself generates."
+        }
+    if config.model.generation.vllm_cfg.url is None:
+        return {}
+    of_its_start = "executable precision tensor_parallel_size gpu_memory_utilization enforce_eager timeout"
+    return dict.fromkeys(
+        (f"model.generation.vllm_cfg.{name}" for name in of_its_start.split()),
+        "the server at model.generation.vllm_cfg.url runs already.",
+    )
 
 
 # ---- metrics --------------------------------------------------------------------------------------------------------
@@ -497,8 +571,15 @@ ROLLOUT_TIMERS = MetricGroup(
         metric(
             "timers/rollout_time",
             "s",
-            "generation, rewards, PPO's values, and log-probabilities. Contains the next five; the rest, where critic and reward "
+            "generation, rewards, PPO's values, and log-probabilities. Contains the next six; the rest, where critic and reward "
             "model are in the same process, is rewards and values",
+        ),
+        metric(
+            "timers/refresh_generator",
+            "s",
+            "giving a vLLM server the step's weights; 0 where the policy itself generates",
+            "",
+            "`model.generation`",
         ),
         metric(
             "timers/generate",

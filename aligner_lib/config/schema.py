@@ -10,9 +10,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass, make_dataclass
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from aligner_lib.run_folder.alarms import Thresholds
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 # ---- how a setting is written down ----------------------------------------------------------------------------------
 
@@ -187,10 +190,12 @@ class CheckpointCallbackParams:
     )
     save_top_k: int = setting(1, at_least(1))  # how many checkpoints stay; the newest are kept
     save_nemo_on_train_end: bool = setting(
-        False, without_effect="no .nemo file is written; the last checkpoint is a folder in checkpoints/."
+        False,
+        without_effect="no .nemo file is written at the end: `aligner model export RUN --to nemo` writes one.",
     )
     always_save_nemo: bool = setting(
-        False, without_effect="no .nemo files are written; checkpoints are folders in checkpoints/."
+        False,
+        without_effect="checkpoints are folders in checkpoints/: `aligner model export RUN --to nemo` writes a .nemo file.",
     )
 
 
@@ -263,14 +268,45 @@ NO_LOADERS = "no loader processes are started; tokens are prepared once, before 
 NO_TEST_SPLIT = {
     "model.data.data_prefix.test": "no job reads it; `aligner evaluate` takes its prompts from data_prefix.validation."
 }
-_JSONL = Bound(lambda value: value == "jsonl", "jsonl, the only format that is read yet (mmap files are not)")
 
 
 @dataclass
-class Data:
+class Templated:
+    """How conversations are written, in all that a job reads."""
+
+    # plain: `User: …`, `Assistant: …`, as the files have them; tokenizer: by its chat template.
+    # null: as the model has learnt it; of a model that does not say, plain, and an environment's by the tokenizer's
+    chat_template: str | None = setting(None, one_of("plain", "tokenizer"))
+
+
+@dataclass
+class Data(Templated):
     """model.data of jobs that read files by split."""
 
-    data_impl: str = setting("jsonl", _JSONL)
-    # {train: [files], validation: [files], test: [files]}
+    data_impl: str = setting("jsonl", one_of("jsonl", "mmap"))  # mmap: token files of `aligner data mmap`
+    # {train: [files], validation: [files], test: [files]}; with mmap a file is the prefix of a .bin and an .idx
     data_prefix: dict[str, Any] = setting({}, names=("train", "validation", "test"))
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
+
+
+@dataclass
+class Packed:
+    """Micro batches of so many tokens in place of so many samples; the step stays the same."""
+
+    packed_sequence: bool = False
+    # tokens in a micro batch; null: as many as micro_batch_size of the longest samples have
+    packed_sequence_size: int | None = setting(None, at_least(1))
+
+
+@dataclass
+class PairData(Packed, Data):
+    """model.data of jobs that learn from pairs."""
+
+
+def packing_without_effect(config: DictConfig) -> dict[str, str]:
+    """What does nothing where micro batches have a number of samples."""
+    if config.model.data.packed_sequence:
+        return {}
+    return {
+        "model.data.packed_sequence_size": "without packed_sequence=True a micro batch has micro_batch_size samples."
+    }

@@ -36,6 +36,13 @@ TRAINING = MetricGroup(
             "",
             "`global_batch_size`, `encoder_seq_length`",
         ),
+        metric(
+            "train/padding",
+            "",
+            "share of padding in the padded rows of the step's micro batches, which attention alone computes",
+            "below 0.2: samples of similar length share a micro batch",
+            "`model.data.packed_sequence`, `micro_batch_size`, `global_batch_size`",
+        ),
         metric("train/consumed_samples", "samples", "trained on so far, repeats included"),
         metric(
             "train/epoch",

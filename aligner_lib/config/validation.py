@@ -8,6 +8,7 @@ from dataclasses import Field
 
 from omegaconf import DictConfig, OmegaConf
 
+from aligner_lib.config import peft
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.schema import named_groups, settings
 from aligner_lib.errors import ConfigError
@@ -49,6 +50,11 @@ def notices(kind: JobKind, config: DictConfig, usual: DictConfig) -> list[str]:
 def _without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
     """Why settings do nothing: those that the kind names, in groups or one by one, and those that do nothing anywhere."""
     schema, why = dict(settings(kind.schema)), {}
+    for key in schema:
+        if key.endswith("model.peft.peft_scheme"):
+            group = key.removesuffix(".peft_scheme")
+            idle = peft.without_effect(OmegaConf.select(config, group))
+            why |= {f"{group}.{name}": words for name, words in idle.items()}
     for key, words in kind.without_effect(config).items():
         group = [name for name in schema if key.endswith(".") and name.startswith(key)]
         why |= dict.fromkeys(group or [key], words)
@@ -84,8 +90,14 @@ def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
             f"{processes} processes of trainer.num_nodes × trainer.devices"
         )
     copies = copies_of_the_model(config)
+    packed = OmegaConf.select(config, "model.data.packed_sequence")
     for at, batch in _batches(kind, config):
-        if batch.global_batch_size % (batch.micro_batch_size * copies):
+        if packed and batch.global_batch_size % copies:
+            raise ConfigError(
+                f"{at}.global_batch_size={batch.global_batch_size} is not divisible by the {copies} copies of the model "
+                f"(trainer.num_nodes × trainer.devices over the parallel sizes); make it a multiple of {copies}"
+            )
+        if not packed and batch.global_batch_size % (batch.micro_batch_size * copies):
             raise ConfigError(
                 f"{at}.global_batch_size={batch.global_batch_size} is not divisible by {at}.micro_batch_size="
                 f"{batch.micro_batch_size} × {copies} copies of the model (trainer.num_nodes × trainer.devices over the "

@@ -1,12 +1,18 @@
-"""Conversations as text: by the tokenizer's chat template, or as `User: …`, `Assistant: …` where it has none."""
+"""Conversations as text: by the tokenizer's chat template, or as `User: …`, `Assistant: …`, which is called plain.
+
+`use_template` chooses one of the two for a tokenizer, and with it for all that a job reads: SFT's samples, pairs, prompts
+and environments. Where nobody has chosen, a file's texts stay as they are, and an environment's conversations take
+the tokenizer's own where it has one.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aligner_lib.datasets.load import ROLES
 from aligner_lib.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,6 +24,161 @@ Message = dict[str, str]  # {"role", "content"}
 Conversation = str | list[Message]  # a text that goes on, or turns
 
 RESPONSE = "the-response-stands-here"  # in place of a response, to find what a template puts around it
+PLAIN, OWN = "plain", "tokenizer"  # a tokenizer's template: model.data.chat_template
+FILE = "template.json"  # beside a model's tokenizer: how what it has learnt from was written
+ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assistant", "gpt": "Assistant"}
+ANSWER = "Assistant:"  # what ends a plain prompt
+PLAIN_TURN = re.compile(r"(?:\A|\n\n)(System|User|Assistant):")
+
+
+class StopTokenError(UserError):
+    """Samples whose stop token would not be learnt: a policy that is trained on them does not end its answers."""
+
+
+# ---- which template -------------------------------------------------------------------------------------------------
+
+
+def use_template(tokenizer: Tokenizer, name: str) -> Tokenizer:
+    """The tokenizer, which writes all conversations by this template from here on: PLAIN or OWN.
+
+    Raises UserError for OWN where it has none.
+    """
+    assert name in (PLAIN, OWN), f"there is no template {name!r}"
+    if name == OWN and not has_template(tokenizer):
+        raise UserError(
+            f"the tokenizer of {tokenizer.folder} has no chat template: give model.data.chat_template={PLAIN}, which writes "
+            "`User: …` and `Assistant: …`, or a model that has one"
+        )
+    tokenizer.template = name
+    return tokenizer
+
+
+def has_template(tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer brings a chat template."""
+    return _own_template(tokenizer) is not None
+
+
+def recorded_template(folder: Path) -> str | None:
+    """The template of what a model folder's model has learnt from; None where it does not say, as a downloaded one."""
+    try:
+        name = json.loads((Path(folder) / FILE).read_text())["chat_template"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        name = None
+    if name not in (PLAIN, OWN):
+        raise UserError(
+            f'{Path(folder) / FILE} is damaged: it has to say {{"chat_template": "{PLAIN}"}} or {OWN!r}'
+        )
+    return name
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the tokenizer's files into a model folder, and its template where one was chosen."""
+    tokenizer.save(folder)
+    if tokenizer.template is not None:
+        (Path(folder) / FILE).write_text(json.dumps({"chat_template": tokenizer.template}) + "\n")
+
+
+# ---- texts of data files --------------------------------------------------------------------------------------------
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of a data file's prompt: of the text as it is, or of its turns by the tokenizer's template."""
+    return encode(tokenizer, text if tokenizer.template != OWN else turns_of(text))
+
+
+def with_response(tokenizer: Tokenizer, prompt: str, response: str) -> tuple[list[int], int]:
+    """Token ids of prompt, response and stop token, and where the response begins.
+
+    prompt: a text that ends in `Assistant:`; response: what follows it, the space included.
+    """
+    if tokenizer.template == OWN:
+        messages = [*turns_of(prompt), {"role": "assistant", "content": response.strip()}]
+        *before, answer = answer_parts(tokenizer, messages)
+        read, ids = tokenizer.encode_parts(["".join(before), answer])
+        return [*read, *ids], len(read)
+    before, ids = tokenizer.encode_parts([prompt, response])
+    return [*tokenizer.bos_ids, *before, *ids, tokenizer.eos_id], len(tokenizer.bos_ids) + len(before)
+
+
+def turns_of(text: str) -> list[Message]:
+    """The turns of a text of `User: …`, `Assistant: …` paragraphs, but for an empty last one; of another text the user's."""
+    before, *pieces = PLAIN_TURN.split(text)
+    if before.strip() or not pieces:
+        return [{"role": "user", "content": text.strip()}]
+    turns = [
+        {"role": role.lower(), "content": content.strip()} for role, content in zip(pieces[::2], pieces[1::2])
+    ]
+    return turns[:-1] if turns[-1] == {"role": "assistant", "content": ""} else turns
+
+
+def answer_parts(tokenizer: Tokenizer, messages: list[Message]) -> list[str]:
+    """A conversation by the tokenizer's template, as what is read and what is learnt in turns: read, learnt, read, learnt, …
+
+    What is learnt is the assistant's, each answer with its stop token. Raises StopTokenError where the template ends
+    an answer without it, UserError where it writes earlier turns otherwise when later ones follow, ValueError for an
+    answer that holds the stop token itself.
+    """
+    stop, parts, done = stop_text(tokenizer), [], ""
+    if tokenizer.encode_parts([stop])[0] != [tokenizer.eos_id]:
+        raise StopTokenError(
+            f"its stop token {stop!r} would not be learnt: {tokenizer.folder / 'tokenizer.json'} has it in its vocabulary, "
+            f"but not among its added_tokens, so it is read as text; add it there, or give model.data.chat_template={PLAIN}"
+        )
+    for i, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        if stop in message["content"]:
+            raise ValueError(holds_stop_token(stop))
+        head, whole = _apply(tokenizer, messages[:i], True), _apply(tokenizer, messages[: i + 1], False)
+        if not head.startswith(done) or not whole.startswith(head):
+            raise UserError(
+                f"{tokenizer.folder}: the chat template writes a conversation otherwise once it has been answered, so what "
+                f"is learnt would not be what is asked for; give model.data.chat_template={PLAIN}"
+            )
+        answer, found, _ = whole[len(head) :].partition(stop)
+        if not found:
+            raise StopTokenError(
+                f"its stop token {stop!r} would not be learnt: the chat template of {tokenizer.folder} ends an answer with "
+                f"{_ending(whole, message['content'])!r}, and a policy that is trained so does not end its answers. Make "
+                f"that the eos_token in {tokenizer.folder / 'tokenizer_config.json'}, or give "
+                f"model.data.chat_template={PLAIN}"
+            )
+        parts += [head[len(done) :], answer + stop]
+        done = head + answer + stop
+    return parts
+
+
+def holds_stop_token(stop: str) -> str:
+    """Why a sample is left out."""
+    return f"an answer holds the stop token {stop!r}, behind which a policy writes nothing"
+
+
+def stop_text(tokenizer: Tokenizer) -> str:
+    """The stop token, as a template writes it."""
+    return tokenizer.decode([tokenizer.eos_id], special_tokens=True)
+
+
+def answer_mark(tokenizer: Tokenizer) -> str:
+    """What stands before an answer: `Assistant:`, or what the tokenizer's template gives for a generation prompt."""
+    if tokenizer.template != OWN:
+        return ANSWER
+    asked = [{"role": "user", "content": "?"}]
+    mark = _apply(tokenizer, asked, True).removeprefix(_apply(tokenizer, asked, False))
+    if not mark:
+        raise UserError(
+            f"{tokenizer.folder}: the chat template writes nothing before an answer, so token files don't say where a "
+            "response begins: give model.data.data_impl=jsonl"
+        )
+    return mark
+
+
+def _ending(whole: str, content: str) -> str:
+    return whole.rpartition(content.strip())[2].strip() or "nothing"
+
+
+# ---- conversations --------------------------------------------------------------------------------------------------
 
 
 def render(tokenizer: Tokenizer, messages: list[Message], continues: bool = False) -> str:
@@ -122,7 +283,12 @@ def _role(message: Message) -> str:
 
 
 def _template_of(tokenizer: Tokenizer) -> str | None:
-    """The template; of several by name, the one named default."""
+    """The template that conversations are written by; None: plain."""
+    return None if tokenizer.template == PLAIN else _own_template(tokenizer)
+
+
+def _own_template(tokenizer: Tokenizer) -> str | None:
+    """The template that the tokenizer brings; of several by name, the one named default."""
     template = tokenizer.config.get("chat_template")
     if isinstance(template, list):
         template = {one["name"]: one["template"] for one in template}.get("default")

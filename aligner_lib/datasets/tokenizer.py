@@ -26,6 +26,8 @@ class Tokenizer:
     tokenizer.
     """
 
+    template: str | None = None  # how conversations are written: chosen by chat_template.use_template
+
     def __init__(self, folder: Path):
         self.folder = Path(folder)
         path = self.folder / "tokenizer.json"
@@ -71,12 +73,18 @@ class Tokenizer:
         """The number of token ids, special tokens included."""
         return self._tokenizer.get_vocab_size()
 
-    def _id_of(self, key: str, name: str) -> int:
+    def id_of(self, key: str) -> int | None:
+        """The id of a token that tokenizer_config.json names, such as `unk_token`; None where it names none it has."""
+        return self._tokenizer.token_to_id(self._named(key) or "")
+
+    def _named(self, key: str) -> str | None:
         token = self.config.get(key)
-        token = token["content"] if isinstance(token, dict) else token
-        token_id = self._tokenizer.token_to_id(token or "")
+        return token["content"] if isinstance(token, dict) else token
+
+    def _id_of(self, key: str, name: str) -> int:
+        token_id = self.id_of(key)
         if token_id is None:
-            raise ValueError(f"{self.folder}: the {name} {token!r} is not in the vocabulary")
+            raise ValueError(f"{self.folder}: the {name} {self._named(key)!r} is not in the vocabulary")
         return token_id
 
     # -- text to ids ----------------------------------------------------------------------------------------------
@@ -115,7 +123,7 @@ class Tokenizer:
         word is then kept; SentencePiece's tokenizers have one before a text's first word, which decoding removes.
         """
         if not special_tokens:
-            ids = [token_id for token_id in ids if token_id not in self._special_ids]
+            ids = [token_id for token_id in ids if token_id not in self.special_ids]
         if not continues:
             return self._decode(ids)
         return self._decode([self.eos_id, *ids]).removeprefix(self._eos_text)
@@ -150,7 +158,8 @@ class Tokenizer:
         return self._decode([self.eos_id])
 
     @cached_property
-    def _special_ids(self) -> set[int]:
+    def special_ids(self) -> set[int]:
+        """The ids of all tokens that stand for no text."""
         added = self._tokenizer.get_added_tokens_decoder()
         return {token_id for token_id, token in added.items() if token.special}
 
@@ -171,7 +180,13 @@ class Tokenizer:
 
     def save(self, folder: Path) -> None:
         """Copy the tokenizer's files into another model folder."""
-        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        for name in (
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "chat_template.jinja",
+            "tokenizer.model",
+            "generation_config.json",
+        ):
             if (self.folder / name).exists() and Path(folder) != self.folder:
                 shutil.copy(self.folder / name, Path(folder) / name)
 

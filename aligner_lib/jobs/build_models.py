@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import logging
+import math
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from aligner_lib.config.policy_gradient import response_length, rollout_settings
+from aligner_lib.config.peft import is_lora, target_layers
+from aligner_lib.config.policy_gradient import generates_with_vllm, response_length, rollout_settings
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+from aligner_lib.jobs.inputs import adapters_folder
+from aligner_lib.megatron import parallel
 from aligner_lib.megatron.cpu import HAS_CUDA
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling
+from aligner_lib.megatron.lora import LoRA
 from aligner_lib.megatron.model import Numerics, has_transformer_engine
+from aligner_lib.models.adapters import Adapter
 from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.peft_folder import adapter_layers
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.rollouts.critic import Critic, RewardModel
+from aligner_lib.rollouts.generators import vllm_server
+from aligner_lib.rollouts.generators.vllm import VllmGenerator
+from aligner_lib.rollouts.interfaces import Generator
 from aligner_lib.rollouts.policy import Policy, TokenScorer
 
 logger = logging.getLogger(__name__)
@@ -38,7 +50,8 @@ def build_trainable_engine(
         "betas": list(optim.betas),
         "eps": optim.eps,
     }
-    engine = build_engine(architecture, config, start, new_head, optim=settings, clip=clip)
+    lora = lora_of(config, start) if "peft" in config.model else None
+    engine = build_engine(architecture, config, start, new_head, optim=settings, clip=clip, lora=lora)
     engine.offloads_adam, engine.start = offload, start
     return engine
 
@@ -61,14 +74,64 @@ def build_engine(
     return engine
 
 
-def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer) -> Policy:
-    """An actor with its reference, from an engine."""
+def lora_of(config: DictConfig, start: Path) -> LoRA | None:
+    """The adapters that model.peft trains on the model `start`; None: it trains all weights.
+
+    Raises UserError or ValueError for adapters to begin with that are not of this model.
+    """
+    peft = config.model.peft
+    if not is_lora(peft):
+        return None
+    tuning, folder = peft.lora_tuning, adapters_folder(config, start)
+    if folder is not None:
+        layers = adapter_layers(folder, Architecture.load(start))
+    else:
+        rank = tuning.adapter_dim
+        alpha = rank if tuning.alpha is None else tuning.alpha
+        scale = alpha / (math.sqrt(rank) if tuning.use_rslora else rank)
+        layers = dict.fromkeys(target_layers(peft), Adapter(rank, scale))
+    return LoRA(layers, tuning.adapter_dropout, config.model.seed, folder)
+
+
+def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer, opened: ExitStack) -> Policy:
+    """An actor with its reference, from an engine. opened: closes with the job what this starts."""
     return Policy(
         engine,
         tokenizer,
         sampling_settings(config),
         forward_micro_batch_size=_forward_micro_batch_size(config),
+        generator=_vllm(config, engine.module.architecture, tokenizer, opened)
+        if generates_with_vllm(config)
+        else None,
     )
+
+
+def _vllm(
+    config: DictConfig, architecture: Architecture, tokenizer: Tokenizer, opened: ExitStack
+) -> Generator:
+    """A generator on the server that the settings name, or on one that the first rank starts."""
+    settings, timeout = config.model.generation.vllm_cfg, 60 * config.trainer.distributed_timeout_minutes
+    if settings.url is not None:
+        return VllmGenerator(settings.url, tokenizer.eos_id, timeout)
+    own: VllmGenerator | None = None
+    outcome: tuple[str, str] | UserError | None = None
+    if parallel.is_first_rank():
+        folder = Path(config.exp_manager.explicit_log_dir) / "vllm"
+        try:
+            server = vllm_server.start(
+                settings, architecture, tokenizer, config.model.encoder_seq_length, folder
+            )
+        except UserError as error:
+            outcome = error
+        else:
+            opened.callback(server.close)
+            outcome = server.url, server.api_key
+            own = VllmGenerator(server.url, tokenizer.eos_id, timeout, server.api_key, server.last_words)
+    outcome = parallel.from_first_rank(outcome)
+    if isinstance(outcome, UserError):
+        raise outcome
+    url, key = outcome
+    return own or VllmGenerator(url, tokenizer.eos_id, timeout, key)
 
 
 def build_teacher(config: DictConfig, start: Path) -> TokenScorer:

@@ -6,6 +6,7 @@ Data is read and checked before any model is built, so that a mistake in a path 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from aligner_lib.config.policy_gradient import (
     judged_by_programs,
     val_rollout_micro_batch_size,
 )
-from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_sft
+from aligner_lib.datasets.load import load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.jobs.build_models import (
     build_critic,
@@ -38,13 +39,18 @@ from aligner_lib.jobs.inputs import (
     files_of,
     files_of_split,
     for_validation,
+    hash_of_adapters,
     hashes_of,
     held_out_tasks,
     limited,
+    loaders,
     log_report,
     model_folder,
+    packed_tokens,
+    policy_tokenizer,
     steps_of,
     task_source,
+    warn_about_template,
 )
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.models import model_hash
@@ -89,7 +95,7 @@ def sft(config: DictConfig) -> PreparedJob:
     """Supervised fine-tuning."""
     model, data, loop = config.model, config.model.data, config.trainer.sft
     start = model_folder(config, "model.restore_from_path", "lm")
-    tokenizer = Tokenizer(start)
+    tokenizer = policy_tokenizer(config, start)
 
     def load(dataset: DictConfig, name: str) -> list:
         files = files_of(dataset.file_path, f"model.data.{name}.file_path")
@@ -113,12 +119,12 @@ def sft(config: DictConfig) -> PreparedJob:
             validation_micro_batch_size=data.validation_ds.micro_batch_size,
             seed=model.seed,
             shuffle=data.train_ds.shuffle,
+            packed_tokens=packed_tokens(config, data.train_ds.micro_batch_size, train),
             answer_only_loss=model.answer_only_loss,
         )
 
-    return PreparedJob(
-        build, max_steps, loop, hashes_of(start, data.train_ds.file_path, data.validation_ds.file_path)
-    )
+    hashes = hashes_of(start, data.train_ds.file_path, data.validation_ds.file_path)
+    return PreparedJob(build, max_steps, loop, hashes | hash_of_adapters(config, start))
 
 
 def reward_model(config: DictConfig) -> PreparedJob:
@@ -141,7 +147,7 @@ def reward_model(config: DictConfig) -> PreparedJob:
             engine, **common, scale=scale, measure_scale=scaling["enable"] and not fixed
         )
 
-    return _on_pairs(config, config.trainer.rm, start, load_pairs, trainer)
+    return _on_pairs(config, config.trainer.rm, start, loaders(config).load_pairs, trainer)
 
 
 def dpo(config: DictConfig) -> PreparedJob:
@@ -150,9 +156,8 @@ def dpo(config: DictConfig) -> PreparedJob:
     model, settings = config.model, config.model.dpo
     has_reference = settings.preference_loss not in WITHOUT_REFERENCE
     precomputes = has_reference and settings.precompute_reference_logprobs
-    kind, load = (
-        (KTOTrainer, load_labelled) if settings.preference_loss == "kto" else (DPOTrainer, load_preferences)
-    )
+    kto, read = settings.preference_loss == "kto", loaders(config)
+    kind, load = (KTOTrainer, read.load_labelled) if kto else (DPOTrainer, read.load_preferences)
 
     def trainer(loop, common):
         policy = None
@@ -165,7 +170,8 @@ def dpo(config: DictConfig) -> PreparedJob:
         made = kind(engine, **common, settings=settings, policy=policy)
         if precomputes:
             max_steps = steps_of(loop, len(made.train), model.global_batch_size)
-            precompute(made, max_steps, Path(config.exp_manager.explicit_log_dir), model_hash(start))
+            reference = " ".join([model_hash(start), *hash_of_adapters(config, start).values()])
+            precompute(made, max_steps, Path(config.exp_manager.explicit_log_dir), reference)
         return made
 
     return _on_pairs(config, config.trainer.dpo, start, load, trainer)
@@ -176,7 +182,7 @@ def _on_pairs(
 ) -> PreparedJob:
     """A job that learns from pairs. load: of files, tokenizer and longest length; trainer: of the loop's settings and of
     what both trainers take."""
-    model, tokenizer = config.model, Tokenizer(start)
+    model, tokenizer = config.model, policy_tokenizer(config, start)
 
     def split(name: str) -> list:
         return log_report(name, load(files_of_split(config, name), tokenizer, model.encoder_seq_length))
@@ -191,9 +197,11 @@ def _on_pairs(
         "global_batch_size": model.global_batch_size,
         "micro_batch_size": model.micro_batch_size,
         "validation_micro_batch_size": model.micro_batch_size,
+        "packed_tokens": packed_tokens(config, model.micro_batch_size, train),
         "seed": model.seed,
     }
-    hashes = hashes_of(start, *model.data.data_prefix.values())
+    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
+    hashes |= hash_of_adapters(config, start)
     return PreparedJob(lambda run: trainer(loop, common), max_steps, loop, hashes)
 
 
@@ -204,10 +212,12 @@ def ppo(config: DictConfig) -> PreparedJob:
     # a program that judges needs no reward model: the critic may then begin as any model
     head = None if judged_by_programs(config) else "scalar"
     rewards = None if has_remote_critic(config) else model_folder(config, REWARD_MODEL, head)
-    tokenizer = Tokenizer(start)
+    tokenizer = policy_tokenizer(config, start)
     if rewards is not None:
         check_same_tokenizer(tokenizer, Tokenizer(rewards).hash, f"the reward model in {rewards}")
-    tasks = task_source(config, tokenizer)
+        warn_about_template(tokenizer, rewards, "the reward model")
+    tasks, opened = task_source(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
     max_steps = steps_of(loop, tasks.size or 0, rollout.num_rollout_samples)
     updates = rollout.num_rollout_samples // model.global_batch_size * rollout.rollout_epochs  # a step
     actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * updates
@@ -217,7 +227,7 @@ def ppo(config: DictConfig) -> PreparedJob:
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
         reward_source, critic, critic_optim = _reward_source_and_critic(config, tokenizer, rewards, run)
-        policy = build_policy(engine, config, tokenizer)
+        policy = build_policy(engine, config, tokenizer, opened)
         return PPOTrainer(
             policy=policy,
             roll_out=Rollout(policy, reward_source, model.seed, model.encoder_seq_length, critic),
@@ -235,17 +245,20 @@ def ppo(config: DictConfig) -> PreparedJob:
             run=run,
         )
 
-    hashes = hashes_of(start, *model.data.data_prefix.values())
+    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
+    hashes |= hash_of_adapters(config, start)
     if rewards is not None:  # else the server's run has it
         hashes["reward_model"] = model_hash(rewards)
-    return PreparedJob(build, max_steps, loop, hashes, tasks.close)
+    return PreparedJob(build, max_steps, loop, hashes, opened.close)
 
 
 def grpo(config: DictConfig) -> PreparedJob:
     """GRPO and its relatives."""
     model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
-    tokenizer, hashes = Tokenizer(start), hashes_of(start, *model.data.data_prefix.values())
+    tokenizer = policy_tokenizer(config, start)
+    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
+    hashes |= hash_of_adapters(config, start)
     scalar = (
         None
         if judged_by_programs(config) or has_remote_rm(config)
@@ -255,11 +268,12 @@ def grpo(config: DictConfig) -> PreparedJob:
     teacher = model_folder(config, "model.grpo.teacher.restore_from_path", "lm") if teacher else None
     for name, folder in {"reward_model": scalar, "teacher": teacher}.items():
         if folder is not None:
-            check_same_tokenizer(
-                tokenizer, Tokenizer(folder).hash, f"the {name.replace('_', ' ')} in {folder}"
-            )
+            name_of_it = f"the {name.replace('_', ' ')}"
+            check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"{name_of_it} in {folder}")
+            warn_about_template(tokenizer, folder, name_of_it)
             hashes[name] = model_hash(folder)
-    tasks = task_source(config, tokenizer)
+    tasks, opened = task_source(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
     max_steps = steps_of(loop, tasks.size or 0, rollout.num_prompts_per_step)
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
     updates = responses // model.global_batch_size * rollout.rollout_epochs  # a step
@@ -269,7 +283,7 @@ def grpo(config: DictConfig) -> PreparedJob:
         engine = build_trainable_engine(
             Architecture.load(start), config, loop.gradient_clip_val, start, rollout.offload_adam_states
         )
-        policy = build_policy(engine, config, tokenizer)
+        policy = build_policy(engine, config, tokenizer, opened)
         return GRPOTrainer(
             policy=policy,
             roll_out=Rollout(
@@ -283,7 +297,7 @@ def grpo(config: DictConfig) -> PreparedJob:
             run=run,
         )
 
-    return PreparedJob(build, max_steps, loop, hashes, tasks.close)
+    return PreparedJob(build, max_steps, loop, hashes, opened.close)
 
 
 def evaluation(config: DictConfig) -> PreparedJob:
@@ -292,15 +306,17 @@ def evaluation(config: DictConfig) -> PreparedJob:
     reference = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     rewards = None if judged_by_programs(config) else model_folder(config, REWARD_MODEL, "scalar")
     start = model_folder(config, "policy.restore_from_path", "lm")
-    tokenizer = Tokenizer(start)
+    tokenizer = policy_tokenizer(config, start)
     for name, folder in {"reference": reference, "reward model": rewards}.items():
         if folder is not None:
             check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
-    tasks = held_out_tasks(config, tokenizer)
+            warn_about_template(tokenizer, folder, f"the {name}")
+    tasks, opened = held_out_tasks(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
 
     def build(run):
         policy = build_policy(
-            build_engine(Architecture.load(reference), config, reference), config, tokenizer
+            build_engine(Architecture.load(reference), config, reference), config, tokenizer, opened
         )
         policy.engine.load(start)  # now that it has taken its copy of the reference
         reward_source = rewards and build_reward_model(
@@ -317,8 +333,9 @@ def evaluation(config: DictConfig) -> PreparedJob:
         )
 
     files = [] if environments_of(config) else files_of_split(config, "validation")
-    hashes = hashes_of(start, files) | ({} if rewards is None else {"reward_model": model_hash(rewards)})
-    return PreparedJob(build, 0, config.trainer.ppo, hashes, tasks.close)
+    hashes = hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
+    hashes |= {} if rewards is None else {"reward_model": model_hash(rewards)}
+    return PreparedJob(build, 0, config.trainer.ppo, hashes, opened.close)
 
 
 def _reward_source_and_critic(

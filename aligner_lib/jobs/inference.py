@@ -15,10 +15,16 @@ from pathlib import Path
 import torch
 
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
-from aligner_lib.datasets.load import with_response
+from aligner_lib.datasets.chat_template import (
+    ANSWER,
+    PLAIN,
+    encode_prompt,
+    recorded_template,
+    use_template,
+    with_response,
+)
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.inputs import check_head
-from aligner_lib.jobs.served import END_OF_PROMPT
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling, generate
@@ -32,7 +38,12 @@ from aligner_lib.rollouts.critic import RewardModel
 
 def as_prompt(text: str) -> str:
     """A question as the first turn of a conversation; a conversation that waits for its answer stays as it is."""
-    return text if text.endswith(END_OF_PROMPT) else f"User: {text}\n\n{END_OF_PROMPT}"
+    return text if text.endswith(ANSWER) else f"User: {text}\n\n{ANSWER}"
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """A model folder's tokenizer, which writes conversations as the model has learnt them: plain where it does not say."""
+    return use_template(Tokenizer(folder), recorded_template(folder) or PLAIN)
 
 
 def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:
@@ -42,11 +53,11 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
     such as temperature. Raises ValueError for sampling that makes no sense, UserError for a reward model.
     """
     start = resolve_with_head(model, "lm")
-    tokenizer, drawn = Tokenizer(start), Sampling(max_length=max_length, **sampling)
+    tokenizer, drawn = tokenizer_of(start), Sampling(max_length=max_length, **sampling)
     module = load_engine(start).module
 
     def answer(text: str) -> str:
-        prompt = tokenizer.encode(as_prompt(text))
+        prompt = encode_prompt(tokenizer, as_prompt(text))
         decode = partial(
             tokenizer.decode, special_tokens=True, continues=True
         )  # for end strings, as in a rollout
@@ -62,11 +73,11 @@ def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
     Raises UserError for a language model.
     """
     start = resolve_with_head(reward_model, "scalar")
-    tokenizer = Tokenizer(start)
+    tokenizer = tokenizer_of(start)
     judge = RewardModel(load_engine(start), RewardScale.load(start), micro_batch_size=1)
 
     def score(text: str, answer: str) -> float:
-        tokens = [*tokenizer.encode(f"{as_prompt(text)} {answer}"), tokenizer.eos_id]
+        tokens, _ = with_response(tokenizer, as_prompt(text), f" {answer}")
         return judge.score(TokenBatch(*pad_rows([tokens], tokenizer.pad_id))).result().item()
 
     return score
@@ -79,7 +90,7 @@ def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, 
     Raises UserError for a reward model.
     """
     start = resolve_with_head(policy, "lm")
-    tokenizer, engine = Tokenizer(start), load_engine(start)
+    tokenizer, engine = tokenizer_of(start), load_engine(start)
 
     def logprobs(text: str, answer: str) -> list[tuple[str, float]]:
         row, begins = with_response(tokenizer, as_prompt(text), f" {answer}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from aligner_lib.datasets.chat_template import encode, render
+from aligner_lib.datasets.chat_template import ANSWER, encode, render
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.generation_thread import Drawn, End, Ended, Generation, GenerationThread
@@ -22,7 +22,6 @@ from aligner_lib.jobs.openai_api import (
     Writer,
 )
 from aligner_lib.jobs.response_text import ResponseText
-from aligner_lib.jobs.served import END_OF_PROMPT
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.megatron.model import Transformer
 
@@ -43,7 +42,7 @@ class Model:
     @cached_property
     def writes_plain(self) -> bool:
         """Whether conversations are `User: …`, `Assistant: …`, so that an answer begins with a space."""
-        return render(self.tokenizer, [{"role": "user", "content": "?"}]).endswith(END_OF_PROMPT)
+        return render(self.tokenizer, [{"role": "user", "content": "?"}]).endswith(ANSWER)
 
 
 class Abandoned(Exception):

@@ -19,6 +19,7 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 
 logger = logging.getLogger(__name__)
+OURS = logging.getLogger("aligner_lib")  # of the whole library
 # Ranks that wait for the one that waits for a critic's answer give up after it: its reason is the one to tell.
 GRACE_MINUTES = 1.0
 
@@ -56,6 +57,7 @@ def open_run(
         max_steps=max_steps,
         alarms=kind_of(kind).alarms,
         limits=Thresholds(**config.exp_manager.alarms),
+        warnings=_warnings(),
     )
 
 
@@ -108,6 +110,22 @@ class _StandardError(logging.StreamHandler):
         return sys.stderr
 
 
+class _Warnings(logging.Handler):
+    """Keeps what a job warns of, for its run.json."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def _warnings() -> list[str]:
+    """What this job has warned of, and will."""
+    return next((one.lines for one in OURS.handlers if isinstance(one, _Warnings)), [])
+
+
 def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
     """Log what was asked for and has no effect in this job."""
     for notice in notices(kind, config, profile):
@@ -115,13 +133,13 @@ def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
 
 
 def configure_logging() -> None:
-    """Send what the library logs to the job's log, from the first rank alone. Calling it again changes nothing."""
-    ours = logging.getLogger("aligner_lib")
-    if any(isinstance(handler, _StandardError) for handler in ours.handlers):
-        return
+    """Send what the library logs to the job's log, from the first rank alone, and begin to keep its warnings."""
     handler = _StandardError()
     handler.addFilter(_FirstRank())
     handler.setFormatter(logging.Formatter("%(message)s"))
-    ours.addHandler(handler)
-    ours.setLevel(logging.INFO)
-    ours.propagate = False  # PyTriton gives the root logger a handler of its own
+    for of_another_job in [one for one in OURS.handlers if isinstance(one, _StandardError | _Warnings)]:
+        OURS.removeHandler(of_another_job)
+    OURS.addHandler(handler)
+    OURS.addHandler(_Warnings())
+    OURS.setLevel(logging.INFO)
+    OURS.propagate = False  # PyTriton gives the root logger a handler of its own

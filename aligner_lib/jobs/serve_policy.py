@@ -14,12 +14,14 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tornado.httpserver import HTTPServer
 from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
+from aligner_lib.datasets.chat_template import OWN, PLAIN, has_template, recorded_template, use_template
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs import openai_api
@@ -61,9 +63,17 @@ def serve(
         )
     sockets = _listening(host, port)  # said before anything is loaded
     folder = resolve_with_head(policy, "lm")
-    tokenizer, engine = Tokenizer(folder), load_engine(folder)
+    tokenizer, engine = _tokenizer(folder), load_engine(folder)
     model = Model(policy, tokenizer, engine.module)
     asyncio.run(_serve(model, sockets, _url(host, sockets[0]), token or secrets.token_hex(24), rows, say))
+
+
+def _tokenizer(folder: Path) -> Tokenizer:
+    """It writes conversations as the model has learnt them; where nobody has said how, a downloaded model by its
+    tokenizer's own template, and one that was trained here plain."""
+    tokenizer = Tokenizer(folder)
+    is_downloaded = (folder / "source.json").exists() and has_template(tokenizer)
+    return use_template(tokenizer, recorded_template(folder) or (OWN if is_downloaded else PLAIN))
 
 
 async def _serve(

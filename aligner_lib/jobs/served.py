@@ -12,9 +12,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 
+from aligner_lib.datasets.chat_template import ANSWER
 from aligner_lib.errors import UserError
 
-END_OF_PROMPT = "Assistant:"  # of a conversation that waits for its answer
 TIMEOUT_S = 600.0
 
 
@@ -48,7 +48,7 @@ def answering_at(
     settings = {"model": name, "max_tokens": max_length, "seed": seed} | sampling
 
     def answer(text: str) -> str:
-        if text.endswith(END_OF_PROMPT):
+        if text.endswith(ANSWER):
             return ask("completions", prompt=text, **settings)["choices"][0]["text"].strip()
         messages = [{"role": "user", "content": text}]
         return ask("chat/completions", messages=messages, **settings)["choices"][0]["message"][

@@ -8,7 +8,7 @@ for that, which costs seconds for each checkpoint on a CPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from aligner_lib.megatron import cpu
 from aligner_lib.megatron.adam import MOMENTS
+from aligner_lib.models.adapters import A, B, open_weights
 from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter
 
 cpu.prepare()
@@ -26,35 +27,72 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_ma
 
 
 def save_weights(model, writer: StoreWriter) -> None:
-    """Write this rank's shards of the weights; replicas (data parallel, tied embeddings) are written once."""
+    """Write this rank's shards of the weights that train; replicas (data parallel, tied embeddings) are written once."""
+    for block, values in own_blocks(model, trained_only=True):  # adapters are kept without what they adapt
+        writer.add(block, values)
+
+
+def own_blocks(model, trained_only: bool = False) -> Iterator[tuple[Block, Tensor]]:
+    """The blocks of the weights that this rank holds, with their values; of replicas one rank holds the block."""
     for parameter, shards in _shards(model):
+        if trained_only and not parameter.requires_grad:
+            continue
         for shard, start, end in shards:
             if is_main_replica(shard.replica_id):
-                writer.add(_block(shard), parameter.detach().flatten()[start:end].view(shard.local_shape))
+                yield _block(shard), parameter.detach().flatten()[start:end].view(shard.local_shape)
 
 
 def load_weights(model, folder: Path, new_head: bool = False) -> None:
-    """Fill the model from a store written under any parallelism.
+    """Fill the model from a model folder written under any parallelism; its adapters, if it has any, stay as they are.
 
-    new_head: the store is a language model's and the model is a scalar one, whose head stays as it is (zero).
-    Raises FileNotFoundError when there is no store, ValueError for a store of another architecture or with
+    new_head: the folder is a language model's and the model is a scalar one, whose head stays as it is (zero).
+    Raises FileNotFoundError when there are no weights, ValueError for those of another architecture or with
     weights that the model has no parameter for.
     """
-    store = StoreReader(folder)
+
+    def stays(key: str) -> bool:
+        return _is_adapter(key) or (new_head and key.startswith("value_head."))
+
+    _fill(model, open_weights(folder), stays, unneeded={"output_layer.weight"} if new_head else set())
+
+
+def load_trained(model, store: StoreReader, head_may_stay: bool = False) -> None:
+    """Fill what trains of a model with adapters: those, and a scalar head. Raises as `load_weights`.
+
+    head_may_stay: where the store has none, as that of a language model's adapters.
+    """
+    stay = {
+        shard.key
+        for parameter, shards in _shards(model)
+        for shard, _, _ in shards
+        if not parameter.requires_grad
+    }
+    if head_may_stay and "value_head.weight" not in store:
+        stay |= {"value_head.weight", "value_head.bias"}
+    _fill(model, store, stays=stay.__contains__)
+
+
+def _fill(
+    model, store: StoreReader, stays: Callable[[str], bool], unneeded: Collection[str] = frozenset()
+) -> None:
+    """stays: which of the model's tensors are not read. unneeded: which of the store's may be left over."""
     used = set()
     for parameter, shards in _shards(model):
         flat = parameter.data.view(-1)
         for shard, start, end in shards:
-            used.add(shard.key)
-            if new_head and shard.key.startswith("value_head."):
+            if stays(shard.key):
                 continue
+            used.add(shard.key)
             if shard.key not in store:
-                raise ValueError(f"{folder} has no {shard.key}: the checkpoint is of another architecture")
+                raise ValueError(
+                    f"{store.folder} has no {shard.key}: the checkpoint is of another architecture"
+                )
             flat[start:end] = store.read(_block(shard), parameter.dtype).flatten()
-    unneeded = {"output_layer.weight"} if new_head else set()
-    unused = [name for name in store.names() if name not in used | unneeded]
+    unused = [name for name in store.names() if name not in used and name not in unneeded]
     if unused and _is_alone(model):
-        raise ValueError(f"{folder} has weights that the model has no place for: {', '.join(unused[:5])}")
+        raise ValueError(
+            f"{store.folder} has weights that the model has no place for: {', '.join(unused[:5])}"
+        )
 
 
 def save_optimizer(model, optimizer, writer: StoreWriter) -> None:
@@ -140,6 +178,10 @@ def _is_tp_main(shard: ShardedTensor) -> bool:
     Data-parallel ranks own different parts of a parameter, so their replica number is ignored.
     """
     return all(number == 0 for number in shard.replica_id[:-1])
+
+
+def _is_adapter(key: str) -> bool:
+    return key.rpartition(".")[2] in (A, B)
 
 
 def _is_alone(model) -> bool:

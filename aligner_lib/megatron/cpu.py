@@ -14,7 +14,7 @@ import warnings
 import torch
 from torch.overrides import TorchFunctionMode
 
-from aligner_lib.megatron.kernels import RMSNorm, embedding, swiglu
+from aligner_lib.megatron.kernels import embedding, swiglu
 
 HAS_CUDA = torch.cuda.is_available()
 # Where weights lie and models compute. Always read as `cpu.DEVICE`: without CUDA a test may set any device of torch.
@@ -55,7 +55,7 @@ def prepare() -> None:
         import megatron.core.tensor_parallel.random as rng
         from megatron.core.distributed import param_and_grad_buffer as gradients
         from megatron.core.models.gpt import gpt_model  # noqa: F401  (imported here, while torch.compile is inert)
-        from megatron.core.transformer import mlp, torch_norm
+        from megatron.core.transformer import mlp
     finally:
         torch.compile = compile_later
     for linear in (layers.ColumnParallelLinear, layers.RowParallelLinear):
@@ -64,7 +64,6 @@ def prepare() -> None:
     layers._grad_accum_fusion_available = True
     layers.F = _Embeddings
     mlp.bias_swiglu_impl = _bias_swiglu
-    torch_norm.WrappedTorchNorm.__new__ = _rms_norm
     for name in ("dist_reduce_scatter_func", "dist_all_gather_func"):
         setattr(gradients, name, _unless_alone(getattr(gradients, name)))
     # recomputation saves the random states and puts them back
@@ -149,13 +148,6 @@ def _bias_swiglu(x, bias, *_):
     return swiglu(x)
 
 
-def _rms_norm(cls, config, hidden_size, eps=1e-5, **_):
-    assert config.normalization == "RMSNorm", config.normalization
-    norm = RMSNorm(hidden_size, eps)
-    norm.weight.sequence_parallel = config.sequence_parallel  # each rank has the gradient of its tokens alone
-    return norm
-
-
 def _unless_alone(collective):
     """Skip a collective over a single rank.
 
@@ -180,6 +172,8 @@ def _quick_with_few_rows(forward):
         if torch.is_grad_enabled() or rows > FEW_ROWS or kwargs.get("sequence_parallel"):
             return forward(self, input, weight, *args, **kwargs)
         output = torch.mm(weight, input.reshape(rows, -1).t()).t().contiguous()
+        if (bias := kwargs.get("bias")) is not None:
+            output += bias
         return output.view(*input.shape[:-1], -1)
 
     return few_rows_forward

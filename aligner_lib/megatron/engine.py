@@ -18,12 +18,16 @@ import torch
 from torch import Tensor
 
 from aligner_lib.algorithms.batching import length_grouped
+from aligner_lib.models.adapters import AdapterRecord
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import adam, checkpoint, cpu, parallel
+from aligner_lib.megatron.lora import LoRA, add_adapters, reset_adapters, seed_dropout
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
 from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.models.hash import model_hash
+from aligner_lib.models.peft_folder import open_adapters
 from aligner_lib.models.reward_scale import RewardScale
-from aligner_lib.models.tensor_store import StoreWriter
+from aligner_lib.models.tensor_store import StoreReader, StoreWriter
 
 from megatron.core.distributed import (
     DistributedDataParallel,
@@ -66,13 +70,23 @@ class Engine:
     """A model with its optimizer. Without `optim` it only runs inference."""
 
     def __init__(
-        self, architecture: Architecture, numerics: Numerics, optim: dict | None = None, clip: float = 1.0
+        self,
+        architecture: Architecture,
+        numerics: Numerics,
+        optim: dict | None = None,
+        clip: float = 1.0,
+        lora: LoRA | None = None,
     ):
-        """optim: keys lr, weight_decay, betas, eps (Adam). clip: largest L2 norm of the gradient, 0 for none.
+        """optim: keys lr, weight_decay, betas, eps (Adam). clip: largest L2 norm of the gradient, 0 for none. lora: the
+        adapters that are trained, with a scalar head, in place of all weights.
 
         Raises ValueError when the parallelism does not divide the architecture.
         """
         self.module: Transformer = build_model(architecture, numerics, trains=optim is not None)
+        self.lora = lora
+        self.adapters: AdapterRecord | None = None  # what `lora` belongs to, once it is loaded
+        if lora is not None:
+            add_adapters(self.module, lora)
         self.optimizer = None
         self.steps = 0  # optimizer steps taken
         self.offloads_adam = False  # whether `offload_optimizer` puts Adam's moments on the CPU
@@ -182,13 +196,15 @@ class Engine:
 
     def _schedule(self, micro_batches, loss, forward_only: bool, collect_non_loss_data: bool = False) -> list:
         def forward_step(batches, model):
-            batch = next(batches)
+            number, batch = next(batches)
+            if self.lora is not None and self.lora.dropout and self.module.training:
+                seed_dropout(self.lora, self.steps, number)
             hidden = model(batch.tokens, batch.lengths)
             return hidden, lambda output, **kwargs: loss(batch, output, **kwargs)
 
         return get_forward_backward_func()(
             forward_step_func=forward_step,
-            data_iterator=(batch.to(cpu.DEVICE) for batch in micro_batches),
+            data_iterator=((number, batch.to(cpu.DEVICE)) for number, batch in enumerate(micro_batches)),
             model=self._wrapped,
             num_microbatches=len(micro_batches),
             seq_length=1,  # not read: the stages exchange shapes, since micro batches differ in length
@@ -215,17 +231,45 @@ class Engine:
         """Load weights, and with_optimizer also the optimizer state, from a checkpoint of any parallelism.
 
         new_head: the checkpoint is a language model's, and the scalar head stays as it is (zero in a new engine).
-        Raises FileNotFoundError when there is none, ValueError for one of another architecture.
+        With adapters, weights without optimizer state are what they belong to, and they are as at the start again.
+        Raises FileNotFoundError when there is none, ValueError for one of another architecture, and for one that
+        an engine with other adapters, or with none, has left.
         """
         self._reload_optimizer()
-        checkpoint.load_weights(self.module, Path(folder) / "weights", new_head)
+        folder = Path(folder)
+        if with_optimizer:
+            self._check_adapters(folder)
+        if self.lora is None:
+            checkpoint.load_weights(self.module, folder, new_head)
+        elif with_optimizer:
+            checkpoint.load_trained(self.module, StoreReader(folder / "weights"))
+        else:
+            self._begin_from(folder, new_head)
         if self.optimizer is not None:
             self.optimizer.reload_model_params()
             if with_optimizer:
                 with cpu.as_cuda():
-                    checkpoint.load_optimizer(self.module, self.optimizer, Path(folder) / "optimizer")
-                self.steps = json.loads((Path(folder) / "optimizer" / "steps.json").read_text())
+                    checkpoint.load_optimizer(self.module, self.optimizer, folder / "optimizer")
+                self.steps = json.loads((folder / "optimizer" / "steps.json").read_text())
                 _set_adam_steps(self.optimizer.optimizer, self.steps)
+
+    def _begin_from(self, folder: Path, new_head: bool) -> None:
+        """The weights that adapters belong to, and the adapters of a new engine."""
+        checkpoint.load_weights(self.module, folder, new_head)
+        reset_adapters(self.module, self.lora)
+        if self.lora.start is not None:
+            store = open_adapters(self.lora.start, self.module.architecture)
+            checkpoint.load_trained(self.module, store, head_may_stay=True)
+        self.adapters = AdapterRecord(folder.absolute(), model_hash(folder), self.lora.layers)
+
+    def _check_adapters(self, folder: Path) -> None:
+        """Raises ValueError unless the checkpoint's adapters are of this engine's shapes and base, or both have none."""
+        saved = AdapterRecord.load(folder)
+        if (saved is None) != (self.adapters is None) or (saved and not saved.is_of_same(self.adapters)):
+            raise ValueError(
+                f"{folder} holds {_described(saved)}, and the settings say {_described(self.adapters)}: go on with the "
+                "model and the model.peft that the run began with, or begin anew with exp_manager.resume_if_exists=False"
+            )
 
     def go_on_from(self, checkpoint: Path | None) -> None:
         """Load weights and optimizer state; None: go back to before the first step."""
@@ -266,19 +310,22 @@ class Engine:
                 (Path(folder) / "optimizer" / "steps.json").write_text(json.dumps(self.steps))
         if parallel.is_first_rank():
             self.module.architecture.save(folder)
+            if self.adapters is not None:
+                self.adapters.save(folder)
 
 
 class FrozenWeights:
     """A second set of weights for a loaded model: the reference policy beside the actor, for example.
 
     In the critic's process it is the reward model beside the critic. The second set stays on the CPU and is
-    swapped with the model's own weights while it is in use.
+    swapped with the model's own weights while it is in use. Of a model with adapters it has what trains alone: at
+    the start they change nothing, so that the reference is the model without them.
     """
 
     def __init__(self, module: Transformer):
         """Copies the module's current weights to the CPU."""
-        self.module = module
-        self.weights = [parameter.detach().cpu().clone() for parameter in module.parameters()]
+        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.weights = [parameter.detach().cpu().clone() for parameter in self.parameters]
         self.by_value = cpu.DEVICE.type != "cpu"
         self._are_in = False
 
@@ -303,7 +350,7 @@ class FrozenWeights:
 
     def _exchange(self) -> None:
         self._are_in = not self._are_in
-        for i, parameter in enumerate(self.module.parameters()):
+        for i, parameter in enumerate(self.parameters):
             if self.by_value:  # the optimizer writes to the parameter's memory, which must not move
                 resident = parameter.data.to("cpu", copy=True)
                 parameter.data.copy_(self.weights[i])
@@ -347,6 +394,15 @@ def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: 
                 exp_avg_sq=torch.zeros_like(parameter),
             )
     return wrapped, optimizer
+
+
+def _described(adapters: AdapterRecord | None) -> str:
+    if adapters is None:
+        return "a model without adapters"
+    layers = ", ".join(
+        f"{name} (rank {one.rank}, scale {one.scale:g})" for name, one in adapters.layers.items()
+    )
+    return f"adapters of {layers} on the model with hash {adapters.base_hash}"
 
 
 def _set_adam_steps(adam: torch.optim.Optimizer, steps: int) -> None:

@@ -14,10 +14,19 @@ from torch.autograd.function import once_differentiable
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """x / √(mean x² + ε) · weight over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    """x / √(mean x² + ε) · weight over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467).
+
+    zero_centered: · (1 + weight) instead, in float32.
+    """
+
+    def __init__(self, size: int, eps: float, zero_centered: bool = False):
+        super().__init__(size, eps)
+        self.zero_centered = zero_centered
 
     def forward(self, x: Tensor) -> Tensor:
         """float [..., H] → [..., H]."""
+        if self.zero_centered:  # in bf16 1 + weight would lose most of the weight
+            return _RMSNorm.apply(x.float(), 1 + self.weight.float(), self.eps).to(x.dtype)
         return _RMSNorm.apply(x, self.weight, self.eps)
 
 
@@ -37,7 +46,26 @@ class _RMSNorm(Function):
         products = grad * normed
         along = (products @ weight).div_(len(weight)).unsqueeze(-1)  # mean of ∂L/∂normed · normed
         grad_x = torch.mul(grad, weight).addcmul_(normed, along, value=-1).mul_(scale)
-        return grad_x, products.reshape(-1, len(weight)).sum(0), None
+        learns = ctx.needs_input_grad[1]
+        return grad_x, products.reshape(-1, len(weight)).sum(0) if learns else None, None
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """(x − mean) / √(variance + ε) · weight + bias over the last dimension (Ba et al. 2016, arXiv:1607.06450).
+
+    zero_centered: · (1 + weight) instead, in float32 (NeMo's layernorm1p).
+    """
+
+    def __init__(self, size: int, eps: float, zero_centered: bool = False):
+        super().__init__(size, eps)
+        self.zero_centered = zero_centered
+
+    def forward(self, x: Tensor) -> Tensor:
+        """float [..., H] → [..., H]."""
+        if not self.zero_centered:
+            return super().forward(x)
+        weight, bias = 1 + self.weight.float(), self.bias.float()
+        return F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
 
 
 def swiglu(x: Tensor) -> Tensor:
@@ -68,11 +96,21 @@ class _SwiGLU(Function):
         return grad_x
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions with the halves of a head as the pairs: float [..., D] → [..., D].
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its tanh approximation, float [...] → [...] (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
+    return F.gelu(x, approximate="tanh")
 
-    cos, sin: float [..., D/2], broadcast against a half of x; no gradient. Source: Su et al. 2021
-    (arXiv:2104.09864).
+
+def squared_relu(x: Tensor) -> Tensor:
+    """max(x, 0)², float [...] → [...] (So et al. 2021, arXiv:2109.08668)."""
+    return F.relu(x).square()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions with the halves of a head's first R values as the pairs: float [..., D] → [..., D].
+
+    cos, sin: float [..., R/2], broadcast against a half of them; no gradient. What follows in the head stays as it
+    is. Source: Su et al. 2021 (arXiv:2104.09864).
     """
     return _Rotate.apply(x, cos, sin)
 
@@ -92,7 +130,9 @@ class _Rotate(Function):
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     turned = torch.empty_like(x, memory_format=torch.contiguous_format)
-    (first, second), (turned_first, turned_second) = x.chunk(2, dim=-1), turned.chunk(2, dim=-1)
+    rotated = 2 * cos.shape[-1]
+    turned[..., rotated:] = x[..., rotated:]
+    (first, second), (turned_first, turned_second) = (t[..., :rotated].chunk(2, dim=-1) for t in (x, turned))
     torch.mul(first, cos, out=turned_first).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=turned_second).addcmul_(first, sin)
     return turned

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import cpu, parallel
 from aligner_lib.megatron.attention import FusedSelfAttention
+from aligner_lib.megatron.kernels import LayerNorm, RMSNorm, gelu_tanh, squared_relu
 from aligner_lib.megatron.unpadding import Unpadding
 
 from megatron.core.models.gpt.gpt_layer_specs import (
@@ -21,7 +22,11 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 )
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
+
+NORMALIZATIONS = {"rms": "RMSNorm", "layer": "LayerNorm"}
+ACTIVATIONS = {"swiglu": nn.functional.silu, "geglu": gelu_tanh, "squared_relu": squared_relu}
 
 
 @dataclass(frozen=True)
@@ -52,15 +57,23 @@ class Transformer(GPTModel):
         self.architecture, self.shares_prefixes = architecture, numerics.share_prefix
         super().__init__(
             config=config,
-            transformer_layer_spec=_layer_spec(),
+            transformer_layer_spec=_block_spec(architecture),
             vocab_size=architecture.vocab_size,
             max_sequence_length=architecture.max_position_embeddings,
             pre_process=parallel.is_first_stage(),
             post_process=parallel.is_last_stage(),
             share_embeddings_and_output_weights=architecture.head == "lm" and architecture.tied_embeddings,
-            position_embedding_type="rope",
-            rotary_base=architecture.rotary_base,
+            position_embedding_type="none",  # rotary positions are the attention's own
         )
+        self.windows = {layer.self_attention.window for layer in self.decoder.layers}
+        if architecture.embedding_scale != 1.0 and self.pre_process:
+            # rounded as the embeddings are
+            scale = torch.tensor(architecture.embedding_scale, dtype=numerics.dtype).item()
+            self.embedding.register_forward_hook(lambda module, _, embedded: embedded * scale)
+        if architecture.post_norms:
+            for layer in self.decoder.layers:
+                _add_norm(layer.self_attention.linear_proj)
+                _add_norm(layer.mlp.linear_fc2)
         if config.gradient_accumulation_fusion and self.share_embeddings_and_output_weights:
             tied = self.shared_embedding_or_output_weight()  # None on a stage between the first and the last
             if tied is not None:
@@ -83,7 +96,7 @@ class Transformer(GPTModel):
         pipeline stage before the last returns its own output.
         """
         if cache is not None:
-            cache.prepare(tokens.shape[1])
+            cache.prepare(tokens.shape[1], self.windows)
         unpadding = None
         if lengths is not None:
             shared = tokens if self.shares_prefixes else None
@@ -110,7 +123,9 @@ class Transformer(GPTModel):
         weight = (
             self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         )
-        return self.output_layer(hidden, weight=weight)[0]
+        logits = self.output_layer(hidden, weight=weight)[0]
+        cap = self.architecture.logits_softcap
+        return logits if cap is None else (logits / cap).tanh() * cap
 
     def values(self, hidden: Tensor) -> Tensor:
         """hidden float [..., H] → float32 [...]: a reward or value for each token, computed in float32."""
@@ -136,20 +151,10 @@ def build_model(architecture: Architecture, numerics: Numerics, trains: bool = F
     their gradients to that wrapper's buffers directly, so the model alone has no backward pass. (On CUDA this
     would need an extension.)
 
-    Raises ValueError when the parallelism, or recomputation's chunks, do not divide the architecture, and for
-    sequence parallelism on CUDA without Transformer Engine, whose norms it needs.
+    Raises ValueError when the parallelism, or recomputation's chunks, do not divide the architecture.
     """
     _check_layout(architecture)
     _check_recomputation(architecture, numerics)
-    if (
-        numerics.sequence_parallel
-        and parallel.tp_size() > 1
-        and cpu.HAS_CUDA
-        and not has_transformer_engine()
-    ):
-        raise ValueError(
-            "model.sequence_parallel=true needs Transformer Engine on CUDA: install the extra gpu, or set it to false"
-        )
     with cpu.as_cuda():
         model = Transformer(architecture, numerics, _transformer_config(architecture, numerics, trains))
     model.to(device=cpu.DEVICE, dtype=numerics.dtype)
@@ -165,13 +170,48 @@ def has_transformer_engine() -> bool:
     return cpu.HAS_CUDA and transformer_engine.HAVE_TE
 
 
-def _layer_spec():
+class _Norm:
+    """Builds the architecture's norm, as Megatron's specs ask for one: from its config, a size and an epsilon.
+
+    Transformer Engine's where that is installed; else ours, as torch's can neither be zero-centered nor shared by
+    sequence-parallel ranks.
+    """
+
+    def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_):
+        if has_transformer_engine():
+            from megatron.core.extensions.transformer_engine import TENorm
+
+            return TENorm(config=config, hidden_size=hidden_size, eps=eps)
+        kind = RMSNorm if config.normalization == "RMSNorm" else LayerNorm
+        norm = kind(hidden_size, eps, config.layernorm_zero_centered_gamma)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel  # each rank has its own tokens' gradient
+        return norm
+
+
+def _add_norm(linear: nn.Module) -> None:
+    """A norm of what a row-parallel layer puts out."""
+    config = linear.config
+    linear.post_layernorm = _Norm(config, config.hidden_size, config.layernorm_epsilon)
+    linear.register_forward_hook(lambda module, _, out: (module.post_layernorm(out[0]), *out[1:]))
+
+
+def _block_spec(architecture: Architecture) -> TransformerBlockSubmodules:
+    """What this pipeline stage's layers are made of."""
     if has_transformer_engine():
-        spec = get_gpt_layer_with_transformer_engine_spec()
+        spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=architecture.qk_norm)
     else:
-        spec = get_gpt_layer_local_spec(normalization="RMSNorm")
-    spec.submodules.self_attention.module = FusedSelfAttention
-    return spec
+        spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=architecture.qk_norm)
+        spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = _Norm
+    attention = spec.submodules.self_attention
+    attention.module, attention.params = (
+        FusedSelfAttention,
+        {**attention.params, "architecture": architecture},
+    )
+    if architecture.qk_norm:
+        attention.submodules.q_layernorm = attention.submodules.k_layernorm = _Norm
+    layers = architecture.num_layers // parallel.pp_size()
+    return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=_Norm)
 
 
 def _transformer_config(architecture: Architecture, numerics: Numerics, trains: bool) -> TransformerConfig:
@@ -182,11 +222,14 @@ def _transformer_config(architecture: Architecture, numerics: Numerics, trains: 
         num_query_groups=architecture.num_query_groups,
         kv_channels=architecture.kv_channels,
         ffn_hidden_size=architecture.ffn_hidden_size,
-        normalization="RMSNorm",
+        normalization=NORMALIZATIONS[architecture.normalization],
+        layernorm_zero_centered_gamma=architecture.zero_centered_norm,
         layernorm_epsilon=architecture.norm_epsilon,
-        gated_linear_unit=True,
-        activation_func=nn.functional.silu,
+        qk_layernorm=architecture.qk_norm,
+        gated_linear_unit=architecture.gated,
+        activation_func=ACTIVATIONS[architecture.activation],
         add_bias_linear=False,
+        add_qkv_bias=architecture.qkv_bias,
         hidden_dropout=0.0,
         attention_dropout=0.0,
         tensor_model_parallel_size=parallel.tp_size(),
@@ -199,7 +242,7 @@ def _transformer_config(architecture: Architecture, numerics: Numerics, trains: 
         params_dtype=numerics.dtype,
         use_cpu_initialization=not cpu.HAS_CUDA,
         masked_softmax_fusion=False,
-        bias_activation_fusion=True,
+        bias_activation_fusion=architecture.activation == "swiglu",
         bias_dropout_fusion=False,
         apply_rope_fusion=False,
         gradient_accumulation_fusion=trains and not cpu.HAS_CUDA,

@@ -127,6 +127,15 @@ def gather_over_dp(value: object) -> list:
     return values
 
 
+def gather_over_all(value: object) -> list:
+    """Each rank's picklable value, in rank order, on every rank."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [value]
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
 def from_last_stage(tensor: torch.Tensor | None) -> torch.Tensor:
     """Broadcast a tensor from the last pipeline stage to every stage.
 

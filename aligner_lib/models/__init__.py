@@ -1,4 +1,4 @@
-"""Models: fetched, imported from Hugging Face or GGUF, found by name. Nothing here imports torch or Megatron.
+"""Models: fetched, imported from Hugging Face, GGUF or NeMo, found by name. Nothing here imports torch or Megatron.
 
 A model folder holds model.json (the architecture), tokenizer.json and tokenizer_config.json, weights/ (a store under
 Megatron's names) and source.json (where it came from, and its hash).
@@ -7,6 +7,7 @@ Megatron's names) and source.json (where it came from, and its hash).
 from aligner_lib.models.convert import import_hf
 from aligner_lib.models.fetch import MODELS, fetch
 from aligner_lib.models.hash import model_hash
+from aligner_lib.models.import_model import import_model
 from aligner_lib.models.resolve import resolve
 
-__all__ = ["MODELS", "fetch", "import_hf", "model_hash", "resolve"]
+__all__ = ["MODELS", "fetch", "import_hf", "import_model", "model_hash", "resolve"]

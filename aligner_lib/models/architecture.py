@@ -5,13 +5,41 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Literal, get_args
+
+Normalization = Literal["rms", "layer"]
+Activation = Literal["swiglu", "geglu", "squared_relu"]
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How the frequencies of rotary positions are lowered, for texts longer than those first trained on.
+
+    linear: all of them by `factor` (Chen et al. 2023, arXiv:2306.15595). llama3: by `factor` those that turn less
+    than low_frequency_factor times within original_positions, not at all those that turn more than
+    high_frequency_factor times, and by something between the two the others. Raises ValueError for another kind, or
+    factors out of order.
+    """
+
+    kind: str  # "linear" or "llama3"
+    factor: float
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_positions: int = 8192
+
+    def __post_init__(self):
+        if self.kind not in ("linear", "llama3"):
+            raise ValueError(f"rope scaling is {self.kind!r}; it is 'linear' or 'llama3'")
+        if self.factor < 1 or not 0 < self.low_frequency_factor < self.high_frequency_factor:
+            raise ValueError(f"{self} is no rope scaling: factor is at least 1, and 0 < low < high frequency")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder-only transformer with RMSNorm, SwiGLU, rotary positions and grouped-query attention (Llama).
+    """A decoder-only transformer with rotary positions and grouped-query attention.
 
-    Raises ValueError for an unknown head, or heads that the key/value heads do not divide.
+    The defaults of the switches are Llama's; `models/families/` says which family sets which. Raises ValueError for
+    a value that is not known, heads that the key/value heads do not divide, and layers that are not there.
     """
 
     num_layers: int
@@ -26,61 +54,74 @@ class Architecture:
     norm_epsilon: float = 1e-5
     tied_embeddings: bool = True  # the output layer is the input embedding
     head: str = "lm"  # "lm": next-token logits; "scalar": one number a token (reward model, critic)
+    family: str = "llama"  # whose config.json and names of weights it has in a Hugging Face folder
+    # norms
+    normalization: Normalization = "rms"  # "layer": LayerNorm with a bias
+    zero_centered_norm: bool = False  # norms multiply by 1 + weight
+    post_norms: bool = False  # norms of what attention and MLP add to the residual stream, too
+    qk_norm: bool = False  # a norm of each head's query and key, before rotary positions
+    # layers
+    activation: Activation = "swiglu"  # "geglu": by the tanh approximation; "squared_relu": no gate
+    qkv_bias: bool = False  # biases on query, key and value
+    embedding_scale: float = 1.0  # input embeddings are multiplied by it
+    logits_softcap: float | None = None  # logits z become c · tanh(z / c)
+    # attention
+    attention_scale: float | None = None  # of the scores; None: 1 / √kv_channels
+    attention_softcap: float | None = None  # scores s become c · tanh(s / c)
+    sliding_window: int | None = None  # tokens that one of a sliding layer attends to, itself included
+    sliding_layers: tuple[int, ...] = ()  # layers with that window, counted from 0
+    # positions
+    rotary_fraction: float = 1.0  # the part of a head that is rotated, its beginning
+    rope_scaling: RopeScaling | None = None
+    local_rotary_base: float | None = None  # rope theta of sliding layers, which rope_scaling leaves alone
+    nope_layers: tuple[int, ...] = ()  # layers without rotary positions, counted from 0
 
     def __post_init__(self):
-        if self.head not in ("lm", "scalar"):
-            raise ValueError(f"head is {self.head!r}; it is 'lm' or 'scalar'")
+        for name, known in (
+            ("head", ("lm", "scalar")),
+            ("normalization", get_args(Normalization)),
+            ("activation", get_args(Activation)),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it is {' or '.join(map(repr, known))}")
         if self.num_attention_heads % self.num_query_groups:
             raise ValueError(
                 f"{self.num_attention_heads} heads don't share {self.num_query_groups} key/value heads evenly"
             )
+        if not 0 < self.rotary_fraction <= 1 or self.rotary_channels % 2:
+            raise ValueError(
+                f"rotary_fraction={self.rotary_fraction} of a head's {self.kv_channels} values is no even number"
+            )
+        if bool(self.sliding_layers) != bool(self.sliding_window):
+            raise ValueError(
+                f"sliding_window={self.sliding_window} and sliding_layers={self.sliding_layers} need each other"
+            )
+        if absent := {*self.sliding_layers, *self.nope_layers} - set(range(self.num_layers)):
+            raise ValueError(f"there are no layers {sorted(absent)} in a model of {self.num_layers}")
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP's first projection has two parts, a gate and what passes through it."""
+        return self.activation != "squared_relu"
+
+    @property
+    def rotary_channels(self) -> int:
+        """How many values at a head's beginning are rotated."""
+        return int(self.kv_channels * self.rotary_fraction)
 
     @property
     def num_parameters(self) -> int:
         """The number of weights, embedding and head included."""
-        attention = (
-            self.hidden_size * self.kv_channels * 2 * (self.num_attention_heads + self.num_query_groups)
-        )
-        mlp = 3 * self.hidden_size * self.ffn_hidden_size
-        layers = self.num_layers * (attention + mlp + 2 * self.hidden_size)
+        norms = 2 if self.normalization == "layer" else 1  # values of a norm for each it normalizes
+        heads = self.num_attention_heads + 2 * self.num_query_groups
+        attention = self.hidden_size * self.kv_channels * (heads + self.num_attention_heads)
+        attention += heads * self.kv_channels * self.qkv_bias + 2 * self.kv_channels * norms * self.qk_norm
+        mlp = (3 if self.gated else 2) * self.hidden_size * self.ffn_hidden_size
+        norm = self.hidden_size * norms
+        layers = self.num_layers * (attention + mlp + norm * (4 if self.post_norms else 2))
         embedding = self.vocab_size * self.hidden_size
         head = self.hidden_size + 1 if self.head == "scalar" else (0 if self.tied_embeddings else embedding)
-        return embedding + layers + self.hidden_size + head
-
-    @staticmethod
-    def from_hf(config: dict) -> Architecture:
-        """The architecture of a Hugging Face `config.json`.
-
-        Raises ValueError for another family or a feature that is not supported, KeyError for a missing
-        setting.
-        """
-        if config.get("model_type") != "llama":
-            raise ValueError(
-                f"model_type is {config.get('model_type')!r}; the importer reads the Llama family"
-            )
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        if rope.get("rope_type", rope.get("type", "default")) != "default":
-            raise ValueError(f"rope scaling {rope} is not supported yet; models without it are")
-        if config.get("attention_bias") or config.get("mlp_bias"):
-            raise ValueError(
-                "the model has biases (attention_bias or mlp_bias), which the importer does not read"
-            )
-        if config.get("hidden_act", "silu") != "silu":
-            raise ValueError(f"hidden_act is {config['hidden_act']!r}; the importer reads silu (SwiGLU)")
-        heads = config["num_attention_heads"]
-        return Architecture(
-            num_layers=config["num_hidden_layers"],
-            hidden_size=config["hidden_size"],
-            num_attention_heads=heads,
-            num_query_groups=config.get("num_key_value_heads") or heads,
-            ffn_hidden_size=config["intermediate_size"],
-            vocab_size=config["vocab_size"],
-            max_position_embeddings=config["max_position_embeddings"],
-            kv_channels=config.get("head_dim") or config["hidden_size"] // heads,
-            rotary_base=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
-            norm_epsilon=config.get("rms_norm_eps", 1e-6),
-            tied_embeddings=config.get("tie_word_embeddings", False),
-        )
+        return embedding + layers + norm + head
 
     def save(self, folder: Path) -> None:
         """Write model.json into a model folder."""
@@ -95,6 +136,8 @@ class Architecture:
                 f"{folder} is no model folder: it has no model.json (see `aligner model import`)"
             )
         stored = json.loads(path.read_text())
-        return Architecture(
-            **{field.name: stored[field.name] for field in fields(Architecture) if field.name in stored}
-        )
+        values = {field.name: stored[field.name] for field in fields(Architecture) if field.name in stored}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        if values.get("rope_scaling"):
+            values["rope_scaling"] = RopeScaling(**values["rope_scaling"])
+        return Architecture(**values)

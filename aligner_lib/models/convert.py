@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.models.disk import told_when_full
+from aligner_lib.models.disk import whole_or_absent
 from aligner_lib.models.gguf_file import GgufFile
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.hf_folder import HfFolder
@@ -44,7 +42,7 @@ class WeightSource(Protocol):
 
 
 def import_hf(source: Path, out: Path, progress: Progress | None = None, origin: dict | None = None) -> Path:
-    """Convert a Llama-family Hugging Face folder or .gguf file into a new model folder, and return it.
+    """Convert a Hugging Face folder (of a family in `models/families/`) or a .gguf file into a new model folder, and return it.
 
     Safetensors keep their dtype; GGUF weights become float32. The folder gets its name when it is complete.
     `origin` is written into its source.json beside the hash. progress: called with (weights done, weights in
@@ -53,33 +51,24 @@ def import_hf(source: Path, out: Path, progress: Progress | None = None, origin:
     Raises ValueError for an unsupported model, for missing weights, for weights that the model has no place
     for, and when `out` exists; DiskFull when the disk is full.
     """
-    source, out = Path(source), Path(out)
-    if out.exists():
-        raise ValueError(f"{out} exists already: remove it, or choose another folder")
+    source = Path(source)
     reader = open_source(source)
     return write_model_folder(
-        out,
+        Path(out),
         lambda folder: _write(reader, folder, progress),
         origin or {"imported_from": str(source.resolve())},
     )
 
 
 def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -> Path:
-    """Let `write` fill a temporary folder, add source.json (origin, hash), and rename it to `out`.
+    """Let `write` fill a new folder, add source.json (origin, hash), and return it.
 
-    Nothing is left if `write` fails. Raises DiskFull.
+    Nothing is left if `write` fails. Raises ValueError when `out` exists, DiskFull.
     """
-    tmp_dir = out.with_name(out.name + ".partial")
-    shutil.rmtree(tmp_dir, ignore_errors=True)
-    try:
-        with told_when_full(out, "--out; ALIGNER_CACHE for models that have a name"):
-            tmp_dir.mkdir(parents=True)
-            write(tmp_dir)
-            write_json(tmp_dir / "source.json", {**origin, "hash": model_hash(tmp_dir)})
-            os.rename(tmp_dir, out)
-    except BaseException:
-        shutil.rmtree(tmp_dir, ignore_errors=True)
-        raise
+    with whole_or_absent(out, "--out; ALIGNER_CACHE for models that have a name") as folder:
+        folder.mkdir()
+        write(folder)
+        write_json(folder / "source.json", {**origin, "hash": model_hash(folder)})
     return out
 
 
@@ -98,7 +87,7 @@ def open_source(source: Path) -> WeightSource:
 def _write(reader: WeightSource, folder: Path, progress: Progress | None) -> None:
     reader.architecture.save(folder)
     reader.write_tokenizer(folder)
-    _check_vocabulary(folder, reader.architecture)
+    check_vocabulary(folder, reader.architecture)
     _write_weights(reader, folder / "weights", progress)
 
 
@@ -115,6 +104,10 @@ def _streamed(reader: WeightSource, weight: Weight, arch: Architecture) -> Strea
             raise ValueError(
                 f"{name} has shape {list(reader.shape(name))}; the configuration says {list(shape)}"
             )
+    if not weight.hf:
+        return StreamedTensor(
+            weight.megatron, "F32", weight.shape, lambda: np.zeros(weight.shape, np.float32)
+        )
     dtypes = {reader.dtype(name) for name in weight.hf}
     if len(dtypes) > 1:
         raise ValueError(
@@ -150,7 +143,8 @@ def _check_tied(reader: WeightSource) -> None:
         )
 
 
-def _check_vocabulary(folder: Path, arch: Architecture) -> None:
+def check_vocabulary(folder: Path, arch: Architecture) -> None:
+    """Raises ValueError when a model folder's tokenizer can't be read, or has more tokens than the model."""
     from aligner_lib.datasets.tokenizer import Tokenizer
 
     try:

@@ -1,8 +1,10 @@
-"""A clear error for a full disk: it names the folder, and how to choose another."""
+"""Writing a model: whole or not at all, and a clear error for a full disk."""
 
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,33 @@ def told_when_full(folder: Path, elsewhere: str) -> Iterator[None]:
         raise DiskFull(
             f"the disk is full: free space for {folder}, or choose another disk ({elsewhere})"
         ) from error
+
+
+@contextmanager
+def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
+    """A context manager: a path beside `out` to write a folder or a file to, which gets the name `out` at the end.
+
+    Nothing is left if the block fails. elsewhere: see `told_when_full`. Raises ValueError when `out` exists, DiskFull.
+    """
+    if out.exists():
+        raise ValueError(f"{out} exists already: remove it, or choose another name")
+    partial = out.with_name(out.name + ".partial")
+    _remove(partial)
+    try:
+        with told_when_full(out, elsewhere):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            yield partial
+            os.rename(partial, out)
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def is_full(error: BaseException | None) -> bool:

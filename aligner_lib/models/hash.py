@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 WHOLE_BYTES = 1 << 23  # a file up to this size is read whole
 HEAD_BYTES = 1 << 20  # of a larger file: its beginning (a safetensors header) ...
 SAMPLE_BYTES = 1 << 12  # ... and this much at every stride, and at its end
 STRIDE_BYTES = 1 << 18
+ADAPTERS = "adapter.json"  # of a folder that holds adapters alone; see models.adapters
 
 
 def model_hash(folder: Path) -> str:
-    """32 hex digits that change with a model folder's architecture, tokenizer or weights.
+    """32 hex digits that change with a model folder's architecture, tokenizer or weights, and with an adapter's base.
 
     Large files are sampled: their length, their first MiB, and 4 KiB of every 256. So it takes well under a
     second for any model that fits on a laptop. A truncated or missing file and any training change the hash;
@@ -25,10 +27,31 @@ def model_hash(folder: Path) -> str:
     paths = [path for path in paths if path.exists()] + sorted((folder / "weights").glob("*.safetensors"))
     if not paths:
         raise FileNotFoundError(f"{folder} is no model folder: it has no model.json and no weights/")
+    files = {path.relative_to(folder).as_posix(): path for path in paths}
+    if not (folder / ADAPTERS).exists():
+        return _sampled_hash(files)
+    record = json.loads((folder / ADAPTERS).read_text())
+    record["base"] = record["base"]["hash"]  # wherever it lies
+    return _sampled_hash(files, json.dumps(record, sort_keys=True))
+
+
+def archive_hash(path: Path) -> str:
+    """32 hex digits that change with what is in a file, or in the files of a folder: sampled as `model_hash` does.
+
+    The file's own name, and where it lies, does not count. Raises OSError for what can't be read.
+    """
+    if not path.is_dir():
+        return _sampled_hash({"": path})
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return _sampled_hash({file.relative_to(path).as_posix(): file for file in files})
+
+
+def _sampled_hash(files: dict[str, Path], more: str = "") -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for path in paths:
-        digest.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}\n".encode())
+    for name, path in files.items():
+        digest.update(f"{name} {path.stat().st_size}\n".encode())
         _sample(path, digest)
+    digest.update(more.encode())
     return digest.hexdigest()
 
 

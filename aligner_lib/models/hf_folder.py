@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from aligner_lib.models.architecture import Architecture
+from aligner_lib.models import families
+from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.models.sentencepiece_tokenizer import write_tokenizer
 from aligner_lib.models.stream import TensorFile
 from cluster.record import write_json
-
-COUNTS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
-          "max_position_embeddings")  # fmt: skip
-COUNTS_OR_NULL = ("num_key_value_heads", "head_dim")
-NUMBERS = ("rope_theta", "rms_norm_eps")
-OBJECTS_OR_NULL = ("rope_parameters", "rope_scaling")
 
 
 class HfFolder:
@@ -34,13 +28,8 @@ class HfFolder:
             raise ValueError(
                 f"{self.folder} holds quantised weights, which the importer reads only from GGUF files"
             )
-        _check_types(self.folder / "config.json", config)
-        try:
-            self.architecture = Architecture.from_hf(config)
-        except KeyError as key:
-            raise ValueError(
-                f"{self.folder / 'config.json'} has no {key}, which a Llama model needs"
-            ) from None
+        self.architecture = families.from_hf(config, str(self.folder / "config.json"))
+        self._reward_constant = config.get("reward_constant")  # of `aligner model export`
         self._file_of = _files_by_weight(self.folder)
 
     def names(self) -> set[str]:
@@ -60,22 +49,27 @@ class HfFolder:
         return self._file_of[name].read(name)
 
     def write_tokenizer(self, out: Path) -> None:
-        """Copy tokenizer.json and tokenizer_config.json into a folder."""
+        """Copy tokenizer.json and tokenizer_config.json into a folder, and a reward model's scale where there is one."""
         copy_tokenizer(self.folder, out)
+        if self._reward_constant is not None:
+            RewardScale(mean=-self._reward_constant).save(out)
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
-    """Copy a fast tokenizer's files into another folder.
+    """Write a folder's tokenizer into another folder: tokenizer.json, tokenizer_config.json and generation_config.json,
+    which names further stop tokens.
 
-    A chat template in a file of its own moves into tokenizer_config.json. Raises ValueError without a
-    tokenizer.json or without an eos_token.
+    A chat template in a file of its own moves into tokenizer_config.json. A folder with nothing but SentencePiece's
+    tokenizer.model has it converted. Raises ValueError without a tokenizer or without an eos_token.
     """
-    if not (folder / "tokenizer.json").exists():
-        raise ValueError(
-            f"{folder} has no tokenizer.json. If the tokenizer is a SentencePiece model, make one with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    config = _read_json(folder / "tokenizer_config.json")
+    if (folder / "tokenizer.json").exists():
+        config = _read_json(folder / "tokenizer_config.json")
+        shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
+    elif (folder / "tokenizer.model").exists():
+        write_tokenizer(folder / "tokenizer.model", out, _sentencepiece_config(folder))
+        config = _read_json(out / "tokenizer_config.json")
+    else:
+        raise ValueError(f"{folder} has no tokenizer.json, and no tokenizer.model of SentencePiece either")
     stop = config.get("eos_token")
     if not (stop.get("content") if isinstance(stop, dict) else isinstance(stop, str) and stop):
         raise ValueError(
@@ -84,8 +78,22 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
     template = folder / "chat_template.jinja"
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
-    shutil.copy(folder / "tokenizer.json", out / "tokenizer.json")
+    if (folder / "generation_config.json").exists():
+        write_json(out / "generation_config.json", _read_json(folder / "generation_config.json"))
     write_json(out / "tokenizer_config.json", config)
+
+
+def _sentencepiece_config(folder: Path) -> dict:
+    """What lies beside a tokenizer.model, over what Llama's class in transformers does where nothing is said."""
+    config: dict = {"add_bos_token": True, "legacy": False}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            config |= _read_json(folder / name)
+    if (folder / "added_tokens.json").exists():
+        added = _read_json(folder / "added_tokens.json")
+        config.setdefault("added_tokens_decoder", {str(i): {"content": text} for text, i in added.items()})
+    config.pop("tokenizer_class", None)  # one that reads tokenizer.model
+    return config
 
 
 def _read_json(path: Path) -> dict:
@@ -98,30 +106,6 @@ def _read_json(path: Path) -> dict:
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds no JSON object; download it again")
     return value
-
-
-def _check_types(path: Path, config: dict) -> None:
-    """Raises ValueError for a setting of the wrong type; a missing one is not checked here."""
-
-    def need(names: tuple[str, ...], kind: str, fits: Callable[[Any], bool], values: dict = config) -> None:
-        for name in names:
-            if name in values and not fits(values[name]):
-                raise ValueError(f"{path}: {name} is {values[name]!r}; it must be {kind}")
-
-    need(COUNTS, "a whole number above 0", _is_count)
-    need(COUNTS_OR_NULL, "a whole number above 0, or null", lambda value: value is None or _is_count(value))
-    need(NUMBERS, "a number", _is_number)
-    need(OBJECTS_OR_NULL, "an object, or null", lambda value: value is None or isinstance(value, dict))
-    for name in OBJECTS_OR_NULL:
-        need(("rope_theta",), "a number", _is_number, config.get(name) or {})
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value > 0
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
 
 
 def _files_by_weight(folder: Path) -> dict[str, TensorFile]:

@@ -1,4 +1,4 @@
-"""Download a pinned model from the Hugging Face hub into the hub client's cache, which can resume."""
+"""Download a model at a pinned revision from the Hugging Face hub into the hub client's cache, which can resume."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from aligner_lib.errors import UserError
 from aligner_lib.models.disk import is_full, told_when_full
 
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import ModelInfo
+
 ANSWER_SECONDS = 4.0  # timeout for a first answer of the hub
-FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
+FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json",
+         "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
          "chat_template.jinja"]  # fmt: skip
+# the weights a second time, in another layout
+OTHER_FILES = ["consolidated*", "*/*"]
 NEEDED = (
     "config.json",
     "tokenizer.json",
@@ -22,32 +32,105 @@ NEEDED = (
 )  # beside the weights, which `sha256` names
 
 
-def download(repo: str, revision: str, sha256: Mapping[str, str], progress: bool) -> Path:
+class Refusal(UserError):
+    """The hub answers, and does not give the model: there is none, or not to this user."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What the hub says of a repository at a revision."""
+
+    commit: str
+    files: tuple[str, ...]
+    sha256: dict[str, str]  # of its large files
+    license: str | None
+
+    def wanted(self) -> tuple[str, ...]:
+        """The files that `download` brings."""
+        kept = [name for name in self.files if any(fnmatch(name, pattern) for pattern in FILES)]
+        return tuple(name for name in kept if not any(fnmatch(name, pattern) for pattern in OTHER_FILES))
+
+
+def look_up(repo: str, revision: str | None) -> Listing:
+    """What is in a repository; revision: a branch, tag or commit, by default its main branch.
+
+    Raises Refusal with what to do, ConnectionError with a short reason when the hub can't be reached.
+    """
+    try:
+        info = _ask(repo, revision, files_metadata=True)
+    except ConnectionError as error:
+        raise _refusal(repo, revision, error.__cause__) or error from None
+    files = {sibling.rfilename: sibling for sibling in info.siblings or ()}
+    sha256 = {name: file.lfs.sha256 for name, file in files.items() if file.lfs is not None}
+    license_ = (info.card_data or {}).get("license")
+    return Listing(info.sha, tuple(files), sha256, license_ if isinstance(license_, str) else None)
+
+
+def download_listed(repo: str, listing: Listing, progress: bool) -> Path:
+    """The folder with a listed model's files, as `download` gives it. Raises Refusal, ConnectionError, DiskFull."""
+    wanted = listing.wanted()
+    sha256 = {name: listing.sha256[name] for name in wanted if name in listing.sha256}
+    try:
+        return download(repo, listing.commit, sha256, progress, needed=wanted)
+    except ConnectionError as error:
+        raise _refusal(repo, listing.commit, error.__cause__) or error from None
+
+
+def _refusal(repo: str, revision: str | None, error: BaseException | None) -> Refusal | None:
+    """What the hub's answer means to the user; None where it gave none."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    token = "create a token with read access in your settings there and give it as HF_TOKEN=…, or run `hf auth login`"
+    if isinstance(error, GatedRepoError):
+        return Refusal(
+            f"{repo} is gated: accept its licence on its page of the hub with your account (some owners take a day to "
+            f"answer), then {token}"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return Refusal(f"{repo} has no revision {revision!r}: give a branch, a tag or a commit of it")
+    if isinstance(error, RepositoryNotFoundError):
+        return Refusal(
+            f"the hub has no model {repo}, or it is private: check the name; for a private one, {token}"
+        )
+    if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403):
+        return Refusal(f"the hub does not give {repo} to you ({_short(error)}): {token}")
+    return None
+
+
+def download(
+    repo: str, revision: str, sha256: Mapping[str, str], progress: bool, needed: Collection[str] = NEEDED
+) -> Path:
     """The folder with a model's files at a revision, downloaded if the hub client's cache lacks them.
 
-    sha256: expected SHA-256 by file name, for the files to check. Raises ConnectionError with a short reason
-    when the hub cannot provide the files, DiskFull when the disk is full.
+    sha256: expected SHA-256 by file name, for the files to check. needed: files that must be there beside them. Raises
+    ConnectionError with a short reason when the hub cannot provide the files, DiskFull when the disk is full.
     """
+    needed = {*needed, *sha256}
     folder = _cached(repo, revision)
-    if folder and not _fault(folder, sha256):
+    if folder and not _fault(folder, sha256, needed):
         return folder
     _ask(repo, revision)
     # The first try resumes from the cache; the second replaces files whose content is wrong.
     fault = None
     for force in (False, True):
         folder = _snapshot_from_hub(repo, revision, progress, force)
-        fault = _fault(folder, sha256)
+        fault = _fault(folder, sha256, needed)
         if fault is None:
             return folder
     raise ConnectionError(fault)
 
 
-def _fault(folder: Path, sha256: Mapping[str, str]) -> str | None:
+def _fault(folder: Path, sha256: Mapping[str, str], needed: Collection[str]) -> str | None:
     """What is wrong with a snapshot, or None.
 
     Another tool may have downloaded only some of its files, or the disk may have corrupted one.
     """
-    for name in (*NEEDED, *sha256):
+    for name in sorted(needed):
         if not (folder / name).exists():
             return f"{name} is missing"
     for name, expected in sha256.items():
@@ -74,7 +157,7 @@ def _snapshot_from_hub(repo: str, revision: str, progress: bool, force: bool) ->
 def _snapshot(repo: str, revision: str, **options: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    where = {"allow_patterns": FILES, "endpoint": _endpoint()}
+    where = {"allow_patterns": FILES, "ignore_patterns": OTHER_FILES, "endpoint": _endpoint()}
     return Path(snapshot_download(repo, revision=revision, **where, **options))
 
 
@@ -86,29 +169,30 @@ def _cached(repo: str, revision: str) -> Path | None:
         return None
 
 
-def _ask(repo: str, revision: str) -> None:
-    """Raises ConnectionError unless the hub answers in time and knows the revision.
+def _ask(repo: str, revision: str | None, **options: bool) -> ModelInfo:
+    """What the hub says of a revision. Raises ConnectionError unless it answers in time and knows it.
 
     The request runs in a thread, because DNS look-ups have no timeout.
     """
     from huggingface_hub import HfApi
 
-    errors: list[Exception | None] = []
+    answers: list[ModelInfo | Exception] = []
 
     def ask() -> None:
+        api = HfApi(endpoint=_endpoint())
         try:
-            HfApi(endpoint=_endpoint()).model_info(repo, revision=revision, timeout=ANSWER_SECONDS)
-            errors.append(None)
+            answers.append(api.model_info(repo, revision=revision, timeout=ANSWER_SECONDS, **options))
         except Exception as error:
-            errors.append(error)
+            answers.append(error)
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(ANSWER_SECONDS)
-    if not errors:
+    if not answers:
         raise ConnectionError(f"no answer within {ANSWER_SECONDS:.0f} s")
-    if errors[0] is not None:
-        raise ConnectionError(_short(errors[0])) from errors[0]
+    if isinstance(answers[0], Exception):
+        raise ConnectionError(_short(answers[0])) from answers[0]
+    return answers[0]
 
 
 def _endpoint() -> str | None:

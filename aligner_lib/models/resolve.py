@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aligner_lib.models.fetch import MODELS, fetch
+from aligner_lib.models.adapters import check_base
+from aligner_lib.models.download import HubModel
+from aligner_lib.models.fetch import MODELS, fetch, is_cached
+from aligner_lib.models.nemo.cached import imported
+from aligner_lib.models.nemo.source import is_nemo
 from aligner_lib.run_folder.reader import RunFolder
 
 
 def resolve(name_or_path: str | Path) -> Path:
-    """The model folder for a model name (downloaded if necessary), a model folder, a checkpoint or a run.
+    """The model folder for a model name (downloaded if necessary), a model folder, a checkpoint, a run or a .nemo archive.
 
-    A run means its latest checkpoint. Raises ValueError, which lists the folders that were tried.
+    A run means its latest checkpoint. An archive is imported into the cache, once. ORG/NAME[@REVISION] means a model of
+    the hub that has been fetched: for a slip in a path no hub is asked. Raises ValueError, which lists the folders that
+    were tried, or says which model adapters miss (see models.adapters).
     """
     if str(name_or_path) in MODELS:
         return fetch(str(name_or_path))
     path = Path(name_or_path).expanduser()
+    if is_nemo(path) and path.exists():
+        return imported(path)
     if not path.is_dir():
+        if is_cached(str(name_or_path)):
+            return fetch(str(name_or_path))
         state = "is no folder" if path.exists() else "does not exist"
-        raise ValueError(f"{path} {state}, and the models known by name are {', '.join(map(repr, MODELS))}")
+        of_hub = f"; for a model of the hub: aligner model fetch {path}" if HubModel.named(str(path)) else ""
+        raise ValueError(
+            f"{path} {state}, and the models known by name are {', '.join(map(repr, MODELS))}{of_hub}"
+        )
     tried = []
     for folder in _candidates(path):
         tried.append(folder)
         if (folder / "model.json").exists():
+            check_base(folder)
             return folder
     raise ValueError(
         f"{path} is no model, checkpoint or run: there is no model.json in {', '.join(map(str, tried))}"

@@ -6,13 +6,15 @@ numpy has no bfloat16, so it passes through as 16-bit integers: an import copies
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from aligner_lib.models.tensor_store import Block, blocks_as_metadata, read_header
+from aligner_lib.models.tensor_store import Block, StoreIndex, blocks_as_metadata, read_header
+from cluster.record import write_json
 
 CARRIERS = {
     "F64": np.float64,
@@ -68,13 +70,79 @@ class TensorFile:
         )
 
 
+class StoredArrays(StoreIndex):
+    """Reads whole tensors of a store as arrays, without torch, whatever parallelism wrote them.
+
+    Raises what StoreIndex and TensorFile do, and ValueError for a tensor of which values are missing.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        paths = {path for name in self.names() for path, _, _ in self.pieces(name)}
+        self._files = {path: TensorFile(path) for path in paths}
+
+    def dtype(self, name: str) -> str:
+        """A tensor's dtype, a key of CARRIERS."""
+        (path, key, _), *_ = self.pieces(name)
+        return self._files[path].dtype(key)
+
+    def read(self, name: str) -> np.ndarray:
+        """A whole tensor as an array of its carrier's dtype, with one block in memory beside it."""
+        shape, pieces, filled = self.shape(name), self.pieces(name), 0
+        assert all(block.flat is None for _, _, block in pieces), f"{name}: flat parts are the optimizer's"
+        if len(pieces) == 1 and pieces[0][2].shape == shape:
+            path, key, _ = pieces[0]
+            return self._files[path].read(key)
+        whole = np.empty(shape, CARRIERS[self.dtype(name)])
+        for path, key, block in pieces:
+            place = tuple(slice(start, start + size) for start, size in zip(block.offset, block.shape))
+            whole[place] = self._files[path].read(key)
+            filled += math.prod(block.shape)
+        if filled != whole.size:
+            raise ValueError(f"{name} in {self.folder} is incomplete: {filled} of {whole.size} values")
+        return whole
+
+
 class StreamedTensor(NamedTuple):
-    """A tensor that is computed when it is written, as one block that covers it completely."""
+    """A tensor that is computed when it is written."""
 
     name: str
     dtype: str  # a key of CARRIERS
     shape: tuple[int, ...]
     make: Callable[[], np.ndarray]
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its values."""
+        return math.prod(self.shape) * np.dtype(CARRIERS[self.dtype]).itemsize
+
+
+def cast(values: np.ndarray, dtype: str, wanted: str) -> np.ndarray:
+    """Values of one dtype as another, rounded to nearest even; bfloat16 is its bits in uint16.
+
+    dtype, wanted: keys of CARRIERS. Raises ValueError for finite values that become infinite.
+    """
+    if dtype == wanted:
+        return values
+    if dtype == "BF16":
+        bits = values.astype(np.uint32)
+        bits <<= 16
+        values = bits.view(np.float32)
+    with np.errstate(over="ignore"):
+        result = values.astype(np.float32 if wanted == "BF16" else CARRIERS[wanted], copy=False)
+    if not np.array_equal(np.isinf(result), np.isinf(values)):
+        raise ValueError(
+            f"values up to {np.abs(values[np.isfinite(values)]).max():g} are too large for {wanted}"
+        )
+    return _bfloat16_bits(result) if wanted == "BF16" else result
+
+
+def _bfloat16_bits(values: np.ndarray) -> np.ndarray:
+    """float32 → the upper half of its bits, as uint16, after rounding to nearest even."""
+    import gguf
+
+    bits = gguf.quantize(np.ascontiguousarray(values), gguf.GGMLQuantizationType.BF16)
+    return bits.view(np.uint16).reshape(values.shape)
 
 
 def write_store(
@@ -84,28 +152,86 @@ def write_store(
 
     progress: called with (tensors done, tensors in all).
     """
-    # the wider dtype first, as safetensors' own writer does, so that every tensor begins at a multiple of its width
-    tensors = sorted(tensors, key=lambda tensor: -np.dtype(CARRIERS[tensor.dtype]).itemsize)
+    tensors = _in_order(tensors)
+    metadata = blocks_as_metadata({str(key): _block(tensor) for key, tensor in enumerate(tensors)})
+    numbered = [tensor._replace(name=str(key)) for key, tensor in enumerate(tensors)]
     folder.mkdir(parents=True)
-    with (folder / "rank00000_00000.safetensors").open("wb") as file:
-        file.write(_header(tensors))
-        for done, tensor in enumerate(tensors, start=1):
+    for done, _ in enumerate(
+        _write_file(folder / "rank00000_00000.safetensors", numbered, metadata), start=1
+    ):
+        if progress:
+            progress(done, len(tensors))
+
+
+def write_shards(
+    folder: Path,
+    tensors: Sequence[StreamedTensor],
+    shard_bytes: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Write a Hugging Face folder's weights with one tensor in memory at a time.
+
+    One model.safetensors or, if that were larger than `shard_bytes`, several files of at most so many bytes (a larger
+    tensor has a file of its own) and model.safetensors.index.json. progress: called with (tensors done, tensors in all).
+    """
+    shards = _shards(tensors, shard_bytes)
+    names = ["model.safetensors"]
+    if len(shards) > 1:
+        names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+        _write_index(folder, dict(zip(names, shards)))
+    done = 0
+    for name, shard in zip(names, shards):
+        for _ in _write_file(folder / name, _in_order(shard), {"format": "pt"}):
+            done += 1
+            if progress:
+                progress(done, len(tensors))
+
+
+def _shards(tensors: Sequence[StreamedTensor], shard_bytes: int) -> list[list[StreamedTensor]]:
+    shards, room = [[]], shard_bytes
+    for tensor in tensors:
+        if shards[-1] and tensor.num_bytes > room:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(tensor)
+        room -= tensor.num_bytes
+    return shards
+
+
+def _write_index(folder: Path, shards: dict[str, list[StreamedTensor]]) -> None:
+    weight_map = {tensor.name: name for name, shard in shards.items() for tensor in shard}
+    total = sum(tensor.num_bytes for shard in shards.values() for tensor in shard)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    write_json(folder / "model.safetensors.index.json", index)
+
+
+def _in_order(tensors: Sequence[StreamedTensor]) -> list[StreamedTensor]:
+    """The wider dtype first, as safetensors' own writer does, so that each tensor begins at a multiple of its width."""
+    return sorted(tensors, key=lambda tensor: -np.dtype(CARRIERS[tensor.dtype]).itemsize)
+
+
+def _write_file(
+    path: Path, tensors: Sequence[StreamedTensor], metadata: dict[str, str]
+) -> Iterator[StreamedTensor]:
+    """Write a safetensors file; yields each tensor when it is written."""
+    with path.open("wb") as file:
+        file.write(_header(tensors, metadata))
+        for tensor in tensors:
             values = np.ascontiguousarray(tensor.make())
             assert values.shape == tensor.shape, f"{tensor.name}: {values.shape} is not {tensor.shape}"
             assert values.dtype == CARRIERS[tensor.dtype], (
                 f"{tensor.name}: {values.dtype} is not {tensor.dtype}"
             )
             file.write(values.data)
-            if progress:
-                progress(done, len(tensors))
+            del values  # before the next one is made
+            yield tensor
 
 
-def _header(tensors: Sequence[StreamedTensor]) -> bytes:
+def _header(tensors: Sequence[StreamedTensor], metadata: dict[str, str]) -> bytes:
     header, end = {}, 0
-    metadata = blocks_as_metadata({str(key): _block(tensor) for key, tensor in enumerate(tensors)})
-    for key, tensor in enumerate(tensors):
-        start, end = end, end + int(np.prod(tensor.shape)) * np.dtype(CARRIERS[tensor.dtype]).itemsize
-        header[str(key)] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, end]}
+    for tensor in tensors:
+        start, end = end, end + tensor.num_bytes
+        header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, end]}
     text = json.dumps({"__metadata__": metadata, **header}).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

@@ -98,17 +98,16 @@ def blocks_as_metadata(blocks: dict[str, Block]) -> dict[str, str]:
     return {METADATA_KEY: json.dumps({key: asdict(block) for key, block in blocks.items()})}
 
 
-class StoreReader:
-    """Reads any block of any global tensor in a folder.
+class StoreIndex:
+    """Which global tensors a folder holds, and where their blocks are.
 
     Raises FileNotFoundError when there is no store, KeyError with the name of a missing tensor, and
-    ValueError for another shape or a damaged file.
+    ValueError for a damaged file.
     """
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
         self._where: dict[str, list[tuple[Path, str, Block]]] = defaultdict(list)
-        self._open: dict[Path, safe_open] = {}
         paths = sorted(self.folder.glob("*.safetensors"))
         if not paths:
             raise FileNotFoundError(f"no weights in {self.folder}: it has no .safetensors file")
@@ -125,7 +124,24 @@ class StoreReader:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The global shape of a tensor. Raises KeyError."""
-        return self._find(name)[0][2].global_shape
+        return self.pieces(name)[0][2].global_shape
+
+    def pieces(self, name: str) -> list[tuple[Path, str, Block]]:
+        """The blocks of a tensor: (file, key in it, block). Raises KeyError."""
+        if name not in self._where:
+            raise KeyError(f"{self.folder} has no tensor {name!r}; it has {len(self._where)} others")
+        return self._where[name]
+
+
+class StoreReader(StoreIndex):
+    """Reads any block of any global tensor in a folder, as torch tensors.
+
+    Raises what StoreIndex does, and ValueError for another shape.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self._open: dict[Path, safe_open] = {}
 
     def read(self, wanted: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The values of a block (its `flat` is ignored): a new CPU tensor of wanted.shape.
@@ -135,7 +151,7 @@ class StoreReader:
         """
         import torch
 
-        pieces = self._find(wanted.name)
+        pieces = self.pieces(wanted.name)
         stored_shape = pieces[0][2].global_shape
         if stored_shape != tuple(wanted.global_shape):
             raise ValueError(
@@ -163,11 +179,6 @@ class StoreReader:
         """A whole global tensor, as `read` gives a block."""
         shape = self.shape(name)
         return self.read(Block(name, shape, (0,) * len(shape), shape), dtype)
-
-    def _find(self, name: str) -> list[tuple[Path, str, Block]]:
-        if name not in self._where:
-            raise KeyError(f"{self.folder} has no tensor {name!r}; it has {len(self._where)} others")
-        return self._where[name]
 
     def _load(self, path: Path, key: str) -> torch.Tensor:
         if path not in self._open:

@@ -13,10 +13,10 @@ from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.datasets.batches import concat_restore_order, concat_rows
 from aligner_lib.datasets.chat_template import extend, render_observation
 from aligner_lib.megatron import parallel
-from aligner_lib.megatron.generate import ContinuousBatch, Response
+from aligner_lib.megatron.generate import Response
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.pool import Environments, Episode, Failure
-from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
+from aligner_lib.rollouts.interfaces import GenerationBatch, RewardSource, ValueModel
 from aligner_lib.rollouts.policy import Policy, Transcript, transcribed
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.seeds import response_seed
@@ -77,6 +77,8 @@ class Rollout:
         it once a step, while the policy computes its log-probabilities.
         """
         timers = timers or Timers()
+        with timers("refresh_generator"):
+            self.policy.refresh_generator()
         episodes = [_Episode(*task) for task in tasks]
         groups = length_grouped([len(task.tokens) for _, _, task in tasks], micro_batch_size)
         micro_batches = [_MicroBatch([episodes[i] for i in group]) for group in groups]
@@ -107,7 +109,7 @@ class Rollout:
     def _played(
         self,
         micro_batches: list[_MicroBatch],
-        generation: ContinuousBatch,
+        generation: GenerationBatch,
         step: int,
         environments: Environments | None,
         greedy: bool,

@@ -12,6 +12,7 @@ from torch import Tensor
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.ppo import critic_loss
 from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.datasets.chat_template import save_tokenizer
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine, FrozenWeights, LossTerms, NonFiniteError
@@ -82,7 +83,7 @@ class Critic:
         self._put_own_weights_in()
         self.engine.save(folder)
         if self.tokenizer is not None and parallel.is_first_rank():
-            self.tokenizer.save(folder)
+            save_tokenizer(self.tokenizer, folder)
 
     def load(self, folder: Path | None) -> None:
         self._put_own_weights_in()

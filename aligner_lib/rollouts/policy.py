@@ -5,8 +5,8 @@ B rows, S sequence
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +14,12 @@ from torch import Tensor
 from aligner_lib.datasets.batches import pad_rows
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron.engine import Engine, FrozenWeights
-from aligner_lib.megatron.generate import ContinuousBatch, Response, Sampling
+from aligner_lib.megatron.generate import Response, Sampling
 from aligner_lib.megatron.logprobs import selected_logprobs
+from aligner_lib.megatron.whole_weights import WholeWeights
+from aligner_lib.models import names
+from aligner_lib.rollouts.generators.megatron import MegatronGenerator
+from aligner_lib.rollouts.interfaces import GenerationBatch, Generator
 from aligner_lib.rollouts.records import Rollouts
 
 
@@ -46,16 +50,33 @@ class TokenScorer:
 
 
 class Policy:
-    """A language model's engine with what rollouts need. `reference` are the weights it had when this was made."""
+    """A language model's engine with what rollouts need. `reference` are the weights it had when this was made.
+
+    generator: who responds with the policy's weights; None: the engine's own module.
+    """
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, sampling: Sampling, *, forward_micro_batch_size: int
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        sampling: Sampling,
+        *,
+        forward_micro_batch_size: int,
+        generator: Generator | None = None,
     ):
         self.engine = engine
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.forward_micro_batch_size = forward_micro_batch_size
         self.reference = FrozenWeights(engine.module)
+        self.generator = generator or MegatronGenerator(engine, tokenizer)
+        self._generates_at: int | None = None  # the optimizer step whose weights the generator has
+
+    def refresh_generator(self) -> None:
+        """Let the generator have the weights of now. All ranks call it together, before a rollout."""
+        if self._generates_at != self.engine.steps:
+            self.generator.refresh(hf_weights(self.engine))
+            self._generates_at = self.engine.steps
 
     def rollout(self, prompts: list[list[int]], seeds: list[int], group: list[int]) -> Rollouts:
         """One sampled response to each prompt (token ids), all in one batch. group: which of the step's prompts they are."""
@@ -68,16 +89,10 @@ class Policy:
         batch.run()
         return responses
 
-    def batch(self, rows: int) -> ContinuousBatch:
+    def batch(self, rows: int) -> GenerationBatch:
         """A batch to which prompts are added. rows: how many responses it generates at the same time."""
         self.engine.offload_optimizer()
-        return ContinuousBatch(
-            self.engine.module,
-            rows,
-            stop_id=self.tokenizer.eos_id,
-            # an end string may be a special token, or begin with a space
-            decode=partial(self.tokenizer.decode, special_tokens=True, continues=True),
-        )
+        return self.generator.batch(rows)
 
     def logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
         """The policy's log-probabilities of the response tokens, and its entropies there: float32 [B, S-1] each."""
@@ -90,6 +105,21 @@ class Policy:
 
     def _scorer(self) -> TokenScorer:
         return TokenScorer(self.engine, self.sampling.temperature, self.forward_micro_batch_size)
+
+
+def hf_weights(engine: Engine) -> Iterator[tuple[str, Tensor]]:
+    """A language model's weights under Hugging Face's names, whole and on the CPU, one Megatron weight at a time.
+
+    Every rank goes through them, for that is a collective operation; the first rank alone is given any.
+    """
+    arch, whole = engine.module.architecture, WholeWeights(engine.module)
+    plan = list(names.weights(arch))
+    unnamed = whole.names - {weight.megatron for weight in plan}
+    assert not unnamed, f"Hugging Face has no names for {sorted(unnamed)}"
+    for weight in plan:
+        fused = whole.read(weight.megatron)
+        if fused is not None:
+            yield from zip(weight.hf, names.to_hf(weight, fused, arch))
 
 
 def to_rollouts(

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from aligner_lib.algorithms.batching import global_batch, sample_order
 from aligner_lib.datasets.chat_template import Conversation, encode
-from aligner_lib.datasets.load import PromptSample
+from aligner_lib.datasets.samples import PromptSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.environments.pool import Environments, Episode, Failure

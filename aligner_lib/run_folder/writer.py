@@ -50,7 +50,9 @@ class RunWriter:
         profile: str | None = None,
         alarms: Iterable[Rule] = (not_finite,),
         limits: Thresholds | None = None,
+        warnings: list[str] | None = None,
     ):
+        """warnings: what the job has warned of; the caller may add to them."""
         self.folder = RunFolder(path)
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
@@ -80,6 +82,7 @@ class RunWriter:
             "host": platform.node(),
             "slurm": attempt,
             "max_steps": max_steps,
+            "warnings": [] if warnings is None else warnings,
             "heartbeat": {"time": time.time(), "step": 0},
         }
         self._before = before

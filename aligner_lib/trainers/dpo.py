@@ -18,7 +18,7 @@ from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.preference import PairLogprobs
 from aligner_lib.config.kinds.dpo import OF_MEANS, WITHOUT_REFERENCE
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
-from aligner_lib.datasets.load import PreferenceSample
+from aligner_lib.datasets.samples import PreferenceSample
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs

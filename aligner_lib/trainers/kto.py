@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aligner_lib.algorithms.preference import kto_loss
-from aligner_lib.datasets.load import LabelledSample
+from aligner_lib.datasets.samples import LabelledSample
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.trainers.dpo import DPOTrainer, ResponseBatch, response_logprobs
 from aligner_lib.trainers.rollout_metrics import mean_std

@@ -30,6 +30,7 @@ from aligner_lib.config.policy_gradient import (
     val_rollout_micro_batch_size,
 )
 from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.datasets.chat_template import save_tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
@@ -153,7 +154,7 @@ class PolicyGradientTrainer(ABC):
         """Write this rank's share of the policy, and what else the next step depends on."""
         self.policy.engine.save(folder)
         if parallel.is_first_rank():
-            self.policy.tokenizer.save(folder)
+            save_tokenizer(self.policy.tokenizer, folder)
             if self.loop.target_kl is not None:
                 (folder / "kl_coef.json").write_text(json.dumps(self.kl_coef))
 

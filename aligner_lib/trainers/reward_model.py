@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aligner_lib.algorithms.preference import preference_accuracy, preference_loss
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
-from aligner_lib.datasets.load import PairSample
+from aligner_lib.datasets.samples import PairSample
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.models.reward_scale import RewardScale

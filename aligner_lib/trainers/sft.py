@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
-from aligner_lib.datasets.load import SFTSample
+from aligner_lib.datasets.samples import SFTSample
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.trainers.supervised import SupervisedTrainer
@@ -37,14 +36,9 @@ class SFTTrainer(SupervisedTrainer[SFTSample]):
     def collate(self, samples: list[SFTSample]) -> AnswerBatch:
         """A row a sample, and the predictions of its answers as the mask."""
         tokens, lengths = pad_rows([sample.tokens for sample in samples], self.tokenizer.pad_id)
-        starts = torch.tensor([sample.answer_start if self.answer_only_loss else 1 for sample in samples])
-        columns = torch.arange(tokens.shape[1] - 1)
-        mask = (columns >= starts[:, None] - 1) & (columns < lengths[:, None] - 1)
-        if self.answer_only_loss:
-            for row, sample in enumerate(samples):
-                for start, end in sample.others:
-                    mask[row, start - 1 : end - 1] = False
-        return AnswerBatch(tokens, lengths, mask)
+        learnt = [sample.learnt if self.answer_only_loss else [True] * len(sample) for sample in samples]
+        mask = pad_rows(learnt, False)[0]
+        return AnswerBatch(tokens, lengths, mask[:, 1:])  # what column i predicts is token i + 1
 
     def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
         """The loss alone."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from aligner_lib.algorithms.batching import global_batch, length_grouped, share_of_rank
+from aligner_lib.algorithms.batching import global_batch, length_grouped, longest_first, packed, share_of_rank
 from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.datasets.chat_template import save_tokenizer
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine, LossFunction
@@ -44,6 +45,7 @@ class SupervisedTrainer(ABC, Generic[S]):
     validation_micro_batch_size: int
     seed: int
     shuffle: bool = True
+    packed_tokens: int | None = None  # in a micro batch, in place of a number of samples
     controls = ("lr",)
     loss: ClassVar[LossFunction]  # a micro batch's loss and figures, as sums
 
@@ -70,13 +72,15 @@ class SupervisedTrainer(ABC, Generic[S]):
         picked = global_batch(len(self.train), step - 1, self.global_batch_size, self.seed, self.shuffle)
         samples = [self.train[i] for i in picked]
         lr = self.lr_schedule(step)
-        terms = self.engine.train_step(self._micro_batches(samples, self.micro_batch_size), self.loss, lr)
+        micro_batches = self._micro_batches(samples, self.micro_batch_size)
+        terms = self.engine.train_step(micro_batches, self.loss, lr)
         seconds = time.perf_counter() - started
         return self.figures("train", terms) | {
             "train/grad_norm": terms["grad_norm"],
             "train/lr": lr,
             "train/step_time": seconds,
             "train/tokens": sum(sample.num_tokens for sample in samples),
+            "train/padding": padding(micro_batches),
             "train/consumed_samples": step * self.global_batch_size,
             "train/epoch": step * self.global_batch_size / len(self.train),
         }
@@ -90,7 +94,7 @@ class SupervisedTrainer(ABC, Generic[S]):
         """Write this rank's share of weights and optimizer, and the tokenizer."""
         self.engine.save(folder)
         if parallel.is_first_rank():
-            self.tokenizer.save(folder)
+            save_tokenizer(self.tokenizer, folder)
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
@@ -101,7 +105,23 @@ class SupervisedTrainer(ABC, Generic[S]):
         return [self.collate([samples[i] for i in group]) for group in self.groups(samples, size)]
 
     def groups(self, samples: Sequence[S], size: int) -> list[list[int]]:
-        """Which of the samples are in each of this rank's micro batches."""
-        mine = share_of_rank(range(len(samples)), parallel.dp_rank(), parallel.dp_size())
-        groups = length_grouped([len(samples[i]) for i in mine], size)
+        """Which of the samples are in each of this rank's micro batches: `size`, or as many as `packed_tokens` allows.
+
+        Packed ones are dealt to the ranks by length, so that all have about as many tokens. The number of micro batches
+        may differ between ranks: no rank waits for another data-parallel one before all of its own are done.
+        """
+        order = range(len(samples)) if self.packed_tokens is None else longest_first(list(map(len, samples)))
+        mine = share_of_rank(order, parallel.dp_rank(), parallel.dp_size())
+        if self.packed_tokens is None:
+            groups = length_grouped([len(samples[i]) for i in mine], size)
+        else:
+            tokens = [samples[i].num_tokens for i in mine]
+            groups = packed([len(samples[i]) for i in mine], tokens, self.packed_tokens)
         return [[mine[i] for i in group] for group in groups]
+
+
+def padding(micro_batches: Sequence[TokenBatch]) -> float:
+    """The share of padding in all ranks' padded rows."""
+    mine = [(int(batch.lengths.sum()), batch.tokens.numel()) for batch in micro_batches]
+    tokens, positions = map(sum, zip(*(pair for part in parallel.gather_over_dp(mine) for pair in part)))
+    return 1 - tokens / positions

@@ -14,9 +14,10 @@ import json
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
-from aligner_lib.config.compose import profile_section
+from aligner_lib.config.compose import compose, keys, profile_section
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
@@ -27,6 +28,13 @@ from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 from cluster.resources import Resources
 
+LORA = {
+    "peft_scheme": "lora",
+    "lora_tuning.target_modules": ["all"],
+    "lora_tuning.adapter_dim": 16,
+    "lora_tuning.alpha": 32,
+}
+LORA_RATE = 10  # times the learning rate of all weights
 CRITIC_AND_ACTOR = {"critic": Resources(), "actor": Resources()}  # one process each
 
 
@@ -38,6 +46,7 @@ class Workspace:
     profile: str = "laptop"
     dataset: str = "sample"  # sample, auto (the hub where it can be reached), dolly, hh, or a file
     where: str = "local"  # cluster.submit's place; auto: Slurm where it answers, else this machine
+    lora: bool = False  # its runs train adapters in place of all weights
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self):
@@ -130,7 +139,7 @@ class Workspace:
 
     def commands(self, kind: str, name: str | None = None, wanted=None, **settings) -> dict[str, list[str]]:
         """Each component's command line, with what the profile does not know: models, data and the run folder."""
-        inputs = self._inputs_of(kind_of(kind)) | settings
+        inputs = self._inputs_of(kind_of(kind)) | self._adapters_of(kind) | settings
         return job_commands(kind, self.run(name or kind).path, inputs, wanted, self.profile)
 
     def submit(self, kind: str, name: str | None = None, resources=None, **settings):
@@ -200,6 +209,19 @@ class Workspace:
         models = {"model": self.model, "policy": self.policy, "reward_model": self.reward_model}
         data = {key: self._formatted(file) for key, file in kind.data.items()}
         return data | {key: models[stage]() for key, stage in kind.models.items()}
+
+    def _adapters_of(self, kind: str) -> dict[str, object]:
+        """With `lora`: adapters for each model that a job of this kind trains, and a learning rate that suits them."""
+        if not self.lora or kind_of(kind).run != JobKind.run:
+            return {}
+        usual, found = compose(kind, profile=self.profile), {}
+        for key in keys(kind):
+            if key.endswith(f"model.peft.{next(iter(LORA))}"):
+                model = key.partition("model.peft.")[0] + "model"
+                found |= {f"{model}.peft.{name}": value for name, value in LORA.items()}
+                rate = attrgetter(f"{model}.optim.lr")(usual)
+                found[f"{model}.optim.lr"] = float(f"{LORA_RATE * rate:g}")
+        return found
 
     def _formatted(self, file: str | list[str]) -> Path | list[Path]:
         """A formatted data file, such as `sft/train.jsonl`; made where it isn't there yet."""

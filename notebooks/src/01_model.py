@@ -29,7 +29,8 @@ for path in sorted(folder.rglob("*")):
 # %% [markdown]
 # ## What does a model consist of?
 #
-# The *architecture* is a handful of numbers. Everything else is weights.
+# The *architecture* is a handful of numbers and switches. Everything else is weights. (Switches that are off are left out:
+# other families have biases, further norms, windows of attention.)
 
 # %%
 from dataclasses import asdict
@@ -38,7 +39,8 @@ from aligner_lib.models.architecture import Architecture
 
 architecture = Architecture.load(folder)
 for name, value in asdict(architecture).items():
-    print(f"{name:26} {value}")
+    if value:
+        print(f"{name:26} {value}")
 print(f"{'parameters':26} {architecture.num_parameters:,}")
 
 # %% [markdown]

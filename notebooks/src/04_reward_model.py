@@ -17,12 +17,13 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
+lora = False  # True: adapters learn in place of all weights
 
 # %%
 from aligner_lib.tutorial.workspace import Workspace
 from widgets import Chat, Monitor, curves
 
-lab = Workspace(out, profile, dataset, where)
+lab = Workspace(out, profile, dataset, where, lora)
 
 # %% [markdown]
 # ## How do pairs give a reward?

@@ -18,6 +18,7 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
+lora = False  # True: adapters learn in place of all weights
 critic_placement = "in-process"  # in-process: one job · remote: critic and reward model in a job of their own
 exercise = "recorded"  # recorded: "break it" plays a run of this project · live: you train it, twice as long as the first
 
@@ -34,7 +35,7 @@ from widgets import (
     show_server,
 )
 
-lab = Workspace(out, profile, dataset, where)
+lab = Workspace(out, profile, dataset, where, lora)
 
 # %% [markdown]
 # ## One step, by hand

@@ -18,6 +18,7 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
+lora = False  # True: adapters learn in place of all weights
 seed = 1234  # of the prompts' order and of what is drawn
 beside = "recorded"  # recorded: PPO and the second task play runs of this project · live: you train them
 
@@ -25,7 +26,7 @@ beside = "recorded"  # recorded: PPO and the second task play runs of this proje
 from aligner_lib.tutorial.workspace import Workspace
 from widgets import Completions, Monitor, Recording, curves, show_completions
 
-lab = Workspace(out, profile, dataset, where)
+lab = Workspace(out, profile, dataset, where, lora)
 
 # %% [markdown]
 # ## A group instead of a critic
@@ -103,7 +104,8 @@ for said in ("8", " 8.", "9", "The answer is 8", ""):
 # ## The run
 #
 # Each step draws eight responses to each of eight sums. The reward runs in processes of its own: one that raises or
-# hangs costs its sample, never the run.
+# hangs costs its sample, never the run. With `lora = True` adapters learn in place of all weights, and the job had 2.6 GiB
+# in place of 4.5.
 
 # %%
 from aligner_lib.config.compose import compose

@@ -4,8 +4,10 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
-from aligner_lib.megatron.attention import KVCache, masked_attention
+from aligner_lib.megatron.attention import KVCache, causal_mask, masked_attention
 from aligner_lib.megatron.generate import Sampling, generate
 
 pytestmark = pytest.mark.megatron
@@ -23,7 +25,7 @@ def test_grouped_heads_under_a_mask_by_softmax(new_tokens):
     cache = KVCache(starts=torch.tensor([0, 2]), columns=7)
     cache.sequence_len_offset = 7 - new_tokens
     cache.prepare(new_tokens)
-    mask = cache.current_mask
+    mask = cache.masks[None]
     query = randn(2, HEADS, new_tokens, SIZE)
     keys, values = randn(2, GROUPS, 7, SIZE), 2 * randn(2, GROUPS, 7, SIZE)
     attended = masked_attention(query, keys, values, mask)
@@ -31,6 +33,37 @@ def test_grouped_heads_under_a_mask_by_softmax(new_tokens):
         key, value = keys[:, head // 2], values[:, head // 2]  # two heads to a group
         scores = (query[:, head] @ key.transpose(1, 2) / SIZE**0.5).masked_fill(~mask[:, 0], -torch.inf)
         torch.testing.assert_close(attended[:, head], scores.softmax(dim=-1) @ value)
+
+
+@pytest.mark.parametrize("new_tokens", [1, 5])
+def test_scale_and_soft_cap_by_softmax(new_tokens):
+    mask = causal_mask(torch.arange(7 - new_tokens, 7), torch.arange(7), window=3)[None, None]
+    query = 4 * randn(2, HEADS, new_tokens, SIZE)
+    keys, values = randn(2, GROUPS, 7, SIZE), 2 * randn(2, GROUPS, 7, SIZE)
+    attended = masked_attention(query, keys, values, mask, scale=0.7, softcap=2.0)
+    for head in range(HEADS):
+        key, value = keys[:, head // 2], values[:, head // 2]
+        scores = 2.0 * (0.7 * query[:, head] @ key.transpose(1, 2) / 2.0).tanh()
+        scores = scores.masked_fill(~mask[:, 0], -torch.inf)
+        torch.testing.assert_close(attended[:, head], scores.softmax(dim=-1) @ value)
+
+
+@given(
+    length=st.integers(1, 9),
+    new_tokens=st.integers(1, 9),
+    padding=st.integers(0, 8),
+    window=st.none() | st.integers(1, 9),
+)
+def test_a_token_sees_itself_and_what_lies_less_than_a_window_behind(length, new_tokens, padding, window):
+    new_tokens, padding = min(new_tokens, length), min(padding, length - 1)
+    cache = KVCache(torch.tensor([padding]), length)
+    cache.sequence_len_offset = length - new_tokens
+    cache.prepare(new_tokens, [window])
+    [[seen]] = cache.masks[window].tolist()
+    for query, row in zip(range(length - new_tokens, length), seen, strict=True):
+        reach = range(max(0, query - window + 1) if window else 0, query + 1)
+        expected = {key for key in reach if key >= padding} | {query}
+        assert {key for key, visible in enumerate(row) if visible} == expected
 
 
 def test_no_prompt_needs_a_table_of_scores(starts, one_process, monkeypatch):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from aligner_lib.megatron import cpu
-from aligner_lib.megatron.kernels import RMSNorm, embedding, rotate, swiglu
+from aligner_lib.megatron.kernels import LayerNorm, RMSNorm, embedding, rotate, squared_relu, swiglu
 
 pytestmark = pytest.mark.megatron
 
@@ -24,6 +24,30 @@ def test_rms_norm_by_hand():
     norm.weight.data = torch.tensor([1.0, 10.0])
     # mean square of (1, 7) is 25
     assert torch.equal(norm(torch.tensor([[1.0, 7.0]])), torch.tensor([[0.2, 14.0]]))
+
+
+def test_zero_centered_norms_multiply_by_one_more_than_their_weight():
+    norm = RMSNorm(2, eps=0.0, zero_centered=True)
+    norm.weight.data = torch.tensor([0.0, 9.0])
+    assert torch.equal(norm(torch.tensor([[1.0, 7.0]])), torch.tensor([[0.2, 14.0]]))
+    norm = LayerNorm(2, eps=0.0, zero_centered=True)
+    norm.weight.data, norm.bias.data = torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.0])
+    assert torch.equal(norm(torch.tensor([[1.0, 7.0]])), torch.tensor([[-0.5, 2.0]]))  # mean 4, deviation 3
+    assert torch.equal(LayerNorm(2, eps=0.0)(torch.tensor([[1.0, 7.0]])), torch.tensor([[-1.0, 1.0]]))
+
+
+def test_in_bfloat16_a_zero_centered_weight_keeps_its_digits():
+    norm = RMSNorm(2, eps=0.0, zero_centered=True).bfloat16()
+    norm.weight.data[:] = 2.0**-9  # 1 + 2⁻⁹ is 1 in bfloat16
+    long = torch.full((1, 2), 255.0).bfloat16()
+    assert norm(long).dtype == torch.bfloat16
+    whole = RMSNorm(2, eps=0.0, zero_centered=True)
+    whole.weight.data[:] = 2.0**-9
+    assert torch.equal(norm(long), whole(long.float()).bfloat16())
+
+
+def test_squared_relu_by_hand():
+    assert torch.equal(squared_relu(torch.tensor([-2.0, 0.0, 3.0])), torch.tensor([0.0, 0.0, 9.0]))
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (3, 2, 8), (8,)])
@@ -52,7 +76,14 @@ def test_gradients_against_finite_differences():
     )
     assert gradcheck(swiglu, (doubles(4, 1, 6),))
     angles = doubles(4, 1, 3).detach()
-    assert gradcheck(lambda x: rotate(x, angles.cos(), angles.sin()), (doubles(4, 2, 6),))
+    for width in (6, 10):  # all of a head, and a part of it
+        assert gradcheck(lambda x: rotate(x, angles.cos(), angles.sin()), (doubles(4, 2, width),))
+
+
+def test_what_follows_the_rotated_part_of_a_head_stays():
+    x, angle = randn(3, 1, 10), torch.full((3, 1, 2), torch.pi / 2)
+    turned = rotate(x, angle.cos(), angle.sin())
+    torch.testing.assert_close(turned, torch.cat([-x[..., 2:4], x[..., :2], x[..., 4:]], dim=-1))
 
 
 def test_swiglu_is_silu_of_the_gate_times_up():

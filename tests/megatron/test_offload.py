@@ -65,8 +65,9 @@ def test_moments_are_on_the_cpu_for_inference_and_back_for_training_and_saving(
 
 def test_generation_makes_room_too(starts, events, monkeypatch):
     from aligner_lib.rollouts import policy
+    from aligner_lib.rollouts.generators import megatron
 
-    monkeypatch.setattr(policy.ContinuousBatch, "run", lambda *_: events.append("generate"))
+    monkeypatch.setattr(megatron.ContinuousBatch, "run", lambda *_: events.append("generate"))
     engine = tiny.new_engine("untied", starts / "untied")
     engine.offloads_adam = True
     events.clear()

@@ -12,7 +12,7 @@ import torch
 from twins import random_twins, stored_tensors
 
 from aligner_lib.config.kinds.dpo import DPOLoss
-from aligner_lib.datasets.load import LabelledSample, PreferenceSample
+from aligner_lib.datasets.samples import LabelledSample, PreferenceSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 pytest.importorskip("trl", reason="TRL is not installed: ./lab test installs it")

@@ -57,12 +57,12 @@ class Samples(TokenBatch):
         return [mine.rows(group) for group in length_grouped(mine.lengths.tolist(), size)]
 
 
-def new_engine(name: str, start: Path | None = None, clip: float = CLIP, **numerics):
-    """A trainable engine; with `start`, it has that checkpoint's weights."""
+def new_engine(name: str, start: Path | None = None, clip: float = CLIP, lora=None, **numerics):
+    """A trainable engine; with `start`, it has that checkpoint's weights. lora: a LoRA, in place of all weights."""
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.model import Numerics
 
-    engine = Engine(MODELS[name], Numerics(**numerics), OPTIM, clip)
+    engine = Engine(MODELS[name], Numerics(**numerics), OPTIM, clip, lora)
     if start is not None:
         engine.load(start)
     return engine

@@ -17,6 +17,8 @@ class Files:
 
     def __init__(self):
         self.content: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.refused: dict[str, tuple[int, str]] = {}  # by path: status, and the hub's code for it
+        self.tokens: list[str] = []  # Authorization headers
         self.cut: dict[str, int] = {}
         self.hang = False  # keep the cut connection open until `release`
         self.started, self.release = threading.Event(), threading.Event()
@@ -44,6 +46,10 @@ def serve(files: Files):
             path = self.path.partition("?")[0]
             span = self.headers.get("Range", "")
             files.requests.append((self.command, path, span))
+            files.tokens.append(self.headers.get("Authorization", ""))
+            if path in files.refused:
+                self._refuse(*files.refused[path])
+                return
             if path not in files.content:
                 self.send_error(404)
                 return
@@ -58,6 +64,13 @@ def serve(files: Files):
             self.end_headers()
             if with_body:
                 self._send(path, body[start:])
+
+        def _refuse(self, status: int, code: str):
+            self.send_response(status)
+            if code:
+                self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
         def _send(self, path: str, body: bytes):
             cut = files.cut.pop(path, 0)
@@ -118,17 +131,22 @@ def put_in_index(files: Files, wheel: Path, package: str) -> str:
     return path
 
 
-def put_on_hub(files: Files, folder: Path, repo: str, revision: str) -> None:
-    """Give a folder's files out as a model repository of the hub, as its client asks for them."""
-    entries = []
+def put_on_hub(files: Files, folder: Path, repo: str, revision: str, **card: str) -> None:
+    """Give a folder's files out as a model repository of the hub, as its client asks for them; `revision` is its main
+    branch. card: what its model card's metadata say."""
+    entries, siblings = [], []
     for path in sorted(folder.iterdir()):
         body = path.read_bytes()
         etag = hashlib.sha256(body).hexdigest()
         entries.append({"type": "file", "path": path.name, "size": len(body), "oid": etag[:40]})
+        large = path.suffix in (".safetensors", ".bin")
+        lfs = {"lfs": {"sha256": etag, "size": len(body), "pointerSize": 134}} if large else {}
+        siblings.append({"rfilename": path.name, "size": len(body), **lfs})
         headers = {"ETag": f'"{etag}"', "X_Repo_Commit": revision, "Accept_Ranges": "bytes"}
         files.put(f"/{repo}/resolve/{revision}/{path.name}", body, **headers)
-    siblings = [{"rfilename": entry["path"]} for entry in entries]
     info = {"id": repo, "modelId": repo, "sha": revision, "siblings": siblings, "tags": [], "private": False}
+    info["cardData"] = card
     json_type = {"Content_Type": "application/json"}
-    files.put(f"/api/models/{repo}/revision/{revision}", json.dumps(info), **json_type)
+    for asked in ("", f"/revision/{revision}", "/revision/main"):
+        files.put(f"/api/models/{repo}{asked}", json.dumps(info), **json_type)
     files.put(f"/api/models/{repo}/tree/{revision}", json.dumps(entries), **json_type)

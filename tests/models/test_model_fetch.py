@@ -23,30 +23,8 @@ from aligner_lib.models.disk import DiskFull
 from aligner_lib.models.download import DownloadError, PublishedModel
 from aligner_lib.models.tensor_store import check_store
 
-NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody answers
 PACKAGE, VERSION, REPO, REVISION = "tiny-llama-for-tests", "1.0", "tests/tiny-llama", "c0ffee" + 34 * "0"
 CLIENTS = dict(reversed(index_client.clients()))
-
-
-@pytest.fixture
-def net(tmp_path, monkeypatch):
-    """No hub, no index, no proxies and no hub cache, whatever this machine's configuration; returns how to set them."""
-
-    def use(index: str | None = None, hub: str | None = None):
-        index = index or NOWHERE
-        for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"):
-            monkeypatch.setenv(name, f"{index}/simple/")
-        monkeypatch.setenv("HF_ENDPOINT", hub or NOWHERE)
-
-    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS",
-                 "HF_HUB_OFFLINE"):  # fmt: skip
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("UV_NO_CONFIG", "1")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-    use()
-    return use
 
 
 @pytest.fixture

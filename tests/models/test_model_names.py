@@ -3,7 +3,6 @@
 import dataclasses
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +83,11 @@ def test_torch_tensors_go_through_alike():
             assert torch.equal(back, torch.from_numpy(part))
 
 
-def test_a_scalar_head_is_not_hugging_faces():
-    with pytest.raises(AssertionError, match="scalar"):
-        list(weights(dataclasses.replace(ARCH, head="scalar")))
+def test_a_scalar_head_is_a_classifiers_score_and_its_bias_has_no_counterpart():
+    scalar = list(weights(dataclasses.replace(ARCH, head="scalar")))[-2:]
+    assert [(weight.megatron, weight.hf) for weight in scalar] == [
+        ("value_head.weight", ("score.weight",)),
+        ("value_head.bias", ()),
+    ]
+    assert [hf_shapes(weight, ARCH) for weight in scalar] == [[(1, ARCH.hidden_size)], []]
+    assert to_hf(scalar[1], np.zeros(1), ARCH) == ()

@@ -81,8 +81,15 @@ def test_notebooks_that_train_do_it_where_they_are_told(number):
     """On Slurm, only 05 and 09 are run."""
     (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
     source = ["".join(cell["source"]) for cell in cells(path, "code")]
-    assert "\nwhere = " in source[0] and "Workspace(out, profile, dataset, where)" in source[1]
+    assert "\nwhere = " in source[0] and "Workspace(out, profile, dataset, where" in source[1]
     assert "lab.submit" in "".join(source)
+
+
+@pytest.mark.parametrize("number", ["03", "04", "05", "06", "07"])
+def test_notebooks_that_train_do_it_with_adapters_where_they_are_told(number):
+    (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
+    source = ["".join(cell["source"]) for cell in cells(path, "code")]
+    assert "\nlora = False" in source[0] and "Workspace(out, profile, dataset, where, lora)" in source[1]
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import torch
 
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose
-from aligner_lib.datasets.load import PromptSample
+from aligner_lib.datasets.samples import PromptSample
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 

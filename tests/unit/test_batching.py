@@ -1,10 +1,20 @@
 """The order of samples: seen once an epoch, the same after a restart, on every layout."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aligner_lib.algorithms.batching import global_batch, length_grouped, sample_order, share_of_rank
+from aligner_lib.algorithms.batching import (
+    ALIKE,
+    global_batch,
+    length_grouped,
+    longest_first,
+    packed,
+    sample_order,
+    share_of_rank,
+)
 from aligner_lib.rollouts.seeds import response_seed
 
 sizes, seeds = st.integers(1, 40), st.integers(0, 5)
@@ -67,3 +77,21 @@ def test_response_seeds_differ_by_seed_step_and_number():
 @pytest.mark.parametrize(("key", "seed"), [((1, 23, 4), (12, 3, 4)), ((1, 2, 34), (1, 23, 4))])
 def test_response_seeds_don_t_run_together(key, seed):
     assert response_seed(*key) != response_seed(*seed)
+
+
+@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 3), st.integers(1, 90))
+def test_packed_micro_batches_hold_every_sample_once_within_the_budget(lengths, rows, budget):
+    tokens = [rows * length for length in lengths]
+    groups = packed(lengths, tokens, budget)
+    assert [i for group in groups for i in group] == longest_first(lengths)
+    for group in groups:
+        assert len(group) == 1 or sum(tokens[i] for i in group) <= budget
+        assert lengths[group[-1]] >= ALIKE * lengths[group[0]]
+    for group, following in pairwise(groups):  # none ends before it has to
+        full = sum(tokens[i] for i in group) + tokens[following[0]] > budget
+        assert full or lengths[following[0]] < ALIKE * lengths[group[0]]
+
+
+def test_samples_of_similar_length_are_packed():
+    assert packed([9, 4, 10, 8, 3, 7], [9, 4, 10, 8, 3, 7], 20) == [[2, 0], [3, 5], [1, 4]]
+    assert longest_first([2, 5, 2, 7]) == [3, 1, 0, 2]

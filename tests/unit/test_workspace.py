@@ -101,3 +101,18 @@ def test_auto_is_slurm_where_it_answers(tmp_path, monkeypatch, sinfo, where):
             (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Workspace(tmp_path, "smoke", where="auto").where == where
+
+
+def test_with_lora_every_model_that_a_job_trains_has_adapters(smoke, tmp_path, monkeypatch, capsys):
+    """And ten times the learning rate, unless a cell gives one."""
+    monkeypatch.setattr(Workspace, "reward_model", lambda self: smoke)
+    lab = Workspace(tmp_path, "smoke", where="print", lora=True)
+    words = lab.commands("ppo", **{"critic.model.optim.lr": 1e-4})["main"]
+    for prefix in ("", "critic."):
+        assert f"{prefix}model.peft.peft_scheme=lora" in words
+        assert f"{prefix}model.peft.lora_tuning.target_modules=[all]" in words
+    assert "model.optim.lr=0.01" in words
+    assert "critic.model.optim.lr=0.0001" in words
+    assert not any(
+        "peft" in word for word in lab.commands("evaluate", **{"policy.restore_from_path": smoke})["main"]
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aligner_lib.config.kind import JobKind, MetricGroup, metric
+from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     ExpManager,
     Model,
@@ -48,6 +49,7 @@ class CriticModel(Model):
     # values may move this far from the rollout's in one update's loss; <= 0: not clipped
     loss_clip_val: float = 0.2
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
+    peft: Peft = field(default_factory=Peft)
     offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained
 
 

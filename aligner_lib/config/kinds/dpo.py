@@ -6,19 +6,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
+from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
-    Data,
     ExpManager,
     Loop,
     Model,
     Optim,
+    PairData,
     PretrainedCheckpoint,
     Sched,
     Trainer,
     above,
     at_least,
     one_of,
+    packing_without_effect,
     setting,
     within,
 )
@@ -64,8 +66,9 @@ class DPOLoss:
 class DPOModel(Model):
     """model of a DPO job."""
 
-    data: Data = field(default_factory=Data)
+    data: PairData = field(default_factory=PairData)
     dpo: DPOLoss = field(default_factory=DPOLoss)
+    peft: Peft = field(default_factory=Peft)
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-7, sched=Sched(min_lr=9e-8)))
 
 
@@ -89,7 +92,7 @@ class DPOConfig:
 
 def _without_effect(config: DictConfig) -> dict[str, str]:
     """Constants of another loss than the one that was chosen."""
-    loss, found = config.model.dpo.preference_loss, dict(NO_TEST_SPLIT)
+    loss, found = config.model.dpo.preference_loss, NO_TEST_SPLIT | packing_without_effect(config)
     if loss not in WITH_SMOOTHING:
         found["model.dpo.label_smoothing"] = f"{loss} takes all labels as they are; cdpo and robust don't."
     if loss != "simpo":

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from aligner_lib.config.kind import JobKind, MetricGroup, metric
 from aligner_lib.config.kinds import ppo
-from aligner_lib.config.policy_gradient import environments_of, judged_by_programs
+from aligner_lib.config.policy_gradient import (
+    check_generation,
+    environments_of,
+    judged_by_programs,
+    unused_generation_settings,
+)
 from aligner_lib.config.schema import PretrainedCheckpoint, at_least, setting
 from aligner_lib.config.training import TIMERS
 
@@ -92,6 +97,7 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     """What an evaluation takes of PPO's settings is how to sample, on how many prompts, and the models."""
     of_models = (
         "model.optim.",
+        "model.peft.",
         "model.activations_checkpoint_granularity",
         "model.activations_checkpoint_method",
         "model.activations_checkpoint_num_layers",
@@ -121,6 +127,7 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         "exp_manager.checkpoint_callback_params.",
     )
     return {
+        **unused_generation_settings(config),
         **dict.fromkeys(training, _NOT_TRAINED),
         **ppo.without_servers(config, "an evaluation has its reward model in its own process."),
         "model.data.data_prefix.train": "an evaluation reads data_prefix.validation alone.",
@@ -148,7 +155,7 @@ KIND = JobKind(
     defaults="ppo",
     models=ppo.KIND.models,
     data={"model.data.data_prefix.validation": ["hh/test_prompts.jsonl"]},
-    checks=(ppo.check_rollouts, ppo.check_servers),
+    checks=(ppo.check_rollouts, ppo.check_servers, check_generation),
     without_effect=_without_effect,
     metrics=(FIGURES, ENVIRONMENTS, replace(TIMERS, metrics=TIMERS.metrics[1:])),
     stage=9,

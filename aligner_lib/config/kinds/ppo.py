@@ -27,6 +27,7 @@ from aligner_lib.config.policy_gradient import (
     Rollout,
     RolloutLoop,
     RolloutModel,
+    check_generation,
     check_lengths,
     unused_settings,
 )
@@ -305,7 +306,7 @@ KIND = JobKind(
         "critic": Component("critic", "critic.", "critic", found_by="remote_critic_rm.critic.run"),
         "actor": Component("ppo"),
     },
-    checks=(check_rollouts, check_lengths, check_servers, _check_checkpoints),
+    checks=(check_rollouts, check_lengths, check_generation, check_servers, _check_checkpoints),
     without_effect=_without_effect,
     shares_cores=has_remote_critic,
     metrics=(

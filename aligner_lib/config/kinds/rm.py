@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
+from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
-    Data,
     ExpManager,
     Loop,
     Model,
     Optim,
+    PairData,
     PretrainedCheckpoint,
     Trainer,
+    packing_without_effect,
     setting,
 )
 from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 class RewardModelModel(Model):
     """model of a reward model's job."""
 
-    data: Data = field(default_factory=Data)
+    data: PairData = field(default_factory=PairData)
+    peft: Peft = field(default_factory=Peft)
     # rewards leave the model as (r - mean) / std; None: measured on the validation pairs when training ends
     reward_standardization: dict[str, Any] = setting(
         {"enable": True, "mean": None, "std": None}, names=("enable", "mean", "std")
@@ -166,6 +169,6 @@ KIND = JobKind(
     ),
     alarms=(alarms.not_finite, alarms.overfitting),
     checks=(_check_scale,),
-    without_effect=lambda config: NO_TEST_SPLIT,
+    without_effect=lambda config: NO_TEST_SPLIT | packing_without_effect(config),
     stage=2,
 )

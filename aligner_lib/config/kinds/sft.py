@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aligner_lib.config.kind import JobKind, MetricGroup, metric
+from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_LOADERS,
     ExpManager,
     Loop,
     Model,
     Optim,
+    Packed,
+    Templated,
     Trainer,
     at_least,
+    packing_without_effect,
     setting,
 )
 from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, STEP_TIME, TIMERS, TRAINING
@@ -32,7 +36,7 @@ class SFTDataset:
 
 
 @dataclass
-class SFTData:
+class SFTData(Packed, Templated):
     """model.data: what is trained and validated on."""
 
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
@@ -46,6 +50,7 @@ class SFTModel(Model):
 
     restore_from_path: str | None = None  # the start: a model name, model folder, checkpoint or run folder
     answer_only_loss: bool = True  # loss on the output and its stop token only
+    peft: Peft = field(default_factory=Peft)
     data: SFTData = field(default_factory=SFTData)
     optim: Optim = field(default_factory=lambda: Optim(lr=5e-6, weight_decay=0.01))
 
@@ -113,6 +118,7 @@ KIND = JobKind(
         | {
             "model.data.validation_ds.shuffle": "a validation is a mean over its samples, in whatever order they come."
         }
+        | packing_without_effect(config)
     ),
     stage=1,
 )

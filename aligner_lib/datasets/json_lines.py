@@ -1,0 +1,60 @@
+"""Lines of data files as records; what is wrong with one is said in a few words."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+
+
+def numbered_lines(file: Path) -> list[tuple[int, str]]:
+    """A file's lines and their numbers; empty ones within it are kept, those at its end are not."""
+    with open(file, encoding="utf-8-sig", errors="surrogateescape") as handle:
+        lines = list(enumerate(handle, 1))
+    while lines and not lines[-1][1].strip():
+        lines.pop()
+    return lines
+
+
+def in_doubt(lines: list[str]) -> set[int]:
+    """Indices of the lines whose pairing is uncertain after an empty line.
+
+    An empty line may stand for a lost record, or may merely separate two pairs. Lines between empty ones are
+    uncertain when both readings are possible and pair them differently.
+    """
+    unsure: set[int] = set()
+    for is_text, run in groupby(range(len(lines)), key=lambda index: bool(lines[index].strip())):
+        run = list(run)
+        if is_text and run[0] % 2 == 1 and len(run) % 2 == 0:
+            unsure.update(run)
+    return unsure
+
+
+def parse(line: str) -> dict:
+    """The record of a line. Raises ValueError, with what is wrong with it, for one that holds none."""
+    if not line.strip():
+        raise ValueError("empty line")
+    try:
+        line.encode("utf-8")
+        record = json.loads(line)
+    except UnicodeEncodeError:
+        raise ValueError("not UTF-8") from None
+    # ValueError also covers integers beyond Python's digit limit, RecursionError a thousand brackets.
+    except (ValueError, RecursionError):
+        raise ValueError("not JSON") from None
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    return record
+
+
+def text_of(record: dict, key: str) -> str:
+    """A record's text. Raises ValueError, with what is wrong with it."""
+    if key not in record:
+        raise ValueError(f"no key {key!r}")
+    if not isinstance(record[key], str):
+        raise ValueError(f"{key!r} is no text")
+    try:
+        record[key].encode()
+    except UnicodeEncodeError:  # \ud83d passes JSON, and would be the tokenizer's TypeError
+        raise ValueError(f"{key!r} has half a surrogate pair") from None
+    return record[key]

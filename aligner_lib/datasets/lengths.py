@@ -1,0 +1,54 @@
+"""How long the samples of a file are, and what micro batches of them waste: `aligner data lengths`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aligner_lib.algorithms.batching import global_batch, length_grouped, packed
+from aligner_lib.datasets.samples import PairSample, SFTSample
+
+STEPS = 32  # global batches that are looked at, at most
+
+
+def length_report(
+    name: str,
+    samples: Sequence[SFTSample | PairSample],
+    global_batch_size: int,
+    micro_batch_size: int,
+    budget: int,
+    seed: int,
+) -> str:
+    """Lines on the samples' tokens, and on the padding of micro batches with so many samples or so many tokens.
+
+    The batches are those that training with this seed begins with, on one data-parallel rank.
+    """
+    lengths = sorted(map(len, samples))
+    total = sum(sample.num_tokens for sample in samples)
+    steps = range(min(STEPS, max(len(samples) // global_batch_size, 1)))
+    batches = [
+        [samples[i] for i in global_batch(len(samples), step, global_batch_size, seed)] for step in steps
+    ]
+    by_rows = [length_grouped(list(map(len, batch)), micro_batch_size) for batch in batches]
+    by_tokens = [
+        packed(list(map(len, batch)), [one.num_tokens for one in batch], budget) for batch in batches
+    ]
+    lines = [
+        f"{name}: {len(samples):,} samples, {total:,} tokens",
+        f"lengths: half up to {lengths[len(lengths) // 2]:,} tokens, one in ten over {lengths[len(lengths) * 9 // 10]:,}, "
+        f"the longest {lengths[-1]:,}",
+        f"{'a micro batch has':<24}{'micro batches a step':>22}{'padding':>10}",
+    ]
+    for what, groups in ((f"{micro_batch_size:,} samples", by_rows), (f"{budget:,} tokens", by_tokens)):
+        count = sum(map(len, groups)) / len(groups)
+        lines.append(f"{what:<24}{count:>22.1f}{padding_share(batches, groups):>10.1%}")
+    return "\n".join(lines)
+
+
+def padding_share(batches: Sequence[Sequence], groups: Sequence[list[list[int]]]) -> float:
+    """The share of padding in padded rows: of each batch's samples, in these micro batches."""
+    tokens = positions = 0
+    for batch, micro_batches in zip(batches, groups):
+        for group in micro_batches:
+            rows = [len(row.tokens) for i in group for row in batch[i].shown()]
+            tokens, positions = tokens + sum(rows), positions + max(rows) * len(rows)
+    return 1 - tokens / positions

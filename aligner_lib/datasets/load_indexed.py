@@ -1,0 +1,189 @@
+"""Samples of Megatron's token files (model.data.data_impl=mmap): those that aligner_lib.datasets.load makes of the same
+texts.
+
+A document is what a line is there: of pairs the first of two is the chosen one. A stop token at its end, which
+`--append-eod` writes, and the BOS token, which NeMo's tool leaves out, make no difference. Where a response begins is not
+in the files; it is found again as in a text, behind the last `Assistant:` (or what the tokenizer's template gives for a
+generation prompt).
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from aligner_lib.datasets.chat_template import OWN, PLAIN, answer_mark
+from aligner_lib.datasets.indexed_dataset import IndexedDataset, prefix_of
+from aligner_lib.datasets.load import beside_others, labelled_sides, pair_problem, prompt_sample, usable
+from aligner_lib.datasets.samples import (
+    LabelledSample,
+    LoadReport,
+    PairSample,
+    PreferenceSample,
+    PromptSample,
+)
+from aligner_lib.datasets.token_files import about_file
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+
+UNUSABLE = "an empty document: its record could not be used when the files were written"
+ALIKE = 8  # documents that show what they all end with
+
+
+def load_pairs(
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
+) -> tuple[list[PairSample], LoadReport]:
+    """As load.load_pairs. files: prefixes of .bin and .idx. Raises UserError for files that can't be used as a whole."""
+
+    def make(*rows: list[int]) -> PairSample | str:
+        pair = PairSample(*(row + [tokenizer.eos_id] for row in rows))
+        return pair_problem(pair, max_length) or pair
+
+    return _load(files, tokenizer, make, group=2)
+
+
+def load_preferences(
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
+) -> tuple[list[PreferenceSample], LoadReport]:
+    """As load.load_preferences."""
+
+    def make(prompt: list[int], *responses: list[int]) -> PreferenceSample | str:
+        chosen, rejected = (prompt + response for response in responses)
+        pair = PreferenceSample(chosen, rejected, len(prompt), len(prompt))
+        return pair_problem(pair, max_length) or pair
+
+    return _load(files, tokenizer, _with_prompt(tokenizer, make), group=2)
+
+
+def load_labelled(
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
+) -> tuple[list[LabelledSample], LoadReport]:
+    """As load.load_labelled, of pairs. The responses beside them stand behind the prompts as token ids."""
+
+    def make(prompt: list[int], chosen: list[int], rejected: list[int]) -> tuple | str:
+        pair = PairSample(prompt + chosen, prompt + rejected)
+        return pair_problem(pair, max_length) or (prompt, chosen, rejected)
+
+    files = list(map(Path, files))
+    pairs, report = _load(files, tokenizer, _with_prompt(tokenizer, make), group=2)
+    join = lambda prompt, response: (prompt + response, len(prompt))  # noqa: E731
+    return beside_others(labelled_sides(pairs), join, max_length, files), report
+
+
+def load_prompts(
+    files: Iterable[Path], tokenizer: Tokenizer, max_length: int
+) -> tuple[list[PromptSample], LoadReport]:
+    """As load.load_prompts."""
+
+    def make(row: list[int]) -> PromptSample | str:
+        return prompt_sample(row, tokenizer.decode(row, special_tokens=tokenizer.template == OWN), max_length)
+
+    return _load(files, tokenizer, make)
+
+
+def response_start(tokenizer: Tokenizer, ids: list[int], mark: str) -> int | None:
+    """The index of the first token behind the last `mark` in the ids' text; None where there is no such mark.
+
+    As in `Tokenizer.encode_parts`, a token that spans the border belongs to the response.
+    """
+
+    def text(count: int) -> str:
+        return tokenizer.decode(ids[:count], special_tokens=True)
+
+    before, found, _ = text(len(ids)).rpartition(mark)
+    if not found:
+        return None
+    border = len(before) + len(mark)
+    return bisect_right(range(len(ids) + 1), border, key=lambda count: len(text(count))) - 1
+
+
+def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
+    """make(prompt, chosen, rejected), the responses with their stop tokens, of a pair's two rows."""
+    mark = answer_mark(tokenizer)
+
+    def split(*rows: list[int]):
+        starts = [response_start(tokenizer, row, mark) for row in rows]
+        if None in starts or any(start == len(row) for start, row in zip(starts, rows)):
+            return f"no answer behind a last {mark!r}"
+        (prompt, chosen), (other, rejected) = ((row[:at], row[at:]) for at, row in zip(starts, rows))
+        if prompt != other:
+            return "chosen and rejected have different prompts"
+        return make(prompt, chosen + [tokenizer.eos_id], rejected + [tokenizer.eos_id])
+
+    return split
+
+
+def _load(
+    files: Iterable[Path], tokenizer: Tokenizer, make: Callable, group: int = 1
+) -> tuple[list, LoadReport]:
+    """Samples of groups of consecutive documents; make returns a sample, or the reason to drop the group."""
+    samples, report, prefixes = [], LoadReport(), [prefix_of(Path(file)) for file in files]
+    for prefix in prefixes:
+        documents = IndexedDataset(prefix)
+        _check_tokenizer(documents, tokenizer)
+        if len(documents) % group:
+            raise UserError(
+                f"{prefix} has {len(documents):,} documents: chosen and rejected ones take turns, so their number has to be "
+                "even; are these prompts, or is the end missing?"
+            )
+        for i in range(0, len(documents), group):
+            report.total += 1
+            rows = [_bare(tokenizer, documents[j]) for j in range(i, i + group)]
+            sample = make(*rows) if all(rows) else UNUSABLE
+            if isinstance(sample, str):
+                report.drop(f"{prefix.name}:{i + 1}", sample)
+            else:
+                samples.append(sample)
+    return usable(samples, report, prefixes), report
+
+
+def _bare(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """A document with the BOS token where there is one, and without the stop token."""
+    ids = ids[:-1] if ids and ids[-1] == tokenizer.eos_id else ids
+    bos = [] if tokenizer.template == OWN else tokenizer.bos_ids  # a template writes its own
+    return ids if not ids or ids[: len(bos)] == bos else bos + ids
+
+
+def _check_tokenizer(documents: IndexedDataset, tokenizer: Tokenizer) -> None:
+    """Raises UserError for ids of another tokenizer, or of another template, as far as the files show it."""
+    again = f"write it again, with `aligner data mmap --tokenizer {tokenizer.folder}`"
+    if documents.largest_id() >= tokenizer.vocab_size:
+        raise UserError(
+            f"{documents.bin_path} has token {documents.largest_id():,}, and the vocabulary of {tokenizer.folder} ends at "
+            f"{tokenizer.vocab_size - 1:,}: another tokenizer wrote it; {again}"
+        )
+    about = _about(documents.prefix)
+    if about is None:
+        lasts = {ids[-1] for _, ids in zip(range(ALIKE), documents) if ids}
+        if len(documents) >= ALIKE and len(lasts) == 1 and lasts != {tokenizer.eos_id}:
+            raise UserError(
+                f"{documents.bin_path}: documents end with token {min(lasts)}, and the stop token of {tokenizer.folder} is "
+                f"{tokenizer.eos_id}: another tokenizer wrote it; {again}"
+            )
+        return
+    if about.get("tokenizer") != tokenizer.hash:
+        raise UserError(
+            f"{documents.bin_path} was written with another tokenizer than that of {tokenizer.folder}: {again}"
+        )
+    if about.get("chat_template") != (tokenizer.template or PLAIN):
+        raise UserError(
+            f"{documents.bin_path} was written with --chat-template {about.get('chat_template')}, and this run has "
+            f"model.data.chat_template={tokenizer.template or PLAIN}: change the one or the other"
+        )
+
+
+def _about(prefix: Path) -> dict | None:
+    """What `aligner data mmap` says of files; None for files of another tool."""
+    try:
+        about = json.loads(about_file(prefix).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        about = None
+    if not isinstance(about, dict):
+        raise UserError(
+            f"{about_file(prefix)} is damaged: remove it, and the files are taken as another tool's"
+        )
+    return about

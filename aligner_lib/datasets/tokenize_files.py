@@ -1,0 +1,201 @@
+"""`aligner data mmap`: the texts of a JSON Lines file as Megatron's token files.
+
+PREFIX_KEY_document.bin and .idx are what Megatron's own tool writes for the same ids; a .json beside them says with
+which tokenizer and template they were written. Neither the number of workers nor a kill changes a byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from aligner_lib.datasets.chat_template import (
+    ANSWER,
+    OWN,
+    PLAIN,
+    encode_prompt,
+    turns_of,
+    use_template,
+    with_response,
+)
+from aligner_lib.datasets.indexed_dataset import DTYPES, best_dtype
+from aligner_lib.datasets.json_lines import parse, text_of
+from aligner_lib.datasets.samples import LoadReport
+from aligner_lib.datasets.token_files import Encoded, TokenFiles, Unfinished
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+
+Line = tuple[int, str]  # its number, from 1
+
+
+class Recipe(NamedTuple):
+    """How a line becomes token ids."""
+
+    folder: Path  # the tokenizer's
+    template: str  # chat_template.PLAIN or OWN
+    key: str
+    append_eod: bool
+
+
+def prefix_written(output_prefix: Path, key: str) -> Path:
+    """The name that Megatron's tool gives its files."""
+    return output_prefix.with_name(f"{output_prefix.name}_{key}_document")
+
+
+def tokenize_file(
+    source: Path,
+    output_prefix: Path,
+    tokenizer: Tokenizer,
+    *,
+    key: str = "text",
+    append_eod: bool = False,
+    workers: int = 1,
+    chunk_size: int = 100,
+) -> TokenFiles:
+    """Write the token files of a JSON Lines file: a document for each line, its `key` as token ids.
+
+    A text that a prompt ends is tokenised as such, one that an answer ends as a pair's (`chat_template`). append_eod: the
+    stop token behind each. workers: processes that tokenise; chunk_size: lines that one takes at a time. A line without
+    a text is an empty document, and reported: pairs keep their partners.
+
+    Raises UserError where the files are there already and of something else, or for an empty line within the source.
+    """
+    if not source.exists():
+        raise FileNotFoundError(
+            f"data file {source} does not exist: `aligner data --help` shows how to make one"
+        )
+    recipe = Recipe(tokenizer.folder, tokenizer.template or PLAIN, key, append_eod)
+    dtype = best_dtype(tokenizer.vocab_size)
+    about = {
+        "source": _hash(source),
+        "tokenizer": tokenizer.hash,
+        "chat_template": recipe.template,
+        "json_key": key,
+        "append_eod": append_eod,
+    }
+    made = Unfinished(prefix_written(output_prefix, key), about, dtype)
+    made.prefix.parent.mkdir(parents=True, exist_ok=True)
+    with made.locked():
+        if made.is_complete():
+            return made.summary(went_on=made.documents, report=LoadReport(made.documents))
+        report = LoadReport()
+        with made.opened() as lengths:
+            went_on = len(lengths)
+            lines = _lines(source)
+            for (number, line), length in zip(islice(lines, went_on), lengths.tolist()):
+                report.total += 1
+                if not length:
+                    report.drop(f"{source.name}:{number}", _problem(line, key))
+            for encoded in _encoded(_chunks(lines, chunk_size), recipe, dtype, workers):
+                made.append(encoded)
+                report.total += len(encoded.lengths)
+                for number, problem in encoded.problems:
+                    report.drop(f"{source.name}:{number}", problem)
+        made.finish()
+    return made.summary(went_on, report)
+
+
+# ---- lines to token ids ---------------------------------------------------------------------------------------------
+
+
+def _lines(source: Path) -> Iterator[Line]:
+    """The file's lines; empty ones at its end are none."""
+    empty = 0
+    with open(source, encoding="utf-8-sig", errors="surrogateescape") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                empty = empty or number
+            elif empty:
+                raise UserError(
+                    f"{source}:{empty} is empty, which leaves open what is a pair behind it: remove the line"
+                )
+            else:
+                yield number, line
+
+
+def _chunks(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
+    while chunk := list(islice(lines, size)):
+        yield chunk
+
+
+def _encoded(chunks: Iterable[list[Line]], recipe: Recipe, dtype: int, workers: int) -> Iterator[Encoded]:
+    """The chunks in their order. A few more than there are workers are under way at a time."""
+    if workers == 1:
+        yield from (_encode(chunk, recipe, dtype) for chunk in chunks)
+        return
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has a core
+    pool = ProcessPoolExecutor(workers, get_context("spawn"))
+    under_way = deque()
+    try:
+        for chunk in chunks:
+            under_way.append(pool.submit(_encode, chunk, recipe, dtype))
+            if len(under_way) > 2 * workers:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            f"one of {workers} workers was killed (is memory short?): run the same again with fewer --workers, it goes on"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _encode(lines: list[Line], recipe: Recipe, dtype: int) -> Encoded:
+    tokenizer = _tokenizer(recipe.folder, recipe.template)
+    documents, problems = [], []
+    for number, line in lines:
+        try:
+            ids = _document(tokenizer, _usable_text(line, recipe.key))
+            documents.append(
+                [*ids, tokenizer.eos_id] if recipe.append_eod and ids[-1] != tokenizer.eos_id else ids
+            )
+        except (ValueError, UserError) as error:
+            documents.append([])
+            problems.append((number, str(error)))
+    ids = np.array([token_id for ids in documents for token_id in ids], dtype=DTYPES[dtype])
+    return Encoded(ids.tobytes(), list(map(len, documents)), problems)
+
+
+def _document(tokenizer: Tokenizer, text: str) -> list[int]:
+    if tokenizer.template == OWN and turns_of(text)[-1]["role"] == "assistant":
+        before, mark, response = text.rpartition(ANSWER)
+        return with_response(tokenizer, before + mark, response)[0]
+    return encode_prompt(tokenizer, text)
+
+
+def _usable_text(line: str, key: str) -> str:
+    text = text_of(parse(line), key)
+    if not text.strip():
+        raise ValueError("empty text")
+    return text
+
+
+def _problem(line: str, key: str) -> str:
+    """Why an earlier call made an empty document of this line."""
+    try:
+        _usable_text(line, key)
+    except ValueError as error:
+        return str(error)
+    return "the chat template refuses it"
+
+
+@cache
+def _tokenizer(folder: Path, template: str) -> Tokenizer:
+    return use_template(Tokenizer(folder), template)
+
+
+def _hash(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -1,0 +1,175 @@
+"""Low-rank adapters on Megatron's linear layers: y = x Wᵀ + scale · (x Aᵀ) Bᵀ, where A and B learn and W does not.
+
+    T tokens, I inputs, O outputs, R rank; of weights this tensor-parallel rank's part
+
+Under tensor parallelism an adapter is split as its layer is. Where the outputs are (column-parallel: queries, keys and
+values, the MLP's first product), every rank has all of A and its rows of B. Where the inputs are (row-parallel), it has its
+columns of A and all of B. What goes between the ranks is x Aᵀ alone, of R numbers a token.
+
+Source: Hu et al. 2021 (arXiv:2106.09685); scale α/√R in place of α/R: Kalajdzievski 2023 (arXiv:2312.03732).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aligner_lib.megatron import cpu, parallel
+from aligner_lib.models.adapters import A, Adapter, B
+
+cpu.prepare()
+
+from megatron.core.tensor_parallel import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    set_tensor_model_parallel_attributes,
+)
+from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+
+COLUMN_PARALLEL = ("linear_qkv", "linear_fc1")
+ROW_PARALLEL = ("linear_proj", "linear_fc2")
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """What is trained in place of a model's weights."""
+
+    layers: Mapping[str, Adapter]  # by the name of a linear layer in COLUMN_PARALLEL or ROW_PARALLEL
+    dropout: float = 0.0  # of the adapters' inputs, in training
+    seed: int = 0  # of A and of the dropout
+    start: Path | None = (
+        None  # a folder whose adapters these begin as; None: A random and B zero, which changes nothing
+    )
+
+
+def add_adapters(model, lora: LoRA) -> None:
+    """Freeze a Transformer's weights, a scalar head's aside, and give its linear layers adapters that change nothing yet."""
+    model.requires_grad_(False)
+    if hasattr(model, "value_head"):
+        model.value_head.requires_grad_(True)
+    for name, linear in _linear_layers(model):
+        if name in lora.layers:
+            linear.__class__ = _with_adapter(type(linear))
+            linear.add_adapter(name, lora.layers[name], lora.dropout)
+    reset_adapters(model, lora)
+    if model.config.recompute_granularity == "full" and model.pre_process:
+        # a recomputed layer whose input needs no gradient is taken for one that has none at all
+        model.embedding.register_forward_hook(
+            lambda *call: call[-1].requires_grad_() if torch.is_grad_enabled() else None
+        )
+
+
+def reset_adapters(model, lora: LoRA) -> None:
+    """As they were at the start: A of N(0, 2 / (I + R)) (Glorot), the same in every layout, and B zero."""
+    names = COLUMN_PARALLEL + ROW_PARALLEL
+    for layer in model.decoder.layers:
+        for name, linear in _linear_layers_of(layer):
+            if name in lora.layers:
+                number = layer.layer_number * len(names) + names.index(
+                    name
+                )  # layers are counted over all stages
+                linear.reset_adapter(torch.Generator().manual_seed((lora.seed << 24) + number))
+
+
+def seed_dropout(lora: LoRA, step: int, micro_batch: int) -> None:
+    """Make the dropout of a micro batch a function of the seed, the optimizer's step and its number on this replica.
+
+    Tensor-parallel ranks draw alike, as they must where each has all inputs.
+    """
+    ranks = parallel.dp_size()
+    number = ((lora.seed << 20) + step) * 4096 + micro_batch * ranks + parallel.dp_rank()
+    torch.manual_seed(number % 2**63)
+
+
+def _linear_layers(model) -> Iterator[tuple[str, nn.Module]]:
+    for layer in model.decoder.layers:
+        yield from _linear_layers_of(layer)
+
+
+def _linear_layers_of(layer) -> Iterator[tuple[str, nn.Module]]:
+    for block in (layer.self_attention, layer.mlp):
+        yield from (
+            (name, child) for name, child in block.named_children() if name in COLUMN_PARALLEL + ROW_PARALLEL
+        )
+
+
+@cache
+def _with_adapter(linear: type) -> type:
+    """One of Megatron's or Transformer Engine's linear layers with an adapter. Its own weights keep their names."""
+    return type(f"{linear.__name__}WithAdapter", (_AdapterMixin, linear), {})
+
+
+class _AdapterMixin:
+    """lora_a: [R, I], lora_b: [O, R], in the dtype of the layer's weight."""
+
+    def add_adapter(self, name: str, adapter: Adapter, dropout: float) -> None:
+        outputs, inputs = self.weight.shape
+        self.adapter_scale, self.adapter_dropout = adapter.scale, dropout
+        self.is_column_parallel = name in COLUMN_PARALLEL
+        self.is_gated = name == "linear_fc1" and self.config.gated_linear_unit
+        self.register_parameter(A, nn.Parameter(self.weight.new_empty(adapter.rank, inputs)))
+        self.register_parameter(B, nn.Parameter(self.weight.new_empty(outputs, adapter.rank)))
+        split, axis, whole = (B, 0, A) if self.is_column_parallel else (A, 1, B)
+        set_tensor_model_parallel_attributes(getattr(self, split), True, axis, 1)
+        # of what is not split, each rank has the gradient of its tokens alone where they share the tokens
+        getattr(self, whole).sequence_parallel = self.config.sequence_parallel
+
+    def reset_adapter(self, generator: torch.Generator) -> None:
+        ranks = 1 if self.is_column_parallel else parallel.tp_size()
+        rank, inputs = self.lora_a.shape
+        whole = nn.init.xavier_normal_(torch.empty(rank, inputs * ranks), generator=generator)
+        mine = whole if ranks == 1 else whole.chunk(ranks, dim=1)[parallel.tp_rank()]
+        with torch.no_grad():
+            self.lora_a.copy_(mine)
+            self.lora_b.zero_()
+
+    def forward(self, x: Tensor, *args, **kwargs):
+        """As the layer's: x [..., I] → ([..., O], bias)."""
+        output, bias = super().forward(x, *args, **kwargs)
+        x = F.dropout(self._normed(x), self.adapter_dropout, self.training)
+        low = self._between_ranks(F.linear(x, self.lora_a))  # [..., R]
+        adapted = torch.addmm(
+            output.flatten(0, -2), low.flatten(0, -2), self.lora_b.t(), alpha=self.adapter_scale
+        )
+        return adapted.view(output.shape), bias
+
+    def _between_ranks(self, low: Tensor) -> Tensor:
+        """x Aᵀ as B needs it: of all tokens for a rank's rows of B, summed over the ranks that have columns of A."""
+        if self.is_column_parallel:
+            if self.config.sequence_parallel:
+                return gather_from_sequence_parallel_region(low)
+            return copy_to_tensor_model_parallel_region(low)  # the gradient is summed
+        if self.config.sequence_parallel:
+            return reduce_scatter_to_sequence_parallel_region(low)
+        return reduce_from_tensor_model_parallel_region(low)
+
+    def _normed(self, x: Tensor) -> Tensor:
+        """What the weight is multiplied with: Transformer Engine's layers after a norm contain it."""
+        weight = getattr(self, "layer_norm_weight", None)
+        if weight is None:
+            return x
+        weight = weight + 1 if self.zero_centered_gamma else weight
+        if self.config.normalization == "RMSNorm":
+            return F.rms_norm(x, weight.shape, weight, self.eps)
+        return F.layer_norm(x, weight.shape, weight, self.layer_norm_bias, self.eps)
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
+    ) -> dict:
+        state = super().sharded_state_dict(prefix, sharded_offsets, metadata)
+        axis = {B: 0} if self.is_column_parallel else {A: 1}
+        own = make_sharded_tensors_for_checkpoint(
+            {A: self.lora_a, B: self.lora_b}, prefix, axis, sharded_offsets
+        )
+        if self.is_gated:  # a rank's rows are of two places: gate and up
+            own[f"{prefix}{B}"] = apply_swiglu_sharded_factory(own[f"{prefix}{B}"], sharded_offsets)
+        return state | own

@@ -1,0 +1,134 @@
+"""Model folders that hold adapters (LoRA) alone, and the weights that they make of another model's.
+
+An adapter of a weight W [O, I] is a pair, A [R, I] and B [O, R], and a scale: it makes W + scale · B A of it. Beside the
+adapters (and a new head) the folder records which model they belong to. That may have adapters, too.
+
+Source: Hu et al. 2021 (arXiv:2106.09685)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aligner_lib.models.hash import ADAPTERS, model_hash
+from aligner_lib.models.tensor_store import Block, StoreReader
+from cluster.record import write_json
+
+if TYPE_CHECKING:
+    import torch
+
+A, B = "lora_a", "lora_b"  # the last part of their names, beside the layer's `weight`
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Of one kind of linear layer."""
+
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class AdapterRecord:
+    """What adapters belong to."""
+
+    base: Path  # a model folder
+    base_hash: str
+    layers: Mapping[str, Adapter]  # by the layers' name, such as `linear_qkv`
+
+    def save(self, folder: Path) -> None:
+        """Write adapter.json into a checkpoint folder."""
+        layers = {name: asdict(adapter) for name, adapter in self.layers.items()}
+        write_json(
+            Path(folder) / ADAPTERS,
+            {"base": {"path": str(self.base), "hash": self.base_hash}, "layers": layers},
+        )
+
+    @staticmethod
+    def load(folder: Path) -> AdapterRecord | None:
+        """Read adapter.json; None for a model folder that holds all weights itself."""
+        path = Path(folder) / ADAPTERS
+        if not path.exists():
+            return None
+        stored = json.loads(path.read_text())
+        layers = {name: Adapter(**adapter) for name, adapter in stored["layers"].items()}
+        return AdapterRecord(Path(stored["base"]["path"]), stored["base"]["hash"], layers)
+
+    def is_of_same(self, other: AdapterRecord) -> bool:
+        """Whether both are adapters of the same shapes to the same model, wherever it lies."""
+        return (self.base_hash, self.layers) == (other.base_hash, other.layers)
+
+
+def check_base(folder: Path) -> None:
+    """Raises ValueError for a folder of adapters whose base is gone, or is another model by now."""
+    record = AdapterRecord.load(folder)
+    if record is None:
+        return
+    path = folder / ADAPTERS
+    if not (record.base / "model.json").exists():
+        raise ValueError(
+            f"{folder} holds adapters (LoRA) of the model in {record.base}, which is gone: put it back, or write where it "
+            f"is now as base.path into {path}"
+        )
+    check_base(record.base)
+    if (found := model_hash(record.base)) != record.base_hash:
+        raise ValueError(
+            f"{folder} holds adapters (LoRA) of the model in {record.base}, which is another model by now: its hash is "
+            f"{found}, that of theirs {record.base_hash}. Write where theirs is as base.path into {path}"
+        )
+
+
+def open_weights(folder: Path) -> StoreReader:
+    """A model folder's weights; a checkpoint's adapters are added to those of its base when they are read.
+
+    Raises FileNotFoundError for a folder without weights, ValueError as `check_base`.
+    """
+    record = AdapterRecord.load(folder)
+    if record is None:
+        return StoreReader(Path(folder) / "weights")
+    check_base(folder)
+    return AdaptedWeights(Path(folder), record)
+
+
+class AdaptedWeights(StoreReader):
+    """A base's weights with adapters added. What the folder holds beside adapters is in the place of the base's."""
+
+    def __init__(self, folder: Path, record: AdapterRecord):
+        super().__init__(folder / "weights")
+        self._layers, self._base = record.layers, open_weights(record.base)
+        self._own = {name for name in self._where if name.rpartition(".")[2] not in (A, B)}
+
+    def names(self) -> list[str]:
+        """The names of all global tensors, sorted; without the output layer where the folder has a scalar head."""
+        # a head for rewards is in the place of the one for logits
+        replaced = {"output_layer.weight"} if "value_head.weight" in self._own else set()
+        return sorted((set(self._base.names()) - replaced) | self._own)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own or name in self._base
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """As StoreReader's."""
+        return super().shape(name) if name in self._own else self._base.shape(name)
+
+    def read(self, wanted: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """As StoreReader's. An adapted weight is computed in float32; dtype None gives the wider of its and the adapter's."""
+        import torch
+
+        layer, _, kind = wanted.name.rpartition(".")
+        if wanted.name in self._own:
+            return super().read(wanted, dtype)
+        if kind != "weight" or f"{layer}.{A}" not in self._where:
+            return self._base.read(wanted, dtype)
+        adapter = self._layers[layer.rpartition(".")[2]]
+        weight = self._base.read(wanted)
+        (rows, columns), (outputs, inputs) = wanted.offset, wanted.global_shape
+        a = Block(f"{layer}.{A}", (adapter.rank, inputs), (0, columns), (adapter.rank, wanted.shape[1]))
+        b = Block(f"{layer}.{B}", (outputs, adapter.rank), (rows, 0), (wanted.shape[0], adapter.rank))
+        a, b = super().read(a), super().read(b)
+        dtype = dtype or torch.promote_types(weight.dtype, a.dtype)
+        return torch.addmm(weight.float(), b.float(), a.float(), alpha=adapter.scale).to(dtype)

@@ -1,0 +1,35 @@
+"""Models out: a trained model in the format of another library. Nothing here imports torch or Megatron.
+
+A target is one module with one function, named in TARGETS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from aligner_lib.errors import UserError
+from aligner_lib.models.disk import whole_or_absent
+from aligner_lib.models.export import hf, nemo, peft
+from aligner_lib.models.export.trained import Options, Trained
+
+# By the name that `aligner model export --to` takes: writes the model to a new path, a folder or a file, and returns
+# what the user should know of it.
+TARGETS: dict[str, Callable[[Trained, Path, Options], list[str]]] = {
+    "hf": hf.write,
+    "nemo": nemo.write,
+    "peft": peft.write,
+}
+
+
+def export(source: str | Path, to: str, out: Path, options: Options | None = None) -> list[str]:
+    """Write a model for another library; `out` is complete, or not there at all. Returns what the user should know of it.
+
+    source: what `resolve` takes: a run (its latest checkpoint), a checkpoint, a model folder or a name. Raises UserError
+    for an unknown target, ValueError for a model that it can't hold and when `out` exists, DiskFull.
+    """
+    if to not in TARGETS:
+        raise UserError(f"there is no target {to!r} to export to; there are {', '.join(TARGETS)}")
+    trained = Trained.find(source)
+    with whole_or_absent(Path(out), "--out") as partial:
+        return TARGETS[to](trained, partial, options or Options())

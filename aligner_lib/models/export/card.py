@@ -1,0 +1,176 @@
+"""The model card: what was exported, what it was made from, and how to load it. It names no path of this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from aligner_lib.models.export.trained import Trained
+
+NOT_SHOWN = ("exp_manager", "remote_critic_rm")  # settings of this machine: folders, addresses, accounts
+PATH = re.compile(r"(~|\.{1,2})?/.+|[\w.@+-]+(/[\w.@+-]+)+/?")
+TASKS = {"lm": "text-generation", "scalar": "text-classification"}
+LOAD_POLICY = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+"""
+LOAD_REWARD_MODEL = """\
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSequenceClassification.from_pretrained(folder, dtype="auto", trust_remote_code=True)
+tokens = tokenizer(conversation + tokenizer.eos_token, return_tensors="pt")
+reward = model(**tokens).logits  # [1, 1]
+"""
+
+
+def write_card(trained: Trained, out: Path, config: dict) -> None:
+    """Write README.md into an exported folder. config: the folder's config.json."""
+    sections = [_front_matter(trained), *_what_it_is(trained, config)]
+    if trained.run:
+        sections += [*_how_it_was_trained(trained), *_figures(trained), *_settings(trained)]
+    (out / "README.md").write_text("\n".join([*sections, *_licence(trained)]) + "\n", encoding="utf-8")
+
+
+def lineage(trained: Trained) -> list[Trained | str]:
+    """The model, what it began as, and so on back to a model that no run here made."""
+    found: list[Trained | str] = [trained]
+    while isinstance(found[-1], Trained) and (origin := found[-1].origin()) is not None:
+        found.append(origin)
+    return found
+
+
+def source_of(trained: Trained) -> dict:
+    """Where the model came from before any run: source.json of the first model folder; `name` alone if it is gone."""
+    first = lineage(trained)[-1]
+    if isinstance(first, str):
+        return {"name": first}
+    path = first.folder / "source.json"
+    return json.loads(path.read_text()) if path.exists() else {"name": first.folder.name}
+
+
+# ---- sections -------------------------------------------------------------------------------------------------------
+
+
+def _front_matter(trained: Trained) -> str:
+    source = source_of(trained)
+    lines = ["library_name: transformers", f"pipeline_tag: {TASKS[trained.architecture.head]}"]
+    if repository := _repository(source):
+        lines.append(f"base_model: {repository}")
+    lines.append(
+        f"license: {source['license']}" if source.get("license") else "# license: not known; see below"
+    )
+    tags = ["aligner-lab", *([trained.run.kind] if trained.run else [])]
+    return "\n".join(["---", *lines, f"tags: [{', '.join(tags)}]", "---"])
+
+
+def _what_it_is(trained: Trained, config: dict) -> Iterator[str]:
+    is_policy = trained.architecture.head == "lm"
+    name = trained.run.name if trained.run else _base_name(source_of(trained))
+    yield f"\n# {name}\n"
+    yield (
+        f"A {'language' if is_policy else 'reward'} model of {trained.architecture.num_parameters:,} parameters "
+        f"({config['model_type']}), exported by Aligner Lab."
+    )
+    yield f"\n```python\n{LOAD_POLICY if is_policy else LOAD_REWARD_MODEL}```"
+    if not is_policy:
+        yield from _how_it_scores(config)
+
+
+def _how_it_scores(config: dict) -> Iterator[str]:
+    yield (
+        "\nThe reward is read at the text's last token, the stop token of a response that has ended, and is standardised: "
+        "mean 0 and standard deviation 1 on the validation pairs where the run measured them. `reward_model.py` in this "
+        f"folder adds the constant {config['reward_constant']:.9g} (`reward_constant` of config.json), for which transformers' "
+        "own class has no place, and computes the head in float32. Without `trust_remote_code=True` every reward is less by "
+        "that constant, and differences of rewards stay what they are."
+    )
+    if config["pad_token_id"] is None:
+        yield "\nThe vocabulary has no token to pad with: score one text at a time."
+    else:
+        yield (
+            f"\nPad with token {config['pad_token_id']}, as this folder's tokenizer does: the score is read before "
+            "the padding, which is told by that id alone."
+        )
+
+
+def _how_it_was_trained(trained: Trained) -> Iterator[str]:
+    yield "\n## Training\n"
+    yield f"1. {_described(source_of(trained))}"
+    made = [one for one in lineage(trained) if isinstance(one, Trained) and one.run]
+    for number, one in enumerate(reversed(made), start=2):
+        yield f"{number}. `aligner {one.run.kind}`, {one.step} steps"
+    info = trained.run.info
+    versions = ", ".join(f"{name} {version}" for name, version in info["versions"].items())
+    yield f"\nSeed {info['seed']}; commit {info['git_commit'] or 'not known'}; {versions}."
+    data = {_without_folders(name): found for name, found in info["hashes"].items() if "model" not in name}
+    if data:
+        yield "\n| data | BLAKE2b |\n| --- | --- |"
+        yield from (f"| {name} | `{found}` |" for name, found in data.items())
+
+
+def _figures(trained: Trained) -> Iterator[str]:
+    series: dict[str, list[tuple[int, float]]] = {}
+    for record in trained.run.metrics():
+        if record["step"] <= trained.step:
+            for name, value in record.items():
+                if "/" in name and not name.startswith("timers/") and not name.endswith("step_time"):
+                    series.setdefault(name, []).append((record["step"], value))
+    if series:
+        yield f"\n## Figures up to step {trained.step}\n"
+        yield "| metric | first | last |\n| --- | --- | --- |"
+    for name, ((first_step, first), *_) in sorted(series.items()):
+        last_step, last = series[name][-1]
+        yield f"| {name} | {first:.4g} (step {first_step}) | {last:.4g} (step {last_step}) |"
+
+
+def _settings(trained: Trained) -> Iterator[str]:
+    shown = json.dumps(_without_machine(trained.config), indent=2)
+    yield f"\n## Settings\n\n<details>\n<summary>all of them</summary>\n\n```json\n{shown}\n```\n</details>"
+
+
+def _licence(trained: Trained) -> Iterator[str]:
+    yield "\n## Licence\n"
+    if licence := source_of(trained).get("license"):
+        yield f"The model that this one began as is under `{licence}`; see there for its terms, and those of the data."
+    else:
+        yield "Not known. Fill in the licence of the model that this one began as, and mind the terms of the data."
+
+
+# ---- names without this machine's paths -----------------------------------------------------------------------------
+
+
+def _repository(source: dict) -> str | None:
+    kind, _, rest = source.get("origin", "").partition(" ")
+    return rest.split()[0] if kind == "hub" else None
+
+
+def _base_name(source: dict) -> str:
+    return source.get("name") or _without_folders(source.get("imported_from", "model"))
+
+
+def _described(source: dict) -> str:
+    kind, _, rest = source.get("origin", "").partition(" ")
+    if kind == "hub":
+        repository, revision = rest.split()[:2]
+        return f"{repository} at {revision}"
+    if kind == "package":
+        return f"{source['name']}, from the Python package {rest}"
+    return _base_name(source)
+
+
+def _without_machine(value):
+    if isinstance(value, dict):
+        return {key: _without_machine(inner) for key, inner in value.items() if key not in NOT_SHOWN}
+    if isinstance(value, list):
+        return [_without_machine(inner) for inner in value]
+    return _without_folders(value) if isinstance(value, str) else value
+
+
+def _without_folders(text: str) -> str:
+    """The last part of a path; other text as it is."""
+    return (Path(text).name or text) if PATH.fullmatch(text) else text

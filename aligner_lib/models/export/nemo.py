@@ -1,0 +1,21 @@
+"""A .nemo archive, as NeMo-Aligner restores it: of a policy or of a reward model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aligner_lib.models.export.hf import dtype_named
+from aligner_lib.models.export.trained import Options, Trained
+from aligner_lib.models.nemo.export import write_nemo
+from aligner_lib.models.nemo.tokenizer import SENTENCEPIECE
+
+
+def write(trained: Trained, out: Path, options: Options) -> list[str]:
+    """Write a new archive; returns what its user should know. Raises what `write_nemo` does, and UserError for a dtype."""
+    write_nemo(trained.folder, trained.weights, out, dtype_named(options.dtype), options.progress)
+    if (trained.folder / SENTENCEPIECE).exists():
+        return []
+    return [
+        "NeMo reads this tokenizer from a folder: unpack tokenizer.json and tokenizer_config.json from the archive and set "
+        "model.tokenizer.type=FOLDER"
+    ]

@@ -1,0 +1,33 @@
+"""The code that goes with an exported reward model, for what transformers' own classes have no place for."""
+
+# format: base, the family's sequence classifier
+REWARD_MODULE = '''"""A reward model whose rewards are standardised, with its head in float32.
+
+    AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)
+
+Without this file (trust_remote_code=False), transformers' own class gives each reward less `reward_constant` of config.json.
+"""
+
+from torch import nn
+from transformers import {base}
+
+
+class RewardHead(nn.Linear):
+    """A hidden state's reward in float32: rewards near each other must not become equal in bfloat16."""
+
+    def __init__(self, hidden_size, constant):
+        super().__init__(hidden_size, 1, bias=False)
+        self.constant = constant
+
+    def forward(self, hidden):
+        return super().forward(hidden.float()) + self.constant
+
+
+class RewardModel({base}):
+    _keep_in_fp32_modules_strict = {{"score"}}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.score = RewardHead(config.get_text_config().hidden_size, config.reward_constant)
+        self.post_init()
+'''

@@ -1,0 +1,143 @@
+"""What a family of models declares, and what all of them have in common in a Hugging Face `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aligner_lib.models.architecture import Architecture, RopeScaling
+from aligner_lib.models.families.settings import Settings
+
+CLASSIFIER = "ForSequenceClassification"  # with one label: a reward model
+FULL, SLIDING = "full_attention", "sliding_attention"  # layer_types
+# Llama's names of a layer's norms
+NORMS = {"attention": "input_layernorm", "mlp": "post_attention_layernorm"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models that share a class of transformers."""
+
+    name: str  # Architecture.family
+    model_type: str  # in config.json
+    classes: str  # in transformers: {classes}ForCausalLM
+    from_hf: Callable[[Settings], Architecture]  # raises ValueError for what can't be carried here
+    to_hf: Callable[[Architecture], dict]  # without architectures and model_type; the inverse
+    norms: Mapping[str, str] = field(
+        default_factory=dict
+    )  # names of a layer's norms, where they aren't Llama's
+    classifier: str = ""  # the class of reward models, where it isn't {classes}ForSequenceClassification
+
+    def __post_init__(self):
+        object.__setattr__(self, "norms", {**NORMS, **self.norms})
+        object.__setattr__(self, "classifier", self.classifier or self.classes + CLASSIFIER)
+
+
+def read_base(settings: Settings) -> dict[str, Any]:
+    """The sizes, which have the same names in every family: arguments of `Architecture`."""
+    heads, hidden_size = settings.count("num_attention_heads"), settings.count("hidden_size")
+    return {
+        "num_layers": settings.count("num_hidden_layers"),
+        "hidden_size": hidden_size,
+        "num_attention_heads": heads,
+        "num_query_groups": settings.count("num_key_value_heads", None) or heads,
+        "ffn_hidden_size": settings.count("intermediate_size"),
+        "vocab_size": settings.count("vocab_size"),
+        "max_position_embeddings": settings.count("max_position_embeddings"),
+        "kv_channels": settings.count("head_dim", None) or hidden_size // heads,
+        "tied_embeddings": settings.flag("tie_word_embeddings"),
+    }
+
+
+def write_base(arch: Architecture) -> dict[str, Any]:
+    """The inverse of `read_base` and `read_rope`, as every release of transformers reads it."""
+    return {
+        "num_hidden_layers": arch.num_layers,
+        "hidden_size": arch.hidden_size,
+        "num_attention_heads": arch.num_attention_heads,
+        "num_key_value_heads": arch.num_query_groups,
+        "intermediate_size": arch.ffn_hidden_size,
+        "vocab_size": arch.vocab_size,
+        "max_position_embeddings": arch.max_position_embeddings,
+        "head_dim": arch.kv_channels,
+        "tie_word_embeddings": arch.tied_embeddings,
+        "rope_theta": arch.rotary_base,
+        "rope_scaling": _write_scaling(arch.rope_scaling),
+    }
+
+
+def read_rope(settings: Settings, fraction: float = 1.0) -> dict[str, Any]:
+    """Rotary positions: arguments of `Architecture`.
+
+    fraction: the part of a head that the family rotates where config.json says nothing. transformers 5 has them in
+    rope_parameters, earlier releases in rope_theta and rope_scaling. Raises ValueError for a scaling that is not
+    known here.
+    """
+    section = settings.section("rope_parameters" if "rope_parameters" in settings else "rope_scaling")
+    fraction = settings.number("partial_rotary_factor", fraction)
+    return {
+        "rotary_base": section.number("rope_theta", settings.number("rope_theta", 10000.0)),
+        "rotary_fraction": section.number("partial_rotary_factor", fraction),
+        "rope_scaling": read_scaling(section),
+    }
+
+
+def read_scaling(section: Settings) -> RopeScaling | None:
+    """The scaling that one section describes. Raises ValueError for one that is not known here."""
+    kind = section.word("rope_type", None) or section.word("type", "default")
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return RopeScaling(kind, section.number("factor"))
+    if kind == "llama3":
+        return RopeScaling(
+            kind,
+            section.number("factor"),
+            section.number("low_freq_factor"),
+            section.number("high_freq_factor"),
+            section.count("original_max_position_embeddings"),
+        )
+    raise section.refuse(f"rope_type {kind!r} is not supported; 'default', 'linear' and 'llama3' are")
+
+
+def _write_scaling(scaling: RopeScaling | None) -> dict | None:
+    if scaling is None:
+        return None
+    if scaling.kind == "linear":
+        return {"rope_type": "linear", "factor": scaling.factor}
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_frequency_factor,
+        "high_freq_factor": scaling.high_frequency_factor,
+        "original_max_position_embeddings": scaling.original_positions,
+    }
+
+
+def read_window(settings: Settings, window: int | None, layers: Iterable[int]) -> dict[str, Any]:
+    """The sliding window: arguments of `Architecture`.
+
+    layers: those that have the window where config.json has no layer_types. Raises ValueError for layers of another
+    kind.
+    """
+    if types := settings.listed("layer_types", settings.count("num_hidden_layers")):
+        if other := set(types) - {FULL, SLIDING}:
+            raise settings.refuse(
+                f"layer_types has {', '.join(sorted(map(str, other)))}; {FULL} and {SLIDING} are read"
+            )
+        layers = [layer for layer, kind in enumerate(types) if kind == SLIDING]
+    layers = tuple(layers)
+    return {"sliding_window": window, "sliding_layers": layers} if window and layers else {}
+
+
+def write_window(arch: Architecture) -> dict[str, Any]:
+    """The inverse of `read_window`."""
+    types = [SLIDING if layer in arch.sliding_layers else FULL for layer in range(arch.num_layers)]
+    return {"sliding_window": arch.sliding_window, "layer_types": types}
+
+
+def check_activation(settings: Settings, name: str, *known: str) -> None:
+    """Raises ValueError unless the activation that the setting `name` says is one of these; missing: the first."""
+    if (activation := settings.word(name, known[0])) not in known:
+        raise settings.refuse(f"{name} is {activation!r}; the importer reads {' and '.join(known)} here")

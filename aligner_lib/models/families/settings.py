@@ -1,0 +1,81 @@
+"""The settings of a Hugging Face `config.json`, each checked for its type as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+REQUIRED: Any = object()
+
+
+class Settings:
+    """Reads settings by name.
+
+    One without a default has to be there; one whose default is None may also be null. Raises ValueError, which names
+    the file, the setting and its value, for one that is missing or of the wrong type.
+    """
+
+    def __init__(self, values: dict, where: str = "config.json"):
+        self._values, self._where = values, where
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def with_defaults(self, **values: Any) -> Settings:
+        """The same settings, and these where the file has none."""
+        return Settings({**values, **self._values}, self._where)
+
+    def count(self, name: str, default: Any = REQUIRED) -> Any:
+        """A whole number above 0."""
+        return self._get(
+            name, default, "a whole number above 0", lambda value: type(value) is int and value > 0
+        )
+
+    def number(self, name: str, default: Any = REQUIRED) -> Any:
+        """A number, as a float."""
+        value = self._get(name, default, "a number", lambda value: type(value) in (int, float))
+        return value if value is None else float(value)
+
+    def flag(self, name: str) -> bool:
+        """Whether something is so; missing or null: no."""
+        return bool(self._get(name, None, "a truth value", lambda value: type(value) is bool))
+
+    def word(self, name: str, default: Any = REQUIRED) -> Any:
+        """A text."""
+        return self._get(name, default, "a text", lambda value: isinstance(value, str))
+
+    def listed(self, name: str, length: int | None = None) -> list | None:
+        """A list, or None; with a length: of that many entries at least."""
+        kind = "a list" if length is None else f"a list of {length}"
+        return self._get(
+            name, None, kind, lambda value: isinstance(value, list) and len(value) >= (length or 0)
+        )
+
+    def section(self, name: str) -> Settings:
+        """Settings of their own; without any where there are none."""
+        value = self._get(name, None, "an object", lambda value: isinstance(value, dict))
+        return Settings(value or {}, f"{self._where}: {name}")
+
+    def refuse(self, why: str) -> ValueError:
+        """An error that names the file, to raise."""
+        return ValueError(f"{self._where}: {why}")
+
+    def refuse_flags(self, *names: str) -> None:
+        """Raises ValueError when one of these is set: what it stands for can't be carried here."""
+        for name in names:
+            if self.flag(name):
+                raise self.refuse(f"{name} is true, which the importer does not read")
+
+    def _get(self, name: str, default: Any, kind: str, fits: Callable[[Any], bool]) -> Any:
+        if name not in self._values:
+            if default is REQUIRED:
+                raise ValueError(f"{self._where} has no {name!r}, which the model needs")
+            return default
+        value = self._values[name]
+        if (value is None and default is None) or fits(value):
+            return value
+        null = ", or null" if default is None else ""
+        raise self.refuse(f"{name} is {value!r}; it must be {kind}{null}")

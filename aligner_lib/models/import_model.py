@@ -1,0 +1,16 @@
+"""A model of another library into a model folder, whichever format it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aligner_lib.models.convert import Progress, import_hf
+from aligner_lib.models.nemo.source import import_nemo, is_nemo
+
+
+def import_model(source: Path, out: Path, progress: Progress | None = None) -> Path:
+    """Convert a Hugging Face folder, a .gguf file or a .nemo archive into a new model folder, and return it.
+
+    Raises what `import_hf` and `import_nemo` do.
+    """
+    return (import_nemo if is_nemo(source) else import_hf)(source, out, progress)

@@ -1,0 +1,44 @@
+"""Adapters merged into the weights that they belong to: a model folder that stands by itself."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from aligner_lib.models.adapters import AdapterRecord, check_base
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.convert import Progress, write_model_folder
+from aligner_lib.models.export.arrays import open_arrays
+from aligner_lib.models.hash import ADAPTERS
+from aligner_lib.models.names import weights
+from aligner_lib.models.stream import StreamedTensor, write_store
+
+OF_A_RUN = (ADAPTERS, "trainer.json", "source.json")  # files of a checkpoint that say nothing about its model
+
+
+def merge(folder: Path, out: Path, progress: Progress | None = None) -> Path:
+    """Write the model that a checkpoint's adapters make of their base into a new model folder, and return it.
+
+    One weight at a time is in memory. An adapted weight has the wider of its base's and the adapter's dtype; the others
+    keep theirs. progress: called with (weights done, weights in all). Raises ValueError for a folder without adapters, for
+    one whose base is gone or has changed, and when `out` exists; DiskFull when the disk is full.
+    """
+    folder, out = Path(folder), Path(out)
+    record = AdapterRecord.load(folder)
+    if record is None:
+        raise ValueError(f"{folder} has no adapters to merge: all of its weights are its own")
+    check_base(folder)
+    arrays = open_arrays(folder)
+
+    def streamed(name: str) -> StreamedTensor:
+        return StreamedTensor(name, arrays.dtype(name), arrays.shape(name), lambda: arrays.read(name))
+
+    def write(target: Path) -> None:
+        for file in folder.iterdir():
+            if file.is_file() and file.name not in OF_A_RUN:
+                shutil.copyfile(file, target / file.name)
+        names = [weight.megatron for weight in weights(Architecture.load(folder))]
+        write_store(target / "weights", [streamed(name) for name in names], progress)
+
+    origin = {"merged_from": str(folder.absolute()), "base": str(record.base)}
+    return write_model_folder(out, write, origin)

@@ -1,0 +1,38 @@
+"""A .nemo archive as a start of training: imported into the cache once, by what is in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aligner_lib.models.fetch import cache_root, obtain
+from aligner_lib.models.hash import archive_hash
+from aligner_lib.models.nemo.source import import_nemo
+from aligner_lib.models.progress import echo_to, show_steps
+
+
+def imported(path: Path, cache: Path | None = None, progress: bool = True) -> Path:
+    """The model folder of an archive, imported if it is not in the cache or is damaged there.
+
+    Several processes may ask at once: one imports, the others wait. Raises what import_nemo does.
+    """
+    model = _Archive(path, archive_hash(path))
+    root = Path(cache).expanduser() if cache else cache_root()
+    return obtain(str(path), model, root / "nemo" / f"{path.stem}-{model.hash[:12]}", progress)
+
+
+@dataclass(frozen=True)
+class _Archive:
+    """How the folder is made: a Recipe."""
+
+    path: Path
+    hash: str
+
+    def is_current(self, origin: dict) -> bool:
+        return origin.get("archive_hash") == self.hash
+
+    def make(self, name: str, out: Path, progress: bool) -> None:
+        echo_to(progress)(f"{name}: imported into {out}")
+        origin = {"imported_from": str(self.path.resolve()), "archive_hash": self.hash}
+        with show_steps(f"import {self.path.name}", progress) as report:
+            import_nemo(self.path, out, report, origin)

@@ -1,0 +1,276 @@
+"""NeMo's model_config.yaml as an `Architecture`.
+
+NeMo's defaults stand for what a file leaves out (megatron_gpt_model.py and megatron_base_model.py of NeMo 1): learned
+positions, GELU and biases among them, so that a file which says nothing is refused rather than misread.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from aligner_lib.models.architecture import Architecture, RopeScaling
+from aligner_lib.models.reward_scale import RewardScale
+
+# normalization → (Architecture.normalization, zero_centered_norm)
+NORMALIZATIONS = {
+    "rmsnorm": ("rms", False),
+    "layernorm": ("layer", False),
+    "low_precision_layernorm": ("layer", False),
+    "layernorm1p": ("layer", True),
+}
+# the fast ones are stored as one matrix, gate over up
+ACTIVATIONS = {
+    "fast-swiglu": "swiglu",
+    "swiglu": "swiglu",
+    "fast-geglu": "geglu",
+    "geglu": "geglu",
+    "squared-relu": "squared_relu",
+}
+# settings that change what is computed, with the value that is supported here and is NeMo's default
+ONLY = {
+    "transformer_block_type": "pre_ln",
+    "headscale": False,
+    "megatron_legacy": False,
+    "normalize_attention_scores": True,
+    "rotary_interleaved": False,
+    "attention_type": "multihead",
+    "num_moe_experts": None,
+    "use_emha": False,
+    "drop_layers": None,
+    "use_avg_pool": False,
+}
+GEMMA2 = "megatron_gemma2"
+MAX_DEPTH, MAX_LAYERS = 32, 10_000
+NEEDED = object()  # no default: the key must be there
+
+
+class NemoConfig:
+    """A parsed model_config.yaml. where: the file, for errors.
+
+    Raises ValueError, which names the key, for a value that is not supported or of the wrong type.
+    """
+
+    def __init__(self, values: Any, where: str):
+        if not isinstance(values, dict):
+            raise ValueError(f"{where} holds no settings")
+        self.where = where
+        inside = values.get("model")  # a training's hparams.yaml has them one level down
+        self.values = inside if isinstance(inside, dict) and "num_layers" not in values else values
+
+    @staticmethod
+    def parse(text: bytes, where: str) -> NemoConfig:
+        """Read a file's text. Raises ValueError when it is no YAML, or more than plain values."""
+        import yaml
+
+        try:
+            _check_events(yaml.parse(text, yaml.SafeLoader), where)
+            return NemoConfig(yaml.safe_load(text), where)
+        except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+            raise ValueError(f"{where} is no plain YAML ({ascii(str(error))[:120]})") from None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the MLP has a gate."""
+        return self._activation() != "squared_relu"
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers of the whole model."""
+        layers = self._count("num_layers")
+        if layers > MAX_LAYERS:
+            raise ValueError(f"{self.where}: num_layers is {layers}, more than any model has")
+        return layers
+
+    def architecture(self, vocab_size: int, head: str) -> Architecture:
+        """vocab_size: the rows of the stored embedding, which are padded; head: "lm" or "scalar" (a reward model)."""
+        self._refuse_what_is_not_computed()
+        hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
+        norm, zero_centered = self._one_of("normalization", NORMALIZATIONS, "layernorm")
+        arch = Architecture(
+            num_layers=self.num_layers,
+            hidden_size=hidden,
+            num_attention_heads=heads,
+            num_query_groups=self._count("num_query_groups", heads),
+            ffn_hidden_size=self._count("ffn_hidden_size", 4 * hidden),
+            vocab_size=vocab_size,
+            max_position_embeddings=self._count("max_position_embeddings", None)
+            or self._count("encoder_seq_length"),
+            kv_channels=self._count("kv_channels", hidden // heads),
+            rotary_base=self._number("rotary_base", 10000.0),
+            norm_epsilon=self._number("layernorm_epsilon", 1e-5),
+            tied_embeddings=self._flag("share_embeddings_and_output_weights", True),
+            head=head,
+            normalization=norm,
+            zero_centered_norm=zero_centered or self._flag("layernorm_zero_centered_gamma", False),
+            qk_norm=self._flag("qk_layernorm", False),
+            activation=self._activation(),
+            qkv_bias=self._flag("qkv_bias", False),
+            embedding_scale=math.sqrt(hidden) if self._flag("apply_embedding_scaling", False) else 1.0,
+            rotary_fraction=self._number("rotary_percentage", 1.0),
+            rope_scaling=self._rope_scaling(),
+            **self._attention(),
+        )
+        if arch.qk_norm and arch.normalization != "rms":
+            raise ValueError(
+                f"{self.where}: qk_layernorm is true without normalization: rmsnorm; only both are computed"
+            )
+        return replace(arch, family=_family(arch))
+
+    def reward_scale(self) -> RewardScale:
+        """A reward model's `reward_standardization`; rewards unchanged where it is off."""
+        scale = self.get("reward_standardization")
+        if not isinstance(scale, dict) or not scale.get("enable"):
+            return RewardScale()
+        section = NemoConfig(scale, f"{self.where}: reward_standardization")
+        return RewardScale(section._number("mean"), section._number("std"))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value, with references to other keys (`${.hidden_size}`) resolved; `default` for none."""
+        value = self.values.get(key)
+        if isinstance(value, str) and "${" in value:
+            value = self._referenced(key, value)
+        return default if value is None else value
+
+    # -- what a value has to be -----------------------------------------------------------------------------------
+
+    def _referenced(self, key: str, value: str) -> Any:
+        """What OmegaConf's references stand for, those that NeMo's own configurations have."""
+        if match := re.fullmatch(r"\$\{(?:\.|model\.)(\w+)\}", value):
+            referred = self.values.get(match[1])
+            if not isinstance(referred, str) or "${" not in referred:
+                return referred
+        if match := re.fullmatch(r"\$\{multiply: ?(\d+), ?\$\{\.(\w+)\}\}", value):
+            return int(match[1]) * self._count(match[2])
+        raise ValueError(
+            f"{self.where}: {key} is {ascii(value)[:80]}, a reference that is not known; write the value"
+        )
+
+    def _checked(self, key: str, default: Any, kind: str, fits: Callable[[Any], bool]) -> Any:
+        """A value; `default` for null or none, unless that is NEEDED."""
+        value = self.get(key)
+        if value is None and default is not NEEDED:
+            return default
+        if not fits(value):
+            raise ValueError(f"{self.where}: {key} is {ascii(value)[:80]}; it must be {kind}")
+        return value
+
+    def _count(self, key: str, default: Any = NEEDED) -> int:
+        return self._checked(
+            key, default, "a whole number above 0", lambda value: type(value) is int and 0 < value < 1 << 31
+        )
+
+    def _number(self, key: str, default: Any = NEEDED) -> float:
+        def fits(value: Any) -> bool:
+            try:
+                return type(value) in (int, float, str) and math.isfinite(float(value))
+            except (ValueError, OverflowError):
+                return False
+
+        value = self._checked(key, default, "a number", fits)
+        return None if value is None else float(value)  # YAML reads 1e-5 as text
+
+    def _flag(self, key: str, default: bool) -> bool:
+        return self._checked(key, default, "true or false", lambda value: type(value) is bool)
+
+    def _one_of(self, key: str, known: dict, default: str) -> Any:
+        value = self._checked(
+            key, default, "one of " + ", ".join(known), lambda v: isinstance(v, str) and v in known
+        )
+        return known[value]
+
+    # -- parts of an architecture ---------------------------------------------------------------------------------
+
+    def _activation(self) -> str:
+        if self.get("activation") is None:  # NeMo's default is GELU
+            raise ValueError(f"{self.where} has no activation; known here are {', '.join(ACTIVATIONS)}")
+        return self._one_of("activation", ACTIVATIONS, "")
+
+    def _refuse_what_is_not_computed(self) -> None:
+        if (kind := self.get("position_embedding_type", "learned_absolute")) != "rope":
+            raise ValueError(
+                f"{self.where}: position_embedding_type is {ascii(kind)[:80]}; rope is computed here"
+            )
+        if self._flag("bias", True):
+            raise ValueError(
+                f"{self.where}: bias is true, for all linear layers; models without are computed here"
+            )
+        for key, value in ONLY.items():
+            if (found := self.get(key, value)) != value:
+                raise ValueError(f"{self.where}: {key} is {ascii(found)[:80]}; only {value} is computed here")
+        if self.get("activation") in ("geglu", "fast-geglu") and not self._flag("openai_gelu", False):
+            raise ValueError(
+                f"{self.where}: activation is geglu with openai_gelu false; only its tanh form is computed"
+            )
+        regression = self.get("regression")
+        if isinstance(regression, dict) and regression.get("num_attributes", 1) != 1:
+            raise ValueError(
+                f"{self.where}: regression.num_attributes is not 1; a reward model has one reward here"
+            )
+
+    def _rope_scaling(self) -> RopeScaling | None:
+        if factor := self._number("seq_len_interpolation_factor", None):
+            return RopeScaling("linear", factor)
+        if not self._flag("scale_positional_embedding", False):
+            return None
+        return RopeScaling(
+            "llama3",
+            self._number("scale_factor", 8.0),
+            self._number("low_freq_factor", 1.0),
+            self._number("high_freq_factor", 4.0),
+            self._count("old_context_len", 8192),
+        )
+
+    def _attention(self) -> dict[str, Any]:
+        """Windows and caps. A window of (w, 0) is Megatron's for a token and the w before it."""
+        window = self._checked("window_size", None, "two whole numbers", _is_window)
+        windowed = window is not None and window[0] >= 0
+        more = self._checked(
+            "mcore_customization_config", {}, "a section", lambda value: isinstance(value, dict)
+        )
+        caps = NemoConfig(more, f"{self.where}: mcore_customization_config")
+        is_gemma2 = self.get("name") == GEMMA2
+        if more and not is_gemma2:
+            raise ValueError(f"{caps.where} is known for name: {GEMMA2} only")
+        layers = range(0, self.num_layers, 2 if is_gemma2 else 1)
+        values = {"sliding_window": window[0] + 1, "sliding_layers": tuple(layers)} if windowed else {}
+        if is_gemma2:
+            values |= {
+                "post_norms": True,
+                "attention_scale": caps._number("query_pre_attn_scalar") ** -0.5,
+                "attention_softcap": caps._number("attn_logit_softcapping", None),
+                "logits_softcap": caps._number("final_logit_softcapping", None),
+            }
+        return values
+
+
+def _is_window(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(tokens) is int for tokens in value)
+
+
+def _check_events(events: Iterable, where: str) -> None:
+    """Raises ValueError for aliases, which stand for any amount of text, and for a depth that takes YAML's parser hours."""
+    depth = 0
+    for event in events:
+        name = type(event).__name__
+        depth += name.endswith("StartEvent") - name.endswith("EndEvent")
+        if name == "AliasEvent" or depth > MAX_DEPTH:
+            raise ValueError(
+                f"{where} has YAML aliases (*name), or is too deep: write plain values in their places"
+            )
+
+
+def _family(arch: Architecture) -> str:
+    """Whose Hugging Face folder has such a model: the first one whose switches are these."""
+    if arch.normalization == "layer":
+        return "nemo_gpt"
+    if arch.post_norms:
+        return "gemma2"
+    if arch.qk_norm:
+        return "qwen3"
+    if arch.qkv_bias:
+        return "qwen2"
+    return "mistral" if arch.sliding_window else "llama"

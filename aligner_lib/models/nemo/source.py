@@ -1,0 +1,101 @@
+"""A .nemo archive into a model folder, one weight at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from aligner_lib.models.convert import check_vocabulary, write_model_folder
+from aligner_lib.models.names import Weight
+from aligner_lib.models.nemo import rank_files, torch_dist, zarr_folder
+from aligner_lib.models.nemo.archive import NemoArchive
+from aligner_lib.models.nemo.config import NemoConfig
+from aligner_lib.models.nemo.layouts import by_megatron_name, check_fits
+from aligner_lib.models.nemo.stored import StoredTensor
+from aligner_lib.models.nemo.tokenizer import write_tokenizer
+from aligner_lib.models.stream import StreamedTensor, write_store
+
+CONFIG = "model_config.yaml"
+DISTRIBUTED = "model_weights/"  # the folder of Megatron Core's distributed checkpoint
+MAX_CONFIG = 1 << 18
+
+
+def is_nemo(path: Path) -> bool:
+    """Whether a path is a .nemo archive: a file of that name, or a folder with a model_config.yaml."""
+    path = Path(path)
+    return path.suffix == ".nemo" or (path / CONFIG).is_file()
+
+
+def import_nemo(
+    source: Path,
+    out: Path,
+    progress: Callable[[int, int], None] | None = None,
+    origin: dict | None = None,
+) -> Path:
+    """Convert a .nemo archive (a tar, plain or gzip, or the folder it was extracted to) into a new model folder.
+
+    Reads NeMo's old checkpoints and Megatron Core's, of any tensor and pipeline parallelism. Weights keep their
+    dtype and are read one at a time; no code of the archive runs. progress: called with (weights done, in all).
+
+    Raises ValueError for an archive that is damaged or made to do harm, for a model that can't be computed here,
+    weights that are missing or left over, and when `out` exists; DiskFull.
+    """
+    source, out = Path(source), Path(out)
+    if out.exists():
+        raise ValueError(f"{out} exists already: remove it, or choose another folder")
+    scratch = next(folder for folder in out.absolute().parents if folder.is_dir())
+    with NemoArchive(source, scratch) as archive:
+        config = _config(archive)
+        tensors = by_megatron_name(_tensors_in(archive, config), config.num_layers)
+        embedding = tensors.get("embedding.word_embeddings.weight")
+        if embedding is None or len(embedding.shape) != 2:
+            raise ValueError(f"{source} has no embedding.word_embeddings.weight: it holds no GPT model")
+        head = "scalar" if "value_head.weight" in tensors else "lm"
+        arch = config.architecture(embedding.shape[0], head)
+        plan = check_fits(tensors, arch)
+        _check_size(archive, plan)
+
+        def write(folder: Path) -> None:
+            arch.save(folder)
+            write_tokenizer(archive, config, folder)
+            check_vocabulary(folder, arch)
+            if head == "scalar":
+                config.reward_scale().save(folder)
+            write_store(folder / "weights", [_streamed(weight, tensor) for weight, tensor in plan], progress)
+
+        return write_model_folder(out, write, origin or {"imported_from": str(source.resolve())})
+
+
+def _config(archive: NemoArchive) -> NemoConfig:
+    text = archive.read(CONFIG)
+    if len(text) > MAX_CONFIG:
+        raise ValueError(f"{archive.path}: {CONFIG} has {len(text)} bytes, which are no settings")
+    return NemoConfig.parse(text, f"{archive.path}: {CONFIG}")
+
+
+def _tensors_in(archive: NemoArchive, config: NemoConfig) -> dict[str, StoredTensor]:
+    """The archive's tensors, whichever way they are stored."""
+    names = archive.names()
+    if f"{DISTRIBUTED}.metadata" in names:
+        return torch_dist.tensors_in(archive, DISTRIBUTED)
+    if any(name.startswith(DISTRIBUTED) and name.endswith("/.zarray") for name in names):
+        return zarr_folder.tensors_in(archive, DISTRIBUTED)
+    if any(name.endswith(rank_files.FILE) for name in names):
+        return rank_files.tensors_in(archive, config.is_gated)
+    raise ValueError(
+        f"{archive.path} has no weights: neither {rank_files.FILE}, also for each rank, nor {DISTRIBUTED} with "
+        ".metadata or zarr arrays"
+    )
+
+
+def _check_size(archive: NemoArchive, plan: list[tuple[Weight, StoredTensor]]) -> None:
+    """Raises ValueError for weights of more bytes than the archive has: many may be the same few of them."""
+    wanted = sum(_streamed(weight, tensor).num_bytes for weight, tensor in plan)
+    if wanted > archive.num_bytes:
+        raise ValueError(
+            f"{archive.path} has {archive.num_bytes} bytes, and its weights would take {wanted}: it is made to fill a disk"
+        )
+
+
+def _streamed(weight: Weight, tensor: StoredTensor) -> StreamedTensor:
+    return StreamedTensor(weight.megatron, tensor.dtype, weight.shape, tensor.read)

@@ -1,0 +1,101 @@
+"""An archive's tokenizer as a model folder's tokenizer.json and tokenizer_config.json.
+
+model_config.yaml names its files as `nemo:HASH_name`, HASH being 32 hexadecimal digits that NeMo puts before the name.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+
+from aligner_lib.models.hf_folder import copy_tokenizer
+from aligner_lib.models.nemo.archive import NemoArchive
+from aligner_lib.models.nemo.config import NemoConfig
+from aligner_lib.models.nemo.torch_file import all_of
+from cluster.record import write_json
+
+FILES = ("tokenizer.json", "tokenizer_config.json")
+SENTENCEPIECE = "tokenizer.model"
+MAX_BYTES = 1 << 27
+END_OF_TEXT = "<|endoftext|>"  # the stop token of NeMo's GPT-2 tokenizers
+
+
+def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json into a folder.
+
+    Those beside the archive are taken first, then those in it, then what model_config.yaml names: a SentencePiece
+    model (library: sentencepiece), or GPT-2's vocabulary and merges (library: megatron).
+
+    Raises ValueError when there is none: library: huggingface names a model of the hub, which no archive holds.
+    """
+    beside = archive.path.parent
+    if all((beside / name).is_file() for name in FILES):
+        return copy_tokenizer(beside, out)
+    if all(name in archive for name in FILES):
+        for name in FILES:
+            (out / name).write_bytes(_content(archive, name))
+        return None
+    section = config.get("tokenizer")
+    section = NemoConfig(section if isinstance(section, dict) else {}, f"{config.where}: tokenizer")
+    library, vocabulary = section.get("library"), section.get("vocab_file")
+    if library == "sentencepiece":
+        return _write_sentencepiece(archive, section, out)
+    if library == "megatron" and vocabulary and section.get("merge_file"):
+        vocabulary = _content(archive, _artifact(archive, section, "vocab_file"))
+        return _write_gpt2(vocabulary, _content(archive, _artifact(archive, section, "merge_file")), out)
+    raise ValueError(
+        f"{archive.path} holds no tokenizer: model_config.yaml names library={ascii(library)[:40]}, "
+        f"type={ascii(section.get('type'))[:80]}. Put that model's {' and '.join(FILES)} into {beside}"
+    )
+
+
+def _write_sentencepiece(archive: NemoArchive, section: NemoConfig, out: Path) -> None:
+    """The SentencePiece model itself stays beside tokenizer.json, for an export to NeMo."""
+    from aligner_lib.models import sentencepiece_tokenizer
+
+    if section.get("special_tokens"):
+        raise ValueError(
+            f"{section.where}.special_tokens are not read; put a tokenizer.json that has them beside {archive.path}"
+        )
+    model = out / SENTENCEPIECE
+    model.write_bytes(_content(archive, _artifact(archive, section, "model")))
+    sentencepiece_tokenizer.write_tokenizer(model, out, {})
+
+
+def _artifact(archive: NemoArchive, section: NemoConfig, key: str) -> str:
+    """The name in the archive of the file that a key names: with NeMo's prefix, or a path of where it once was."""
+    value = section.get(key)
+    name = PurePosixPath(str(value).removeprefix("nemo:")).name
+    found = [path for path in archive.names() if path == name or (path[33:] == name and path[32] == "_")]
+    if len(found) != 1:
+        raise ValueError(
+            f"{archive.path}: {section.where}.{key} is {ascii(value)[:80]}, a file that is not there"
+        )
+    return found[0]
+
+
+def _content(archive: NemoArchive, name: str) -> bytes:
+    with archive.open(name) as file:
+        if file.size > MAX_BYTES:
+            raise ValueError(f"{archive.path}: {name} has {file.size} bytes, which is no tokenizer")
+        return all_of(file)
+
+
+def _write_gpt2(vocabulary: bytes, merges: bytes, out: Path) -> None:
+    """GPT-2's byte-level BPE of a vocab.json and a merges.txt."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    try:
+        ids = json.loads(vocabulary)
+        lines = merges.decode("utf-8").splitlines()
+        pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        tokenizer = Tokenizer(models.BPE(ids, pairs))
+    except Exception as error:  # the tokenizers library raises nothing more precise
+        raise ValueError(f"the GPT-2 vocabulary or merges can't be read ({ascii(str(error))[:80]})") from None
+    if END_OF_TEXT not in ids:
+        raise ValueError(f"the vocabulary has no {END_OF_TEXT}, the token that ends a response")
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    tokenizer.save(str(out / FILES[0]))
+    write_json(out / FILES[1], {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_TEXT})

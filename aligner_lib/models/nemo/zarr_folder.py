@@ -1,0 +1,82 @@
+"""Megatron Core's distributed checkpoint with the backend zarr: a folder a tensor, a file a chunk (zarr's version 2).
+
+Megatron writes chunks uncompressed, of a rank's local shape, and names bfloat16 itself, which zarr does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import product
+
+import numpy as np
+
+from aligner_lib.models.nemo.archive import NemoArchive
+from aligner_lib.models.nemo.stored import Piece, StoredTensor
+from aligner_lib.models.nemo.torch_file import all_of
+from aligner_lib.models.stream import CARRIERS
+
+DTYPES = {"<f8": "F64", "<f4": "F32", "<f2": "F16", "bfloat16": "BF16", "<V2": "BF16"}
+MAX_CHUNKS = 1 << 16
+
+
+def tensors_in(archive: NemoArchive, folder: str) -> dict[str, StoredTensor]:
+    """The tensors of a checkpoint by their names. folder: where it lies in the archive, with a slash.
+
+    Raises ValueError for an array that Megatron would not have written.
+    """
+    tensors = {}
+    for path in archive.names():
+        if path.startswith(folder) and path.endswith("/.zarray"):
+            name = path.removeprefix(folder).removesuffix("/.zarray")
+            tensors[name] = _tensor(archive, path.removesuffix(".zarray"), name)
+    return tensors
+
+
+def _tensor(archive: NemoArchive, folder: str, name: str) -> StoredTensor:
+    label = f"{archive.path}: {name}"
+    try:
+        header = json.loads(archive.read(f"{folder}.zarray"))
+        shape, chunk = tuple(header["shape"]), tuple(header["chunks"])
+        plain = (header["zarr_format"], header["compressor"], header["order"], header.get("filters"))
+        separator = header.get("dimension_separator", ".")
+        counts = [*shape, *chunk]
+        if len(shape) != len(chunk) or any(type(n) is not int or n < 0 for n in counts) or 0 in chunk:
+            raise ValueError("its shape is none")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{label} is no zarr array ({ascii(str(error))[:80]})") from None
+    if plain != (2, None, "C", None) or separator not in (".", "/"):
+        raise ValueError(
+            f"{label} is compressed or in another order than Megatron writes: save it again without that"
+        )
+    grid = [range(math.ceil(size / step)) for size, step in zip(shape, chunk)]
+    if math.prod(map(len, grid)) > MAX_CHUNKS:
+        raise ValueError(f"{label} claims to have more than {MAX_CHUNKS} chunks")
+    dtype = (
+        DTYPES.get(header["dtype"], str(header["dtype"])[:20])
+        if isinstance(header["dtype"], str)
+        else "unknown"
+    )
+    pieces = []
+    for place in product(*grid):
+        offset = tuple(index * step for index, step in zip(place, chunk))
+        inside = tuple(min(step, size - start) for step, size, start in zip(chunk, shape, offset))
+        file = folder + separator.join(map(str, place))
+        pieces.append(Piece(offset, inside, _reader(archive, file, dtype, chunk, inside)))
+    return StoredTensor(label, dtype, shape, tuple(pieces))
+
+
+def _reader(archive: NemoArchive, path: str, dtype: str, chunk: tuple[int, ...], inside: tuple[int, ...]):
+    """Reads a chunk; one at the end of a dimension is stored in full size."""
+
+    def read() -> np.ndarray:
+        carrier = np.dtype(CARRIERS[dtype])
+        with archive.open(path) as file:
+            if file.size != math.prod(chunk) * carrier.itemsize:
+                raise ValueError(
+                    f"{archive.path}: {path} has {file.size} bytes: it is damaged, or compressed"
+                )
+            values = np.frombuffer(all_of(file), carrier).reshape(chunk)
+        return values[tuple(slice(size) for size in inside)]
+
+    return read

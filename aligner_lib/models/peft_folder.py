@@ -1,0 +1,260 @@
+"""Adapters to and from the format of Hugging Face's `peft`: adapter_config.json and adapter_model.safetensors.
+
+    R rank, I inputs, O outputs
+
+Hugging Face's models have a matrix each for queries, keys and values, and for gate and up; Megatron has one for all of
+them. An adapter of the fused matrix is one of each part with the same A and that part's rows of B. The other way, parts
+whose A differ become one adapter with their A below each other and their B in blocks, of as many ranks as they have
+together: the same function, to the bit of a sum's order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aligner_lib.models.adapters import A, Adapter, AdapterRecord, B
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.names import Weight, hf_shapes, to_hf, to_megatron, weights
+from aligner_lib.models.tensor_store import Block, StoreReader
+from cluster.record import write_json
+
+if TYPE_CHECKING:
+    import torch
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."  # of PEFT's names, before those of the model
+# settings that would change the function, and the value that doesn't
+UNREAD = {
+    "use_dora": False,
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "lora_bias": False,
+    "layer_replication": None,
+}
+
+
+# ---- out ------------------------------------------------------------------------------------------------------------
+
+
+def export_peft(folder: Path, out: Path) -> Path:
+    """Write a checkpoint's adapters into a new folder that `peft.PeftModel.from_pretrained(model, out)` loads.
+
+    Raises ValueError for a model folder without adapters, for a reward model, and when `out` exists.
+    """
+    from safetensors.torch import save_file
+
+    folder, out = Path(folder), Path(out)
+    record, arch = AdapterRecord.load(folder), Architecture.load(folder)
+    if record is None:
+        raise ValueError(f"{folder} has no adapters: all of its weights are its own. Export it with --to hf")
+    if arch.head != "lm":
+        raise ValueError(
+            f"{folder} is a reward model or a critic, whose head PEFT's format has no place for: merge it (`aligner model "
+            "merge`), and export that with --to hf"
+        )
+    if out.exists():
+        raise ValueError(f"{out} exists already: remove it, or choose another folder")
+    tensors, adapters, store = {}, {}, StoreReader(folder / "weights")
+    for weight in weights(arch):
+        layer = weight.megatron.removesuffix(".weight")
+        if f"{layer}.{A}" not in store:
+            continue
+        a, b = (store.read_whole(f"{layer}.{kind}") for kind in (A, B))
+        narrow = replace(weight, shape=tuple(b.shape))
+        for name, part in zip(weight.hf, to_hf(narrow, b, arch)):
+            module = name.removesuffix(".weight")
+            tensors[f"{PREFIX}{module}.lora_A.weight"] = a.clone()
+            tensors[f"{PREFIX}{module}.lora_B.weight"] = part.contiguous()
+            adapters[module.rpartition(".")[2]] = record.layers[layer.rpartition(".")[2]]
+    out.mkdir(parents=True)
+    save_file(tensors, out / TENSORS, metadata={"format": "pt"})
+    write_json(out / CONFIG, _config(adapters, record.base))
+    return out
+
+
+def _config(adapters: Mapping[str, Adapter], base: Path) -> dict:
+    """adapter_config.json; adapters: by the name of a module, such as q_proj."""
+    usual, _ = Counter(adapters.values()).most_common(1)[0]
+    others = {name: adapter for name, adapter in adapters.items() if adapter != usual}
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": _name_of(base),
+        "inference_mode": True,
+        "r": usual.rank,
+        "lora_alpha": _alpha(usual),
+        "rank_pattern": {name: adapter.rank for name, adapter in others.items()},
+        "alpha_pattern": {name: _alpha(adapter) for name, adapter in others.items()},
+        "target_modules": sorted(adapters),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "use_rslora": False,
+        "use_dora": False,
+        "fan_in_fan_out": False,
+        "modules_to_save": None,
+    }
+
+
+def _alpha(adapter: Adapter) -> int | float:
+    alpha = adapter.scale * adapter.rank
+    return round(alpha) if abs(alpha - round(alpha)) < 1e-9 * alpha else alpha
+
+
+def _name_of(base: Path) -> str:
+    """The hub's name of a model that was downloaded; else its folder."""
+    try:
+        origin = json.loads((base / "source.json").read_text()).get("origin", "")
+    except OSError:
+        origin = ""
+    return origin.split()[1] if origin.startswith("hub ") else str(base)
+
+
+# ---- in -------------------------------------------------------------------------------------------------------------
+
+
+def adapter_layers(folder: Path, arch: Architecture) -> dict[str, Adapter]:
+    """Rank and scale of the adapters in a checkpoint of ours, or in a folder of PEFT's, by Megatron's layer names.
+
+    Raises ValueError for a folder that has none, or that PEFT has written for another model or with what is not read here.
+    """
+    record = AdapterRecord.load(folder)
+    return dict(record.layers) if record is not None else _PeftFolder(folder, arch).layers
+
+
+def open_adapters(folder: Path, arch: Architecture) -> StoreReader:
+    """The adapters themselves, under Megatron's names. Raises as `adapter_layers`."""
+    if AdapterRecord.load(folder) is not None:
+        return StoreReader(Path(folder) / "weights")
+    return _PeftFolder(folder, arch)
+
+
+@dataclass
+class _Part:
+    """One of PEFT's adapters."""
+
+    a: torch.Tensor  # [R, I]
+    b: torch.Tensor  # [O, R]
+    scale: float
+
+
+class _PeftFolder(StoreReader):
+    """PEFT's adapters as a store: converted when it is opened, for they are small."""
+
+    def __init__(self, folder: Path, arch: Architecture):
+        self.folder, self._tensors = Path(folder), {}
+        self.layers: dict[str, Adapter] = {}
+        parts, found = _read_parts(self.folder), defaultdict(dict)
+        for weight in weights(replace(arch, head="lm")):
+            of_weight = [parts.pop(name.removesuffix(".weight"), None) for name in weight.hf]
+            if any(of_weight):
+                self._check_shapes(weight, of_weight, arch)
+                path = weight.megatron.removesuffix("weight")
+                a, b, scale = _fused(weight, of_weight, arch)
+                self._tensors |= {path + A: a, path + B: b}
+                found[path.split(".")[-2]][path] = Adapter(a.shape[0], scale)
+        if parts or not found:
+            raise ValueError(
+                f"{self.folder} adapts {next(iter(parts), 'nothing')}: of a model's layers, attention's and the MLP's linear "
+                "ones have adapters here"
+            )
+        for layer, adapters in found.items():
+            if len(adapters) < arch.num_layers or len(set(adapters.values())) > 1:
+                raise ValueError(
+                    f"{self.folder} adapts {layer} in {len(adapters)} of {arch.num_layers} layers, with "
+                    f"{len(set(adapters.values()))} pairs of rank and scale: here all layers have the same"
+                )
+            self.layers[layer] = next(iter(adapters.values()))
+
+    def names(self) -> list[str]:
+        """As StoreReader's."""
+        return sorted(self._tensors)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """As StoreReader's."""
+        return tuple(self._tensors[name].shape)
+
+    def read(self, wanted: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """As StoreReader's."""
+        part = tuple(slice(start, start + length) for start, length in zip(wanted.offset, wanted.shape))
+        return self._tensors[wanted.name][part].to(dtype or self._tensors[wanted.name].dtype)
+
+    def _check_shapes(self, weight: Weight, parts: Sequence[_Part | None], arch: Architecture) -> None:
+        for name, part, shape in zip(weight.hf, parts, hf_shapes(weight, arch)):
+            if part is not None and (found := (part.b.shape[0], part.a.shape[1])) != tuple(shape):
+                raise ValueError(
+                    f"{self.folder} is of another model: its adapter of {name} is for a matrix of shape {list(found)}, and "
+                    f"the model's is {list(shape)}"
+                )
+
+
+def _read_parts(folder: Path) -> dict[str, _Part]:
+    """PEFT's adapters by the module's name, such as model.layers.0.self_attn.q_proj."""
+    from safetensors.torch import load_file
+
+    if not (folder / CONFIG).is_file():
+        raise ValueError(
+            f"{folder} holds no adapters: it has neither adapter.json (a checkpoint of a run with model.peft) nor {CONFIG}"
+        )
+    config = json.loads((folder / CONFIG).read_text())
+    if config.get("peft_type") != "LORA":
+        raise ValueError(f"{folder} holds adapters of peft_type={config.get('peft_type')}; LORA is read")
+    for key, plain in UNREAD.items():
+        if config.get(key) not in (plain, None):
+            raise ValueError(f"{folder} has {key}={config[key]}, which is not read; {key}={plain} is")
+    if not (folder / TENSORS).is_file():
+        raise ValueError(f"{folder} has no {TENSORS}: save it with peft's save_pretrained, as safetensors")
+    halves = load_file(folder / TENSORS)
+    parts = {}
+    for name in [name for name in halves if name.endswith(".lora_A.weight")]:
+        module = name.removesuffix(".lora_A.weight")
+        a, b = halves.pop(name), halves.pop(f"{module}.lora_B.weight")
+        module = module.removeprefix(PREFIX)
+        parts[module] = _Part(a, b, _scale(module, a.shape[0], config))
+    if halves:
+        raise ValueError(
+            f"{folder} has {next(iter(halves))}, which is no part of a linear layer's adapter: it is not read"
+        )
+    return parts
+
+
+def _scale(module: str, rank: int, config: Mapping) -> float:
+    """As PEFT computes it: its patterns are regular expressions for the end of a module's name."""
+    patterns = config.get("alpha_pattern") or {}
+    alpha = next(
+        (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)),
+        config["lora_alpha"],
+    )
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _fused(
+    weight: Weight, parts: Sequence[_Part | None], arch: Architecture
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """One adapter of a fused matrix from those of its parts, of which some may have none: A, B and the scale."""
+    import torch
+
+    there = [part for part in parts if part is not None]
+    scale, first = there[0].scale, there[0].a
+    rows = [shape[0] for shape in hf_shapes(weight, arch)]
+    if len(there) == len(parts) and all(torch.equal(part.a, first) for part in there):
+        a, blocks = first, [part.b * (part.scale / scale) for part in parts]
+    else:
+        a, blocks, begin = torch.cat([part.a for part in there]), [], 0
+        for part, length in zip(parts, rows):
+            block = a.new_zeros(length, len(a))
+            if part is not None:
+                block[:, begin : begin + len(part.a)] = part.b * (part.scale / scale)
+                begin += len(part.a)
+            blocks.append(block)
+    narrow = replace(weight, shape=(sum(rows), len(a)))
+    return a, to_megatron(narrow, blocks, arch), scale

@@ -1,0 +1,152 @@
+"""SentencePiece's tokenizer.model as a `tokenizers` tokenizer, for the models that come with nothing else.
+
+Such a model is a normalizer and a table of pieces with scores, which is read in one of two ways (Kudo and Richardson
+2018, arXiv:1808.06226). Unigram: the pieces whose scores sum to most. BPE: the pair whose joint piece has the highest
+score is merged, until there is none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cluster.record import write_json
+
+UNIGRAM, BPE = 1, 2  # model types
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
+SPACE = "▁"
+OUT_OF_REACH = -1e4  # a score that no path through other pieces falls below
+
+
+def write_tokenizer(model: Path, out: Path, config: dict[str, Any]) -> None:
+    """Write tokenizer.json and tokenizer_config.json into a folder.
+
+    model: the .model file. config: what tokenizer_config.json says beside it, such as a chat template; its
+    `add_bos_token` decides whether a text begins with BOS. BOS, stop token and unknown token are the model's own
+    where it names none. Ids are those of `sentencepiece`; a special token in a text is taken for itself, as in
+    `transformers`. With `legacy: false` they are those of transformers' classes: no space is put behind a special
+    token, nor before a text that begins with one. Raises ValueError for a damaged file and a feature that is not
+    supported.
+    """
+    proto = _read(model)
+    names = {"bos_token": proto.trainer_spec.bos_id, "eos_token": proto.trainer_spec.eos_id}
+    names["unk_token"] = proto.trainer_spec.unk_id
+    own = {name: proto.pieces[number].piece for name, number in names.items() if number >= 0}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **own, **config}
+    _build(model, proto, config).save(str(out / "tokenizer.json"))
+    write_json(out / "tokenizer_config.json", config)
+
+
+def _read(path: Path):
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except DecodeError as error:
+        raise ValueError(f"{path} is no whole SentencePiece model ({error}): download it again") from None
+    kind, unused = proto.trainer_spec.model_type, sum(piece.type == UNUSED for piece in proto.pieces)
+    if not proto.pieces:
+        raise ValueError(f"{path} is no SentencePiece model: it has no pieces")
+    if kind not in (UNIGRAM, BPE):
+        raise ValueError(f"{path} is a SentencePiece model of words or characters; unigram and BPE are read")
+    if (
+        unused
+        or proto.trainer_spec.treat_whitespace_as_suffix
+        or not proto.normalizer_spec.escape_whitespaces
+    ):
+        raise ValueError(
+            f"{path} has pieces that are switched off, or spaces behind words, or none: that is not read here"
+        )
+    return proto
+
+
+def _build(path: Path, proto, config: dict[str, Any]):
+    from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(_unigram(proto) if proto.trainer_spec.model_type == UNIGRAM else _bpe(proto))
+    first_only = proto.normalizer_spec.add_dummy_prefix and not config.get("legacy", True)
+    tokenizer.normalizer = _normalizer(proto.normalizer_spec, first_only)
+    if first_only:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "first", split=False)
+    tokenizer.decoder = _decoder(proto.normalizer_spec.add_dummy_prefix)
+    for piece in proto.pieces:
+        if piece.type in (UNKNOWN, CONTROL):
+            tokenizer.add_special_tokens([AddedToken(piece.piece, special=True, normalized=False)])
+        elif piece.type == USER_DEFINED:
+            tokenizer.add_tokens([AddedToken(piece.piece, normalized=False)])
+    _add_tokens(path, tokenizer, config.get("added_tokens_decoder") or {})
+    if config.get("add_bos_token"):
+        bos = config["bos_token"]
+        bos = bos["content"] if isinstance(bos, dict) else bos
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A",
+            pair=f"{bos} $A {bos} $B",
+            special_tokens=[(bos, tokenizer.token_to_id(bos))],
+        )
+    return tokenizer
+
+
+def _unigram(proto):
+    from tokenizers import models
+
+    # a text that spells a byte's piece, <0x41>, has the pieces of its letters, where it has any
+    scores = [(one.piece, OUT_OF_REACH if one.type == BYTE else one.score) for one in proto.pieces]
+    return models.Unigram(scores, proto.trainer_spec.unk_id, byte_fallback=proto.trainer_spec.byte_fallback)
+
+
+def _bpe(proto):
+    from tokenizers import models
+
+    numbers = {one.piece: number for number, one in enumerate(proto.pieces)}
+    merged = {one.piece: one.score for one in proto.pieces if one.type == NORMAL}
+    merges = [
+        (-score, numbers[piece[:cut]], numbers[piece[cut:]], piece[:cut], piece[cut:])
+        for piece, score in merged.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in merged and piece[cut:] in merged
+    ]
+    return models.BPE(
+        numbers,
+        [(left, right) for *_, left, right in sorted(merges)],
+        unk_token=proto.pieces[proto.trainer_spec.unk_id].piece,
+        fuse_unk=True,
+        byte_fallback=proto.trainer_spec.byte_fallback,
+    )
+
+
+def _normalizer(spec, first_only: bool):
+    """first_only: the space before a text, and ▁ for spaces, are left to what comes next."""
+    from tokenizers import Regex, normalizers
+
+    steps = []
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    if spec.remove_extra_whitespaces:
+        ends = normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), "")
+        steps += [ends, normalizers.Replace(Regex(" {2,}"), " ")]
+    if spec.add_dummy_prefix and not first_only:
+        steps.append(normalizers.Prepend(SPACE))
+    return normalizers.Sequence([*steps, *([] if first_only else [normalizers.Replace(" ", SPACE)])])
+
+
+def _decoder(dummy_prefix: bool):
+    from tokenizers import decoders
+
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if dummy_prefix else [])])
+
+
+def _add_tokens(path: Path, tokenizer, added: dict[str, dict]) -> None:
+    """The tokens that tokenizer_config.json adds to the model's own, by id."""
+    from tokenizers import AddedToken
+
+    for number, entry in sorted(added.items(), key=lambda item: int(item[0])):
+        flags = {name: entry.get(name, False) for name in ("single_word", "lstrip", "rstrip", "special")}
+        token = AddedToken(entry["content"], normalized=False, **flags)
+        (tokenizer.add_special_tokens if flags["special"] else tokenizer.add_tokens)([token])
+        if (found := tokenizer.token_to_id(entry["content"])) != int(number):
+            raise ValueError(
+                f"{path}: tokenizer_config.json gives {entry['content']!r} the id {number}, here it is {found}"
+            )

@@ -1,0 +1,1 @@
+"""Who generates the policy's responses: Megatron in this process, or a vLLM server."""

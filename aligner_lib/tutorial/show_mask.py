@@ -1,0 +1,76 @@
+"""What is learnt of a sample, token by token: in colour in a notebook, between brackets on a terminal.
+
+The mask is the sample's own (`shown` in aligner_lib.datasets.samples), the one that the trainers take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from aligner_lib.datasets.samples import Row
+    from aligner_lib.datasets.tokenizer import Tokenizer
+
+# learnt tokens have a ground and a line below, so that nobody needs to see the colour
+STYLE = """<style>
+.lab-mask {font: 13px/1.9 var(--jp-ui-font-family, system-ui, sans-serif)}
+.lab-mask p {white-space: pre-wrap; overflow-wrap: anywhere; margin: 2px 0 12px}
+.lab-mask b {font-weight: 600}
+.lab-mask span {border-right: 1px solid #8883; padding: 1px 0 2px}
+.lab-mask .lab-learnt {background: rgba(0, 114, 178, .22); border-bottom: 2px solid #0072B2}
+</style>"""
+NEWLINE = "↵"
+
+
+class Sample(Protocol):
+    def shown(self) -> list[Row]: ...
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The rows of a sample: each one's name, and its tokens as text and id with whether they are learnt."""
+
+    rows: tuple[tuple[str, tuple[tuple[str, int, bool], ...]], ...]
+
+    def _repr_html_(self) -> str:
+        parts = []
+        for name, tokens in self.rows:
+            spans = "".join(map(_span, tokens))
+            parts.append(f"<b>{escape(name)}</b> · {escape(_count(tokens))}<p>{spans}</p>")
+        return f'{STYLE}<div class="lab-mask">{"".join(parts)}</div>'
+
+    def __repr__(self) -> str:
+        return "\n\n".join(f"{name}: {_count(tokens)}\n{_bracketed(tokens)}" for name, tokens in self.rows)
+
+
+def show_mask(sample: Sample, tokenizer: Tokenizer) -> Mask:
+    """What is learnt of a sample of SFT, of a pair, or of a prompt (nothing: the response is, which is not there yet).
+
+    Of a reward model's pair the last tokens are marked: there the reward is read. tokenizer: the sample's.
+    """
+    return Mask(
+        tuple(
+            (row.name, tuple(zip(tokenizer.tokens(row.tokens), row.tokens, row.learnt)))
+            for row in sample.shown()
+        )
+    )
+
+
+def _count(tokens: tuple[tuple[str, int, bool], ...]) -> str:
+    return f"{sum(learnt for *_, learnt in tokens)} of {len(tokens)} tokens are learnt"
+
+
+def _span(token: tuple[str, int, bool]) -> str:
+    text, token_id, learnt = token
+    shown = escape(text).replace("\n", f"{NEWLINE}\n")
+    mark = ' class="lab-learnt"' if learnt else ""
+    return f'<span{mark} title="token {token_id}, {"learnt" if learnt else "read"}">{shown}</span>'
+
+
+def _bracketed(tokens: tuple[tuple[str, int, bool], ...]) -> str:
+    runs = groupby(tokens, key=lambda token: token[2])
+    texts = ((learnt, "".join(text for text, *_ in run)) for learnt, run in runs)
+    return "".join(f"⟦{text}⟧" if learnt else text for learnt, text in texts)

@@ -1,0 +1,116 @@
+"""model.data in jobs: token files give the figures of their lines, and a template goes from a policy to what follows it."""
+
+import json
+
+import pytest
+from smoke_jobs import checkpoint_files, figures
+
+from aligner_lib.cli.main import main
+from aligner_lib.datasets.chat_template import OWN, PLAIN, recorded_template
+from aligner_lib.datasets.tokenize_files import tokenize_file
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.jobs.inference import tokenizer_of
+from aligner_lib.models import resolve
+
+SPLITS = {"train": "train", "validation": "test"}
+
+
+@pytest.fixture(scope="module")
+def token_files(smoke, formatted, tmp_path_factory):
+    """token_files("comparisons"): settings for the bundled ones as token files."""
+    folder = tmp_path_factory.mktemp("tokens")
+
+    def settings(name: str) -> dict[str, object]:
+        found = {"model__data__data_impl": "mmap"}
+        for split, begins in SPLITS.items():
+            source = formatted / f"{begins}_{name}.jsonl"
+            made = tokenize_file(
+                source, folder / source.stem, Tokenizer(smoke), append_eod=name == "comparisons"
+            )
+            found[f"model__data__data_prefix__{split}"] = f"['{made.prefix}']"
+        return found
+
+    return settings
+
+
+@pytest.mark.parametrize("kind", ["rm", "dpo"])
+def test_of_token_files_the_figures_are_the_same_to_the_bit(jobs, request, token_files, kind):
+    by_lines = request.getfixturevalue(kind)
+    by_ids = jobs.run(kind, f"{kind}_mmap", **token_files("comparisons"))
+    assert figures(by_ids) == figures(by_lines)
+    assert checkpoint_files(by_ids) == checkpoint_files(by_lines)
+    names = set(by_ids.info["hashes"])
+    assert {"train_comparisons_text_document.bin", "train_comparisons_text_document.idx"} < names
+
+
+def test_ppo_s_prompts_too(jobs, ppo, token_files):
+    by_ids = jobs.run(
+        "ppo",
+        "ppo_mmap",
+        **token_files("prompts"),
+        trainer__ppo__max_steps=2,
+        model__optim__sched__max_steps=16,
+    )
+    assert figures(by_ids)[1]["train_rollouts/rewards"] == figures(ppo)[1]["train_rollouts/rewards"]
+    told = [[(r["prompt"], r["response"]) for r in run.rollouts() if r["step"] <= 1] for run in (by_ids, ppo)]
+    assert told[0] == told[1]
+
+
+# ---- templates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chatty(jobs):
+    """A policy that has learnt by its tokenizer's chat template."""
+    return jobs.run("sft", "chatty", trainer__sft__max_steps=2, model__data__chat_template=OWN)
+
+
+def test_a_policy_s_template_is_recorded_and_goes_on(jobs, sft, chatty):
+    for run, name in ((sft, PLAIN), (chatty, OWN)):
+        assert (
+            recorded_template(resolve(run.path))
+            == name
+            == run.info["config"]["model"]["data"]["chat_template"]
+        )
+        assert tokenizer_of(resolve(run.path)).template == name and run.info["warnings"] == []
+    follows = jobs.run(
+        "rm",
+        "rm_chatty",
+        trainer__rm__max_steps=2,
+        pretrained_checkpoint__restore_from_path=f"'{chatty.path}'",
+    )
+    assert recorded_template(resolve(follows.path)) == OWN and follows.info["warnings"] == []
+    (first, *_) = jobs.run_folder("rm_chatty").metrics()
+    assert first["validation/acc"] == 0
+
+
+def test_a_run_whose_template_differs_from_its_policy_s_says_so(jobs, chatty, capsys, monkeypatch):
+    other = jobs.run(
+        "rm",
+        "rm_other",
+        trainer__rm__max_steps=2,
+        pretrained_checkpoint__restore_from_path=f"'{chatty.path}'",
+        model__data__chat_template=PLAIN,
+    )
+    (warning,) = other.info["warnings"]
+    assert "chat_template=plain" in warning and "has learnt from chat_template=tokenizer" in warning
+    assert warning in jobs.log("rm_other").read_text()
+    monkeypatch.setattr("sys.argv", ["aligner", "show", str(other.path)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "has learnt from" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_prompts_of_a_chatty_policy_are_rendered(jobs, chatty):
+    run = jobs.run(
+        "ppo",
+        "ppo_chatty",
+        trainer__ppo__max_steps=1,
+        pretrained_checkpoint__restore_from_path=f"'{chatty.path}'",
+    )
+    prompts = {record["prompt"] for record in run.rollouts()}
+    # the records leave special tokens out
+    assert prompts and all(p.startswith("user\n") and p.endswith("\nassistant\n") for p in prompts)
+    (warning,) = run.info["warnings"]
+    assert "the reward model in" in warning and "has learnt from chat_template=plain" in warning
+    assert json.loads((run.latest_checkpoint() / "template.json").read_text()) == {"chat_template": OWN}

@@ -1,0 +1,149 @@
+"""Runs, exported: what their policies say and their reward models score in transformers, and what their cards tell."""
+
+import re
+
+import pytest
+import torch
+
+from aligner_lib.datasets.batches import TokenBatch, pad_rows
+from aligner_lib.datasets.load import load_pairs
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.jobs.inference import answering, as_prompt, scoring
+from aligner_lib.models import resolve
+from aligner_lib.models.export import export
+
+QUESTIONS = ["How are you?", "Name a colour.", "Why?"]
+
+
+@pytest.fixture(scope="module")
+def exported_rm(rm, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "rm"
+    export(rm.path, "hf", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported_ppo(ppo, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "ppo"
+    export(ppo.path, "hf", folder)
+    return folder
+
+
+@torch.no_grad()
+def scores(folder, texts: list[str], **options) -> torch.Tensor:
+    """As a user of transformers scores a padded batch of texts that have ended."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype="auto", **options).eval()
+    batch = tokenizer([text + tokenizer.eos_token for text in texts], padding=True, return_tensors="pt")
+    return model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits[:, 0]
+
+
+@pytest.fixture(scope="module")
+def pairs(rm, formatted):
+    found, _ = load_pairs([formatted / "test_comparisons.jsonl"], Tokenizer(resolve(rm.path)), 256)
+    return found[:6]
+
+
+@pytest.fixture
+def ours(rm, here, pairs):
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+    from aligner_lib.models.architecture import Architecture
+    from aligner_lib.models.reward_scale import RewardScale
+    from aligner_lib.rollouts.critic import RewardModel
+
+    folder = resolve(rm.path)
+    engine = Engine(Architecture.load(folder), Numerics())
+    engine.load(folder)
+    rows = [row for pair in pairs for row in (pair.chosen, pair.rejected)]
+    judge = RewardModel(engine, RewardScale.load(folder), micro_batch_size=4)
+    return judge.score(TokenBatch(*pad_rows(rows, Tokenizer(folder).pad_id))).result()
+
+
+@pytest.fixture
+def texts(rm, pairs):
+    tokenizer = Tokenizer(resolve(rm.path))
+    return [tokenizer.decode(row) for pair in pairs for row in (pair.chosen, pair.rejected)]
+
+
+def test_a_reward_model_scores_in_transformers_as_in_ppo(exported_rm, texts, ours, tmp_path, monkeypatch):
+    """A batch of uneven texts, whose padding must not hide the stop token at which the reward is read."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    theirs = scores(exported_rm, texts, trust_remote_code=True)
+    assert ours.std() > 0.1
+    torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=0)
+
+
+def test_without_our_code_scores_differ_by_the_constant_alone(exported_rm, texts, ours):
+    from transformers import AutoConfig
+
+    constant = AutoConfig.from_pretrained(exported_rm).reward_constant
+    assert abs(constant) > 0.01
+    torch.testing.assert_close(scores(exported_rm, texts) + constant, ours, atol=1e-5, rtol=0)
+
+
+def test_a_talk_s_score_is_transformers_score(exported_rm, rm, here):
+    text = f"{as_prompt('How are you?')} I am well."
+    assert scores(exported_rm, [text]).item() + _constant(exported_rm) == pytest.approx(
+        scoring(rm.path)("How are you?", "I am well."), abs=1e-5
+    )
+
+
+def _constant(folder) -> float:
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(folder).reward_constant
+
+
+def test_a_policy_answers_in_transformers_as_here(exported_ppo, ppo, here):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(exported_ppo)
+    model = AutoModelForCausalLM.from_pretrained(exported_ppo, dtype="auto").eval()
+    answer = answering(ppo.path, max_length=24, greedy=True)
+    for question in QUESTIONS:
+        prompt = tokenizer(as_prompt(question), return_tensors="pt")
+        whole = model.generate(**prompt, do_sample=False, max_new_tokens=24)
+        said = tokenizer.decode(whole[0, prompt.input_ids.shape[1] :], skip_special_tokens=True)
+        assert said.strip() == answer(question)
+
+
+def test_a_policy_generates_as_its_rollouts_did(exported_ppo):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(exported_ppo, dtype="auto").eval()
+    assert model.generate(torch.tensor([[5, 6, 7]])).shape[1] <= 3 + 12
+    settings = model.generation_config
+    assert (settings.do_sample, settings.temperature, settings.top_p, settings.top_k) == (True, 1.0, 1.0, 0)
+    assert (settings.max_new_tokens, settings.eos_token_id) == (12, [2])
+
+
+def test_a_run_is_its_latest_checkpoint_and_another_may_be_named(sft, tmp_path):
+    latest, earlier = sft.latest_checkpoint(), sft.checkpoints()[0]
+    for name, source in {"run": sft.path, "latest": latest, "earlier": earlier}.items():
+        export(source, "hf", tmp_path / name)
+    run, named, other = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "latest", "earlier")
+    )
+    assert run == named
+    assert (run == other) == (latest == earlier)
+
+
+def test_a_critic_is_exported_as_a_reward_model_of_values(ppo, tmp_path):
+    export(ppo.latest_checkpoint() / "critic", "hf", tmp_path / "critic")
+    card = (tmp_path / "critic/README.md").read_text()
+    assert "A reward model" in card and "3. `aligner ppo`" in card
+
+
+def test_a_card_tells_of_the_run_and_not_of_the_machine(exported_ppo, ppo, jobs):
+    card = (exported_ppo / "README.md").read_text()
+    last = ppo.metrics()[-1]
+    assert f"| val_rollouts/rewards | {ppo.metrics()[0]['val_rollouts/rewards']:.4g} (step 0) |" in card
+    assert f"| {last['train_rollouts/rewards']:.4g} (step {last['step']}) |" in card
+    assert "1. smoke" in card and "2. `aligner ppo`, 8 steps" in card
+    assert "train_prompts.jsonl" in card and '"initial_policy_kl_penalty"' in card
+    assert f"Seed {ppo.info['seed']}" in card
+    assert not re.findall(r"(?<![\w.])/(?:\w+/)+", card), "a path"
+    assert str(jobs.out) not in card and ppo.info["host"] not in card.replace("aligner-lab", "").split()

@@ -1,0 +1,240 @@
+"""Every kind of job with adapters: what it trains from, what it leaves, and what else can be begun from that."""
+
+import json
+import shutil
+
+import forks
+import pytest
+import torch
+from smoke_jobs import checkpoint_files, figures, run_smoke_job
+from typer.testing import CliRunner
+
+from aligner_lib.cli.main import app
+from aligner_lib.models import model_hash, resolve
+from aligner_lib.models.adapters import AdapterRecord, open_weights
+from aligner_lib.models.tensor_store import StoreReader
+
+pytestmark = pytest.mark.megatron
+
+
+def lora(prefix: str = "") -> dict[str, object]:
+    peft = f"{prefix}model__peft__"
+    return {
+        f"{peft}peft_scheme": "lora",
+        f"{peft}lora_tuning__target_modules": "[all]",
+        f"{peft}lora_tuning__adapter_dim": 4,
+        f"{peft}lora_tuning__alpha": 8,
+        f"{prefix}model__optim__lr": 3e-3,
+        f"{prefix}model__optim__sched__warmup_steps": 0,
+        f"{prefix}model__optim__sched__name": "constant",  # a run that is begun again is as long as it likes
+    }
+
+
+SHORT = {"sft": 8, "rm": 6, "dpo": 4, "kto": 4, "grpo": 3, "ppo": 3}  # steps
+
+
+@pytest.fixture(scope="module")
+def trained(jobs):
+    """trained(kind): a run with adapters of SFT; of the others one that starts from that one."""
+    done = {}
+
+    def settings(kind: str, steps: int) -> dict[str, object]:
+        job = "dpo" if kind == "kto" else kind
+        more = lora() | {f"trainer__{job}__max_steps": steps}
+        if job == "dpo":
+            more["model__micro_batch_size"] = 4
+        if kind == "kto":
+            more["model__dpo__preference_loss"] = "kto"
+        if kind != "sft":
+            more["pretrained_checkpoint__restore_from_path"] = f"'{run('sft').path}'"
+        if kind == "ppo":
+            more |= lora("critic__")
+            more["critic__pretrained_checkpoint__restore_from_path"] = f"'{run('rm').path}'"
+        return more
+
+    def run(kind: str, name: str | None = None, steps: int | None = None, **more):
+        name = name or f"lora_{kind}"
+        if name not in done or more:
+            job = "dpo" if kind == "kto" else kind
+            done[name] = jobs.run(job, name, **(settings(kind, steps or SHORT[kind]) | more))
+        return done[name]
+
+    run.settings = settings
+    return run
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_each_kind_trains_adapters(trained, jobs, kind):
+    run = trained(kind)
+    assert run.status == "finished"
+    checkpoint = run.latest_checkpoint()
+    record = AdapterRecord.load(checkpoint)
+    expected = jobs.model if kind == "sft" else trained("sft").latest_checkpoint()
+    assert record.base == expected
+    assert record.base_hash == model_hash(expected)
+    store = StoreReader(checkpoint / "weights")
+    assert {name.rpartition(".")[2] for name in store.names()} - {"weight", "bias"} == {"lora_a", "lora_b"}
+    halves = [store.read_whole(name) for name in store.names() if name.endswith("lora_b")]
+    assert all(half.any() for half in halves)  # each has learnt something
+    if kind == "ppo":
+        assert AdapterRecord.load(checkpoint / "critic").base == trained("rm").latest_checkpoint()
+
+
+def test_a_checkpoint_is_small(trained, jobs):
+    """The smoke model's adapters of rank 4, with Adam's moments, beside its weights alone."""
+    of_run = sum(len(content) for content in checkpoint_files(trained("dpo")).values())
+    of_model = sum(path.stat().st_size for path in (jobs.model / "weights").iterdir())
+    assert of_run < of_model / 2
+
+
+def test_the_policy_begins_as_its_reference(trained):
+    first = figures(trained("dpo"))[0]
+    assert first["validation/loss"] == pytest.approx(0.693147, abs=1e-6)
+    assert first["validation/kl"] == 0
+    assert figures(trained("ppo"))[1]["train_rollouts/kl"] == pytest.approx(0, abs=1e-5)
+
+
+def test_learning_shows(trained):
+    losses = [record["validation/loss"] for record in figures(trained("sft")) if "validation/loss" in record]
+    assert losses[-1] < losses[0] - 0.05  # of a model with random weights, most of which stay
+    assert figures(trained("rm"))[-1]["train/loss"] < 0.693
+
+
+# ---- what else takes such a checkpoint ------------------------------------------------------------------------------
+
+
+def test_an_evaluation_of_a_run_with_adapters(trained, jobs):
+    run = jobs.run(
+        "evaluate",
+        "lora_evaluate",
+        pretrained_checkpoint__restore_from_path=f"'{trained('sft').path}'",
+        critic__pretrained_checkpoint__restore_from_path=f"'{trained('rm').path}'",
+        policy__restore_from_path=f"'{trained('ppo').path}'",
+    )
+    assert abs(figures(run)[0]["evaluation/kl"]) > 0
+
+
+def test_full_fine_tuning_goes_on_from_adapters(trained, jobs):
+    started = jobs.run(
+        "sft", "after_lora", model__restore_from_path=f"'{trained('sft').path}'", trainer__sft__max_steps=1
+    )
+    assert AdapterRecord.load(started.latest_checkpoint()) is None
+    before = [record for record in figures(trained("sft")) if "validation/loss" in record][-1]
+    assert figures(started)[0]["validation/loss"] == pytest.approx(before["validation/loss"], abs=1e-5)
+
+
+def test_adapters_go_on_from_adapters(trained, jobs):
+    """model.peft.restore_from_path: the same adapters learn on, and where they stood is the reference."""
+    again = jobs.run(
+        "dpo",
+        "restored",
+        pretrained_checkpoint__restore_from_path=f"'{jobs.model}'",
+        **lora(),
+        model__peft__restore_from_path=f"'{trained('sft').path}'",
+        trainer__dpo__max_steps=2,
+    )
+    checkpoint = again.latest_checkpoint()
+    assert AdapterRecord.load(checkpoint) == AdapterRecord.load(trained("sft").latest_checkpoint())
+    assert figures(again)[0]["validation/loss"] == pytest.approx(0.693147, abs=1e-6)
+    afresh = figures(trained("dpo"))[0]  # on the merged model
+    for name in ("validation/logprobs_chosen", "validation/logprobs_rejected"):
+        assert figures(again)[0][name] == pytest.approx(afresh[name], abs=1e-3)
+    assert "adapters" in again.info["hashes"]
+
+
+def test_the_command_merges(trained, tmp_path):
+    run = trained("dpo")
+    result = CliRunner().invoke(app, ["model", "merge", str(run.path), "--out", str(tmp_path / "merged")])
+    assert result.exit_code == 0, result.output
+    merged, adapted = (open_weights(folder) for folder in (tmp_path / "merged", run.latest_checkpoint()))
+    assert AdapterRecord.load(resolve(tmp_path / "merged")) is None
+    assert merged.names() == adapted.names()
+    for name in merged.names():
+        torch.testing.assert_close(merged.read_whole(name), adapted.read_whole(name), atol=1e-6, rtol=1e-6)
+    assert (tmp_path / "merged" / "tokenizer.json").exists()
+
+
+# ---- gone, changed, moved -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def moved(jobs, trained, tmp_path):
+    """A checkpoint of adapters on a base of its own: (checkpoint, base)."""
+    base = shutil.copytree(jobs.model, tmp_path / "base")
+    checkpoint = shutil.copytree(trained("sft").latest_checkpoint(), tmp_path / "checkpoint")
+    AdapterRecord(base, model_hash(base), AdapterRecord.load(checkpoint).layers).save(checkpoint)
+    assert resolve(checkpoint) == checkpoint
+    return checkpoint, base
+
+
+def test_adapters_whose_base_is_gone_are_refused_until_it_is_found(moved, tmp_path):
+    checkpoint, base = moved
+    before = model_hash(checkpoint)
+    base.rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        ValueError, match=r"holds adapters \(LoRA\) of the model in .*base, which is gone: put it back"
+    ):
+        resolve(checkpoint)
+    record = json.loads((checkpoint / "adapter.json").read_text())
+    record["base"]["path"] = str(tmp_path / "elsewhere")
+    (checkpoint / "adapter.json").write_text(json.dumps(record))
+    assert resolve(checkpoint) == checkpoint
+    assert model_hash(checkpoint) == before  # it is the same model
+
+
+def test_adapters_whose_base_is_another_model_by_now_are_refused(moved):
+    checkpoint, base = moved
+    file = next((base / "weights").iterdir())
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="which is another model by now: its hash is"):
+        resolve(checkpoint)
+
+
+def test_adapters_of_another_model_are_not_begun_with(jobs, trained, here, tmp_path):
+    from aligner_lib.config.compose import compose
+    from aligner_lib.errors import UserError
+    from aligner_lib.jobs.build_trainers import sft
+
+    settings = lora() | {
+        "model__restore_from_path": f"'{trained('sft').path}'",
+        "model__peft__restore_from_path": f"'{trained('sft').path}'",
+    }
+    with pytest.raises(UserError, match=r"these adapters are of the model in .*, and this run starts from"):
+        sft(compose("sft", jobs.settings("sft", "none", **settings), "smoke"))
+
+
+# ---- again, and elsewhere -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sft", "ppo"])
+def test_a_run_goes_on_to_the_bit(trained, kind):
+    """Ended after two steps, and begun again."""
+    unbroken, name = trained(kind), f"lora_{kind}_broken"
+    trained(kind, name, steps=2)
+    dropped = {"model__peft__lora_tuning__adapter_dropout": 0.0}
+    run = trained(kind, name, **dropped)
+    assert run.info["resumed"] == 1
+    assert figures(run)[-1] == figures(unbroken)[-1]
+    ours, theirs = checkpoint_files(run), checkpoint_files(unbroken)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+LAYOUTS = {
+    "dp2": {},
+    "tp2": {"model__tensor_model_parallel_size": 2, "model__sequence_parallel": True},
+    "pp2": {"model__pipeline_model_parallel_size": 2},
+}
+
+
+@pytest.mark.parametrize(("kind", "layout"), [("dpo", "tp2"), ("dpo", "pp2"), ("grpo", "dp2")])
+def test_two_processes_learn_what_one_does(trained, jobs, kind, layout):
+    alone, name = trained(kind), f"lora_{kind}_{layout}"
+    settings = trained.settings(kind, SHORT[kind]) | {"trainer__devices": 2} | LAYOUTS[layout]
+    forks.run_ranks(2, run_smoke_job, kind, jobs.settings(kind, name, **settings), folder=jobs.logs(name))
+    two = jobs.run_folder(name)
+    assert two.status == "finished"
+    for ours, theirs in zip(figures(two), figures(alone), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)

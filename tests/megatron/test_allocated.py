@@ -1,0 +1,93 @@
+"""The sizing table against what Megatron allocates: weights, gradients and optimizer state of every role, bf16."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import forks
+import pytest
+import tiny
+
+from aligner_lib.models.architecture import Architecture
+from cluster.sizing import GIB, Model, Parallelism, memory
+
+pytestmark = pytest.mark.megatron
+
+LAYOUTS = {"tp2": Parallelism(2, 1, 1), "pp2": Parallelism(1, 2, 1), "dp2": Parallelism(1, 1, 2)}
+ARCHITECTURE = Architecture(
+    num_layers=4,
+    hidden_size=128,
+    num_attention_heads=4,
+    num_query_groups=2,
+    ffn_hidden_size=256,
+    vocab_size=512,
+    max_position_embeddings=64,
+    kv_channels=32,
+    tied_embeddings=False,
+)
+MODELS = {
+    "sft": ARCHITECTURE,
+    "tied": replace(ARCHITECTURE, tied_embeddings=True),
+    "critic": replace(ARCHITECTURE, head="scalar"),
+}
+
+
+def allocate(out: Path) -> None:
+    """Of every layout of two processes, what this rank holds of each model: bytes, in OUT/LAYOUT-RANK.json."""
+    from aligner_lib.megatron import parallel
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    for name, layout in LAYOUTS.items():
+        parallel.initialize(layout.tp, layout.pp)
+        engines = {
+            role: Engine(arch, Numerics(bf16=True), tiny.OPTIM, tiny.CLIP) for role, arch in MODELS.items()
+        }
+        rank = parallel.parallel_state.torch.distributed.get_rank()
+        forks.write_json(
+            out / f"{name}-{rank}.json", {role: bytes_of(engine) for role, engine in engines.items()}
+        )
+        parallel.barrier()
+        parallel.parallel_state.destroy_model_parallel()
+
+
+def bytes_of(engine) -> dict[str, int]:
+    adam = engine.optimizer.optimizer
+    masters = [parameter for group in adam.param_groups for parameter in group["params"]]
+    moments = [adam.state[parameter][name] for parameter in masters for name in ("exp_avg", "exp_avg_sq")]
+    buffers = [*engine._wrapped.buffers, *engine._wrapped.expert_parallel_buffers]
+    return {
+        "weights": sum(p.nbytes for p in engine.module.parameters()),
+        "gradients": sum(buffer.grad_data.nbytes for buffer in buffers),
+        "optimizer": sum(tensor.nbytes for tensor in [*masters, *moments]),
+    }
+
+
+@pytest.fixture(scope="module")
+def fullest(tmp_path_factory) -> dict[str, dict[str, dict[str, int]]]:
+    """By layout, model and kind of memory: the bytes of the rank that holds most."""
+    out = tmp_path_factory.mktemp("allocated")
+    forks.run_ranks(2, allocate, out, folder=out)
+    found = {}
+    for layout in LAYOUTS:
+        ranks = [json.loads((out / f"{layout}-{rank}.json").read_text()) for rank in (0, 1)]
+        found[layout] = {
+            role: {kind: max(rank[role][kind] for rank in ranks) for kind in ranks[0][role]}
+            for role in MODELS
+        }
+    return found
+
+
+@pytest.mark.parametrize("role", MODELS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_table_s_bytes_are_those_allocated(fullest, layout, role):
+    arch = MODELS[role]
+    model = Model("small", 4, 128, 256, 4, 2, 512, tied=arch.tied_embeddings)
+    expected = memory(model, LAYOUTS[layout], "critic" if role == "critic" else "sft")
+    for kind, found in fullest[layout][role].items():
+        assert found == pytest.approx(getattr(expected, kind) * GIB, rel=2e-3), kind  # buffers are padded
+
+
+@pytest.mark.parametrize(("role", "tied"), [("sft", False), ("tied", True)])
+def test_both_formulas_count_alike(role, tied):
+    assert Model("small", 4, 128, 256, 4, 2, 512, tied=tied).parameters == MODELS[role].num_parameters

@@ -1,0 +1,250 @@
+"""Adapters here and in Hugging Face's `peft`: the same logits and gradients, and each reads what the other wrote."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from lora_layouts import LAYERS, LORA
+from safetensors.torch import load_file, save_file
+from twins import random_twins
+
+from aligner_lib.megatron.engine import Engine
+from aligner_lib.megatron.lora import LoRA
+from aligner_lib.megatron.model import Numerics
+from aligner_lib.models.adapters import Adapter, AdapterRecord
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.peft_folder import adapter_layers, export_peft, open_adapters
+
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def twins(smoke, one_process, tmp_path_factory):
+    """A model folder, and transformers' model with its weights."""
+    return random_twins(smoke, tmp_path_factory.mktemp("twins"), seed=11)
+
+
+@pytest.fixture
+def twin(twins):
+    """transformers' model; peft changes the one that it is given."""
+    import copy
+
+    return copy.deepcopy(twins[1])
+
+
+@pytest.fixture(scope="module")
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 96, (2, 20), generator=torch.Generator().manual_seed(0))
+
+
+def engine_of(folder, lora: LoRA | None = None) -> Engine:
+    engine = Engine(Architecture.load(folder), Numerics(), lora=lora)
+    engine.load(folder)
+    return engine
+
+
+def logits(engine: Engine, tokens: torch.Tensor) -> torch.Tensor:
+    """float32 [B, S, V]"""
+    hidden = engine.module.eval()(tokens)
+    return engine.module.logits(hidden.transpose(0, 1).flatten(0, 1)).view(*tokens.shape, -1)
+
+
+@pytest.fixture(scope="module")
+def adapted(twins, tmp_path_factory):
+    """An engine whose adapters are not zero, and its checkpoint."""
+    engine, generator = engine_of(twins[0], LORA), torch.Generator().manual_seed(3)
+    for name, parameter in engine.module.named_parameters():
+        if name.endswith("lora_b"):
+            parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    checkpoint = tmp_path_factory.mktemp("adapted") / "checkpoint"
+    engine.save(checkpoint)
+    return engine, checkpoint
+
+
+@pytest.fixture(scope="module")
+def exported(adapted, tmp_path_factory):
+    return export_peft(adapted[1], tmp_path_factory.mktemp("exported") / "peft")
+
+
+# ---- in the presence of peft ----------------------------------------------------------------------------------------
+
+
+def test_peft_has_the_logits_and_gradients_of_what_is_exported(adapted, exported, twins, twin, tokens):
+    peft = pytest.importorskip("peft")
+    engine, theirs = adapted[0], peft.PeftModel.from_pretrained(twin, exported, is_trainable=True).eval()
+    ours, expected = logits(engine, tokens), theirs(tokens).logits
+    assert (expected - twins[1](tokens).logits).abs().max() > 0.1
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
+
+    weights = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1))
+    engine.module.zero_grad()
+    (ours * weights).sum().backward()
+    (expected * weights).sum().backward()
+    grads = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    assert all("lora_" in name for name in grads)
+
+    def grad(part: str, half: str) -> torch.Tensor:
+        return grads[f"base_model.model.model.layers.2.{part}.lora_{half}.default.weight"]
+
+    layer = engine.module.decoder.layers[2]
+    attention, mlp = (
+        (layer.self_attention.linear_qkv, [f"self_attn.{x}_proj" for x in "qkv"]),
+        (layer.mlp.linear_fc1, ["mlp.gate_proj", "mlp.up_proj"]),
+    )
+    for linear, parts in (
+        attention,
+        mlp,
+        (layer.self_attention.linear_proj, ["self_attn.o_proj"]),
+        (layer.mlp.linear_fc2, ["mlp.down_proj"]),
+    ):
+        shared = sum(grad(part, "A") for part in parts)  # theirs has one each
+        torch.testing.assert_close(linear.lora_a.grad, shared, atol=1e-4, rtol=1e-4)
+        rows = torch.cat([grad(part, "B") for part in parts])
+        assert rows.shape == linear.lora_b.grad.shape
+        # in another order, where queries, keys and values stand by group
+        torch.testing.assert_close(_sorted(linear.lora_b.grad), _sorted(rows), atol=1e-4, rtol=1e-4)
+
+
+def _sorted(rows: torch.Tensor) -> torch.Tensor:
+    return rows[rows[:, 0].argsort()]
+
+
+TARGETS = {
+    "queries and values": (["q_proj", "v_proj"], {}),
+    "all": (["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], {}),
+    "uneven": (
+        ["q_proj", "k_proj", "up_proj"],
+        {"rank_pattern": {"k_proj": 2}, "alpha_pattern": {"k_proj": 16}, "use_rslora": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_peft_s_adapters_say_the_same_here(twins, twin, tokens, name, tmp_path):
+    peft = pytest.importorskip("peft")
+    targets, more = TARGETS[name]
+    theirs = peft.get_peft_model(
+        twin, peft.LoraConfig(r=3, lora_alpha=12, target_modules=targets, task_type="CAUSAL_LM", **more)
+    ).eval()
+    generator = torch.Generator().manual_seed(4)
+    for key, parameter in theirs.named_parameters():
+        if "lora_B" in key:
+            parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    theirs.save_pretrained(tmp_path / "peft")
+
+    arch = Architecture.load(twins[0])
+    engine = engine_of(twins[0], LoRA(adapter_layers(tmp_path / "peft", arch), start=tmp_path / "peft"))
+    expected = theirs(tokens).logits
+    assert (expected - twins[1](tokens).logits).abs().max() > 0.1
+    torch.testing.assert_close(logits(engine, tokens), expected, atol=1e-4, rtol=0)
+    engine.save(tmp_path / "checkpoint")  # and as weights, from a checkpoint
+    torch.testing.assert_close(
+        logits(engine_of(tmp_path / "checkpoint"), tokens), expected, atol=1e-4, rtol=0
+    )
+    back = peft.PeftModel.from_pretrained(  # and from there to peft again
+        engine_twin(twins), export_peft(tmp_path / "checkpoint", tmp_path / "back")
+    ).eval()
+    torch.testing.assert_close(back(tokens).logits, expected, atol=1e-4, rtol=0)
+
+
+def engine_twin(twins):
+    import copy
+
+    return copy.deepcopy(twins[1])
+
+
+# ---- in its absence -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_exported_comes_back_as_it_was(adapted, exported, twins):
+    """Parts with one A are an adapter with that A: no rank is added."""
+    arch, record = Architecture.load(twins[0]), AdapterRecord.load(adapted[1])
+    assert adapter_layers(exported, arch) == record.layers == LAYERS
+    ours, back = (open_adapters(folder, arch) for folder in (adapted[1], exported))
+    assert ours.names() == back.names()
+    for name in ours.names():
+        assert torch.equal(ours.read_whole(name), back.read_whole(name))
+
+
+def test_parts_with_an_a_each_become_blocks(exported, twins, tmp_path):
+    """Queries and values alone: twice the rank, and keys are left as they are."""
+    folder, tensors = (
+        shutil.copytree(exported, tmp_path / "peft"),
+        load_file(exported / "adapter_model.safetensors"),
+    )
+    kept = {name: tensor.clone() for name, tensor in tensors.items() if "q_proj" in name or "v_proj" in name}
+    for name in kept:
+        if "v_proj.lora_A" in name:
+            kept[name] = kept[name] + 1
+    save_file(kept, folder / "adapter_model.safetensors")
+    arch = Architecture.load(twins[0])
+    store = open_adapters(folder, arch)
+    assert store.layers == {"linear_qkv": Adapter(2 * LAYERS["linear_qkv"].rank, LAYERS["linear_qkv"].scale)}
+    a, b = (store.read_whole(f"decoder.layers.1.self_attention.linear_qkv.lora_{half}") for half in "ab")
+    product = (b @ a).view(arch.num_query_groups, -1, arch.kv_channels, arch.hidden_size)
+    q, v = (_product(kept, f"{part}_proj") for part in "qv")
+    torch.testing.assert_close(product[:, :2].reshape(q.shape), q)
+    assert not product[:, 2].any()
+    torch.testing.assert_close(product[:, 3].reshape(v.shape), v)
+
+
+def _product(tensors: dict, part: str) -> torch.Tensor:
+    a, b = (tensors[f"base_model.model.model.layers.1.self_attn.{part}.lora_{half}.weight"] for half in "AB")
+    return b @ a
+
+
+def changed(exported, folder, config: dict | None = None, tensors=None):
+    """A copy with other settings or tensors."""
+    shutil.copytree(exported, folder)
+    if config:
+        stored = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps(stored | config))
+    if tensors:
+        path = folder / "adapter_model.safetensors"
+        save_file(tensors(load_file(path)), path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"use_dora": True}, "use_dora=True, which is not read"),
+        ({"bias": "all"}, "bias=all, which is not read"),
+        ({"peft_type": "IA3"}, "peft_type=IA3; LORA is read"),
+    ],
+)
+def test_settings_that_are_not_read_are_refused(exported, twins, tmp_path, config, words):
+    with pytest.raises(ValueError, match=words):
+        adapter_layers(changed(exported, tmp_path / "peft", config), Architecture.load(twins[0]))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t | {"base_model.model.lm_head.weight": torch.zeros(2)}, "no part of a linear layer's adapter"),
+        (lambda t: {k.replace("q_proj", "query"): v for k, v in t.items()}, r"adapts model\.layers\.0\.self_attn\.query"),
+        (lambda t: {k: v for k, v in t.items() if "layers.3" not in k}, "in 3 of 4 layers"),
+        (lambda t: {k: v[:, :-1].contiguous() if "q_proj.lora_A" in k else v for k, v in t.items()}, "another model"),
+        (lambda t: {"x.lora_A.weight": torch.zeros(1, 2), "x.lora_B.weight": torch.zeros(2, 1)}, "adapts x"),
+    ],
+    ids=["a head", "another name", "some layers", "another shape", "none of these"],
+)  # fmt: skip
+def test_adapters_that_have_no_place_are_refused(exported, twins, tmp_path, change, words):
+    with pytest.raises(ValueError, match=words):
+        adapter_layers(changed(exported, tmp_path / "peft", tensors=change), Architecture.load(twins[0]))
+
+
+def test_what_has_no_adapters_is_not_exported(twins, adapted, tmp_path):
+    with pytest.raises(ValueError, match="has no adapters: all of its weights are its own"):
+        export_peft(twins[0], tmp_path / "peft")
+    folder = shutil.copytree(adapted[1], tmp_path / "scalar")
+    shape = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(shape | {"head": "scalar"}))
+    with pytest.raises(
+        ValueError, match="is a reward model or a critic, whose head PEFT's format has no place"
+    ):
+        export_peft(folder, tmp_path / "peft")
+    with pytest.raises(ValueError, match="holds no adapters: it has neither"):
+        adapter_layers(twins[0], Architecture.load(twins[0]))

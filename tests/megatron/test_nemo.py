@@ -1,0 +1,191 @@
+"""Megatron's own distributed checkpoints: what it writes is read, and what is exported it reads; then the same logits."""
+
+import json
+import re
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import forks
+import pytest
+import tiny
+import torch
+import yaml
+from tiny import MODELS
+
+from aligner_lib.models.export.trained import Trained
+from aligner_lib.models.nemo.config_writer import nemo_config
+from aligner_lib.models.nemo.export import write_nemo
+from aligner_lib.models.nemo.source import import_nemo
+from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.models.tensor_store import StoreReader
+
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+# how Megatron may name its blocks: layers stacked (NeMo's way), a key for each layer, gate and up apart, too
+NAMING = {
+    "stacked": {},
+    "by_layer": {"non_homogeneous_layers": True},
+    "halves": {"non_homogeneous_layers": True, "singleton_local_shards": True},
+}
+
+
+@pytest.fixture(scope="module")
+def models(smoke, tmp_path_factory) -> Path:
+    """tiny.MODELS with the smoke model's tokenizer, whose vocabulary is larger than theirs."""
+    folder = tmp_path_factory.mktemp("models")
+    for seed, name in enumerate(MODELS):
+        engine = engine_of(name)
+        tiny.randomize(engine.module, seed)
+        engine.save(folder / name, with_optimizer=False)
+        put_tokenizer(smoke, folder / name)
+    return folder
+
+
+def put_tokenizer(smoke: Path, folder: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((smoke / name).read_bytes())
+
+
+def engine_of(name: str, start: Path | None = None):
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    engine = Engine(replace(MODELS[name], vocab_size=1024), Numerics())
+    if start is not None:
+        engine.load(start)
+    return engine
+
+
+def sharded(module, metadata: dict) -> dict:
+    """GPTModel's own sharded state dict, with NeMo's prefix; ours has a key for each layer."""
+    from megatron.core.models.gpt.gpt_model import GPTModel
+
+    return GPTModel.sharded_state_dict(module, prefix="model.", metadata=metadata)
+
+
+LAYOUTS = {"tp2": (2, 1), "pp2": (1, 2)}
+
+
+def in_every_layout(work, *arguments) -> None:
+    """A rank's part: work(*arguments, the layout's name) in one layout of two processes after the other."""
+    from aligner_lib.megatron import parallel
+
+    for layout, (tp, pp) in LAYOUTS.items():
+        parallel.initialize(tp, pp)
+        work(*arguments, layout)
+        parallel.barrier()
+        parallel.parallel_state.destroy_model_parallel()
+
+
+def write_checkpoints(models: Path, out: Path, layout: str) -> None:
+    """Megatron's writer, for each model and naming."""
+    from megatron.core import dist_checkpointing
+
+    from aligner_lib.megatron import parallel
+
+    for name in ("untied", "tied"):
+        module = engine_of(name, models / name).module
+        for naming, metadata in NAMING.items():
+            folder = out / layout / f"{name}_{naming}" / "model_weights"
+            if parallel.is_first_rank():
+                folder.mkdir(parents=True)
+            parallel.barrier()
+            dist_checkpointing.save(sharded(module, metadata), str(folder))
+
+
+@pytest.fixture(scope="module")
+def written(models, tmp_path_factory) -> Path:
+    """Where Megatron left its checkpoints, written in every layout."""
+    out = tmp_path_factory.mktemp("written")
+    forks.run_ranks(2, in_every_layout, write_checkpoints, models, out, folder=out)
+    return out
+
+
+def assert_same_weights(imported: Path, model: Path) -> None:
+    found, expected = StoreReader(imported / "weights"), StoreReader(model / "weights")
+    assert found.names() == expected.names()
+    for name in expected.names():
+        assert torch.equal(found.read_whole(name), expected.read_whole(name)), name
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("naming", NAMING)
+@pytest.mark.parametrize("name", ["untied", "tied"])
+def test_what_megatron_writes_is_read(written, models, smoke, tmp_path, name, naming, layout):
+    folder = written / layout / f"{name}_{naming}"
+    arch = replace(MODELS[name], vocab_size=1024)
+    config = nemo_config(arch, {}, "F32", RewardScale())
+    (folder / "model_config.yaml").write_text(yaml.safe_dump(config))
+    put_tokenizer(smoke, folder)
+    keys = json.dumps(sorted(metadata_keys(folder / "model_weights")))
+    assert bool(re.search(r"layers\.\d+\.", keys)) == (naming != "stacked"), "Megatron named them otherwise"
+    assert ("weight_w" in keys) == (naming == "halves")
+    assert_same_weights(import_nemo(folder, tmp_path / "model"), models / name)
+
+
+def metadata_keys(folder: Path) -> set[str]:
+    from torch.distributed.checkpoint import FileSystemReader
+
+    return set(FileSystemReader(folder).read_metadata().state_dict_metadata)
+
+
+# ---- export ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def exported(models, tmp_path_factory) -> Path:
+    """Each model as NAME.nemo, and unpacked as NAME/."""
+    out = tmp_path_factory.mktemp("exported")
+    for name in MODELS:
+        trained = Trained(models / name)
+        write_nemo(trained.folder, trained.weights, out / f"{name}.nemo")
+        with tarfile.open(out / f"{name}.nemo") as tar:
+            tar.extractall(out / name, filter="data")
+    return out
+
+
+def load_checkpoints(models: Path, exported: Path, layout: str) -> None:
+    """Megatron's reader fills a model that has other weights."""
+    from megatron.core import dist_checkpointing
+
+    for name in ("untied", "tied"):
+        expected = engine_of(name, models / name).module.state_dict()
+        module = engine_of(name).module
+        tiny.randomize(module, 99)
+        loaded = dist_checkpointing.load(sharded(module, {}), str(exported / name / "model_weights"))
+        for key, tensor in expected.items():
+            if isinstance(tensor, torch.Tensor) and not key.endswith("_extra_state"):
+                assert torch.equal(loaded["model." + key], tensor), f"{layout}, {name}: {key}"
+
+
+def test_megatron_reads_what_is_exported(exported, models, tmp_path):
+    forks.run_ranks(2, in_every_layout, load_checkpoints, models, exported, folder=tmp_path)
+
+
+def test_a_reward_model_has_what_nemo_s_asks_for(exported, models):
+    """NeMo's reward model: GPTModel's keys, output layer included, and rm_head."""
+    keys = metadata_keys(exported / "scalar" / "model_weights")
+    assert keys == metadata_keys(exported / "untied" / "model_weights") | {
+        "model.rm_head.weight",
+        "model.rm_head.bias",
+    }
+    config = yaml.safe_load((exported / "scalar" / "model_config.yaml").read_text())
+    assert config["target"].endswith("MegatronGPTRewardModel")
+    assert config["share_embeddings_and_output_weights"] is False
+
+
+@torch.no_grad()
+def outputs(folder: Path, name: str) -> torch.Tensor:
+    tokens = torch.randint(0, 1024, (2, 20), generator=torch.Generator().manual_seed(3))
+    module = engine_of(name, folder).module.eval()
+    hidden = module(tokens)
+    return module.values(hidden) if name == "scalar" else module.logits(hidden.flatten(0, 1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_weights_and_outputs_after_a_round_trip(exported, models, tmp_path, name):
+    back = import_nemo(exported / f"{name}.nemo", tmp_path / "model")
+    assert_same_weights(back, models / name)
+    expected = outputs(models / name, name)
+    assert expected.std() > 0.05
+    assert torch.equal(outputs(back, name), expected)

@@ -1,0 +1,206 @@
+"""Families' config.json: read as transformers means it, written back, and refused where a feature can't be carried."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_families import CONFIGS, hf_config
+
+from aligner_lib.models import families
+from aligner_lib.models.architecture import Architecture, RopeScaling
+from aligner_lib.models.names import hf_shapes, to_hf, to_megatron, weights
+
+SIZES = {
+    "num_hidden_layers": 6,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 96,
+    "max_position_embeddings": 8192,
+}
+
+
+def read(model_type: str, **settings) -> Architecture:
+    return families.from_hf({**SIZES, "model_type": model_type, **settings})
+
+
+# ---- as published: what the hub's files say, and what they leave to the class's defaults ----------------------------
+
+
+def test_llama_3_1():
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    arch = read("llama", rope_theta=500000.0, rope_scaling=scaling, rms_norm_eps=1e-5)
+    assert (arch.rotary_base, arch.norm_epsilon, arch.tied_embeddings) == (500000.0, 1e-5, False)
+    assert arch.rope_scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, 8192)
+
+
+def test_the_scaling_of_older_files():
+    arch = read("llama", rope_scaling={"type": "linear", "factor": 2})
+    assert arch.rope_scaling == RopeScaling("linear", 2.0)
+
+
+def test_mistrals_window_is_in_all_layers_where_there_is_one():
+    assert read("mistral").sliding_layers == (0, 1, 2, 3, 4, 5)
+    assert read("mistral").sliding_window == 4096
+    assert read("mistral", sliding_window=None).sliding_layers == ()
+
+
+def test_qwen_2_5_has_biases_and_a_window_that_is_switched_off():
+    arch = read("qwen2", use_sliding_window=False, sliding_window=32768, max_window_layers=4)
+    assert (arch.qkv_bias, arch.sliding_window) == (True, None)
+    assert read("qwen2", use_sliding_window=True, max_window_layers=4).sliding_layers == (4, 5)
+
+
+def test_qwen_3_has_norms_and_heads_of_128():
+    arch = read("qwen3")
+    assert (arch.qk_norm, arch.qkv_bias, arch.kv_channels) == (True, False, 128)
+
+
+def test_smollm3_leaves_every_fourth_layer_without_positions():
+    arch = read("smollm3", no_rope_layer_interval=4)
+    assert (arch.nope_layers, arch.tied_embeddings, arch.rotary_base) == ((3,), True, 2e6)
+    assert read("smollm3", no_rope_layers=[1, 0, 1, 0, 1, 1]).nope_layers == (1, 3)
+
+
+def test_gemma_2():
+    arch = read("gemma2", head_dim=16, query_pre_attn_scalar=64)
+    assert (arch.sliding_window, arch.sliding_layers) == (4096, (0, 2, 4))
+    assert (arch.attention_softcap, arch.logits_softcap, arch.attention_scale) == (50.0, 30.0, 0.125)
+    assert (arch.embedding_scale, arch.activation, arch.tied_embeddings) == (32**0.5, "geglu", True)
+    assert (arch.zero_centered_norm, arch.post_norms, arch.qk_norm) == (True, True, False)
+
+
+def test_gemma_3_as_of_transformers_4_and_of_5():
+    old = read("gemma3_text", rope_theta=1e6, rope_local_base_freq=1e4, sliding_window_pattern=3)
+    sections = {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    kinds = (["sliding_attention"] * 2 + ["full_attention"]) * 2
+    assert read("gemma3_text", rope_parameters=sections, layer_types=kinds) == old
+    assert (old.rotary_base, old.local_rotary_base, old.sliding_layers) == (1e6, 1e4, (0, 1, 3, 4))
+    assert (old.qk_norm, old.attention_softcap, old.logits_softcap) == (True, None, None)
+
+
+def test_nemotron_is_nemos_gpt():
+    arch = read("nemotron", partial_rotary_factor=0.5, hidden_act="relu2")
+    assert (arch.family, arch.normalization, arch.zero_centered_norm) == ("nemo_gpt", "layer", True)
+    assert (arch.activation, arch.gated, arch.rotary_channels) == ("squared_relu", False, 4)
+
+
+# ---- there and back -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_configuration_comes_back(name, tmp_path):
+    """transformers' own, and ours as transformers reads it."""
+    from transformers import AutoConfig
+
+    config = hf_config(name)
+    config.save_pretrained(tmp_path)
+    arch = families.from_hf(json.loads((tmp_path / "config.json").read_text()))
+    (tmp_path / "config.json").write_text(json.dumps(families.to_hf(arch)))
+    again = AutoConfig.from_pretrained(tmp_path)
+    for key in ("rope_parameters", "layer_types", "sliding_window", "head_dim", "tie_word_embeddings"):
+        assert getattr(again, key, None) == getattr(config, key, None), key
+    again.save_pretrained(tmp_path)
+    assert families.from_hf(json.loads((tmp_path / "config.json").read_text())) == arch
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_weights_add_up_and_model_json_comes_back(name, tmp_path):
+    arch = families.from_hf(hf_config(name).to_dict())
+    assert sum(int(np.prod(weight.shape)) for weight in weights(arch)) == arch.num_parameters
+    arch.save(tmp_path)
+    assert Architecture.load(tmp_path) == arch
+
+
+def test_a_model_json_of_earlier_days_is_a_llamas(tmp_path):
+    sizes = [name for name in Architecture.__dataclass_fields__][:8]
+    (tmp_path / "model.json").write_text(json.dumps(dict.fromkeys(sizes, 2)))
+    assert Architecture.load(tmp_path) == Architecture(*[2] * 8)
+
+
+@given(st.sampled_from(["llama", "qwen2", "gemma2", "gemma3_text", "nemotron"]), st.integers(1, 3))
+def test_to_hf_undoes_to_megatron(model_type, queries):
+    heads = {"num_attention_heads": 2 * queries, "num_hidden_layers": 1, "head_dim": 4}
+    arch, random = read(model_type, **heads), np.random.default_rng(0)
+    for weight in weights(arch):
+        parts = [random.random(shape) for shape in hf_shapes(weight, arch)]
+        fused = to_megatron(weight, parts, arch)
+        assert fused.shape == weight.shape
+        for part, back in zip(parts, to_hf(weight, fused, arch), strict=True):
+            np.testing.assert_array_equal(part, back)
+
+
+# ---- refused --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "message"),
+    [
+        ("mixtral", {}, "model_type is 'mixtral'; the importer reads llama, mistral, "),
+        ("gemma3", {}, "model_type is 'gemma3'; .* gemma3_text"),
+        ("llama", {"attention_bias": True}, "attention_bias is true, which the importer does not read"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; the importer reads silu here"),
+        ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not supported"),
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "has no 'low_freq_factor'"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
+        ("qwen3", {"layer_types": ["linear_attention"] * 6}, "layer_types has linear_attention"),
+        ("qwen3", {"layer_types": ["full_attention"]}, "it must be a list of 6"),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "a scaling of the sliding layers' rotary positions is not supported",
+        ),
+        ("mistral", {"sliding_window": "4096"}, "sliding_window is '4096'; it must be a whole number"),
+        ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "a classifier of 2 labels"),
+    ],
+)
+def test_what_cannot_be_carried_is_refused(model_type, settings, message):
+    with pytest.raises(ValueError, match=f"config.json.*{message}"):
+        read(model_type, **settings)
+
+
+def test_a_classifier_of_one_label_is_a_reward_model():
+    labels = {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    arch = read("qwen3", **labels)
+    assert arch.head == "scalar"
+    assert families.from_hf(families.to_hf(arch)) == arch
+
+
+def test_what_no_class_of_transformers_computes_is_not_written():
+    from tiny_families import GPT_2B
+
+    with pytest.raises(ValueError, match=r"layernorm1p and swiglu, as GPT-2B-001 is; write it as \.nemo"):
+        families.to_hf(GPT_2B)
+    arch = Architecture(2, 8, 2, 2, 8, 8, 8, 4, qk_norm=True)
+    with pytest.raises(ValueError, match=r"transformers' Llama can't have qk_norm=True"):
+        families.to_hf(arch)
+
+
+@pytest.mark.parametrize(
+    ("switches", "message"),
+    [
+        ({"activation": "relu"}, "activation is 'relu'; it is 'swiglu' or"),
+        ({"rotary_fraction": 0.25}, "rotary_fraction=0.25 of a head's 4 values is no even number"),
+        ({"sliding_window": 5}, "need each other"),
+        ({"nope_layers": (2,)}, r"there are no layers \[2\] in a model of 2"),
+        ({"num_query_groups": 3}, "2 heads don't share 3"),
+    ],
+)
+def test_switches_that_do_not_fit(switches, message):
+    sizes = {"num_query_groups": 2, **switches}
+    with pytest.raises(ValueError, match=message):
+        Architecture(
+            2, 8, 2, ffn_hidden_size=8, vocab_size=8, max_position_embeddings=8, kv_channels=4, **sizes
+        )

@@ -1,0 +1,383 @@
+"""Exporting: what a model folder holds arrives in transformers to the bit, or nothing is there."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from safetensors.torch import load_file, save_file
+from tiny_llama import ARCH, random_weights, write_hf
+from tiny_tokenizers import STYLES
+
+from aligner_lib.datasets.chat_template import render
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+from aligner_lib.models import import_hf, model_hash
+from aligner_lib.models.adapters import Adapter, AdapterRecord
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.export import Options, export
+from aligner_lib.models.families import FAMILIES
+from aligner_lib.models.merge import merge
+from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.models.stream import StoredArrays, cast
+from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter
+
+TIED = dataclasses.replace(ARCH, tied_embeddings=True)
+SCALAR = dataclasses.replace(ARCH, head="scalar")
+
+
+@pytest.fixture
+def hf(tmp_path, smoke):
+    return write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+
+
+@pytest.fixture
+def model(hf, tmp_path):
+    return import_hf(hf, tmp_path / "model")
+
+
+def tensors_of(folder) -> dict[str, torch.Tensor]:
+    """The tensors of a folder's files."""
+    return {name: t for path in folder.glob("*.safetensors") for name, t in load_file(path).items()}
+
+
+def assert_same_bits(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype, name
+        assert torch.equal(found[name], tensor), name
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shard_bytes", [10**9, 100_000])
+@pytest.mark.parametrize("arch", [ARCH, TIED], ids=["untied", "tied"])
+def test_import_export_import_gives_the_same_bits(tmp_path, smoke, arch, shard_bytes):
+    hf = write_hf(tmp_path / "hf", arch, random_weights(arch), smoke)
+    first = import_hf(hf, tmp_path / "first")
+    export(first, "hf", tmp_path / "out", Options(shard_bytes=shard_bytes))
+    assert_same_bits(tensors_of(tmp_path / "out"), tensors_of(hf))
+    assert model_hash(import_hf(tmp_path / "out", tmp_path / "second")) == model_hash(first)
+
+
+def test_dtypes_are_kept_weight_by_weight(tmp_path, smoke):
+    mixed = {
+        name: torch.from_numpy(array).to(torch.float32 if array.ndim == 1 else torch.bfloat16)
+        for name, array in random_weights(ARCH).items()
+    }
+    hf = write_hf(tmp_path / "hf", ARCH, {}, smoke)
+    save_file(mixed, hf / "model.safetensors")
+    export(import_hf(hf, tmp_path / "model"), "hf", tmp_path / "out")
+    assert_same_bits(tensors_of(tmp_path / "out"), mixed)
+    assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_another_dtype_is_torch_s_rounding(tmp_path, model, hf, dtype):
+    export(model, "hf", tmp_path / "out", Options(dtype=dtype))
+    wanted = getattr(torch, dtype)
+    assert_same_bits(
+        tensors_of(tmp_path / "out"), {name: tensor.to(wanted) for name, tensor in tensors_of(hf).items()}
+    )
+    assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == dtype
+
+
+FLOATS = arrays.arrays(
+    np.float32, st.integers(1, 20), elements=st.floats(width=32, allow_nan=False, allow_infinity=True)
+)
+
+
+@given(FLOATS)
+def test_casting_to_and_from_bfloat16_is_torch_s(values):
+    expected = torch.from_numpy(values).bfloat16()
+    if torch.isinf(expected).sum() > np.isinf(values).sum():
+        return  # the last half step below infinity, which is rounded up
+    bits = cast(values, "F32", "BF16")
+    assert np.array_equal(bits, expected.view(torch.uint16).numpy())
+    assert np.array_equal(cast(bits, "BF16", "F32"), expected.float().numpy())
+
+
+def test_shards_are_bounded_indexed_and_named_as_transformers_names_them(tmp_path, model):
+    export(model, "hf", tmp_path / "out", Options(shard_bytes=150_000))
+    files = sorted((tmp_path / "out").glob("*.safetensors"))
+    assert [path.name for path in files] == [
+        f"model-{i:05d}-of-{len(files):05d}.safetensors" for i in range(1, len(files) + 1)
+    ]
+    embedding = 4 * ARCH.vocab_size * ARCH.hidden_size  # larger than a shard: it has a file of its own
+    assert len(files) > 3
+    sizes = sorted(sum(tensor.nbytes for tensor in load_file(path).values()) for path in files)
+    assert sizes[-2:] == [embedding, embedding] and sizes[-3] <= 150_000
+    index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {name: path.name for path in files for name in load_file(path)}
+    assert index["metadata"]["total_size"] == 4 * ARCH.num_parameters > 2 * embedding
+
+
+def test_blocks_of_several_ranks_are_read_as_whole_tensors(tmp_path):
+    values = torch.arange(24, dtype=torch.float32).view(4, 6).bfloat16()
+    for rank, columns in enumerate((slice(0, 4), slice(4, 6))):
+        writer = StoreWriter(tmp_path, rank)
+        part = values[:, columns]
+        writer.add(Block("w", (4, 6), (0, columns.start), tuple(part.shape)), part)
+        writer.flush()
+    store = StoredArrays(tmp_path)
+    assert store.dtype("w") == "BF16"
+    assert np.array_equal(store.read("w"), values.view(torch.uint16).numpy())
+    (tmp_path / "rank00001_00000.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"w in .* is incomplete: 16 of 24 values"):
+        StoredArrays(tmp_path).read("w")
+
+
+@pytest.fixture
+def adapted(tmp_path, model):
+    """A checkpoint of adapters to one layer's matrices, on the model."""
+    folder = tmp_path / "adapted"
+    folder.mkdir()
+    Architecture.load(model).save(folder)
+    Tokenizer(model).save(folder)
+    layers = {"linear_qkv": Adapter(4, 0.5), "linear_fc1": Adapter(2, 2.0)}
+    AdapterRecord(model, model_hash(model), layers).save(folder)
+    random, writer = torch.Generator().manual_seed(3), StoreWriter(folder / "weights")
+    for layer, rows in (("self_attention.linear_qkv", 128), ("mlp.linear_fc1", 192)):
+        rank = layers[layer.partition(".")[2]].rank
+        for kind, shape in (("lora_a", (rank, 64)), ("lora_b", (rows, rank))):
+            tensor = torch.randn(shape, generator=random)
+            writer.add(Block.whole(f"decoder.layers.1.{layer}.{kind}", tensor), tensor)
+    writer.flush()
+    return folder
+
+
+def test_adapters_are_merged_into_their_base(tmp_path, hf, adapted):
+    export(adapted, "hf", tmp_path / "out")
+    export(merge(adapted, tmp_path / "merged"), "hf", tmp_path / "expected")
+    found, expected, base = (tensors_of(folder) for folder in (tmp_path / "out", tmp_path / "expected", hf))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=0)
+    changed = {
+        name.removeprefix("model.layers.1.") for name in base if not torch.equal(found[name], base[name])
+    }
+    parts = {f"self_attn.{part}_proj.weight" for part in "qkv"}
+    assert changed == parts | {f"mlp.{part}_proj.weight" for part in ("gate", "up")}
+
+
+def test_adapters_alone_are_exported_for_peft(tmp_path, adapted, model):
+    export(adapted, "peft", tmp_path / "out")
+    held = load_file(tmp_path / "out/adapter_model.safetensors")
+    assert held["base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"].shape == (4, 64)
+    with pytest.raises(ValueError, match=r"has no adapters: .*--to hf"):
+        export(model, "peft", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+# ---- what goes with them --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_transformers_tokenises_as_here(tmp_path, model, style):
+    from transformers import AutoTokenizer
+
+    STYLES[style](model)
+    export(model, "hf", tmp_path / "out")
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path / "out"), Tokenizer(model)
+    for text in ("User: How are you?\n\nAssistant:", " I am well, 北京 😀.", "a  b"):
+        assert theirs(text).input_ids == ours.encode(text)
+
+
+def test_the_chat_template_goes_along(tmp_path, model):
+    from transformers import AutoTokenizer
+
+    export(model, "hf", tmp_path / "out")
+    messages = [{"role": "user", "content": "How are you?"}]
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    said = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert said == render(Tokenizer(model), messages) and "<|im_start|>" in said
+
+
+def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_path, hf):
+    came_with = {"temperature": 0.6, "top_p": 0.9, "do_sample": True, "eos_token_id": [0, 1]}
+    (hf / "generation_config.json").write_text(json.dumps({**came_with, "transformers_version": "4.40"}))
+    model = import_hf(hf, tmp_path / "model")
+    export(model, "hf", tmp_path / "out")
+    stop = Tokenizer(model).eos_id
+    assert stop == 2
+    written = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert written == came_with | {"eos_token_id": [2, 0, 1], "pad_token_id": 2, "bos_token_id": 0}
+
+
+def test_transformers_generates_by_these_settings(tmp_path, model):
+    from transformers import GenerationConfig
+
+    export(model, "hf", tmp_path / "out")
+    assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == [Tokenizer(model).eos_id]
+
+
+def test_a_card_tells_what_is_known_and_leaves_the_rest_open(tmp_path, hf, model):
+    export(model, "hf", tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"{ARCH.num_parameters:,} parameters" in card
+    assert "# license: not known" in card and "Fill in the licence" in card
+    assert str(tmp_path) not in card
+    source = json.loads((model / "source.json").read_text())
+    hub = {"origin": "hub someone/their-model c0ffee", "license": "apache-2.0"}
+    (model / "source.json").write_text(json.dumps({**source, **hub}))
+    export(model, "hf", tmp_path / "again")
+    card = (tmp_path / "again/README.md").read_text()
+    assert "base_model: someone/their-model\n" in card and "license: apache-2.0\n" in card
+
+
+# ---- reward models --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reward_model(tmp_path, smoke):
+    """A classifier's weights, imported; then with a bias and a scale as training gives them."""
+    config_and_weights = write_hf(tmp_path / "hf", SCALAR, random_weights(SCALAR), smoke)
+    config = json.loads((config_and_weights / "config.json").read_text())
+    classifier = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "x"}}
+    (config_and_weights / "config.json").write_text(json.dumps({**config, **classifier}))
+    folder = import_hf(config_and_weights, tmp_path / "model")
+    store = StoreReader(folder / "weights")
+    weights = {name: store.read_whole(name) for name in store.names()}
+    weights["value_head.bias"] += 0.25
+    next((folder / "weights").iterdir()).unlink()
+    writer = StoreWriter(folder / "weights")
+    for name, tensor in weights.items():
+        writer.add(Block.whole(name, tensor), tensor)
+    writer.flush()
+    RewardScale(mean=1.5, std=0.5).save(folder)
+    return folder
+
+
+def test_a_reward_s_scale_is_in_head_and_constant(tmp_path, reward_model):
+    """(w·h + 0.25 − 1.5) / 0.5 = 2 w·h − 2.5"""
+    notes = export(reward_model, "hf", tmp_path / "out")
+    head = StoreReader(reward_model / "weights").read_whole("value_head.weight")
+    assert torch.equal(tensors_of(tmp_path / "out")["score.weight"], 2 * head)
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["reward_constant"] == -2.5
+    assert "every reward is less by -2.5" in notes[0]
+
+
+def test_a_reward_model_exported_and_imported_has_the_same_rewards(tmp_path, reward_model):
+    export(reward_model, "hf", tmp_path / "out", Options(dtype="bfloat16"))
+    again = import_hf(tmp_path / "out", tmp_path / "again")
+    store, scale = StoreReader(again / "weights"), RewardScale.load(again)
+    hidden = torch.linspace(-1, 1, ARCH.hidden_size)
+    head = StoreReader(reward_model / "weights").read_whole("value_head.weight")
+    assert store.read_whole("value_head.weight").dtype == torch.float32, "the head is not rounded"
+    raw = store.read_whole("value_head.weight") @ hidden + store.read_whole("value_head.bias")
+    torch.testing.assert_close(scale(raw), (head @ hidden + 0.25 - 1.5) / 0.5, atol=1e-6, rtol=0)
+
+
+def test_transformers_has_the_class_that_a_reward_model_of_each_family_begins_as():
+    import transformers
+
+    assert all(hasattr(transformers, family.classifier) for family in FAMILIES.values())
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({"pad_token": "<|im_end|>", "unk_token": "<|endoftext|>"}, 0),  # padding by the stop token hides it
+        ({"pad_token": "<|im_start|>"}, 1),
+        ({"bos_token": None}, 0),  # no name at all: the first special token that does not stop
+    ],
+)
+def test_scores_are_read_before_a_padding_that_is_not_the_stop_token(tmp_path, reward_model, names, expected):
+    path = reward_model / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | names))
+    export(reward_model, "hf", tmp_path / "out")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["pad_token_id"] == expected != config["eos_token_id"]
+    from transformers import AutoTokenizer
+
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").pad_token_id == expected
+
+
+def test_a_vocabulary_without_another_special_token_scores_one_text_at_a_time(tmp_path, reward_model):
+    tokenizer = json.loads((reward_model / "tokenizer.json").read_text())
+    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["content"] == "<|im_end|>"]
+    (reward_model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = json.loads((reward_model / "tokenizer_config.json").read_text())
+    (reward_model / "tokenizer_config.json").write_text(json.dumps(config | {"bos_token": "<|im_end|>"}))
+    notes = export(reward_model, "hf", tmp_path / "out")
+    assert json.loads((tmp_path / "out/config.json").read_text())["pad_token_id"] is None
+    assert "score one text at a time" in notes[1]
+
+
+# ---- whole or not at all --------------------------------------------------------------------------------------------
+
+
+def test_what_is_there_is_not_written_over(tmp_path, model):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine").touch()
+    with pytest.raises(ValueError, match="out exists already: remove it, or choose another name"):
+        export(model, "hf", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def too_large(model):
+    store = StoreReader(model / "weights")
+    weights = {name: store.read_whole(name) for name in store.names()}
+    weights["decoder.final_layernorm.weight"][3] = 70_000
+    writer = StoreWriter(model / "weights")
+    next((model / "weights").iterdir()).unlink()
+    for name, tensor in weights.items():
+        writer.add(Block.whole(name, tensor), tensor)
+    writer.flush()
+
+
+def no_weights(model):
+    for path in (model / "weights").iterdir():
+        path.unlink()
+
+
+def another_shape(model):
+    stored = json.loads((model / "model.json").read_text())
+    (model / "model.json").write_text(json.dumps(stored | {"ffn_hidden_size": 100}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "message"),
+    [
+        (
+            too_large,
+            {"dtype": "float16"},
+            r"model\.norm\.weight: values up to 70000 are too large for F16; choose",
+        ),
+        (no_weights, {}, "no weights in"),
+        (another_shape, {}, r"linear_fc1\.weight in .* has shape \[192, 64\]; model\.json says \[200, 64\]"),
+        (
+            lambda model: None,
+            {"dtype": "int8"},
+            "--dtype int8: there are float64, float32, float16, bfloat16",
+        ),
+    ],
+)
+def test_what_can_t_be_exported_leaves_nothing(tmp_path, model, spoil, options, message):
+    spoil(model)
+    with pytest.raises((ValueError, UserError, FileNotFoundError), match=message):
+        export(model, "hf", tmp_path / "out", Options(**options))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "model"]
+
+
+def test_targets_are_told(tmp_path, model):
+    with pytest.raises(UserError, match="there is no target 'onnx' to export to; there are hf, nemo, peft"):
+        export(model, "onnx", tmp_path / "out")
+
+
+def test_exporting_needs_no_torch(tmp_path, model):
+    code = f"""
+import sys
+from aligner_lib.models.export import export
+export({str(model)!r}, "hf", {str(tmp_path / "out")!r})
+assert not {{"torch", "transformers", "megatron"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

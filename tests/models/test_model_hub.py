@@ -1,0 +1,229 @@
+"""Any repository of the hub by its name: what is fetched and recorded, and what is refused with a way out."""
+
+import json
+import shutil
+
+import pytest
+from model_servers import Files, put_on_hub, serve
+from tiny_llama import ARCH, random_weights, write_hf
+
+from aligner_lib.errors import UserError
+from aligner_lib.models import fetch, resolve
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.download import DownloadError, check_files
+from aligner_lib.models.hub_client import Listing, Refusal
+
+REPO, COMMIT = "someone/tiny-llama", "c0ffee" + 34 * "0"
+
+
+@pytest.fixture
+def folder(tmp_path, smoke):
+    """What the repository holds: three shards, and the same weights in another layout, which nobody needs."""
+    folder = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke, shards=3)
+    (folder / "consolidated.safetensors").write_bytes(b"the same again")
+    (folder / "README.md").write_text("# Tiny")
+    return folder
+
+
+@pytest.fixture
+def files(folder) -> Files:
+    files = Files()
+    put_on_hub(files, folder, REPO, COMMIT, license="apache-2.0")
+    return files
+
+
+def fetched(name: str, tmp_path):
+    return fetch(name, cache=tmp_path / "cache", progress=False)
+
+
+def test_a_repository_comes_at_a_commit_that_is_recorded(net, files, folder, tmp_path, capsys):
+    with serve(files) as hub:
+        net(hub=hub)
+        model = fetch(REPO, cache=tmp_path / "cache")
+    assert model == tmp_path / "cache/models" / REPO
+    assert Architecture.load(model) == ARCH
+    assert f"{REPO}: from the Hugging Face hub ({REPO} at {COMMIT[:12]})" in capsys.readouterr().out
+    source = json.loads((model / "source.json").read_text())
+    assert (source["origin"], source["license"]) == (f"hub {REPO} {COMMIT}", "apache-2.0")
+    assert set(source["sha256"]) == {path.name for path in folder.glob("model-*.safetensors")}
+    asked = {path.rpartition("/")[2] for method, path, _ in files.requests if method == "GET"}
+    assert not {"consolidated.safetensors", "README.md"} & asked
+
+
+def test_what_was_fetched_is_there_without_the_hub_and_under_its_name(net, files, tmp_path, monkeypatch):
+    with serve(files) as hub:
+        net(hub=hub)
+        model = fetched(REPO, tmp_path)
+    net()
+    assert fetched(REPO, tmp_path) == model
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    assert resolve(REPO) == model
+
+
+def test_a_revision_has_a_folder_of_its_own(net, files, tmp_path):
+    other = "/revision/refs%2Fpr%2F3"
+    files.content[f"/api/models/{REPO}{other}"] = files.content[f"/api/models/{REPO}/revision/main"]
+    with serve(files) as hub:
+        net(hub=hub)
+        assert fetched(f"{REPO}@refs/pr/3", tmp_path).name == "tiny-llama@refs--pr--3"
+        assert fetched(f"{REPO}@main", tmp_path).name == "tiny-llama@main"
+        assert fetched(REPO, tmp_path).name == "tiny-llama"
+
+
+def test_a_name_that_was_not_fetched_asks_no_hub_as_a_path(net, files, tmp_path, monkeypatch):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    with serve(files) as hub:
+        net(hub=hub)
+        with pytest.raises(
+            ValueError, match=f"does not exist, .*for a model of the hub: aligner model fetch {REPO}"
+        ):
+            resolve(REPO)
+    assert files.requests == []
+
+
+def test_a_download_that_breaks_off_goes_on(net, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1 << 16)
+    path = next(path for path in files.content if path.endswith("model-00001-of-00003.safetensors"))
+    files.cut[path] = 100_000
+    with serve(files) as hub:
+        net(hub=hub)
+        try:
+            model = fetched(REPO, tmp_path)
+        except DownloadError:
+            model = fetched(REPO, tmp_path)
+    assert Architecture.load(model) == ARCH
+    spans = [span for method, asked, span in files.requests if (method, asked) == ("GET", path)]
+    assert len(spans) == 2 and spans[1] != ""
+
+
+def test_other_content_than_the_hub_lists_is_refused(net, files, tmp_path):
+    path = next(path for path in files.content if path.endswith("model-00002-of-00003.safetensors"))
+    body, headers = files.content[path]
+    files.content[path] = body[:-1] + b"\x55", headers
+    with serve(files) as hub:
+        net(hub=hub)
+        with pytest.raises(DownloadError, match=r"model-00002-of-00003\.safetensors came with SHA-256"):
+            fetched(REPO, tmp_path)
+    assert not (tmp_path / "cache/models" / REPO).exists()
+
+
+# ---- the hub says no ------------------------------------------------------------------------------------------------
+
+TOKEN = "create a token with read access .* give it as HF_TOKEN"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_gated_repository_is_answered_with_how_to_get_in(net, files, tmp_path, status):
+    """Its list of files is public; the files are not."""
+    for path in files.content:
+        if "/resolve/" in path:
+            files.refused[path] = status, "GatedRepo"
+    with serve(files) as hub:
+        net(hub=hub)
+        with pytest.raises(Refusal, match=f"{REPO} is gated: accept its licence .*{TOKEN}") as caught:
+            fetched(REPO, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_token_goes_along(net, files, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_for_this_test")
+    with serve(files) as hub:
+        net(hub=hub)
+        fetched(REPO, tmp_path)
+    assert set(files.tokens) == {"Bearer hf_for_this_test"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((401, "RepoNotFound"), f"the hub has no model {REPO}, or it is private: .*{TOKEN}"),
+        ((404, "RepoNotFound"), f"the hub has no model {REPO}, or it is private"),
+        ((403, ""), f"the hub does not give {REPO} to you .*{TOKEN}"),
+    ],
+)
+def test_what_the_hub_does_not_give_is_told(net, files, tmp_path, answer, message):
+    files.refused[f"/api/models/{REPO}"] = answer
+    with serve(files) as hub:
+        net(hub=hub)
+        with pytest.raises(Refusal, match=message):
+            fetched(REPO, tmp_path)
+
+
+def test_a_revision_that_is_not_there_is_told(net, files, tmp_path):
+    files.refused[f"/api/models/{REPO}/revision/v9"] = 404, "RevisionNotFound"
+    with serve(files) as hub:
+        net(hub=hub)
+        with pytest.raises(Refusal, match=f"{REPO} has no revision 'v9'"):
+            fetched(f"{REPO}@v9", tmp_path)
+
+
+def test_without_the_hub_another_way_is_named(net, tmp_path):
+    with pytest.raises(
+        DownloadError, match=r"can't be downloaded: .*download it elsewhere and use `aligner model import"
+    ):
+        fetched(REPO, tmp_path)
+
+
+@pytest.mark.parametrize("size", ["7b", "13b", "70b", "7b-chat"])
+def test_the_tutorial_s_llama_2_is_answered_by_name(net, tmp_path, size):
+    with pytest.raises(
+        UserError, match=f"Meta's own format .*: aligner model fetch meta-llama/Llama-2-{size}-hf"
+    ):
+        fetched(f"meta-llama/Llama-2-{size}", tmp_path)
+
+
+# ---- repositories without safetensors -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        (
+            ("config.json", "pytorch_model.bin"),
+            r"as pickles \(pytorch_model\.bin\).*refs/pr/N.*save_pretrained",
+        ),
+        (("params.json", "consolidated.00.pth"), r"as pickles \(consolidated\.00\.pth\)"),
+        (("model-q4.gguf", "README.md"), r"hf download a/b model-q4\.gguf.*aligner model import FILE"),
+        (("GPT-2B-001_bf16_tp1.nemo",), r"hf download a/b GPT-2B-001_bf16_tp1\.nemo"),
+        (("adapter_config.json", "adapter_model.safetensors"), "holds an adapter"),
+        (("unet/model.safetensors", "model_index.json"), "holds no language model .* it has unet/model"),
+    ],
+)
+def test_what_holds_no_safetensors_is_refused_with_what_to_do(held, message):
+    with pytest.raises(UserError, match=message):
+        check_files("a/b", held)
+
+
+def test_pickles_are_not_even_downloaded(net, files, folder, tmp_path):
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    files = Files()
+    put_on_hub(files, folder, REPO, COMMIT)
+    with serve(files) as hub:
+        net(hub=hub)
+        with pytest.raises(UserError, match="as pickles"):
+            fetched(REPO, tmp_path)
+    assert not [path for _, path, _ in files.requests if "/resolve/" in path]
+
+
+@pytest.mark.parametrize("name", ["../secret/model", "a/b/c", "/a/b", "a/..", "a/b@x y", "-a/b"])
+def test_names_that_are_paths_are_none_of_the_hub(name, tmp_path):
+    with pytest.raises(ValueError, match="there is no model named"):
+        fetched(name, tmp_path)
+
+
+def test_of_a_listing_only_what_the_import_reads_is_wanted():
+    held = ("config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "original/params.json",
+            "original/model.safetensors", "consolidated.safetensors", "tf_model.h5", "generation_config.json")  # fmt: skip
+    wanted = Listing("c", held, {}, None).wanted()
+    assert set(wanted) == {held[0], held[1], held[2], held[-1]}
+
+
+def test_a_damaged_copy_is_fetched_again(net, files, tmp_path, capsys):
+    with serve(files) as hub:
+        net(hub=hub)
+        model = fetched(REPO, tmp_path)
+        shutil.rmtree(model / "weights")
+        assert fetch(REPO, cache=tmp_path / "cache") == model
+    assert "is damaged or of another version" in capsys.readouterr().out

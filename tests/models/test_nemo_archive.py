@@ -1,0 +1,390 @@
+"""Archives that are damaged or made to do harm: refused in a sentence, with nothing written, looked up or called."""
+
+import contextlib
+import gzip
+import io
+import pickle
+import tarfile
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aligner_lib.models.nemo import archive as archive_module
+from aligner_lib.models.nemo.archive import BadArchive, NemoArchive
+from aligner_lib.models.nemo.pickled import (
+    ORDERED_DICT,
+    Call,
+    External,
+    Global,
+    Refused,
+    read_pickle,
+    write_pickle,
+)
+from aligner_lib.models.nemo.source import import_nemo
+from aligner_lib.models.nemo.torch_file import TorchFile
+from aligner_lib.models.nemo.window import MAX_READ, Window
+
+CONFIG = ("./model_config.yaml", b"num_layers: 2\n")
+PACKED = pytest.mark.parametrize("mode", ["w", "w:gz"])
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+def pack(path: Path, entries, mode: str = "w") -> Path:
+    """A tar of (name or header, content), in this order, whatever the names are."""
+    with tarfile.open(path, mode) as tar:
+        for info, content in entries:
+            info = member(info) if isinstance(info, str) else info
+            info.size = len(content) if info.isreg() else info.size
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def refuse(path: Path, message: str) -> None:
+    """The import ends with that message, and nothing is there that was not."""
+    before = sorted(path.parent.rglob("*"))
+    with pytest.raises(BadArchive, match=message):
+        import_nemo(path, path.parent / "model")
+    assert sorted(path.parent.rglob("*")) == before
+
+
+# ---- what is read ---------------------------------------------------------------------------------------------------
+
+
+@PACKED
+def test_the_files_of_a_tar(tmp_path, mode):
+    entries = [(member("./", tarfile.DIRTYPE), b""), CONFIG, ("./model_weights/0.0", bytes(range(200)))]
+    with NemoArchive(pack(tmp_path / "x.nemo", entries, mode), scratch=tmp_path) as archive:
+        assert archive.names() == ["model_config.yaml", "model_weights/0.0"]
+        assert archive.read("model_config.yaml") == CONFIG[1]
+        with archive.open("model_weights/0.0") as file:
+            assert file.seek(100) == 100
+            assert file.read(3) == bytes([100, 101, 102])
+            assert file.seek(-2, io.SEEK_END) == 198
+            assert file.read() == bytes([198, 199])
+            assert file.part(10, 20).read() == bytes(range(10, 30))
+            with pytest.raises(ValueError, match=r"bytes 190 to 210 of a file that has 200"):
+                file.part(190, 20)
+        with pytest.raises(BadArchive, match=r"has no common.pt: it is incomplete"):
+            archive.open("common.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.nemo"]
+
+
+def test_a_folder_and_an_archive_with_one_folder_in_it(tmp_path):
+    inside = tmp_path / "model" / "GPT-2B"
+    inside.mkdir(parents=True)
+    (inside / "model_config.yaml").write_bytes(CONFIG[1])
+    assert NemoArchive(inside).read("model_config.yaml") == CONFIG[1]
+    assert NemoArchive(tmp_path / "model").names() == ["model_config.yaml"]
+    (tmp_path / "model" / "model_config.yaml").touch()
+    assert NemoArchive(tmp_path / "model").names() == ["GPT-2B/model_config.yaml", "model_config.yaml"]
+
+
+def test_a_window_lends_no_more_than_a_bound(tmp_path):
+    (tmp_path / "sparse").touch()
+    with (tmp_path / "sparse").open("r+b") as file:
+        file.truncate(1 << 40)
+        with pytest.raises(ValueError, match="asked for at once"):
+            Window(file, 0, 1 << 40).read()
+        assert len(Window(file, 0, 1 << 40).read(MAX_READ)) == MAX_READ
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+HOSTILE = {
+    "absolute": ([CONFIG, ("/tmp/owned", b"x")], "'/tmp/owned' is an absolute name"),
+    "up": ([CONFIG, ("../owned", b"x")], r"'\.\./owned' leads out of the archive"),
+    "up inside": ([CONFIG, ("a/../../owned", b"x")], "leads out of the archive"),
+    "drive": ([CONFIG, ("C:/owned", b"x")], "is an absolute name"),
+    "backslash": ([CONFIG, ("a\\..\\owned", b"x")], "is an absolute name"),
+    "symbolic link": (
+        [CONFIG, (member("w", tarfile.SYMTYPE, "/etc/passwd"), b"")],
+        "'w' is a link to '/etc/passwd'",
+    ),
+    "link inside": ([CONFIG, (member("w", tarfile.SYMTYPE, "model_config.yaml"), b"")], "'w' is a link"),
+    "hard link": ([CONFIG, (member("w", tarfile.LNKTYPE, "model_config.yaml"), b"")], "'w' is a link"),
+    "device": ([CONFIG, (member("w", tarfile.CHRTYPE), b"")], "'w' is a device or a pipe"),
+    "block device": ([CONFIG, (member("w", tarfile.BLKTYPE), b"")], "'w' is a device or a pipe"),
+    "pipe": ([CONFIG, (member("w", tarfile.FIFOTYPE), b"")], "'w' is a device or a pipe"),
+    "sparse": ([CONFIG, (member("w", tarfile.GNUTYPE_SPARSE), b"")], "'w' is a sparse file"),
+    "twice": ([CONFIG, CONFIG], "'model_config.yaml' is there twice"),
+    "twice in other words": ([CONFIG, ("model_config.yaml", b"")], "is there twice"),
+    "case": ([CONFIG, ("Model_Config.yaml", b"")], "in upper and in lower case"),
+    "composed": ([CONFIG, ("\u00e9", b""), ("e\u0301", b"")], "is there twice"),
+    "case of a folder": ([CONFIG, ("W/0", b""), ("w/1", b"")], "in upper and in lower case"),
+    "under a file": ([CONFIG, ("w", b"x"), ("w/0", b"")], "as a file and a folder"),
+    "over a folder": ([CONFIG, ("w/0", b"x"), ("w", b"")], "as a file and a folder"),
+    "deep": ([CONFIG, ("a/" * 20 + "b", b"")], "is no name of a model's file"),
+    "control characters": ([CONFIG, ("a\x1b[2J", b"")], "is no name of a model's file"),
+    "not UTF-8": ([CONFIG, ("a\udcff", b"")], "is no name of a model's file"),
+    "no settings": ([("model_weights.ckpt", b"x")], "has no model_config.yaml"),
+    "two settings": (
+        [("a/model_config.yaml", b""), ("b/model_config.yaml", b"")],
+        "has several model_config.yaml",
+    ),
+}
+
+
+@PACKED
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_tar_is_refused(tmp_path, case, mode):
+    entries, message = HOSTILE[case]
+    refuse(pack(tmp_path / "x.nemo", entries, mode), message)
+
+
+@PACKED
+def test_too_many_files(tmp_path, mode, monkeypatch):
+    monkeypatch.setattr(archive_module, "MAX_MEMBERS", 10)
+    refuse(
+        pack(tmp_path / "x.nemo", [CONFIG, *((f"f{i}", b"") for i in range(10))], mode), "more than 10 files"
+    )
+
+
+def test_a_claimed_size_beyond_the_file(tmp_path):
+    info = member("model_weights.ckpt")
+    info.size = 1 << 50
+    whole = pack(tmp_path / "x.nemo", [CONFIG]).read_bytes()
+    header = info.tobuf(tarfile.GNU_FORMAT)
+    (tmp_path / "x.nemo").write_bytes(whole[:1024] + header + whole[1024:])
+    refuse(tmp_path / "x.nemo", f"claims {1 << 50} bytes, more than the archive can hold")
+
+
+@pytest.mark.parametrize("value", ["-5", "9" * 25])
+def test_an_extended_header_with_a_size_of_its_own(tmp_path, value):
+    info = member("w")
+    info.pax_headers = {"size": value}
+    with tarfile.open(tmp_path / "x.nemo", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member("model_config.yaml"))
+        tar.addfile(info)
+    refuse(tmp_path / "x.nemo", f"claims {value} bytes, more than the archive can hold")
+
+
+def test_a_long_name_of_a_gigabyte_is_not_read(tmp_path):
+    """A header before the member's says how long the name is: 1 GiB, of which the file has nothing but a hole."""
+    info = member("././@LongLink", tarfile.GNUTYPE_LONGNAME)
+    info.size = 1 << 30
+    path = tmp_path / "x.nemo"
+    path.write_bytes(info.tobuf(tarfile.GNU_FORMAT))
+    with path.open("r+b") as file:
+        file.truncate(2 << 30)
+    refuse(path, "a header of more than 131072 bytes")
+
+
+def test_a_bomb_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    """200 MiB of zeros in 200 KiB: a thousandfold, where weights shrink by less than two."""
+    packed = pack(tmp_path / "x.nemo", [CONFIG, ("model_weights.ckpt", bytes(200 << 20))], "w:gz")
+    assert packed.stat().st_size < 1 << 19
+    monkeypatch.setattr(archive_module, "_inflated", None)
+    refuse(packed, "made to fill a disk")
+
+
+def test_a_bomb_behind_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive_module, "SMALL", 1 << 20)
+    whole = pack(tmp_path / "x.nemo", [CONFIG]).read_bytes()
+    (tmp_path / "x.nemo").write_bytes(gzip.compress(whole + bytes(8 << 20)))
+    refuse(tmp_path / "x.nemo", "is cut short or damaged")
+
+
+def test_no_room_for_a_gzip_tar(tmp_path, monkeypatch):
+    path = pack(tmp_path / "x.nemo", [CONFIG], "w:gz")
+    usage = archive_module.shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(archive_module.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(archive_module.DiskFull, match="has no room: free space there"):
+        NemoArchive(path, scratch=tmp_path)
+
+
+@PACKED
+def test_wherever_it_is_cut_it_is_refused(tmp_path, mode):
+    path = pack(tmp_path / "x.nemo", [CONFIG, ("model_weights.ckpt", b"w" * 700)], mode)
+    whole = path.read_bytes()
+    # a plain tar is filled up with zeros; the first block of them is its end
+    end = len(whole) if mode == "w:gz" else 512 * (1 + 1 + 1 + 2) + 512
+    for length in {*range(0, end, 37), end - 1}:
+        path.write_bytes(whole[:length])
+        refuse(path, "")
+
+
+@given(st.data())
+def test_a_damaged_tar_is_read_or_refused(tmp_path_factory, data):
+    """Any bytes changed: an archive with safe names, or BadArchive."""
+    folder = tmp_path_factory.mktemp("damaged")
+    whole = bytearray(pack(folder / "x.nemo", [CONFIG, ("a/b", b"w" * 600), ("c", b"")]).read_bytes())
+    changes = st.lists(st.tuples(st.integers(0, 3583), st.integers(0, 255)), min_size=1, max_size=8)
+    for position, value in data.draw(changes):
+        whole[position] = value
+    packed = data.draw(st.booleans())
+    (folder / "x.nemo").write_bytes(gzip.compress(whole, 1) if packed else whole)
+    try:
+        with NemoArchive(folder / "x.nemo", scratch=folder) as archive:
+            for name in archive.names():
+                assert not name.startswith("/") and ".." not in name.split("/")
+                assert len(archive.open(name).read()) <= len(whole)
+    except BadArchive:
+        pass
+    assert [path.name for path in folder.iterdir()] == ["x.nemo"]
+
+
+@given(st.lists(st.text("aAbB./\\:\u0131\u0130 \n", max_size=8), max_size=5))
+def test_names_that_are_accepted_are_distinct_places_inside(tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("names")
+    try:
+        archive = NemoArchive(pack(folder / "x.nemo", [CONFIG, *((name, b"") for name in names)]))
+    except BadArchive:
+        return
+    found = archive.names()
+    assert len({name.casefold() for name in found}) == len(found)
+    for name in found:
+        assert (folder / "root" / name).resolve().is_relative_to(folder / "root")
+
+
+def test_a_link_out_of_a_folder(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "model" / "model_config.yaml").symlink_to(tmp_path / "secret")
+    with pytest.raises(BadArchive, match="is a link out of the folder: put the file itself there"):
+        NemoArchive(tmp_path / "model").read("model_config.yaml")
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"", "empty file"), (b"x" * 3000, "is no whole tar")])
+def test_what_is_no_archive(tmp_path, content, message):
+    (tmp_path / "x.nemo").write_bytes(content)
+    refuse(tmp_path / "x.nemo", message)
+
+
+def test_nothing_and_an_empty_folder(tmp_path):
+    with pytest.raises(BadArchive, match=r"does not exist"):
+        NemoArchive(tmp_path / "x.nemo")
+    with pytest.raises(BadArchive, match=r"has no model_config.yaml"):
+        NemoArchive(tmp_path)
+
+
+# ---- pickles --------------------------------------------------------------------------------------------------------
+
+
+class Evil:
+    """A pickle that would create a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def torch_zip(pickled: bytes, **more: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in {"data.pkl": pickled, "version": b"3\n", **more}.items():
+            archive.writestr(f"archive/{name}", content)
+    return buffer.getvalue()
+
+
+def torch_file(path: Path, content: bytes) -> TorchFile:
+    path.write_bytes(content)
+    return TorchFile(Window(path.open("rb"), 0, len(content)), "w.ckpt")
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, protocol):
+    pickled = pickle.dumps({"model.x": Evil(tmp_path / "owned")}, protocol)
+    with pytest.raises(ValueError, match=r"names '.*', which weights have no use for: nothing of it was run"):
+        torch_file(tmp_path / "w.ckpt", torch_zip(pickled))
+    assert not (tmp_path / "owned").exists()
+    pickle.loads(pickled)
+    assert (tmp_path / "owned").exists(), "the pickle does no harm: this test shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "w.ckpt is refused: BadZipFile"),
+        (b"x" * 100, "w.ckpt is refused: BadZipFile"),
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + b"x" * 50, "saved by a torch before 1.6"),
+        (torch_zip(b""), "its pickle is damaged"),
+        (torch_zip(b"\x80\x02}"), "its pickle is damaged"),
+        (torch_zip(b"\x80\x02."), "its pickle is damaged"),
+        (torch_zip(b"\x80\x02(."), "a mark where a value should be"),
+        (torch_zip(b"\x80\x02]\x86."), "its pickle is damaged"),
+        (torch_zip(b"\x80\x02KEh\x05."), "its pickle is damaged"),
+        (torch_zip(b"(ios\nsystem\n."), "has the opcode INST"),
+        (torch_zip(pickle.dumps({}, 2), byteorder=b"big"), "big-endian"),
+    ],
+)
+def test_a_damaged_file_of_torch_is_refused(tmp_path, content, message):
+    with pytest.raises(ValueError, match=message):
+        torch_file(tmp_path / "w.ckpt", content)
+
+
+def rebuilt(size: int, start: int, shape: tuple, strides: tuple) -> Call:
+    storage = External(("storage", Global("torch.FloatStorage"), "0", "cpu", size))
+    return Call(
+        "torch._utils._rebuild_tensor_v2", (storage, start, shape, strides, False, Call(ORDERED_DICT, ()))
+    )
+
+
+@pytest.mark.parametrize(
+    "view",
+    [(4, 0, (5,), (1,)), (4, 2, (3,), (1,)), (4, -1, (2,), (1,)), (4, 0, (1 << 40,), (0,)), (4, 0, (2, 2), (1, 0)),
+     (4, 0, (2,), (1, 1)), (4, 0, (-1,), (1,)), (4, 0, (True,), (1,)), (4, 0, (2, 2), (3, 1))],
+)  # fmt: skip
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path, view):
+    file = torch_file(
+        tmp_path / "w.ckpt", torch_zip(write_pickle({"w": rebuilt(*view)}), **{"data/0": bytes(16)})
+    )
+    with pytest.raises(ValueError, match="reaches beyond its storage"):
+        file.state_dict()
+
+
+@pytest.mark.parametrize("stored", [b"", bytes(12), bytes(20)])
+def test_a_storage_of_another_size_is_damaged(tmp_path, stored):
+    pickled = write_pickle({"w": rebuilt(4, 0, (4,), (1,))})
+    file = torch_file(tmp_path / "w.ckpt", torch_zip(pickled, **{"data/0": stored}))
+    with pytest.raises(ValueError, match=r"w is damaged: its storage has .* bytes instead of 16"):
+        file.state_dict()["w"].read()
+
+
+def test_changed_numbers_are_noticed(tmp_path):
+    content = torch_zip(write_pickle({"w": rebuilt(4, 0, (4,), (1,))}), **{"data/0": b"0123456789abcdef"})
+    file = torch_file(tmp_path / "w.ckpt", content.replace(b"0123456789abcdef", b"0123456789abcdeg"))
+    with pytest.raises(ValueError, match=r"w is damaged: BadZipFile.*CRC"):
+        file.state_dict()["w"].read()
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(PLAIN, st.sampled_from([0, 1, 2, 3, 4, 5]))
+def test_python_s_pickles_of_plain_values_are_read(value, protocol):
+    assert read_pickle(pickle.dumps(value, protocol), lambda name: False) == value
+
+
+@given(PLAIN)
+def test_python_reads_what_is_written(value):
+    written = write_pickle(value)
+    assert pickle.loads(written) == value == read_pickle(written, lambda name: False)
+
+
+def test_python_makes_what_calls_say():
+    assert pickle.loads(write_pickle([Call(ORDERED_DICT, ((("a", 1),),)), Global("os.path.join")]))[
+        0
+    ] == OrderedDict(a=1)
+    error = pickle.loads(write_pickle(Call("builtins.ValueError", (), {"where": "here"})))
+    assert (type(error), error.where) == (ValueError, "here")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_pickle_or_refused(data):
+    with contextlib.suppress(Refused):
+        read_pickle(b"\x80\x02" + data, lambda name: False)

@@ -1,0 +1,712 @@
+"""NeMo's archives: every number arrives, from any layout, and whatever does not fit is an error."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from omegaconf import OmegaConf
+from tiny_nemo import (
+    APEX,
+    CONFIG,
+    GPT_2B,
+    LLAMA,
+    LLAMA_CONFIG,
+    TRANSFORMER_ENGINE,
+    old_name,
+    pack,
+    put_tokenizer,
+    random_weights,
+    write_old,
+)
+from tiny_tokenizers import LINES
+from typer.testing import CliRunner
+
+from aligner_lib.cli.main import app
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+from aligner_lib.jobs.inputs import model_folder
+from aligner_lib.models import import_model, model_hash, resolve
+from aligner_lib.models.architecture import Architecture, RopeScaling
+from aligner_lib.models.export import Options, export
+from aligner_lib.models.nemo.config import NemoConfig
+from aligner_lib.models.nemo.config_writer import nemo_config
+from aligner_lib.models.nemo.source import import_nemo, is_nemo
+from aligner_lib.models.reward_scale import RewardScale
+from aligner_lib.models.tensor_store import StoreReader
+
+TP_PP = pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)])
+
+
+@pytest.fixture
+def place(tmp_path, smoke):
+    """A folder with a tokenizer in it, for the archives that only name one."""
+    put_tokenizer(smoke, tmp_path)
+    return tmp_path
+
+
+def assert_holds(folder, arch: Architecture, tensors: dict[str, torch.Tensor]) -> None:
+    """A model folder is that model: to the bit, in those dtypes."""
+    assert Architecture.load(folder) == arch
+    store = StoreReader(folder / "weights")
+    assert store.names() == sorted(tensors)
+    for name, tensor in tensors.items():
+        found = store.read_whole(name)
+        assert found.dtype == tensor.dtype, name
+        assert torch.equal(found, tensor), name
+
+
+# ---- NeMo's old checkpoints ------------------------------------------------------------------------------------------
+
+
+@TP_PP
+def test_gpt_2b_s_layout(place, tp, pp):
+    """layernorm1p, SwiGLU, a rotary share, bfloat16: a file for each rank."""
+    tensors = random_weights(GPT_2B)
+    write_old(place / "folder", tensors, tp=tp, pp=pp)
+    assert_holds(import_nemo(place / "folder", place / "model"), GPT_2B, tensors)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_the_same_as_a_tar(place, mode):
+    tensors = random_weights(GPT_2B)
+    write_old(place / "folder", tensors, tp=2)
+    from_folder = import_nemo(place / "folder", place / "one")
+    seen = []
+    archive = pack(place / "folder", place / "GPT-2B-001_bf16_tp2.nemo", mode)
+    out = import_nemo(archive, place / "two", progress=lambda *counts: seen.append(counts))
+    assert model_hash(out) == model_hash(from_folder)
+    assert seen == [(done, len(tensors)) for done in range(1, len(tensors) + 1)]
+    assert json.loads((out / "source.json").read_text())["imported_from"] == str(archive)
+    assert sorted(path.name for path in place.iterdir()) == sorted(
+        ["folder", archive.name, "one", "two", "tokenizer.json", "tokenizer_config.json"]
+    )
+
+
+@pytest.mark.parametrize("layers", [APEX, TRANSFORMER_ENGINE], ids=["apex", "transformer_engine"])
+@pytest.mark.parametrize("prefix", ["model.", "model.module."])
+def test_the_layers_names_and_o2_s_prefix(place, layers, prefix):
+    tensors = random_weights(GPT_2B)
+    write_old(
+        place / "folder",
+        tensors,
+        rename=lambda name: old_name(name, layers).replace("model.", prefix, 1),
+    )
+    assert_holds(import_nemo(place / "folder", place / "model"), GPT_2B, tensors)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_gate_and_up_stored_apart(place, tp):
+    """`activation: swiglu`, without fast: dense_h_to_4h_2 is the up projection."""
+    tensors, apart = random_weights(GPT_2B), {}
+    for name, tensor in tensors.items():
+        if name.endswith("linear_fc1.weight"):
+            gate, up = tensor.chunk(2)
+            apart |= {name: gate.clone(), name.replace("fc1", "fc1_2"): up.clone()}
+        else:
+            apart[name] = tensor
+
+    def rename(name: str) -> str:
+        return old_name(name.replace("fc1_2", "fc1")).replace("4h.", "4h_2." if "fc1_2" in name else "4h.")
+
+    write_old(place / "folder", apart, {**CONFIG, "activation": "swiglu"}, tp=tp, rename=rename, gated=False)
+    assert_holds(import_nemo(place / "folder", place / "model"), GPT_2B, tensors)
+
+
+@TP_PP
+def test_megatron_core_s_names_in_rank_files_with_grouped_queries(place, tp, pp):
+    """What NeMo wrote between the two layouts."""
+    if tp > LLAMA.num_query_groups:
+        pytest.skip("Megatron would not split two groups in four")
+    tensors = random_weights(LLAMA)
+    write_old(place / "folder", tensors, LLAMA_CONFIG, tp=tp, pp=pp, rename=lambda name: "model." + name)
+    assert_holds(import_nemo(place / "folder", place / "model"), LLAMA, tensors)
+
+
+def test_what_follows_from_the_settings_is_left_out(place):
+    tensors = random_weights(GPT_2B)
+    names = {
+        "rotary_pos_emb.inv_freq": "model.language_model.rotary_pos_emb.inv_freq",
+        "decoder.layers.0.extra": "model.language_model.encoder.layers.0.layernorm_mlp._extra_state",
+    }
+    more = dict.fromkeys(names, torch.ones(4))
+    write_old(place / "folder", tensors | more, rename=lambda name: names.get(name) or old_name(name))
+    assert_holds(import_nemo(place / "folder", place / "model"), GPT_2B, tensors)
+
+
+def test_a_tied_model_s_copy_on_the_last_stage(place):
+    arch = replace(GPT_2B, tied_embeddings=True)
+    config = {**CONFIG, "share_embeddings_and_output_weights": True}
+    tensors = random_weights(arch)
+    copy = tensors | {"output_layer.weight": tensors["embedding.word_embeddings.weight"].clone()}
+
+    def rename(name):
+        return "model.word_embeddings.weight" if name == "output_layer.weight" else old_name(name)
+
+    write_old(place / "folder", copy, config, tp=2, pp=2, rename=rename)
+    assert_holds(import_nemo(place / "folder", place / "model"), arch, tensors)
+    copy["output_layer.weight"][5] += 1
+    write_old(place / "other", copy, config, tp=2, pp=2, rename=rename)
+    with pytest.raises(ValueError, match=r"ties .*word_embeddings.* to the embedding .*, yet they differ"):
+        import_nemo(place / "other", place / "model2")
+
+
+def test_a_reward_model_with_its_scale(place):
+    arch = replace(LLAMA, head="scalar")
+    config = LLAMA_CONFIG | {"reward_standardization": {"enable": True, "mean": -1.5, "std": 2.0}}
+    tensors = random_weights(arch)
+    tensors["value_head.weight"], tensors["value_head.bias"] = torch.randn(1, 64), torch.ones(1)
+    unused = {"output_layer.weight": torch.zeros(1024, 64)}  # NeMo's reward model has one that it never uses
+    write_old(
+        place / "folder",
+        tensors | unused,
+        config,
+        tp=2,
+        rename=lambda name: "model." + name.replace("value_head", "rm_head"),
+    )
+    out = import_nemo(place / "folder", place / "model")
+    assert_holds(out, arch, tensors)
+    assert RewardScale.load(out) == RewardScale(-1.5, 2.0)
+
+
+# ---- Megatron Core's distributed checkpoints: zarr (torch_dist: tests/megatron/test_nemo.py) -----------------------
+
+
+def write_zarr(folder, name: str, tensor: torch.Tensor, chunks: tuple[int, ...]) -> None:
+    """zarr's version 2: .zarray, and a file a chunk, filled up to its whole size."""
+    out = folder / "model_weights" / name
+    out.mkdir(parents=True)
+    dtype = {torch.float32: "<f4", torch.bfloat16: "bfloat16"}[tensor.dtype]
+    header = {"zarr_format": 2, "shape": list(tensor.shape), "chunks": list(chunks), "dtype": dtype}
+    header |= {"compressor": None, "fill_value": None, "order": "C", "filters": None}
+    (out / ".zarray").write_text(json.dumps(header))
+    bits = tensor.view(torch.int16 if dtype == "bfloat16" else torch.int32).numpy()
+    for place in np.ndindex(*(math.ceil(size / step) for size, step in zip(tensor.shape, chunks))):
+        chunk = np.zeros(chunks, bits.dtype)
+        part = bits[tuple(slice(i * step, (i + 1) * step) for i, step in zip(place, chunks))]
+        chunk[tuple(slice(size) for size in part.shape)] = part
+        chunk.tofile(out / ".".join(map(str, place)))
+
+
+def stacks(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """All layers of a weight as one tensor, as Megatron stores the layers of a GPT."""
+    by_name: dict[str, list] = {}
+    for name, tensor in tensors.items():
+        by_name.setdefault(re.sub(r"layers\.\d+\.", "layers.", name), []).append(tensor)
+    return {
+        n: torch.stack(parts) if n.startswith("decoder.layers") else parts[0] for n, parts in by_name.items()
+    }
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3])
+def test_zarr_with_stacked_layers(place, tp):
+    """Chunks of a rank's shape; with three ranks the last ones reach beyond the tensor."""
+    tensors = random_weights(LLAMA)
+    tensors["decoder.final_layernorm.weight"] = tensors["decoder.final_layernorm.weight"].float()
+    folder = place / "folder"
+    folder.mkdir()
+    (folder / "model_config.yaml").write_text(yaml.safe_dump(LLAMA_CONFIG))
+    for name, tensor in stacks(tensors).items():
+        stacked = name.startswith("decoder.layers")
+        inside = [math.ceil(tensor.shape[stacked] / tp), *tensor.shape[1 + stacked :]]
+        write_zarr(folder, "model." + name, tensor, (1, *inside) if stacked else tuple(inside))
+    (folder / "model_weights/metadata.json").write_text('{"sharded_backend": "zarr"}')
+    (folder / "model_weights/common.pt").write_bytes(b"not read")
+    assert_holds(import_nemo(pack(folder, place / "x.nemo"), place / "model"), LLAMA, tensors)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"compressor": {"id": "blosc"}}, "is compressed or in another order"),
+        ({"order": "F"}, "is compressed or in another order"),
+        ({"chunks": [0, 64]}, "is no zarr array"),
+        ({"chunks": [1, 1], "shape": [1024, 65]}, "claims to have more than 65536 chunks"),
+        ({"shape": [1 << 40, 64]}, "claims to have more than 65536 chunks"),
+        ({"shape": [-1, 64]}, "is no zarr array"),
+        ({"dtype": "|O"}, "weights are F64, F32, F16, BF16"),
+        ({"chunks": [2048, 64]}, "has 131072 bytes: it is damaged, or compressed"),
+    ],
+)
+def test_a_zarr_array_that_megatron_did_not_write(place, change, message):
+    folder = place / "folder"
+    folder.mkdir()
+    (folder / "model_config.yaml").write_text(yaml.safe_dump(LLAMA_CONFIG))
+    for name, tensor in stacks(random_weights(LLAMA)).items():
+        write_zarr(folder, "model." + name, tensor, tuple(tensor.shape))
+    header = folder / "model_weights/model.embedding.word_embeddings.weight/.zarray"
+    header.write_text(json.dumps(json.loads(header.read_text()) | change))
+    with pytest.raises(ValueError, match=message):
+        import_nemo(folder, place / "model")
+    assert not list(place.glob("model*"))
+
+
+# ---- what does not fit is an error, and leaves nothing behind -------------------------------------------------------
+
+
+def drop(tensors):
+    del tensors["decoder.layers.1.mlp.linear_fc2.weight"]
+
+
+def add(tensors):
+    tensors["decoder.layers.0.self_attention.linear_qkv.bias"] = torch.zeros(192)
+
+
+def reshape(tensors):
+    tensors["decoder.layers.2.mlp.linear_fc2.weight"] = torch.zeros(64, 90)
+
+
+def integers(tensors):
+    tensors["decoder.final_layernorm.weight"] = torch.ones(64, dtype=torch.int8)
+
+
+def no_embedding(tensors):
+    del tensors["embedding.word_embeddings.weight"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (drop, r"1 weights are missing, the first: decoder\.layers\.1\.mlp\.linear_fc2\.weight"),
+        (
+            add,
+            r"1 weights have no place in the model, the first: decoder\.layers\.0\.self_attention\.linear_qkv\.bias",
+        ),
+        (reshape, r"has shape \[64, 90\]; model_config\.yaml says \[64, 88\]"),
+        (integers, r"final_layernorm\.weight is I8; weights are F64, F32, F16, BF16"),
+        (no_embedding, "holds no GPT model"),
+    ],
+)
+def test_unfit_weights_are_refused(place, spoil, message):
+    tensors = random_weights(GPT_2B)
+    spoil(tensors)
+    write_old(place / "folder", tensors)
+    with pytest.raises(ValueError, match=message):
+        import_nemo(place / "folder", place / "model")
+    assert not list(place.glob("model*"))
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        ("tp_rank_01_pp_rank_001", "has 3 ranks' weights of 2 tensor- times 2 pipeline-parallel ones"),
+        ("tp_rank_01_pp_rank_00", r"embedding.* has shape \[512, 64\]|has shape"),
+    ],
+)
+def test_a_rank_s_file_is_missing(place, lost, message):
+    write_old(place / "folder", random_weights(GPT_2B), tp=2, pp=2)
+    for path in (place / "folder").glob(f"{lost}*/model_weights.ckpt"):
+        path.unlink()
+    with pytest.raises(ValueError, match=message):
+        import_nemo(place / "folder", place / "model")
+
+
+def test_ranks_that_disagree(place):
+    write_old(place / "folder", random_weights(GPT_2B), tp=2)
+    path = place / "folder" / "mp_rank_01" / "model_weights.ckpt"
+    state = torch.load(path)
+    state["model.language_model.encoder.final_layernorm.weight"] += 1
+    torch.save(state, path)
+    with pytest.raises(ValueError, match=r"final_layernorm\.weight differs between tensor-parallel ranks"):
+        import_nemo(place / "folder", place / "model")
+    del state["model.language_model.encoder.final_layernorm.weight"]
+    torch.save(state, path)
+    with pytest.raises(ValueError, match="files have different weights"):
+        import_nemo(place / "folder", place / "model")
+
+
+def test_code_in_the_weights_is_not_run(place):
+    class Evil:
+        def __reduce__(self):
+            return open, (str(place / "owned"), "w")
+
+    folder = write_old(place / "folder", random_weights(GPT_2B))
+    torch.save({"model.x": Evil()}, folder / "model_weights.ckpt")
+    with pytest.raises(
+        ValueError, match=r"names 'io\.open', which weights have no use for: nothing of it was run"
+    ):
+        import_nemo(folder, place / "model")
+    assert not (place / "owned").exists()
+
+
+def test_the_same_bytes_as_many_weights(place):
+    """A file that unfolds: every layer of a thousand is the first one's storage."""
+    tensors = random_weights(GPT_2B)
+    layer = {name: tensor for name, tensor in tensors.items() if ".layers.0." in name}
+    for number in range(1000):
+        tensors |= {name.replace(".0.", f".{number}.", 1): tensor for name, tensor in layer.items()}
+    folder = write_old(place / "folder", tensors, {**CONFIG, "num_layers": 1000}, layers=1000)
+    assert (folder / "model_weights.ckpt").stat().st_size < 4 << 20
+    with pytest.raises(ValueError, match=r"its weights would take .*: it is made to fill a disk"):
+        import_nemo(folder, place / "model")
+    assert not (place / "model").exists()
+
+
+def test_no_weights_at_all(place):
+    (place / "folder").mkdir()
+    (place / "folder/model_config.yaml").write_text(yaml.safe_dump(CONFIG))
+    with pytest.raises(ValueError, match=r"has no weights: neither model_weights.ckpt"):
+        import_nemo(place / "folder", place / "model")
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+def architecture_of(config: dict) -> Architecture:
+    return NemoConfig(config, "model_config.yaml").architecture(1024, "lm")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, {}),
+        ({"kv_channels": 32}, {"kv_channels": 32}),
+        ({"ffn_hidden_size": "${multiply:4, ${.hidden_size}}"}, {"ffn_hidden_size": 256}),
+        ({"activation": "squared-relu"}, {"activation": "squared_relu"}),
+        ({"normalization": "layernorm"}, {"zero_centered_norm": False}),
+        ({"normalization": "rmsnorm"}, {"normalization": "rms", "zero_centered_norm": False, "family": "llama"}),
+        ({"qkv_bias": True, "normalization": "rmsnorm"},
+         {"qkv_bias": True, "normalization": "rms", "zero_centered_norm": False, "family": "qwen2"}),
+        ({"seq_len_interpolation_factor": 2}, {"rope_scaling": RopeScaling("linear", 2.0)}),
+        ({"scale_positional_embedding": True}, {"rope_scaling": RopeScaling("llama3", 8.0)}),
+        ({"window_size": [15, 0]}, {"sliding_window": 16, "sliding_layers": (0, 1, 2, 3)}),
+        ({"window_size": [-1, -1]}, {}),
+    ],
+)  # fmt: skip
+def test_settings_become_an_architecture(change, expected):
+    assert architecture_of(CONFIG | change) == replace(GPT_2B, **expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"qk_layernorm": True}, "qk_layernorm is true without normalization: rmsnorm"),
+        ({"bias": True}, "bias is true, for all linear layers"),
+        ({"bias": None}, "bias is true"),  # NeMo's default
+        ({"activation": "gelu"}, "activation is 'gelu'; it must be one of fast-swiglu"),
+        ({"activation": None}, "has no activation"),
+        ({"activation": "geglu"}, "only its tanh form is computed"),
+        (
+            {"position_embedding_type": None},
+            "position_embedding_type is 'learned_absolute'; rope is computed here",
+        ),
+        ({"transformer_block_type": "post_ln"}, "transformer_block_type is 'post_ln'; only pre_ln"),
+        ({"num_moe_experts": 8}, "num_moe_experts is 8; only None"),
+        ({"megatron_legacy": True}, "megatron_legacy is True; only False"),
+        ({"normalization": "batchnorm"}, "normalization is 'batchnorm'; it must be one of rmsnorm"),
+        ({"num_layers": None}, "num_layers is None; it must be a whole number above 0"),
+        ({"num_layers": 1 << 30}, "num_layers is 1073741824, more than any model has"),
+        ({"num_layers": "4"}, "num_layers is '4'; it must be a whole number above 0"),
+        ({"hidden_size": True}, "hidden_size is True; it must be a whole number above 0"),
+        ({"rotary_percentage": "half"}, "rotary_percentage is 'half'; it must be a number"),
+        ({"layernorm_epsilon": "nan"}, "layernorm_epsilon is 'nan'; it must be a number"),
+        ({"rotary_percentage": 0.2}, r"rotary_fraction=0\.2 of a head"),
+        ({"ffn_hidden_size": "${oc.env:HOME}"}, r"ffn_hidden_size is '\$\{oc\.env:HOME\}', a reference"),
+        ({"mcore_customization_config": {"x": 1}}, "is known for name: megatron_gemma2 only"),
+        ({"share_embeddings_and_output_weights": "yes"}, "it must be true or false"),
+        ({"window_size": 16}, "window_size is 16; it must be two whole numbers"),
+    ],
+)
+def test_settings_that_are_not_computed_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        architecture_of(CONFIG | change)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", "holds no settings"),
+        ("a: [", "is no plain YAML"),
+        ("!!python/object/apply:os.system ['true']", "is no plain YAML"),
+        ("a: &a [x]\nb: [*a, *a]", "has YAML aliases"),
+        ("[" * 10_000, "or is too deep"),
+        ("a: \x00", "is no plain YAML"),
+    ],
+)
+def test_a_file_that_is_no_settings(text, message):
+    with pytest.raises(ValueError, match=message):
+        NemoConfig.parse(text.encode(), "model_config.yaml")
+
+
+GEMMA_2 = replace(
+    LLAMA,
+    family="gemma2",
+    zero_centered_norm=True,
+    post_norms=True,
+    activation="geglu",
+    embedding_scale=8.0,
+    attention_scale=24**-0.5,
+    attention_softcap=50.0,
+    logits_softcap=30.0,
+    sliding_window=16,
+    sliding_layers=(0, 2),
+    tied_embeddings=True,
+)
+WRITTEN = {
+    "llama": LLAMA,
+    "llama 3": replace(LLAMA, rope_scaling=RopeScaling("llama3", 8.0), kv_channels=32),
+    "long llama": replace(LLAMA, rope_scaling=RopeScaling("linear", 4.0), tied_embeddings=True),
+    "mistral": replace(LLAMA, family="mistral", sliding_window=16, sliding_layers=(0, 1, 2, 3)),
+    "qwen2": replace(LLAMA, family="qwen2", qkv_bias=True),
+    "qwen3": replace(LLAMA, family="qwen3", qk_norm=True),
+    "gemma2": GEMMA_2,
+    "gpt": GPT_2B,
+    "nemotron": replace(GPT_2B, activation="squared_relu"),
+    "reward model": replace(LLAMA, head="scalar", tied_embeddings=True),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_settings_are_written_and_read_back(name):
+    arch = WRITTEN[name]
+    config = nemo_config(arch, {}, "BF16", RewardScale(1.0, 2.0))
+    read = NemoConfig.parse(yaml.safe_dump(config).encode(), "model_config.yaml")
+    assert read.architecture(arch.vocab_size, arch.head) == arch
+    if arch.head == "scalar":
+        assert read.reward_scale() == RewardScale(1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"nope_layers": (3,)}, {"logits_softcap": 30.0}, {"sliding_window": 8, "sliding_layers": (1,)},
+     {"embedding_scale": 3.0}, {"attention_scale": 0.5}],
+)  # fmt: skip
+def test_what_nemo_has_no_key_for_is_not_written(change):
+    with pytest.raises(
+        ValueError, match=f"has no key for .*{[*change][-1]}=.*: export the model with --to hf"
+    ):
+        nemo_config(replace(LLAMA, **change), {}, "F32", RewardScale())
+
+
+# ---- tokenizers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_that_the_archive_only_names(tmp_path):
+    write_old(tmp_path / "folder", random_weights(GPT_2B))
+    with pytest.raises(
+        ValueError, match=r"library='huggingface', type='nobody/knows'\. Put that model's tokenizer\.json"
+    ):
+        import_nemo(tmp_path / "folder", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_gpt_2_s_vocabulary_and_merges(tmp_path, smoke):
+    """library: megatron, with two artifacts under NeMo's names."""
+    stored = json.loads((smoke / "tokenizer.json").read_text())["model"]
+    vocabulary = {token: number for token, number in stored["vocab"].items()}
+    section = {"library": "megatron", "type": "GPT2BPETokenizer"}
+    section |= {"vocab_file": f"nemo:{'a' * 32}_vocab.json", "merge_file": f"nemo:{'b' * 32}_merges.txt"}
+    folder = write_old(tmp_path / "folder", random_weights(GPT_2B), {**CONFIG, "tokenizer": section})
+    (folder / f"{'a' * 32}_vocab.json").write_text(json.dumps(vocabulary))
+    merges = [" ".join(merge) for merge in stored["merges"]]
+    (folder / f"{'b' * 32}_merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    tokenizer = Tokenizer(import_nemo(pack(folder, tmp_path / "x.nemo"), tmp_path / "model"))
+    text = "Hello, dear people<|endoftext|>"
+    assert tokenizer.decode(tokenizer.encode(text), special_tokens=True) == text
+    assert tokenizer.encode(text)[-1] == tokenizer.eos_id == vocabulary["<|endoftext|>"]
+    assert tokenizer.encode("Hello, dear people") == Tokenizer(smoke).encode("Hello, dear people")
+
+
+def test_a_sentencepiece_model(tmp_path):
+    """As GPT-2B-001 has it; an export names it in the same way again."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    name = f"{'2' * 32}_mt_nlg_256k.model"
+    section = {
+        "library": "sentencepiece",
+        "type": None,
+        "model": f"nemo:{name}",
+        "sentencepiece_legacy": False,
+    }
+    folder = write_old(tmp_path / "folder", random_weights(GPT_2B), {**CONFIG, "tokenizer": section})
+    with (folder / name).open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(LINES * 4),
+            model_writer=file,
+            vocab_size=300,
+            hard_vocab_limit=False,
+            byte_fallback=True,
+            minloglevel=2,
+        )
+    out = import_nemo(pack(folder, tmp_path / "x.nemo"), tmp_path / "model")
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
+    assert Tokenizer(out).encode(LINES[0]) == theirs.encode(LINES[0])
+    assert Tokenizer(out).eos_id == theirs.eos_id()
+    assert export(str(out), "nemo", tmp_path / "back.nemo") == []
+    again = import_nemo(tmp_path / "back.nemo", tmp_path / "again")
+    assert (again / "tokenizer.model").read_bytes() == (folder / name).read_bytes()
+    assert Tokenizer(again).hash == Tokenizer(out).hash
+
+
+def test_an_artifact_that_is_not_there(tmp_path):
+    section = {"library": "sentencepiece", "model": f"nemo:{'a' * 32}_x.model"}
+    write_old(tmp_path / "folder", random_weights(GPT_2B), {**CONFIG, "tokenizer": section})
+    with pytest.raises(ValueError, match="a file that is not there"):
+        import_nemo(tmp_path / "folder", tmp_path / "model")
+
+
+# ---- as a start of training, and on the command line ----------------------------------------------------------------
+
+
+def test_restore_from_path_imports_an_archive_once(place, monkeypatch, capfd):
+    monkeypatch.setenv("ALIGNER_CACHE", str(place / "cache"))
+    write_old(place / "folder", random_weights(GPT_2B))
+    archive = pack(place / "folder", place / "mcore_gpt.nemo")
+    first = resolve(archive)
+    assert first.parent == place / "cache/nemo"
+    assert first.name.startswith("mcore_gpt-")
+    assert Architecture.load(first) == GPT_2B
+    made = (first / "source.json").stat().st_mtime_ns
+    copied = place / "elsewhere"
+    copied.mkdir()
+    again = copied / "mcore_gpt.nemo"
+    again.write_bytes(archive.read_bytes())
+    assert resolve(str(archive)) == resolve(again) == first
+    assert (first / "source.json").stat().st_mtime_ns == made
+    (first / "weights").joinpath("rank00000_00000.safetensors").write_bytes(b"")
+    assert resolve(archive) == first, "one that is damaged is made anew"
+    StoreReader(first / "weights")
+    write_old(place / "other", random_weights(GPT_2B, seed=1))
+    assert resolve(pack(place / "other", archive)) != first
+    assert resolve(place / "folder") != first
+
+
+def test_every_job_s_setting_takes_an_archive(tmp_path, smoke, monkeypatch):
+    """All kinds ask `model_folder` for the models that they start from."""
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    export(str(smoke), "nemo", tmp_path / "x.nemo")
+    positions = Architecture.load(smoke).max_position_embeddings
+    config = OmegaConf.create(
+        {"model": {"restore_from_path": str(tmp_path / "x.nemo"), "encoder_seq_length": positions}}
+    )
+    folder = model_folder(config, "model.restore_from_path", "lm")
+    assert Architecture.load(folder) == Architecture.load(smoke)
+    with pytest.raises(UserError, match=r"restore_from_path=.*x\.nemo is a language model"):
+        model_folder(config, "model.restore_from_path", "scalar")
+
+
+def test_only_archives_are_archives(place, smoke):
+    assert is_nemo(place / "x.nemo")
+    assert not is_nemo(smoke)
+    with pytest.raises(ValueError, match=r"x\.nemo does not exist"):
+        resolve(place / "x.nemo")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_export_gives_back_the_same_model(tmp_path, smoke, packed):
+    notes = export(str(smoke), "nemo", tmp_path / "sft.nemo")
+    assert "model.tokenizer.type=FOLDER" in notes[0]
+    source = tmp_path / "sft.nemo"
+    if packed:
+        with tarfile.open(source) as tar:
+            tar.extractall(tmp_path / "folder", filter="data")
+        source = tmp_path / "folder"
+    out = import_model(source, tmp_path / "model")
+    store = StoreReader(smoke / "weights")
+    assert_holds(out, Architecture.load(smoke), {name: store.read_whole(name) for name in store.names()})
+    assert Tokenizer(out).hash == Tokenizer(smoke).hash
+    assert (out / "tokenizer_config.json").read_text() == (smoke / "tokenizer_config.json").read_text()
+
+
+def test_equal_models_are_equal_archives(tmp_path, smoke):
+    for name in ("a", "b"):
+        export(str(smoke), "nemo", tmp_path / f"{name}.nemo")
+    assert (tmp_path / "a.nemo").read_bytes() == (tmp_path / "b.nemo").read_bytes()
+
+
+def test_export_in_another_dtype(tmp_path, smoke):
+    export(str(smoke), "nemo", tmp_path / "x.nemo", Options("bfloat16"))
+    out = import_model(tmp_path / "x.nemo", tmp_path / "model")
+    store = StoreReader(smoke / "weights")
+    tensors = {name: store.read_whole(name).bfloat16() for name in store.names()}
+    assert_holds(out, Architecture.load(smoke), tensors)
+
+
+def test_torch_reads_what_export_writes(tmp_path, smoke):
+    """torch's own reader, with and without weights_only, of each tensor in the file of blocks."""
+    from torch.distributed.checkpoint import FileSystemReader
+
+    export(str(smoke), "nemo", tmp_path / "x.nemo")
+    with tarfile.open(tmp_path / "x.nemo") as tar:
+        tar.extractall(tmp_path / "folder", filter="data")
+    weights = tmp_path / "folder" / "model_weights"
+    assert torch.load(weights / "common.pt") == {}
+    metadata = FileSystemReader(weights).read_metadata()
+    assert metadata.state_dict_metadata["model.decoder.layers.mlp.linear_fc1.weight"].size == (2, 512, 96)
+    content, store = (weights / "__0_0.distcp").read_bytes(), StoreReader(smoke / "weights")
+    for index, place in metadata.storage_data.items():
+        if "_extra_state" in index.fqn:
+            continue
+        (tmp_path / "part").write_bytes(content[place.offset : place.offset + place.length])
+        tensor = torch.load(tmp_path / "part", weights_only=True)
+        name = index.fqn.removeprefix("model.")
+        if name.startswith("decoder.layers."):
+            name, tensor = name.replace("layers.", f"layers.{index.offset[0]}.", 1), tensor[0]
+        assert torch.equal(tensor, store.read_whole(name)), name
+
+
+def test_importing_and_exporting_need_no_torch(tmp_path, smoke):
+    code = f"""
+import sys
+from pathlib import Path
+from aligner_lib.models.export import export
+from aligner_lib.models import import_model
+export({str(smoke)!r}, "nemo", Path({str(tmp_path / "x.nemo")!r}))
+import_model(Path({str(tmp_path / "x.nemo")!r}), Path({str(tmp_path / "model")!r}))
+assert not {{"torch", "transformers", "megatron", "omegaconf"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_commands(tmp_path, smoke):
+
+    written = CliRunner().invoke(
+        app, ["model", "export", str(smoke), "--to", "nemo", "--out", str(tmp_path / "x.nemo")]
+    )
+    assert written.exit_code == 0, written.output
+    read = CliRunner().invoke(
+        app, ["model", "import", str(tmp_path / "x.nemo"), "--out", str(tmp_path / "model")]
+    )
+    assert read.exit_code == 0, read.output
+    assert Architecture.load(tmp_path / "model") == Architecture.load(smoke)
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+# not getrusage: on Linux a child's ru_maxrss begins at what its parent held when it forked
+PEAK = """
+import re, sys
+from pathlib import Path
+from aligner_lib.models import import_model
+from aligner_lib.models.export import export
+folder = import_model(Path(sys.argv[1]), Path(sys.argv[2]))
+imported = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]
+export(str(folder), "nemo", Path(sys.argv[3]))
+print(imported, re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+def peaks_in_mib(archive, model, again) -> list[float]:
+    """After the import, and after the export behind it."""
+    command = [sys.executable, "-c", PEAK, archive, model, again]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [int(kib) / 1024 for kib in run.stdout.split()]
+
+
+def test_memory_stays_at_about_one_weight(place):
+    """Three times the layers, 25 MiB more, and the same peak."""
+    peaks, sizes = {}, {"hidden_size": 256, "ffn_hidden_size": 704}
+    for layers in (4, 12):
+        arch = replace(GPT_2B, num_layers=layers, kv_channels=64, **sizes)
+        config = {**CONFIG, "num_layers": layers, **sizes}
+        folder = write_old(place / f"{layers}", random_weights(arch, torch.float32), config, layers=layers)
+        archive = pack(folder, place / f"{layers}.nemo")
+        peaks[layers] = peaks_in_mib(archive, place / f"model{layers}", place / f"back{layers}.nemo")
+    for few, many in zip(peaks[4], peaks[12], strict=True):
+        assert many - few < 8, peaks

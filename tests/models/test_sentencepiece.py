@@ -1,0 +1,175 @@
+"""SentencePiece's models, converted: the ids that `sentencepiece` and `transformers` give."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_llama import ARCH, random_weights, write_hf
+from tiny_tokenizers import LINES
+
+from aligner_lib.datasets import chat_template
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.models import import_hf
+from aligner_lib.models.sentencepiece_tokenizer import write_tokenizer
+
+sentencepiece = pytest.importorskip("sentencepiece")
+
+# as Llama 2's and GPT-2B-001's; without a fallback; with what their normalizers may do
+KINDS = {
+    "llama_2": {
+        "model_type": "bpe",
+        "vocab_size": 420,
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+    },
+    "unigram": {"model_type": "unigram", "vocab_size": 340, "byte_fallback": True},
+    "unknown": {"model_type": "unigram", "vocab_size": 90},
+    "bpe_nfkc": {"model_type": "bpe", "vocab_size": 150, "normalization_rule_name": "nfkc_cf"},
+    "no_prefix": {
+        "model_type": "bpe",
+        "vocab_size": 420,
+        "byte_fallback": True,
+        "add_dummy_prefix": False,
+        "user_defined_symbols": ["<extra>"],
+    },
+}
+TEXTS = [
+    "The capital of the garden is fine today.",
+    "  leading, trailing  ",
+    "two  spaces, tab\tand\nnewline\n\n",
+    "naïve café, 北京, مرحبا, 😀👩‍👩‍👧, \u200b, ½ ² Ⅳ ٣ ﬁ",
+    "a<0x41>b ▁ people▁in",
+    "aaaaaaa ttttttt      eeeee",
+    "",
+]
+CHARACTERS = st.text(st.sampled_from(" \n\taehilnoprstuwyHS,.ñ北😀\u200b½"))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request, tmp_path_factory):
+    return trained(tmp_path_factory.mktemp(request.param), KINDS[request.param])
+
+
+def trained(folder, options):
+    """A folder with nothing but a tokenizer.model."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*LINES * 4, "0 1 4 < x >"]),
+        model_prefix=str(folder / "tokenizer"),
+        minloglevel=2,
+        hard_vocab_limit=False,
+        **options,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def processor(folder):
+    return sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder) -> Tokenizer:
+    write_tokenizer(folder / "tokenizer.model", folder, {})
+    return Tokenizer(folder)
+
+
+def test_a_text_has_sentencepieces_ids(tokenizer, processor):
+    assert {text: tokenizer.encode(text) for text in TEXTS} == {
+        text: processor.encode(text) for text in TEXTS
+    }
+
+
+@given(CHARACTERS)
+def test_any_text_has_sentencepieces_ids(tokenizer, processor, text):
+    assert tokenizer.encode(text) == processor.encode(text)
+
+
+@given(CHARACTERS)
+def test_ids_have_sentencepieces_text(tokenizer, processor, text):
+    ids = processor.encode(text)
+    if processor.unk_id() not in ids:  # `sentencepiece` writes ⁇ for it
+        assert tokenizer.decode(ids) == processor.decode(ids)
+
+
+# ---- a model's folder with nothing but tokenizer.model --------------------------------------------------------------
+
+TEMPLATE = "{% for m in messages %}{{ bos_token + '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
+
+
+@pytest.fixture
+def llama_2(tmp_path, smoke):
+    """As Llama 2's repository was before it had a tokenizer.json, with a token of its own added."""
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+    (source / "tokenizer.json").unlink()
+    trained(source, KINDS["llama_2"])
+    size = sentencepiece.SentencePieceProcessor(model_file=str(source / "tokenizer.model")).piece_size()
+    config = {
+        "tokenizer_class": "LlamaTokenizer",
+        "add_bos_token": True,
+        "bos_token": "<s>",
+        "eos_token": {"__type": "AddedToken", "content": "</s>"},
+        "unk_token": "<unk>",
+        "chat_template": TEMPLATE,
+        "added_tokens_decoder": {
+            str(i): {"content": token, "special": True}
+            for i, token in [(0, "<unk>"), (1, "<s>"), (2, "</s>"), (size, "<pad>")]
+        },
+    }
+    (source / "tokenizer_config.json").write_text(json.dumps(config))
+    return source
+
+
+def test_a_folder_with_sentencepieces_model_alone_is_imported_as_in_transformers(llama_2, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = Tokenizer(import_hf(llama_2, tmp_path / "model"))
+    (llama_2 / "tokenizer.json").unlink(missing_ok=True)
+    reference = AutoTokenizer.from_pretrained(llama_2)
+    texts = [*TEXTS, "What?<pad> Hello</s>the people", "<s>Hello<s>"]
+    assert {text: tokenizer.encode(text) for text in texts} == {
+        text: reference.encode(text) for text in texts
+    }
+    assert (tokenizer.bos_ids, tokenizer.eos_id) == ([1], 2)
+    messages = [{"role": "user", "content": "How are you?"}]
+    text = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert chat_template.render(tokenizer, messages) == text
+    assert chat_template.encode(tokenizer, messages) == reference.encode(text, add_special_tokens=False)
+
+
+def test_without_a_configuration_the_models_own_tokens_are_taken(llama_2, tmp_path):
+    (llama_2 / "tokenizer_config.json").unlink()
+    tokenizer = Tokenizer(import_hf(llama_2, tmp_path / "model"))
+    assert (tokenizer.bos_ids, tokenizer.eos_id) == ([1], 2)
+    assert tokenizer.encode("Hello") == [1, *tokenizer.encode_parts(["Hello"])[0]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda whole: whole[: len(whole) // 2], "is no whole SentencePiece model"),
+        (lambda whole: b"", "has no pieces"),
+        (lambda whole: b"IQ== 0\nIg== 1\n", "is no SentencePiece model"),  # Llama 3's is tiktoken's
+    ],
+    ids=["cut", "empty", "tiktoken"],
+)
+def test_a_damaged_model_is_told(llama_2, tmp_path, spoil, message):
+    path = llama_2 / "tokenizer.model"
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(ValueError, match=message):
+        import_hf(llama_2, tmp_path / "model")
+
+
+def test_a_model_of_words_is_refused(tmp_path):
+    trained(tmp_path, {"model_type": "word", "vocab_size": 20})
+    with pytest.raises(ValueError, match="a SentencePiece model of words or characters"):
+        write_tokenizer(tmp_path / "tokenizer.model", tmp_path, {})
+
+
+def test_an_added_token_with_another_id_is_told(llama_2, tmp_path):
+    config = json.loads((llama_2 / "tokenizer_config.json").read_text())
+    config["added_tokens_decoder"] = {"700": {"content": "<pad>", "special": True}}
+    (llama_2 / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"gives '<pad>' the id 700, here it is \d+"):
+        import_hf(llama_2, tmp_path / "model")

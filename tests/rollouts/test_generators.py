@@ -1,0 +1,398 @@
+"""Who generates the policy's responses. The server is a stand-in for vLLM: see vllm_stand_in.py, and test_vllm.py."""
+
+import json
+import socket
+import stat
+import sys
+import threading
+
+import psutil
+import pytest
+import torch
+from smoke_jobs import SmokeJobs, figures
+from vllm_stand_in import VllmStandIn
+
+from aligner_lib.config.compose import compose, notices
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import ConfigError, UserError
+from aligner_lib.megatron.generate import Sampling
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.families import from_hf
+from aligner_lib.rollouts.generators import vllm_server, weight_stream
+from aligner_lib.rollouts.generators.megatron import MegatronGenerator
+from aligner_lib.rollouts.generators.vllm import VllmGenerator
+from aligner_lib.rollouts.policy import Policy
+
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [8]]
+SEEDS = [3, 2**62, 5, 6]
+SAMPLINGS = {
+    "plain": Sampling(max_length=10),
+    "greedy": Sampling(max_length=6, greedy=True),
+    "cut": Sampling(max_length=10, min_length=4, temperature=1.3, top_k=9, top_p=0.9),
+    "end strings": Sampling(max_length=24, end_strings=("e", "a")),
+}
+
+
+@pytest.fixture(scope="module")
+def engine(smoke, one_rank):
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+
+    engine = Engine(Architecture.load(smoke), Numerics())
+    engine.load(smoke)
+    return engine
+
+
+@pytest.fixture(scope="module")
+def server(smoke, one_rank):
+    with VllmStandIn(smoke, api_key="open sesame") as server:
+        yield server
+
+
+@pytest.fixture
+def policy(engine, smoke, server):
+    tokenizer = Tokenizer(smoke)
+    generator = VllmGenerator(server.url, tokenizer.eos_id, timeout=60, api_key="open sesame")
+    return Policy(engine, tokenizer, Sampling(max_length=8), forward_micro_batch_size=4, generator=generator)
+
+
+def responses(generator, prompts, seeds, sampling):
+    batch = generator.batch(rows=len(prompts))
+    said = [batch.add(prompt, seed, sampling) for prompt, seed in zip(prompts, seeds)]
+    batch.run()
+    assert all(one.is_over for one in said)
+    return said
+
+
+# ---- the two generators agree ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_a_server_with_the_policy_s_weights_says_what_the_policy_says(policy, sampling):
+    policy.refresh_generator()
+    ours = responses(MegatronGenerator(policy.engine, policy.tokenizer), PROMPTS, SEEDS, sampling)
+    theirs = responses(policy.generator, PROMPTS, SEEDS, sampling)
+    assert [one.tokens for one in theirs] == [one.tokens for one in ours]
+    assert [one.finished for one in theirs] == [one.finished for one in ours]
+    for mine, other in zip(ours, theirs):
+        assert other.logprobs == pytest.approx(mine.logprobs, abs=1e-5)
+
+
+def test_the_server_has_the_policy_s_weights_to_the_bit_after_each_step_and_no_old_prefixes(policy, server):
+    policy.refresh_generator()
+    refreshed, reset = server.worker.refreshed, server.caches_reset
+    policy.refresh_generator()  # nothing has changed
+    assert server.worker.refreshed == refreshed
+    with torch.no_grad():
+        for parameter in policy.engine.module.parameters():
+            parameter.mul_(1.01)
+    policy.engine.steps += 1
+    policy.refresh_generator()
+    assert (server.worker.refreshed, server.caches_reset) == (refreshed + 1, reset + 1)
+    pairs = list(zip(policy.engine.module.parameters(), server.worker.module.parameters()))
+    assert pairs and all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+def test_a_request_says_all_that_the_sampling_says(policy, server, smoke):
+    policy.refresh_generator()
+    asked = len(server.asked)
+    responses(policy.generator, [[5, 6]], [7], SAMPLINGS["cut"])
+    (request,) = server.asked[asked:]
+    assert request == {
+        "prompt": [5, 6],
+        "seed": 7,
+        "max_tokens": 10,
+        "min_tokens": 3,  # before the stop token
+        "temperature": 1.3,
+        "top_k": 9,
+        "top_p": 0.9,
+        "stop": [],
+        "stop_token_ids": [Tokenizer(smoke).eos_id],
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+LEARNS = {
+    "trainer__grpo__max_steps": 12,
+    "trainer__grpo__val_check_interval": 12,
+    "trainer__grpo__save_interval": 12,
+    "model__grpo__num_prompts_per_step": 8,
+    "model__grpo__num_generations_per_prompt": 8,
+    "model__global_batch_size": 64,
+    "model__micro_batch_size": 32,
+    "model__grpo__rollout_micro_batch_size": 64,
+    "model__grpo__num_val_samples": 64,
+    "model__grpo__rollout_epochs": 1,
+    "model__grpo__recompute_logprobs": "null",
+    "trainer__grpo__max_policy_kl": "null",
+    "model__generation__backend": "vllm",
+}
+
+
+@pytest.fixture(scope="module")
+def jobs(smoke, formatted, tmp_path_factory):
+    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("vllm_jobs"))
+
+
+def run_on(server: VllmStandIn, jobs: SmokeJobs, name: str, **more):
+    return jobs.run("grpo", name, **LEARNS | {"model__generation__vllm_cfg__url": f"'{server.url}'"} | more)
+
+
+@pytest.fixture(scope="module")
+def learnt(jobs, one_rank):
+    with VllmStandIn(jobs.model) as server:
+        return run_on(server, jobs, "learnt"), server
+
+
+def test_grpo_learns_from_a_server_s_responses_whose_probabilities_are_training_s(learnt):
+    run, server = learnt
+    assert run.status == "finished" and server.worker.refreshed == 13  # each step, and after the last
+    for record in run.metrics()[1:]:
+        assert record["train_rollouts/sampler_mismatch_max"] < 1e-4
+        assert record["train_rollouts/sampler_effective_sample_size"] == pytest.approx(1, abs=1e-6)
+    _, rewards = run.series("val_rollouts/rewards")
+    assert rewards[-1] > 1.1 * rewards[0]
+
+
+def test_it_is_the_run_that_megatron_s_own_generation_gives(jobs, learnt):
+    own = LEARNS | {"model__generation__backend": "megatron", "model__grpo__recompute_logprobs": True}
+    other = jobs.run("grpo", "own", **own | {"trainer__grpo__max_steps": 3})
+    for ours, theirs in zip(figures(other)[:3], figures(learnt[0])):
+        assert ours.keys() == theirs.keys()
+        for name in ("train_rollouts/rewards", "train_rollouts/generation_length", "train_optim/loss"):
+            if name in ours:
+                assert theirs[name] == pytest.approx(ours[name], rel=1e-3, abs=1e-5), name
+
+
+def test_a_rounded_server_s_mismatch_is_reported_and_weighed(jobs, one_rank):
+    with VllmStandIn(jobs.model, rounded=True) as server:
+        run = run_on(
+            server, jobs, "rounded", trainer__grpo__max_steps=3, model__grpo__sampler_correction="truncated"
+        )
+    for record in run.metrics()[1:]:
+        assert 1e-5 < record["train_rollouts/sampler_mismatch"] < 0.02
+        assert record["train_rollouts/sampler_effective_sample_size"] < 1 - 1e-7
+        assert record["train_rollouts/sampler_weight"] != 1
+        assert record["train_rollouts/sampler_weight"] == pytest.approx(1, abs=0.01)
+
+
+# ---- servers that fail ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_server_dies_ends_with_a_sentence(jobs, one_rank):
+    with VllmStandIn(jobs.model, until=100) as server:
+        url = server.url
+        with pytest.raises(AssertionError, match="exit code 1"):
+            run_on(server, jobs, "dies")
+    log = jobs.log("dies").read_text()
+    assert f"UserError: the vLLM server at {url} went away" in log
+    assert "start it again, and the same command" in log
+    assert jobs.run_folder("dies").status == "failed"
+
+
+def failing(policy: Policy, server: VllmStandIn, timeout: float = 60) -> Policy:
+    policy.generator = VllmGenerator(server.url, 0, timeout)
+    return policy
+
+
+def test_a_server_that_hangs_is_waited_for_no_longer_than_the_bound(policy, smoke):
+    bounded = pytest.raises(UserError, match=r"has not answered for 0\.3 s: it hangs")
+    with VllmStandIn(smoke, hangs=True) as server, bounded:
+        failing(policy, server, timeout=0.3).respond(PROMPTS, SEEDS)
+
+
+def test_a_server_that_nobody_reaches(policy):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # does not listen
+        policy.generator = VllmGenerator(f"http://127.0.0.1:{taken.getsockname()[1]}", 0, 5)
+        with pytest.raises(UserError, match=r"went away .*refused"):
+            policy.refresh_generator()
+    policy.generator = VllmGenerator("http://nowhere.invalid:80", 0, 5)
+    with pytest.raises(UserError, match="is not to be found"):
+        policy.refresh_generator()
+
+
+def test_a_server_wants_its_key(policy, server):
+    with pytest.raises(UserError, match="wants its key: set VLLM_API_KEY"):
+        failing(policy, server).respond(PROMPTS, SEEDS)
+
+
+def test_a_server_without_the_extension_is_told_how_to_have_it(policy, smoke):
+    with VllmStandIn(smoke) as server:
+        server.worker = object()
+        with pytest.raises(
+            UserError, match=r"takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker"
+        ):
+            failing(policy, server).refresh_generator()
+
+
+def test_a_server_that_answers_without_tokens_is_none(policy, smoke, monkeypatch):
+    with VllmStandIn(smoke) as server:
+        monkeypatch.setattr(
+            server, "answer", lambda *_: {"choices": [{"text": "hello", "finish_reason": "stop"}]}
+        )
+        with pytest.raises(UserError, match="answered without token ids"):
+            failing(policy, server).respond(PROMPTS, SEEDS)
+
+
+# ---- a server of the run's own --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """start's settings with an executable of this text."""
+
+    def made(script: str):
+        path = tmp_path / "vllm"
+        path.write_text(f"#!{sys.executable}\n{script}")
+        path.chmod(path.stat().st_mode | stat.S_IEXEC)
+        given = [f"model.generation.vllm_cfg.executable='{path}'", "model.generation.vllm_cfg.timeout=30"]
+        return compose("grpo", ["model.generation.backend=vllm", *given]).model.generation.vllm_cfg
+
+    return made
+
+
+ANSWERS = """
+import http.server, sys
+folder, port = sys.argv[2], int(sys.argv[sys.argv.index("--port") + 1])
+print(sys.argv)
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", port), Health).serve_forever()
+"""
+
+
+def test_a_run_s_own_server_gets_the_architecture_without_weights_and_ends_with_it(settings, smoke, tmp_path):
+    architecture = Architecture.load(smoke)
+    server = vllm_server.start(settings(ANSWERS), architecture, Tokenizer(smoke), 64, tmp_path / "run")
+    try:
+        assert server.process.poll() is None
+        assert from_hf(json.loads((tmp_path / "run" / "config.json").read_text())) == architecture
+        assert not list((tmp_path / "run").glob("*.safetensors"))
+        assert Tokenizer(tmp_path / "run").eos_id == Tokenizer(smoke).eos_id
+    finally:
+        server.close()
+    assert not psutil.pid_exists(server.process.pid)
+
+
+def test_a_killed_run_s_server_is_ended_by_the_next_one(settings, smoke, tmp_path):
+    """It would hold the GPU's memory."""
+    first, folder = settings(ANSWERS), tmp_path / "run"
+    left = vllm_server.start(first, Architecture.load(smoke), Tokenizer(smoke), 64, folder)
+    server = vllm_server.start(first, Architecture.load(smoke), Tokenizer(smoke), 64, folder)
+    server.close()
+    assert left.process.pid != server.process.pid and not psutil.pid_exists(left.process.pid)
+
+
+def test_one_that_does_not_start_tells_its_last_words(settings, smoke, tmp_path):
+    broken = settings("import sys; sys.exit('no kernel for this machine')")
+    with pytest.raises(UserError, match=r"vLLM ended before it answered(?s:.*)no kernel for this machine"):
+        vllm_server.start(broken, Architecture.load(smoke), Tokenizer(smoke), 64, tmp_path / "run")
+
+
+def test_without_vllm_a_sentence_says_what_to_do(smoke, tmp_path):
+    config = compose(
+        "grpo", ["model.generation.backend=vllm", "model.generation.vllm_cfg.executable=no_vllm"]
+    )
+    with pytest.raises(UserError, match=r"there is no command 'no_vllm' here. Install vLLM"):
+        vllm_server.start(
+            config.model.generation.vllm_cfg, Architecture.load(smoke), Tokenizer(smoke), 64, tmp_path / "run"
+        )
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_what_does_nothing_is_told():
+    lines = notices("grpo", compose("grpo", ["model.generation.vllm_cfg.precision=float32"]))
+    assert any("backend=megatron: the policy itself generates" in line for line in lines)
+    there = ["model.generation.backend=vllm", "model.generation.vllm_cfg.url=http://there:8000"]
+    lines = notices("ppo", compose("ppo", [*there, "model.generation.vllm_cfg.precision=float32"]))
+    assert any("runs already" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "grpo"])
+def test_tensorrt_llm_is_taken_by_name_and_told(kind):
+    config = compose(
+        kind, [f"++trainer.{kind}.trt_llm.enable=True", f"trainer.{kind}.trt_llm.model_type=gptnext"]
+    )
+    (line,) = [line for line in notices(kind, config) if "trt_llm" in line]
+    assert "TensorRT-LLM is not used here; model.generation.backend=vllm" in line
+
+
+def test_several_nodes_need_a_server_that_all_of_them_reach():
+    many = ["model.generation.backend=vllm", "trainer.num_nodes=2", "trainer.devices=1"]
+    with pytest.raises(ConfigError, match="start a server that all nodes"):
+        compose("grpo", many)
+    compose("grpo", [*many, "model.generation.vllm_cfg.url=http://there:8000"])
+
+
+# ---- the stream of weights ------------------------------------------------------------------------------------------
+
+
+def sent(weights, receivers: int, strangers: list[bytes] = ()) -> list:
+    """What each receiver got."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        for words in strangers:
+            with socket.create_connection(("127.0.0.1", port)) as one:
+                one.sendall(words)
+        got = [[] for _ in range(receivers)]
+
+        def take(place: int) -> None:
+            got[place] += weight_stream.receive("127.0.0.1", port, "token", receivers, 30)
+
+        threads = [threading.Thread(target=take, args=(place,)) for place in range(receivers)]
+        for thread in threads:
+            thread.start()
+        weight_stream.send(weights, listener, "token", 30, lambda: None)
+        for thread in threads:
+            thread.join(30)
+        return got
+
+
+def test_every_receiver_gets_every_weight_in_blocks(monkeypatch):
+    monkeypatch.setattr(weight_stream, "BLOCK_BYTES", 100)
+    whole = torch.arange(24.0).view(6, 4)
+    weights = [("a", whole[:3]), ("b", whole[3:]), ("c", torch.ones(3).bfloat16()), ("d", whole.t())]
+    for got in sent(weights, receivers=2):
+        assert {name for name, _ in got} == set("abcd")
+        assert all(torch.equal(tensor, dict(got)[name]) for name, tensor in weights)
+        assert dict(got)["c"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "words", [b"", b"GET / HTTP/1.1\n", b'{"token": "wrong", "receivers": 1}\n', b"[]\n"]
+)
+def test_strangers_get_no_weights(words):
+    ((_, got),) = sent([("a", torch.ones(2))], 1, strangers=[words])[0]
+    assert torch.equal(got, torch.ones(2))
+
+
+def test_half_a_stream_is_no_model():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def goes_away():
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall((1000).to_bytes(8, "big") + b"half")
+
+        thread = threading.Thread(target=goes_away)
+        thread.start()
+        with pytest.raises(weight_stream.StreamError, match=r"the trainer went away|stopped to come"):
+            list(weight_stream.receive("127.0.0.1", port, "token", 1, 30))
+        thread.join(30)
+
+
+def test_nobody_who_comes_is_told():
+    bounded = pytest.raises(weight_stream.StreamError, match=r"did not come for the weights within 0\.2 s")
+    with socket.create_server(("127.0.0.1", 0)) as listener, bounded:
+        weight_stream.send([], listener, "token", 0.2, lambda: None)

@@ -1,0 +1,83 @@
+"""model.peft: NeMo's keys, and what of them says nothing."""
+
+import pytest
+
+from aligner_lib.config.compose import compose, notices
+from aligner_lib.config.peft import TARGETS, is_lora, target_layers
+from aligner_lib.errors import ConfigError
+
+LORA = "model.peft.peft_scheme=lora"
+
+
+@pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "ppo", "grpo", "critic"])
+def test_nemo_s_keys_are_taken_by_every_kind_that_trains(kind):
+    peft = compose(
+        kind,
+        [
+            LORA,
+            "model.peft.restore_from_path=null",
+            "model.peft.lora_tuning.target_modules=[attention_qkv,mlp_fc2]",
+            "model.peft.lora_tuning.adapter_dim=8",
+            "model.peft.lora_tuning.alpha=16",
+            "model.peft.lora_tuning.adapter_dropout=0.1",
+            "model.peft.lora_tuning.variant=nemo",
+            "model.peft.lora_tuning.column_init_method=xavier",
+            "model.peft.lora_tuning.row_init_method=zero",
+            "model.peft.lora_tuning.layer_selection=null",
+            "model.peft.lora_tuning.weight_tying=False",
+        ],
+    ).model.peft
+    assert is_lora(peft)
+    assert target_layers(peft) == ["linear_qkv", "linear_fc2"]
+
+
+def test_all_weights_are_trained_unless_it_is_said():
+    assert not is_lora(compose("sft").model.peft)
+    assert not is_lora(compose("sft", ["model.peft.peft_scheme=none"]).model.peft)
+
+
+def test_names_of_groups_are_the_sums_of_their_parts():
+    for group, parts in {
+        "attention": ("attention_qkv", "attention_dense"),
+        "mlp": ("mlp_fc1", "mlp_fc2"),
+    }.items():
+        assert TARGETS[group] == sum((TARGETS[part] for part in parts), ())
+    assert TARGETS["all"] == TARGETS["attention"] + TARGETS["mlp"]
+    peft = compose("sft", ["model.peft.lora_tuning.target_modules=[mlp,mlp_fc1,all]"]).model.peft
+    assert sorted(target_layers(peft)) == sorted(TARGETS["all"])  # each once
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("peft_scheme=ptuning", "lora or none"),
+        ("lora_tuning.target_modules=[q_proj]", r"a list of attention_qkv, .*, all"),
+        ("lora_tuning.target_modules=[]", r"a list of attention_qkv"),
+        ("lora_tuning.adapter_dim=0", "at least 1"),
+        ("lora_tuning.adapter_dropout=1.0", "at least 0 and below 1"),
+        ("lora_tuning.variant=canonical", "nemo"),
+        ("lora_tuning.layer_selection=[1,2]", "null: every layer has its adapters"),
+        ("lora_tuning.weight_tying=True", "False: every layer has adapters of its own"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(setting, words):
+    with pytest.raises(ConfigError, match=rf"model\.peft\.{setting.partition('=')[0]}=.*it must be {words}"):
+        compose("sft", [f"model.peft.{setting}"])
+
+
+def test_settings_of_adapters_that_are_not_there_are_told():
+    given = ["model.peft.lora_tuning.adapter_dim=8"]
+    (line,) = notices("sft", compose("sft", given))
+    assert line == f"{given[0]}: peft_scheme is not lora: there are no adapters, and all weights are trained."
+    assert notices("sft", compose("sft", [LORA, *given])) == []
+
+
+def test_adapters_that_are_restored_have_their_own_size():
+    given = [LORA, "model.peft.restore_from_path=runs/sft", "model.peft.lora_tuning.adapter_dim=8"]
+    (line,) = notices("sft", compose("sft", given))
+    assert "adapter_dim=8: adapters that are restored have their own layers, rank and scale" in line
+
+
+def test_an_evaluation_has_no_adapters_of_its_own():
+    lines = notices("evaluate", compose("evaluate", [LORA, "critic.model.peft.peft_scheme=lora"]))
+    assert any(f"{LORA}, critic.{LORA}: an evaluation trains and saves nothing." in line for line in lines)
