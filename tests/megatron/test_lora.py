@@ -10,10 +10,11 @@ import pytest
 import torch
 from layouts import LAYOUTS, STEPS, mapped, train
 from lora_layouts import LAYERS, LORA, NAMES
-from tiny import ARCHITECTURE, MODELS, Samples, loss_of, new_engine
+from tiny import ARCHITECTURE, MODELS, Samples, loss_of, new_engine, randomize
 
-from aligner_lib.megatron.engine import FrozenWeights
+from aligner_lib.megatron.engine import Engine, FrozenWeights
 from aligner_lib.megatron.lora import COLUMN_PARALLEL, LoRA
+from aligner_lib.megatron.model import Numerics
 from aligner_lib.models.adapters import Adapter, AdapterRecord, open_weights
 from aligner_lib.models.merge import merge
 from aligner_lib.models.tensor_store import StoreReader
@@ -133,6 +134,30 @@ def test_adapters_on_adapters(starts, measured, tmp_path, one_process):
     second.save(tmp_path / "second")
     assert_close(mapped(new_engine("untied", tmp_path / "second"), "untied"), mapped(second, "untied"))
     assert len(open_weights(tmp_path / "second").names()) == len(open_weights(starts / "untied").names())
+
+
+FAMILIES = {
+    "biases": replace(ARCHITECTURE, qkv_bias=True, qk_norm=True),
+    "norms behind": replace(ARCHITECTURE, post_norms=True, zero_centered_norm=True, activation="geglu"),
+    "no gate": replace(ARCHITECTURE, normalization="layer", activation="squared_relu"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families_layers_are_adapted_alike(family, tmp_path, one_process):
+    arch, generator = FAMILIES[family], torch.Generator().manual_seed(5)
+    base, adapted, merged = (Engine(arch, Numerics(), lora=lora) for lora in (None, LORA, None))
+    randomize(base.module, 4)
+    base.save(tmp_path / "base")
+    adapted.load(tmp_path / "base")
+    for name, parameter in adapted.module.named_parameters():
+        if name.endswith("lora_b"):
+            parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    adapted.save(tmp_path / "checkpoint")
+    merged.load(tmp_path / "checkpoint")
+    before, expected = mapped(base, "untied"), mapped(adapted, "untied")
+    assert max(abs(a - b) for a, b in zip(before[0], expected[0])) > 0.01
+    assert_close(mapped(merged, "untied"), expected)
 
 
 @pytest.mark.parametrize("granularity", ["selective", "full"])
