@@ -204,8 +204,17 @@ def _lazy(path: str) -> dict[str, str]:
     """What a package imports at its first use, and the module that has it: {"Job": "job", …}."""
     if not path.endswith("__init__.py"):
         return {}
-    tables = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.Dict)]
-    return {name: home for table in tables for name, home in ast.literal_eval(table).items()}
+    pairs = [
+        (key, value)
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values)
+    ]
+    return {
+        key.value: value.value
+        for key, value in pairs
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Constant) and isinstance(value.value, str)
+    }
 
 
 def _strings(nodes: list[ast.AST]) -> Iterator[str]:

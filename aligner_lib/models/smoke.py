@@ -23,6 +23,11 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+TEXTS = (
+    "dolly-sample.jsonl",
+    "hh-sample-test.jsonl",
+    "hh-sample-train.jsonl",
+)  # what the tokenizer is trained on
 INIT_STD = 0.02
 ARCHITECTURE = Architecture(
     num_layers=2,
@@ -128,11 +133,10 @@ def _train_tokenizer(arch: Architecture, folder: Path) -> None:
 def _samples() -> list[Path]:
     import data  # the top-level package of this project; its folder holds the samples
 
-    paths = sorted((Path(data.__file__).parent / "samples").glob("*.jsonl"))
-    if not paths:
-        raise FileNotFoundError(
-            f"{Path(data.__file__).parent / 'samples'} has no .jsonl file: the installation is incomplete"
-        )
+    folder = Path(data.__file__).parent / "samples"
+    paths = [folder / name for name in TEXTS]
+    if missing := [path.name for path in paths if not path.exists()]:
+        raise FileNotFoundError(f"{folder} has no {missing[0]}: the installation is incomplete")
     return paths
 
 
