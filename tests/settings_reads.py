@@ -5,6 +5,7 @@ What composes, checks, tells of or saves settings as a whole uses none of them, 
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections import defaultdict
@@ -19,9 +20,10 @@ from aligner_lib.config import compose as composition
 from aligner_lib.config import validation
 from aligner_lib.errors import ConfigError
 from aligner_lib.jobs.command_line import written
+from aligner_lib.run_folder.exporters.services import asked_for, options
 
 Reads = dict[str, list[str]]  # setting → modules
-WHOLE = {(composition.__name__, name) for name in ("compose", "notices", "save", "load")} | {
+WHOLE = {(composition.__name__, name) for name in ("compose", "overridden", "notices", "save", "load")} | {
     (validation.__name__, name) for name in ("check", "notices")
 }
 VALUES = (
@@ -105,30 +107,40 @@ def is_told(kind: str, settings: list[str], key: str, profile: str | None = None
     return any(f"{key}=" in line for line in lines)
 
 
+def is_exported(config: DictConfig, key: str) -> bool:
+    """Whether an exporter that these settings ask for finds it in run.json, in a process of its own."""
+    stored = composition.save(config)
+    return any(
+        key == f"exp_manager.{name}_logger_kwargs.{option}"
+        for name in asked_for(stored["exp_manager"])
+        for option in options(stored, name)
+    )
+
+
 def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
     """The settings that nobody read and that tell nothing when they have another value than usual."""
+    usual = composition.compose(kind, settings, "smoke")
     return [
         key
         for key in composition.keys(kind)
         if not is_read(key, reads)
-        and (other := with_another_value(kind, settings, key)) is not None
-        and not is_told(kind, other, key, "smoke")
+        and (other := with_another_value(kind, usual, key)) is not None
+        and not any(f"{key}=" in line for line in composition.notices(kind, other, "smoke"))
     ]
 
 
-def with_another_value(kind: str, settings: list[str], key: str) -> list[str] | None:
-    """These settings and an unusual value of this one; None where any is refused, with words on what to write."""
-    usual = OmegaConf.select(composition.compose(kind, settings, "smoke"), key)
+def with_another_value(kind: str, usual: DictConfig, key: str) -> DictConfig | None:
+    """These settings with an unusual value of this one; None where any is refused, with words on what to write."""
     refusals = []
     for value in VALUES:
-        given = [*settings, f"{key}={written(value)}"]
+        given = f"{key}={written(value)}"
         try:
-            config = composition.compose(kind, given, "smoke")
+            config = composition.overridden(copy.deepcopy(usual), kind, [given])
         except ConfigError as error:
             refusals.append(str(error))
             continue
-        if OmegaConf.select(config, key) != usual:
-            return given
+        if OmegaConf.select(config, key) != OmegaConf.select(usual, key):
+            return config
     assert any(f"{key}=" in words and "it must be" in words for words in refusals), f"{key}: no value to try"
     return None
 
@@ -139,4 +151,5 @@ def assert_read_or_told(kind: str, overrides: list[str], reads: Reads) -> None:
     for override in overrides:
         key, _ = composition.parse_override(override)
         unusual = OmegaConf.select(given, key) != OmegaConf.select(usual, key)
-        assert not unusual or is_read(key, reads) or is_told(kind, overrides, key), override
+        read = is_read(key, reads) or is_exported(given, key)
+        assert not unusual or read or is_told(kind, overrides, key), override

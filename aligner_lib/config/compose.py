@@ -33,7 +33,11 @@ def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None
 
     Raises ConfigError for an unknown key (it names the nearest), a wrong type, and a value that makes no sense.
     """
-    config = _defaults(kind, profile)
+    return overridden(_defaults(kind, profile), kind, overrides)
+
+
+def overridden(config: DictConfig, kind: str, overrides: Iterable[str]) -> DictConfig:
+    """These settings, changed in place by overrides; raises as `compose` does."""
     for text in overrides:
         key, value = parse_override(text)
         for leaf, leaf_value in _leaves(key, value, config):
@@ -82,6 +86,11 @@ def _read_profile(profile: str) -> dict[str, Any]:
     path = PROFILES / f"{profile}.yaml"
     if not path.is_file():
         raise ConfigError(f"there is no profile {profile!r}; there are {', '.join(profiles())}")
+    return _parsed(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _parsed(path: Path, changed: int) -> dict[str, Any]:
     return OmegaConf.to_container(OmegaConf.load(path)) or {}
 
 
@@ -92,7 +101,7 @@ def _profile_settings(kind: str, profile: str | None) -> Iterator[tuple[str, Any
     section = profile_section(profile, group)
     for name in inner:
         section = section.get(name, {})
-    yield from _leaves("", section, _typed(kind))
+    yield from _leaves("", section, _empty(kind))
 
 
 # ---- overrides ------------------------------------------------------------------------------------------------------

@@ -74,11 +74,9 @@ def compare_policies(
     Raises ValueError for runs that did not answer the same prompts.
     """
     answers = {name: _answers(run, environment) for name, run in runs.items()}
-    prompts = {
-        name: {at: record["prompt"] for at, record in of_one.items()} for name, of_one in answers.items()
-    }
-    for name, own in prompts.items():
-        if own != prompts[against]:
+    asked = {name: (_asked(runs[name]), _prompts(of_one)) for name, of_one in answers.items()}
+    for name, own in asked.items():
+        if own != asked[against]:
             raise ValueError(
                 f"{name} and {against} answered other prompts: evaluate them with the same settings"
             )
@@ -107,6 +105,17 @@ def _answers(run: RunFolder, environment: str | None) -> Answers:
         answers[prompt, counts.setdefault(prompt, 0)] = record
         counts[prompt] += 1
     return answers
+
+
+def _asked(run: RunFolder) -> list:
+    """The settings that say which prompts were answered."""
+    model = run.info.get("config", {}).get("model", {})
+    return [model.get("environments"), model.get("data", {}).get("data_prefix", {}).get("validation")]
+
+
+def _prompts(answers: Answers) -> dict[tuple[int, int], str]:
+    """An environment's are the same for all, and each policy reads them as its own template writes them."""
+    return {at: record.get("environment") or record["prompt"] for at, record in answers.items()}
 
 
 def _alone(answers: Answers, judged: list[tuple[int, int]]) -> dict[str, Estimate | float]:

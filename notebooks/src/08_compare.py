@@ -88,7 +88,9 @@ display(table)
 # %% [markdown]
 # ## Where a program knows the answer
 #
-# Nobody has to trust a reward model here. What does SFT, PPO or DPO do to a skill that they did not train?
+# Nobody has to trust a reward model here. What does SFT, PPO or DPO do to a skill that they did not train? Each policy
+# reads the sums as it has learnt to read: SFT and what came of it as `User:` and `Assistant:`, the others by the
+# tokenizer's chat template.
 
 # %%
 on_sums = compare_policies(runs, against="SFT", environment="sums")

@@ -79,6 +79,9 @@ class FakePolicy:
         self.engine = SimpleNamespace(train_step=self.train_step, steps=0)
         self.sampling = SimpleNamespace(max_length=1, temperature=1.0)
 
+    def refresh_generator(self):
+        pass  # it is the policy's own module
+
     def batch(self, rows):
         return FakeBatch(self.events, rows)
 

@@ -31,12 +31,14 @@ def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None
     beside = archive.path.parent
     if all((beside / name).is_file() for name in FILES):
         return copy_tokenizer(beside, out)
+    section = config.get("tokenizer")
+    section = NemoConfig(section if isinstance(section, dict) else {}, f"{config.where}: tokenizer")
     if all(name in archive for name in FILES):
         for name in FILES:
             (out / name).write_bytes(_content(archive, name))
+        if section.get("library") == "sentencepiece":  # kept for an export, as below
+            (out / SENTENCEPIECE).write_bytes(_content(archive, _artifact(archive, section, "model")))
         return None
-    section = config.get("tokenizer")
-    section = NemoConfig(section if isinstance(section, dict) else {}, f"{config.where}: tokenizer")
     library, vocabulary = section.get("library"), section.get("vocab_file")
     if library == "sentencepiece":
         return _write_sentencepiece(archive, section, out)
