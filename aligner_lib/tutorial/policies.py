@@ -13,6 +13,7 @@ from aligner_lib.tutorial.statistics import (
     distinct_n,
     length_controlled_win_rate,
     mean_interval,
+    share,
     win_rate,
 )
 
@@ -129,7 +130,7 @@ def _alone(answers: Answers, judged: list[tuple[int, int]]) -> dict[str, Estimat
         "reward": mean(record["reward"] for record in records),
         "kl_per_token": sum(sum(record["token_kl"]) for record in records) / tokens,
         "tokens": mean(record["length"] for record in records),
-        "ended": mean(record["finished"] for record in records),
+        "ended": share([float(record["finished"]) for record in records], prompts),
         "distinct_2": distinct_n([record["response"] for record in records], 2),
     }
 

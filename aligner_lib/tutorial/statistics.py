@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 RESAMPLES = 2000
+Z = 1.96  # standard deviations that 95 % of a normal distribution lie within
 RIDGE = 0.1  # on both coefficients of the regression, so that a policy that always wins has a finite one
 
 
@@ -37,9 +38,22 @@ def mean_interval(values: Sequence[float], prompts: Sequence[int], seed: int = 0
     return _estimate(values.mean(), (weights @ values) / weights.sum(axis=1))
 
 
+def share(values: Sequence[float], prompts: Sequence[int], seed: int = 0) -> Estimate:
+    """The mean of N values from 0 to 1, and its interval over prompts.
+
+    Where all are 0, or all are 1, every resample is so too, and says nothing: the interval is Wilson's for as many
+    values as there are prompts. Source: Wilson 1927.
+    """
+    estimate, number = mean_interval(values, prompts, seed), len(set(prompts))
+    if estimate.value not in (0.0, 1.0):
+        return estimate
+    least = number / (number + Z**2)  # of a success in each
+    return Estimate(1.0, least, 1.0) if estimate.value else Estimate(0.0, 0.0, 1.0 - least)
+
+
 def win_rate(wins: Sequence[float], prompts: Sequence[int], seed: int = 0) -> Estimate:
     """The share of N comparisons that were won. wins: 1 for a win, 0.5 for a tie, 0 for a loss."""
-    return mean_interval(wins, prompts, seed)
+    return share(wins, prompts, seed)
 
 
 def length_controlled_win_rate(

@@ -17,7 +17,7 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 seed = 1234  # of what is drawn
-prompts = 16  # held-out ones, of each kind
+prompts = 6  # held-out ones, of each kind: more of them make narrower intervals
 generations = 3  # answers to each prompt, each with random numbers of its own
 judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the questions of two turns
 judge_model = ""
@@ -82,15 +82,18 @@ display(table)
 # ### What you should see
 #
 # PPO's reward is higher than SFT's ({{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}} on notebook
-# 05's prompts), at {{laptop.ppo.kl_per_token}} nats of KL a token. A much longer answer for the same reward, or a KL far
-# above that, is a warning.
+# 05's prompts), at {{laptop.ppo.kl_per_token}} nats of KL a token. With so few prompts the intervals are wide. A run of this
+# project with `prompts = 16` (four minutes): PPO gained 0.35 (0.12 to 0.58) and won 0.60 (0.44 to 0.77) of its
+# comparisons; at equal length 0.53 (0.14 to 0.78), so nobody knows. All of PPO's answers ended, in 18 tokens, and 0.54 of
+# SFT's, in 33: that is much of what it was paid for. DPO gained 0.04 (−0.21 to 0.28).
 
 # %% [markdown]
 # ## Where a program knows the answer
 #
 # Nobody has to trust a reward model here. What does SFT, PPO or DPO do to a skill that they did not train? Each policy
 # reads the sums as it has learnt to read: SFT and what came of it as `User:` and `Assistant:`, the others by the
-# tokenizer's chat template.
+# tokenizer's chat template. In the run with 16 prompts GRPO had 0.92 (0.81 to 1) of them right, the downloaded model 0.10
+# (0.02 to 0.21), and the others no more.
 
 # %%
 on_sums = compare_policies(runs, against="SFT", environment="sums")
@@ -139,7 +142,7 @@ from aligner_lib.jobs.inference import answering, scoring
 from aligner_lib.tutorial.statistics import compare, mean_interval, win_rate
 from aligner_lib.tutorial.two_turns import Judge, ask_in_turns, two_turn_questions
 
-questions = two_turn_questions(4 if profile in ("smoke", "laptop") else None)
+questions = two_turn_questions(2 if profile in ("smoke", "laptop") else None)
 answer = {name: answering(policy) for name, policy in POLICIES.items()}
 score = scoring(lab.reward_model())
 dialogues = {name: ask_in_turns(answer[name], questions) for name in ("SFT", "PPO")}

@@ -50,6 +50,12 @@ def test_ties_are_half_a_win():
         compare([1.0], [])
 
 
+def test_four_wins_of_four_are_not_certainty():
+    """Wilson's interval of 4 of 4 begins at 4 / (4 + 1.96²)."""
+    assert win_rate([1.0] * 4, range(4)) == (1.0, pytest.approx(0.51, abs=0.001), 1.0)
+    assert win_rate([0.0] * 8, [0, 0, 1, 1, 2, 2, 3, 3]) == (0.0, 0.0, pytest.approx(0.49, abs=0.001))
+
+
 def test_equal_lengths_leave_the_win_rate():
     wins, prompts = [1.0, 1.0, 1.0, 0.0] * 25, range(100)
     controlled = length_controlled_win_rate(wins, [0.0] * 100, prompts)
