@@ -17,7 +17,7 @@ profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
 seed = 1234  # of what is drawn
-prompts = 6  # held-out ones, of each kind: more of them make narrower intervals
+prompts = 5  # held-out ones, of each kind: more of them make narrower intervals
 generations = 3  # answers to each prompt, each with random numbers of its own
 judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the questions of two turns
 judge_model = ""
@@ -52,6 +52,7 @@ settings = {
     "model.environments.conversations.args.prompts": {"train": conversations, "validation": conversations},
     "model.environments.sums.use": "sums",
     "model.ppo.num_val_samples": 2 * prompts,
+    "model.ppo.val_rollout_micro_batch_size": 2 * prompts * generations,  # all at once
     "model.encoder_seq_length": 128,
     "evaluation.num_generations_per_prompt": generations,
     "model.seed": seed,
