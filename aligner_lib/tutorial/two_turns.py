@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -74,48 +72,28 @@ def ask_in_turns(answer: Callable[[str], str], questions: Sequence[TwoTurns]) ->
 
 @dataclass(frozen=True)
 class Judge:
-    """A language model behind an OpenAI-compatible URL that says which of two dialogues ends better.
+    """A language model that says which of two dialogues ends better.
 
-    url: up to and with /v1. token: sent as a bearer token where there is one.
+    answer: what it answers to a text: `jobs.served.answering_at(URL, token, model=…, temperature=0)` for one behind an
+    OpenAI-compatible endpoint.
     """
 
-    url: str
-    model: str
-    token: str = ""
-    timeout: float = 120.0  # seconds for one verdict
+    answer: Callable[[str], str]
 
     def compare(self, own: Dialogue, other: Dialogue) -> float:
         """1 where `own` ends better, 0 where `other` does, else 0.5.
 
         It is asked twice, with the two in exchanged places: a judge that prefers whatever stands first says "tie".
-        Raises UserError when the server does not answer, or with neither of the three words.
+        Raises UserError for an answer with neither of the three words.
         """
         forth, back = self._verdict(own, other), 1.0 - self._verdict(other, own)
         return forth if forth == back else 0.5
 
     def _verdict(self, first: Dialogue, second: Dialogue) -> float:
-        text = f"{INSTRUCTION}\n\n[The first assistant]\n{first}\n\n[The second assistant]\n{second}"
-        said = self._ask(text)
+        said = self.answer(
+            f"{INSTRUCTION}\n\n[The first assistant]\n{first}\n\n[The second assistant]\n{second}"
+        )
         verdicts = re.findall(rf"\b({'|'.join(VERDICTS)})\b", said.upper())
         if not verdicts:
-            raise UserError(
-                f"the judge {self.model} at {self.url} gave no verdict (FIRST, SECOND or TIE): {said[-200:]!r}"
-            )
+            raise UserError(f"the judge gave no verdict (FIRST, SECOND or TIE): {said[-200:]!r}")
         return VERDICTS[verdicts[-1]]
-
-    def _ask(self, text: str) -> str:
-        body = {"model": self.model, "messages": [{"role": "user", "content": text}], "temperature": 0}
-        headers = {"Content-Type": "application/json"}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
-        url = f"{self.url.rstrip('/')}/chat/completions"
-        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-        try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as reply:
-                return json.load(reply)["choices"][0]["message"]["content"]
-        except urllib.error.HTTPError as error:
-            raise UserError(
-                f"the judge at {url} answered {error.code}: {error.read(300).decode(errors='replace')}"
-            ) from error
-        except (OSError, ValueError, LookupError) as error:
-            raise UserError(f"the judge at {url} can't be asked: {error}") from error

@@ -140,6 +140,7 @@ compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
 
 # %%
 from aligner_lib.jobs.inference import answering, scoring
+from aligner_lib.jobs.served import answering_at
 from aligner_lib.tutorial.statistics import compare, mean_interval, win_rate
 from aligner_lib.tutorial.two_turns import Judge, ask_in_turns, two_turn_questions
 
@@ -152,7 +153,7 @@ for name, values in scores.items():
     print(f"{name}: mean reward of the second answer {mean_interval(values, range(len(values)))}")
 print(f"PPO wins {win_rate(compare(scores['PPO'], scores['SFT']), range(len(questions)))} of them")
 if judge_url:
-    judge = Judge(judge_url, judge_model, judge_token)
+    judge = Judge(answering_at(judge_url, judge_token, max_length=512, model=judge_model, temperature=0))
     wins = [judge.compare(own, other) for own, other in zip(dialogues["PPO"], dialogues["SFT"])]
     print(f"{judge_model} says: PPO wins {win_rate(wins, range(len(wins)))}")
 print(f"\n{dialogues['PPO'][0]}")

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from aligner_lib.errors import UserError
+from aligner_lib.jobs.served import answering_at
 from aligner_lib.tutorial.two_turns import Dialogue, Judge, TwoTurns, ask_in_turns, two_turn_questions
 
 QUESTION = TwoTurns("math", ("What is 6 times 7?", "And half of it?"))
@@ -21,7 +22,7 @@ def dialogue(last: str) -> Dialogue:
 
 @pytest.fixture
 def judge():
-    """judge(verdict): a Judge whose server says verdict(text); its `.asked` are the requests it got."""
+    """judge(verdict): a Judge whose server says verdict(text); `judge.servers[0].asked` are the requests it got."""
     servers = []
 
     def start(verdict, status: int = 200) -> Judge:
@@ -43,7 +44,8 @@ def judge():
         server.asked = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
-        return Judge(f"http://127.0.0.1:{server.server_port}/v1", "a-judge", token="secret")
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        return Judge(answering_at(url, "secret", model="a-judge", temperature=0))
 
     start.servers = servers
     yield start
@@ -95,9 +97,10 @@ def test_a_judge_that_takes_what_stands_first_decides_nothing(judge):
 
 
 def test_a_judge_without_a_verdict_and_one_that_fails_are_told(judge):
-    with pytest.raises(UserError, match=r"a-judge .* gave no verdict .*'Both are nice.'"):
+    with pytest.raises(UserError, match=r"the judge gave no verdict .*'Both are nice\.'"):
         judge(lambda text: "Both are nice.").compare(dialogue("21"), dialogue("20"))
-    with pytest.raises(UserError, match="answered 500"):
+    with pytest.raises(UserError, match="500"):
         judge(lambda text: "FIRST", status=500).compare(dialogue("21"), dialogue("20"))
-    with pytest.raises(UserError, match=r"can't be asked: .*refused"):
-        Judge("http://127.0.0.1:9/v1", "nobody").compare(dialogue("21"), dialogue("20"))
+    with pytest.raises(UserError, match="no server answers"):
+        nobody = Judge(answering_at("http://127.0.0.1:9/v1", "", model="nobody"))
+        nobody.compare(dialogue("21"), dialogue("20"))
