@@ -48,6 +48,8 @@ ALLOWED = {
     *(f"torch.{name}" for name in STORAGES),
 }
 MAX_PICKLE = 1 << 26
+# what reading a zip that is none, or cut, or made to hurt ends in
+DAMAGED = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, KeyError)
 CHUNK = 1 << 22
 BEFORE_ZIP = (
     b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number that torch wrote before release 1.6
@@ -79,15 +81,7 @@ class TorchFile:
             if order in names and self._bytes(order, 16) != b"little":
                 raise ValueError("its numbers are big-endian, and this machine's are not")
             self.content = read_pickle(self._bytes(pickles[0], MAX_PICKLE), ALLOWED.__contains__)
-        except (
-            ValueError,
-            zipfile.BadZipFile,
-            zlib.error,
-            EOFError,
-            OSError,
-            NotImplementedError,
-            KeyError,
-        ) as error:
+        except DAMAGED as error:
             raise ValueError(f"{label} is refused: {_said(error)}") from None
 
     def state_dict(self) -> dict[str, StoredTensor]:
@@ -130,15 +124,7 @@ class TorchFile:
             with self._zip.open(info) as file:
                 file.seek(view.start * width)
                 _fill(memoryview(values).cast("B") if span else memoryview(b""), file)
-        except (
-            ValueError,
-            zipfile.BadZipFile,
-            zlib.error,
-            EOFError,
-            OSError,
-            NotImplementedError,
-            KeyError,
-        ) as error:
+        except DAMAGED as error:
             raise ValueError(f"{name} is damaged: {_said(error)}; download it again") from None
         if view.is_contiguous():
             return values.reshape(view.shape)
