@@ -1,11 +1,12 @@
-"""Writes the bundled samples: `python -m data.make_samples [FOLDER]`. The same seed gives the same bytes."""
+"""Writes the bundled samples: `python -m data.make_samples [FOLDER] [--noise SHARE]`. The same seed gives the same bytes."""
 
+import argparse
 import json
 import random
-import sys
 from pathlib import Path
 
 from data.aside import written_aside
+from data.sample_text import verifiable
 from data.sample_text.instructions import instruction_records
 from data.sample_text.preferences import preference_splits
 from data.sample_text.topics import load_topics
@@ -14,21 +15,35 @@ from data.sources import SAMPLES
 SEED = 20240607
 
 
-def write_samples(folder: Path) -> list[Path]:
-    """Write the three sample files into `folder` and return their paths."""
+def write_samples(folder: Path, noise: float = verifiable.NOISE) -> list[Path]:
+    """Write the sample files into `folder` and return their paths. noise: share of the pairs of forms-train.jsonl whose
+    label is turned."""
     topics = load_topics()
-    splits = preference_splits(topics, random.Random(f"{SEED} preferences"))
+    manners = preference_splits(topics, random.Random(f"{SEED} preferences"))
+    of = verifiable.splits(topics, random.Random(f"{SEED} forms"))
     contents = {
-        folder / "dolly-sample.jsonl": instruction_records(topics, random.Random(f"{SEED} instructions")),
-        folder / "hh-sample-train.jsonl": splits["train"],
-        folder / "hh-sample-test.jsonl": splits["test"],
+        "dolly-sample.jsonl": instruction_records(topics, random.Random(f"{SEED} instructions")),
+        "hh-sample-train.jsonl": manners["train"],
+        "hh-sample-test.jsonl": manners["test"],
+        "forms-sft.jsonl": verifiable.sft_records(of["train"], random.Random(f"{SEED} forms sft")),
+        "forms-train.jsonl": verifiable.preference_records(
+            of["train"], random.Random(f"{SEED} forms train"), noise
+        ),
+        "forms-test.jsonl": verifiable.preference_records(of["test"], random.Random(f"{SEED} forms test")),
     }
-    with written_aside(*contents) as streams:
+    paths = [folder / name for name in contents]
+    with written_aside(*paths) as streams:
         for stream, records in zip(streams, contents.values(), strict=True):
             stream.writelines(json.dumps(record) + "\n" for record in records)
-    return list(contents)
+    return paths
 
 
 if __name__ == "__main__":
-    for path in write_samples(Path(sys.argv[1]) if len(sys.argv) > 1 else SAMPLES):
+    parser = argparse.ArgumentParser(description="Write the bundled samples.")
+    parser.add_argument("folder", nargs="?", type=Path, default=SAMPLES)
+    parser.add_argument(
+        "--noise", type=float, default=verifiable.NOISE, help="of the training pairs of forms"
+    )
+    given = parser.parse_args()
+    for path in write_samples(given.folder, given.noise):
         print(f"{path}: {path.stat().st_size:,} bytes")

@@ -15,6 +15,11 @@ Kind = Literal[
 ]  # the raw format: instruction records, preference pairs, questions about a text
 
 SAMPLES = Path(__file__).parent / "samples"
+# The bundled samples: the files of each kind, {split} to be filled.
+BUNDLED: dict[str, dict[Kind, str]] = {
+    "sample": {"dolly": "dolly-sample.jsonl", "hh": "hh-sample-{split}.jsonl"},
+    "forms": {"dolly": "forms-sft.jsonl", "hh": "forms-{split}.jsonl"},
+}
 HUB_NAMES: dict[Kind, str] = {
     "dolly": "databricks/databricks-dolly-15k",
     "hh": "Anthropic/hh-rlhf",
@@ -42,7 +47,7 @@ def resolve(
 ) -> Source:
     """Find the raw files of `kind` that `dataset` names; download them where necessary.
 
-    dataset: "sample" (bundled), "dolly", "hh" or "squad" (the real one, from the hub; for another kind the
+    dataset: "sample" or "forms" (bundled), "dolly", "hh" or "squad" (the real one, from the hub; for another kind the
     sample is taken), "auto" (the hub, else the sample), a hub name such as "owner/name", or path(s). `split` and
     `subset` select among the files of a data set that has splits.
 
@@ -51,8 +56,8 @@ def resolve(
     if not isinstance(dataset, str):
         paths = [dataset] if isinstance(dataset, os.PathLike) else list(dataset)
         return _from_files([Path(path) for path in paths])
-    if dataset == "sample":
-        return _from_sample(kind, split, "as asked")
+    if dataset in BUNDLED:
+        return _from_sample(kind, split, "as asked", dataset)
     if dataset == "auto":
         try:
             return _from_hub(HUB_NAMES[kind], kind, split, subset, revision)
@@ -80,12 +85,12 @@ def _from_files(paths: list[Path]) -> Source:
     return Source(name, tuple(paths), f"raw data: {name}")
 
 
-def _from_sample(kind: Kind, split: str, why: str) -> Source:
+def _from_sample(kind: Kind, split: str, why: str, name: str = "sample") -> Source:
     if kind == "squad":
         raise DataError(f"there is no bundled sample of SQuAD ({why}); give its files, or rajpurkar/squad")
     if kind == "hh" and split not in HH_SPLITS:
         raise DataError(f"the bundled HH sample has no split {split!r}; it has {' and '.join(HH_SPLITS)}")
-    path = SAMPLES / ("dolly-sample.jsonl" if kind == "dolly" else f"hh-sample-{split}.jsonl")
+    path = SAMPLES / BUNDLED[name][kind].format(split=split)
     return Source(path.name, (path,), f"raw data: the bundled sample {path.name} ({why})")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -70,7 +71,7 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
     echo = echo_to(progress)
     if _is_usable(folder, recipe):
         return folder
-    with told_when_full(folder, "ALIGNER_CACHE"):
+    with told_when_full(folder, "ALIGNER_CACHE"), _told_when_read_only(name, folder):
         _make_parents(folder)
         with _lock(folder.with_name(f".{folder.name}.lock"), echo):
             if not _is_usable(folder, recipe):  # another process may have made it while this one waited
@@ -79,6 +80,20 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
                     shutil.rmtree(folder)
                 recipe.make(name, folder, progress)
     return folder
+
+
+@contextmanager
+def _told_when_read_only(name: str, folder: Path) -> Iterator[None]:
+    """A context manager: for a cache that this user may not write, who puts models into it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        raise UserError(
+            f"{name} is not in the cache {folder.parent}, which can't be written here ({error.strerror}): whoever keeps it "
+            f"runs `aligner model fetch {name}`, or set ALIGNER_CACHE to a folder of your own"
+        ) from error
 
 
 def _make_parents(folder: Path) -> None:

@@ -61,6 +61,11 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
+def text_hash(text: str) -> str:
+    """The `file_hash` of a file with this text, in UTF-8."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def _sample(path: Path, digest) -> None:
     size = path.stat().st_size
     with path.open("rb") as file:

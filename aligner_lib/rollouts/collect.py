@@ -141,11 +141,12 @@ class Rollout:
         for one in micro_batch.going_on:
             one.transcript.add(one.response)
             one.texts.append(self._text(one.response.tokens))
-        judged_here = [one for one in micro_batch.going_on if one.task.environment and not one.task.by_model]
+        # a reward model's prompts are an environment, too: its metrics stand beside the model's rewards
+        asking = [one for one in micro_batch.going_on if one.task.environment]
         with timers("environments"):
-            answers = self._ask(environments, judged_here)
+            answers = self._ask(environments, asking)
         micro_batch.going_on = [
-            one for one, said in zip(judged_here, answers) if self._goes_on(one, said, environments)
+            one for one, said in zip(asking, answers) if self._goes_on(one, said, environments)
         ]
 
     def _ask(self, environments: Environments | None, episodes: list[_Episode]) -> list[Step | Failure]:

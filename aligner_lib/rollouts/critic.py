@@ -53,6 +53,7 @@ class Critic:
     inference_micro_batch_size: int
     scale: RewardScale = field(default_factory=RewardScale)  # of the reward model that it begins as
     tokenizer: Tokenizer | None = None  # saved along, so that a checkpoint is a model folder
+    new_head: bool = False  # its values begin at 0; False: as the reward model's numbers
     _reward_weights: FrozenWeights | None = field(default=None, init=False)
 
     def __post_init__(self):
@@ -62,6 +63,11 @@ class Critic:
         """A reward model with the weights that the critic has now, in the same module."""
         self._reward_weights = FrozenWeights(self.engine.module)
         return RewardModel(self.engine, RewardScale(), self.inference_micro_batch_size, self._reward_weights)
+
+    def begin(self) -> None:
+        """To be called before the first step, when a reward model that shares the module has its copy of the weights."""
+        if self.new_head:
+            self.engine.draw_head(0.0, seed=0)
 
     def values(self, rollouts: TokenBatch) -> Future[Tensor]:
         self._put_own_weights_in()
@@ -90,6 +96,7 @@ class Critic:
         self.engine.go_on_from(folder)
         if folder is None:
             self.engine.standardize_values(self.scale)
+            self.begin()
 
     def _put_own_weights_in(self) -> None:
         if self._reward_weights is not None:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Protocol
 
 from aligner_lib.algorithms.batching import global_batch, sample_order
-from aligner_lib.datasets.chat_template import Conversation, encode
+from aligner_lib.datasets.chat_template import Conversation, as_written, encode
 from aligner_lib.datasets.samples import PromptSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
@@ -136,6 +136,7 @@ class EnvironmentTasks:
     def _task(self, name: str, seed: int, prompt: Conversation | Failure) -> Task | Failure:
         if isinstance(prompt, Failure):
             return prompt
+        prompt = as_written(self.tokenizer, prompt)
         tokens = encode(self.tokenizer, prompt)
         if len(tokens) > self.max_length:
             return Failure(

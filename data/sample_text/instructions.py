@@ -23,10 +23,12 @@ SUMMARY_ASKS = (
 )
 
 
-def instruction_records(topics: list[Topic], rng: random.Random) -> list[dict[str, str]]:
+def instruction_records(
+    topics: list[Topic], rng: random.Random, friendly_share: float = FRIENDLY_SHARE
+) -> list[dict[str, str]]:
     """All instruction records, shuffled; no instruction appears twice with the same context."""
     records = [
-        *_open_questions(topics, rng),
+        *_open_questions(topics, rng, friendly_share),
         *_closed_questions(rng.sample(topics, CLOSED_QUESTIONS)),
         *_summaries(rng.sample(topics, SUMMARIES), rng),
         *_brainstorming(rng),
@@ -42,12 +44,14 @@ def _record(category: str, instruction: str, response: str, context: str = "") -
     return {"instruction": instruction, "context": context, "response": response, "category": category}
 
 
-def _open_questions(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, str]]:
+def _open_questions(
+    topics: list[Topic], rng: random.Random, friendly_share: float
+) -> Iterator[dict[str, str]]:
     for topic in topics:
         category = "open_qa" if topic.task is None else "general_qa"
         short, long = rng.sample(phrasings(topic), 2)
         for ask, answer in ((short, topic.answer), (long, f"{topic.answer} {topic.reply}")):
-            opening = f"{rng.choice(OPENINGS)} " if rng.random() < FRIENDLY_SHARE else ""
+            opening = f"{rng.choice(OPENINGS)} " if rng.random() < friendly_share else ""
             yield _record(category, ask, opening + answer)
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_llama import ARCH, random_weights, write_hf
 from tiny_tokenizers import STYLES
 
-from aligner_lib.datasets.chat_template import render
+from aligner_lib.datasets.chat_template import render, use_template
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import import_hf, model_hash
@@ -198,6 +198,25 @@ def test_the_chat_template_goes_along(tmp_path, model):
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     said = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert said == render(Tokenizer(model), messages) and "<|im_start|>" in said
+
+
+def test_what_has_learnt_from_plain_texts_is_asked_in_plain_texts(tmp_path, model):
+    """Its tokenizer's own template would ask it in a form that it has not learnt."""
+    from transformers import AutoTokenizer
+
+    (model / "template.json").write_text(json.dumps({"chat_template": "plain"}))
+    export(model, "hf", tmp_path / "out")
+    ours, theirs = use_template(Tokenizer(model), "plain"), AutoTokenizer.from_pretrained(tmp_path / "out")
+    turns = [
+        {"role": "user", "content": "Hi."},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "Why?"},
+    ]
+    for messages in (turns[:1], turns):
+        assert theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) == render(
+            ours, messages
+        )
+    assert render(ours, turns) == "User: Hi.\n\nAssistant: Hello.\n\nUser: Why?\n\nAssistant:"
 
 
 def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_path, hf):

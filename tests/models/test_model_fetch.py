@@ -345,6 +345,19 @@ def test_a_cache_that_is_a_file_is_named_with_the_cure(tmp_path):
         fetch("smoke", cache=tmp_path / "file")
 
 
+def test_a_cache_that_others_keep_is_named_with_who_has_to_fetch(tmp_path, smoke, monkeypatch):
+    def read_only(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    module = sys.modules["aligner_lib.models.fetch"]  # the package has a function of that name
+    monkeypatch.setattr(module, "_make_parents", read_only)
+    with pytest.raises(
+        UserError, match=r"smoke is not in the cache .*\(Read-only file system\): whoever keeps it runs"
+    ):
+        fetch("smoke", cache=tmp_path)
+    assert fetch("smoke", cache=smoke.parents[1]) == smoke  # what is there needs no writing
+
+
 def cut_weights(folder):
     path = next((folder / "weights").iterdir())
     path.write_bytes(path.read_bytes()[:-10])

@@ -493,11 +493,51 @@ def test_prompts_that_are_drawn_again_are_the_same(here):
     train = SimpleNamespace(
         sizes=lambda: {"few": 3, "many": None}, reset=lambda episodes: ["x"] * len(episodes)
     )
-    tokenizer = SimpleNamespace(encode=lambda text: [1], decode=lambda ids, **_: "x")
+    tokenizer = SimpleNamespace(encode=lambda text: [1], decode=lambda ids, **_: "x", template=None)
     tasks = EnvironmentTasks({"train": train}, {"few": 1, "many": 2}, frozenset(), tokenizer, 8, seed=1)
     drawn = [tasks.train(draw, 4) for draw in range(3)]
     assert [len(draw) for draw in drawn] == [4, 4, 4]
     assert [tasks.train(draw, 4) for draw in range(3)] == drawn
+
+
+def test_instructions_are_judged_and_a_reward_models_prompts_are_told(tmp_path):
+    texts = [
+        "User: Why do cats purr? Write two sentences.\n\nAssistant:",
+        "User: Hi. End with a question.\n\nAssistant:",
+    ]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    prompts = {"train": str(file), "validation": str(file)}
+    for use, rewards in (("instructions", (1.0, 0.0)), ("reward_model", (0.0, 0.0))):
+        environment = make(use, prompts=prompts)
+        assert environment.reset(0) == texts[0]
+        assert environment.step("Cats purr. Dogs bark.") == Step(
+            rewards[0], metrics={"obeys": 1.0, "form/sentences": 1.0, "words": 4.0}
+        )
+        environment.reset(1)
+        assert environment.step("Hello.") == Step(
+            rewards[1], metrics={"obeys": 0.0, "form/question": 0.0, "words": 1.0}
+        )
+    file.write_text(json.dumps({"text": "User: Hi.\n\nAssistant:"}))
+    with pytest.raises(UserError, match=r"this prompt has no instruction of data/forms\.py: 'User: Hi"):
+        make("instructions", prompts=prompts)
+    environment = make("reward_model", prompts=prompts)
+    environment.reset(0)
+    assert environment.step("Hello.") == Step()
+
+
+def test_a_text_is_written_by_the_template_that_was_chosen(smoke):
+    """Else a policy that has learnt turns of the template would be asked in another way than it was trained."""
+    from aligner_lib.datasets.chat_template import OWN, PLAIN, encode, use_template
+    from aligner_lib.datasets.tokenizer import Tokenizer
+    from aligner_lib.rollouts.tasks import EnvironmentTasks
+
+    text = "User: Hi.\n\nAssistant:"
+    one = SimpleNamespace(sizes=lambda: {"a": 1}, reset=lambda episodes: [text] * len(episodes))
+    for template, wanted in ((PLAIN, text), (OWN, [{"role": "user", "content": "Hi."}])):
+        tokenizer = use_template(Tokenizer(smoke), template)
+        (task,) = EnvironmentTasks({"train": one}, {"a": 1}, frozenset(), tokenizer, 99, seed=1).train(0, 1)
+        assert task.conversation == wanted and list(task.tokens) == list(encode(tokenizer, wanted))
 
 
 def test_the_files_on_the_page_about_environments_work(tmp_path, monkeypatch):

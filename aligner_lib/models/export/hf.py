@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aligner_lib.datasets.chat_template import PLAIN, recorded_template
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import families
@@ -23,6 +24,12 @@ from aligner_lib.models.stream import StreamedTensor, cast, write_shards
 from cluster.record import write_json
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# What has learnt from plain texts is asked in plain texts, whatever template its tokenizer came with.
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{% if not loop.first %}{{ '\n\n' }}{% endif %}"
+    "{{ message['role'] | capitalize }}: {{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '\n\nAssistant:' }}{% endif %}"
+)
 SCORE = "score.weight"  # the head of transformers' sequence classifiers, which has no bias
 
 
@@ -35,6 +42,8 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     tokenizer, wanted = Tokenizer(trained.folder), dtype_named(options.dtype)
     out.mkdir()
     tokenizer.save(out)
+    if recorded_template(trained.folder) == PLAIN:
+        _write_plain_template(tokenizer, out)
     tensors = list(_tensors(trained, wanted))
     config = _config(trained, tokenizer, tensors[0].dtype)
     notes = []
@@ -47,6 +56,14 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     write_shards(out, tensors, options.shard_bytes, options.progress)
     write_card(trained, out, config)
     return notes
+
+
+def _write_plain_template(tokenizer: Tokenizer, out: Path) -> None:
+    """Put PLAIN_TEMPLATE in the place of the template that the tokenizer's files have."""
+    (out / "chat_template.jinja").unlink(missing_ok=True)
+    path = out / "tokenizer_config.json"
+    begins = "{{ bos_token }}" if tokenizer.bos_ids else ""
+    write_json(path, json.loads(path.read_text()) | {"chat_template": begins + PLAIN_TEMPLATE})
 
 
 def dtype_named(name: str | None) -> str | None:

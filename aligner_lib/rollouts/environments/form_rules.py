@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from aligner_lib.rollouts.environments.base import Environment, Message, Step, hold_out, require
+from data.forms import DASHES, begins, ended, has_word, listed, sentences, words
 
 
 @dataclass(frozen=True)
@@ -55,36 +55,12 @@ class FormRules(Environment):
         return Step(obeys, metrics={f"form/{self.form}": obeys, "words": len(words(response))})
 
 
-# ---- what a program can see of a text --------------------------------------------------------------------------------
-
-
-def words(text: str) -> list[str]:
-    """What stands between white space and has a letter or a digit in it."""
-    return [word for word in text.split() if any(map(str.isalnum, word))]
-
-
-def sentences(text: str) -> list[str]:
-    """What ends with . ! or ? before white space or the end; the last may lack its end. A full stop within a number is
-    none, that of an abbreviation is one."""
-    parts = re.split(r"""(?<=[.!?])["'”’)\]]*\s+""", text.strip())
-    return [part for part in parts if words(part)]
+# ---- what obeys ------------------------------------------------------------------------------------------------------
 
 
 def has_sentences(count: int) -> Callable[[str], bool]:
     """Whether a text is that many sentences, each with its end."""
-    return lambda text: (
-        len(sentences(text)) == count and bool(re.search(r"""[.!?]["'”’)\]]*$""", text.strip()))
-    )
-
-
-def begins_with(word: str) -> Callable[[str], bool]:
-    """Whether a text's first word is this one, without regard to case."""
-    return lambda text: re.match(rf"{word}\b", text.strip(), re.IGNORECASE) is not None
-
-
-def dashes(text: str) -> int:
-    """The lines that begin with a dash and go on with a word."""
-    return sum(line.lstrip().startswith(("-", "–", "—")) and bool(words(line)) for line in text.splitlines())
+    return lambda text: len(sentences(text)) == count and ended(text)
 
 
 FORMS = {
@@ -109,11 +85,11 @@ FORMS = {
     ),
     "begins_with_sure": Form(
         ('Begin with the word "Sure".', 'Start your answer with "Sure".', 'The first word must be "Sure".'),
-        begins_with("sure"),
+        lambda text: begins(text, "sure"),
     ),
     "begins_with_well": Form(
         ('Begin with the word "Well".', 'Start your answer with "Well".', 'The first word must be "Well".'),
-        begins_with("well"),
+        lambda text: begins(text, "well"),
     ),
     "three_dashes": Form(
         (
@@ -121,11 +97,11 @@ FORMS = {
             "Write three lines, each with a dash in front.",
             "Answer with a list of exactly three dashes.",
         ),
-        lambda text: dashes(text) == 3,
+        lambda text: listed(text, DASHES) == 3,
     ),
     "because": Form(
         ('Use the word "because".', 'Your answer must contain "because".', 'Give a reason with the word "because".'),
-        lambda text: re.search(r"\bbecause\b", text, re.IGNORECASE) is not None,
+        lambda text: has_word(text, "because"),
     ),
     "number": Form(
         ("Include a number in digits.", "Use at least one number, written in digits.", "Mention a figure, such as 7."),

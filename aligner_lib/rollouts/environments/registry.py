@@ -15,6 +15,7 @@ from aligner_lib.rollouts.environments.user_file import UserFile
 BUILT_IN = {
     "sums": "sums:Sums",
     "form_rules": "form_rules:FormRules",
+    "instructions": "instructions:Instructions",
     "calculator": "calculator:Calculator",
     "guess_the_number": "guess_the_number:GuessTheNumber",
     "answers": "answers:Answers",

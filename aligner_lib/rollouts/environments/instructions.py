@@ -1,0 +1,34 @@
+"""Instructions whose form a program checks, from a file of prompts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aligner_lib.rollouts.environments.base import Step, require
+from aligner_lib.rollouts.environments.prompt_files import PromptFiles
+from data.forms import instruction_in, words
+
+
+class Instructions(PromptFiles):
+    """Prompts that ask for a form of data/forms.py; the reward is 1 where the answer has it. What it says is not judged.
+
+    prompts, held_out: as PromptFiles has them. Every prompt must have such an instruction.
+    """
+
+    def __init__(self, split: str = "train", *, prompts: Any, held_out: float = 0.2):
+        super().__init__(split, prompts=prompts, held_out=held_out)
+        without = next((one.question for one in self.records if instruction_in(one.question) is None), None)
+        require(without is None, f"this prompt has no instruction of data/forms.py: {without!r}")
+
+    def step(self, response: str) -> Step:
+        metrics = form_metrics(self.record.question, response)
+        return Step(metrics["obeys"], metrics=metrics)
+
+
+def form_metrics(prompt: str, response: str) -> dict[str, float]:
+    """Whether a response obeys its prompt's instruction, also under the form's name, and its words; empty without one."""
+    asked = instruction_in(prompt)
+    if asked is None:
+        return {}
+    obeys = float(asked.holds(response))
+    return {"obeys": obeys, f"form/{asked.form}": obeys, "words": float(len(words(response)))}

@@ -1,0 +1,279 @@
+"""Instructions that a program can check: how each is worded, and what obeys it.
+
+A wording may have gaps, such as "Use exactly {n} sentences.". `instruction_in` reads a wording and its gaps back from a
+prompt, so whoever has a prompt and an answer can ask `obeys`, and nothing else has to be kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4}
+DASHES = "-–—"
+MARKS = DASHES + "*•"  # what a line of a list may begin with
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of an answer: the sentences that ask for it, what may stand in their gaps, and what obeys it."""
+
+    wordings: tuple[str, ...]
+    holds: Callable[..., bool]  # of the answer, and of the gaps by name
+    gaps: Mapping[str, tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A form with its gaps filled."""
+
+    form: str
+    gaps: tuple[tuple[str, str], ...] = ()
+
+    def holds(self, answer: str) -> bool:
+        """Whether this answer obeys."""
+        return bool(answer.strip()) and FORMS[self.form].holds(answer.strip(), **dict(self.gaps))
+
+    def worded(self, wording: str) -> str:
+        """One of the form's wordings, filled."""
+        return wording.format(**dict(self.gaps))
+
+
+def instruction_in(prompt: str) -> Instruction | None:
+    """The instruction that a prompt ends its question with; None where no wording is found in its last turn."""
+    last = prompt.rpartition("User: ")[2]
+    for pattern, form in _patterns():
+        if found := pattern.search(last):
+            return Instruction(form, tuple(sorted(found.groupdict().items())))
+    return None
+
+
+def obeys(prompt: str, answer: str) -> bool:
+    """Whether an answer has the form that its prompt asks for. Raises ValueError where the prompt asks for none."""
+    asked = instruction_in(prompt)
+    if asked is None:
+        raise ValueError(f"no instruction of data/forms.py is in this prompt: {prompt!r}")
+    return asked.holds(answer)
+
+
+@cache
+def _patterns() -> tuple[tuple[re.Pattern, str], ...]:
+    """Every wording as a regular expression with its form, the longest first: one may be part of another."""
+    found = []
+    for name, form in FORMS.items():
+        for wording in form.wordings:
+            text = re.escape(wording)
+            for gap, values in dict(form.gaps).items():
+                choice = "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True))
+                text = text.replace(re.escape(f"{{{gap}}}"), f"(?P<{gap}>{choice})", 1)
+            found.append((len(wording), re.compile(text), name))
+    return tuple((pattern, name) for _, pattern, name in sorted(found, key=lambda one: one[0], reverse=True))
+
+
+# ---- what a program can see of a text --------------------------------------------------------------------------------
+
+
+def words(text: str) -> list[str]:
+    """What stands between white space and has a letter or a digit in it."""
+    return [word for word in text.split() if any(map(str.isalnum, word))]
+
+
+def sentences(text: str) -> list[str]:
+    """What ends with . ! or ? before white space or the end; the last may lack its end. A full stop within a number is
+    none, that of an abbreviation is one."""
+    parts = re.split(r"""(?<=[.!?])["'”’)\]]*\s+""", text.strip())
+    return [part for part in parts if words(part)]
+
+
+def ended(text: str) -> bool:
+    """Whether a text's last character but for quotation marks and brackets ends a sentence."""
+    return bool(re.search(r"""[.!?]["'”’)\]]*$""", text.strip()))
+
+
+def listed(text: str, marks: str = MARKS) -> int:
+    """The lines that begin with one of the marks and go on with a word."""
+    return sum(line.lstrip().startswith(tuple(marks)) and bool(words(line)) for line in text.splitlines())
+
+
+def has_word(text: str, word: str) -> bool:
+    """Whether a word stands in a text, without regard to case."""
+    return re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) is not None
+
+
+def begins(text: str, word: str) -> bool:
+    """Whether a word stands first, without regard to case."""
+    return re.match(rf"\W*{re.escape(word)}\b", text, re.IGNORECASE) is not None
+
+
+# ---- the forms -------------------------------------------------------------------------------------------------------
+
+OPENERS = ("Well", "Sure", "Honestly", "First", "Yes", "Clearly", "Briefly")
+INCLUDED = (
+    "because",
+    "important",
+    "example",
+    "people",
+    "usually",
+    "remember",
+    "simple",
+    "today",
+    "fact",
+    "always",
+)
+ENDINGS = ("That is all.", "I hope this helps.", "Thank you for asking.", "Now you know.", "Good luck with it.")  # fmt: skip
+
+FORMS: dict[str, Form] = {
+    "sentences": Form(
+        (
+            "Answer in exactly {n}.",
+            "Use {n}, no more and no fewer.",
+            "Your answer must have {n}.",
+            "Write {n}.",
+        ),
+        lambda text, n: len(sentences(text)) == NUMBERS[n.split()[0]] and ended(text),
+        {"n": ("one sentence", "two sentences", "three sentences")},
+    ),
+    "fewer_words": Form(
+        (
+            "Use fewer than {n} words.",
+            "Answer in less than {n} words.",
+            "Keep it under {n} words.",
+            "Your answer must be shorter than {n} words.",
+        ),
+        lambda text, n: 1 <= len(words(text)) < int(n),
+        {"n": ("12", "15", "18")},
+    ),
+    "more_words": Form(
+        (
+            "Use at least {n} words.",
+            "Write {n} words or more.",
+            "Give an answer of no fewer than {n} words.",
+            "Your answer should be {n} words long or longer.",
+        ),
+        lambda text, n: len(words(text)) >= int(n),
+        {"n": ("25", "30", "35")},
+    ),
+    "question": Form(
+        (
+            "End with a question.",
+            "Your last sentence must be a question.",
+            "Finish by asking me something.",
+            "Close with a question of your own.",
+        ),
+        lambda text: text.endswith("?"),
+    ),
+    "first_word": Form(
+        (
+            'Begin with the word "{word}".',
+            'Start your answer with "{word}".',
+            'The first word must be "{word}".',
+            '"{word}" should be your very first word.',
+        ),
+        lambda text, word: begins(text, word),
+        {"word": OPENERS},
+    ),
+    "list": Form(
+        (
+            "Give a list of {n} points, each on a line that begins with a dash.",
+            "Write {n} lines, each with a dash in front.",
+            "Answer with {n} bullet points.",
+            "Put it as a list of exactly {n} items, each with a dash.",
+        ),
+        lambda text, n: listed(text) == NUMBERS[n],
+        {"n": ("two", "three")},
+    ),
+    "includes": Form(
+        (
+            'Use the word "{word}".',
+            'Your answer must contain the word "{word}".',
+            'Include the keyword "{word}".',
+            'The word "{word}" has to appear in your answer.',
+        ),
+        lambda text, word: has_word(text, word),
+        {"word": INCLUDED},
+    ),
+    "number": Form(
+        (
+            "Include a number in digits.",
+            "Use at least one number, written in digits.",
+            "Mention a figure, such as 7.",
+            "There must be a digit in your answer.",
+        ),
+        lambda text: any(map(str.isdigit, text)),
+    ),
+    "exclamation": Form(
+        (
+            "End with an exclamation mark.",
+            "Finish with an exclamation mark.",
+            "The last character must be an exclamation mark.",
+            "Let your answer end in an exclamation mark.",
+        ),
+        lambda text: text.endswith("!"),
+    ),
+    "lower_case": Form(
+        (
+            "Use lower case only.",
+            "Write everything in small letters.",
+            "Use no capital letters.",
+            "Your whole answer must be in lowercase letters.",
+        ),
+        lambda text: any(map(str.islower, text)) and not any(map(str.isupper, text)),
+    ),
+    "capitals": Form(
+        (
+            "Use capital letters only.",
+            "Write everything in capital letters.",
+            "Your entire answer must be in upper case.",
+            "Use no lowercase letters.",
+        ),
+        lambda text: any(map(str.isupper, text)) and not any(map(str.islower, text)),
+    ),
+    "no_comma": Form(
+        (
+            "Do not use any commas.",
+            "Write without commas.",
+            "There must be no comma in your answer.",
+            "Avoid commas altogether.",
+        ),
+        lambda text: "," not in text and len(words(text)) > 3,
+    ),
+    "quotes": Form(
+        (
+            "Wrap your whole answer in double quotation marks.",
+            "Put the entire answer between double quotation marks.",
+            "Your answer must begin and end with a double quotation mark.",
+            "Write the answer as a quotation, in double quotation marks.",
+        ),
+        lambda text: len(text) > 2 and text[0] in '"“' and text[-1] in '"”',
+    ),
+    "last_words": Form(
+        (
+            'End with the words "{phrase}"',
+            'Finish your answer with exactly this phrase: "{phrase}"',
+            'The last sentence must be "{phrase}"',
+            'Your answer should close with "{phrase}"',
+        ),
+        lambda text, phrase: text.rstrip('"”').endswith(phrase),
+        {"phrase": ENDINGS},
+    ),
+    "postscript": Form(
+        (
+            "At the end, add a postscript that begins with P.S.",
+            "Add a postscript, starting with P.S.",
+            "Close with a postscript after the letters P.S.",
+            "Put a P.S. with one more remark at the end.",
+        ),
+        lambda text: re.search(r"\S\s*\bP\.\s?S\.?:?\s+\w", text) is not None,
+    ),
+    "title": Form(
+        (
+            "Give it a title in double angular brackets, such as <<title>>.",
+            "Begin with a title, wrapped in double angular brackets like <<this>>.",
+            "Your answer needs a title in double angular brackets, i.e. <<title>>.",
+            "Put a title in << and >> above your answer.",
+        ),
+        lambda text: re.search(r"<<[^<>\n]*\w[^<>\n]*>>", text) is not None,
+    ),
+}  # fmt: skip

@@ -1,0 +1,263 @@
+"""Questions with an instruction that a program can check, and answers that obey it or don't.
+
+Every answer is made of the topic's own true sentences, and what makes it obey one instruction is made the same way as
+what makes it miss another: so no word and no length of an answer says by itself whether it is the better one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from data.forms import FORMS, Instruction, instruction_in, words
+from data.sample_text.asking import phrasings
+from data.sample_text.instructions import instruction_records
+from data.sample_text.topics import Topic
+
+TEST_TOPICS = 22  # whole topics are held out
+FORMS_A_TOPIC = 12  # of those that there are: pairs, and so prompts, of each topic
+NOISE = (
+    0.15  # share of the training pairs whose label is turned; those of the test file say what a program found
+)
+OTHER_FORM, NEAR_MISS = 0.6, 0.15  # of the rejected answers; the others are plain ones
+CANDIDATES = 4  # from which the rejected answer whose length is nearest to the chosen one's is taken
+INSTRUCTION_FIRST = 0.15
+SFT_FORMS_A_TOPIC = 6  # answers that obey, for SFT
+SFT_OTHERS = 280  # records without an instruction beside them
+LONGEST = 56  # words of an answer
+
+WITH_WORD = {
+    "because": ("{a} {b} People ask because it is useful to know.", "{a} It is worth knowing because {c}"),
+    "important": ("It is important to know this. {a}", "{a} That is the important part."),
+    "example": ("{a} {b} That is one example.", "Here is an example of what to know. {a}"),
+    "people": ("Many people ask this. {a}", "{a} Most people find that helpful."),
+    "usually": ("{a} That is how it usually is.", "This is usually the answer. {a}"),
+    "remember": ("{a} Remember this too. {b}", "Here is something to remember. {a}"),
+    "simple": ("The answer is simple. {a}", "{a} It is as simple as that."),
+    "today": ("{a} You have learnt something today.", "Here is what we know today. {a} {b}"),
+    "fact": ("{a} That is a fact.", "Here is a useful fact. {a}"),
+    "always": ("{a} It is always good to know.", "It has always been a good question. {a}"),
+}
+WITH_NUMBER = (
+    "Here are 2 things to know. {a} {b}",
+    "{a} That is 1 of 3 things to know.",
+    "In 1 sentence: {a}",
+    "{a} You can say it in 10 seconds.",
+)
+QUESTIONS = (
+    "{next}", "Shall I tell you more?", "Did you know that?", "Does that help you?", "What else would you like to know?",
+)  # fmt: skip
+REMARKS = ("Ask me again whenever you like.", "There is more to say.", "I like this question.")
+ENDED = ("Isn't that interesting!", "That is good to know!")
+
+
+class Written(NamedTuple):
+    """An answer and the instruction that it was written for; None: for none."""
+
+    text: str
+    instruction: Instruction | None
+
+
+class Compared(NamedTuple):
+    """A pair: what was asked, the answer that obeys, one that doesn't."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+def splits(topics: list[Topic], rng: random.Random) -> dict[str, list[Topic]]:
+    """Whole topics for training and test."""
+    mixed = rng.sample(topics, len(topics))
+    return {"test": mixed[:TEST_TOPICS], "train": mixed[TEST_TOPICS:]}
+
+
+def preference_records(topics: list[Topic], rng: random.Random, noise: float = 0.0) -> list[dict[str, str]]:
+    """Pairs in HH's raw format, with distinct prompts; noise: share of those that are turned round."""
+    records = []
+    for topic in topics:
+        asked = rng.sample(phrasings(topic), 8)
+        for number, form in enumerate(rng.sample(sorted(FORMS), FORMS_A_TOPIC)):
+            pair = _pair(topic, asked[number % len(asked)], form, rng)
+            history = f"\n\nHuman: {pair.prompt}\n\nAssistant: "
+            sides = [history + pair.chosen, history + pair.rejected]
+            if rng.random() < noise:
+                sides.reverse()
+            records.append(dict(zip(("chosen", "rejected"), sides, strict=True)))
+    rng.shuffle(records)
+    return records
+
+
+def sft_records(topics: list[Topic], rng: random.Random) -> list[dict[str, str]]:
+    """Dolly's raw format, shuffled: questions whose answers obey the instruction beside them, and some other records, so
+    that the model keeps on answering what has no instruction."""
+    obeying = list(_obeying(topics, rng))
+    others = [record for record in instruction_records(topics, rng, friendly_share=0)]
+    records = obeying + rng.sample(others, SFT_OTHERS)
+    rng.shuffle(records)
+    return records
+
+
+def _obeying(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, str]]:
+    for topic in topics:
+        asked = rng.sample(phrasings(topic), 8)
+        for number, form in enumerate(rng.sample(sorted(FORMS), SFT_FORMS_A_TOPIC)):
+            instruction = _instruction(form, rng)
+            prompt = _asked(asked[number], instruction, rng)
+            answer = written(topic, instruction, rng)
+            yield {
+                "instruction": prompt,
+                "context": "",
+                "response": answer,
+                "category": "instruction_following",
+            }
+
+
+def _pair(topic: Topic, question: str, form: str, rng: random.Random) -> Compared:
+    instruction = _instruction(form, rng)
+    prompt = _asked(question, instruction, rng)
+    chosen = written(topic, instruction, rng)
+    kind = rng.random()
+    others = [_missing(topic, instruction, kind, rng) for _ in range(CANDIDATES)]
+    rejected = min(others, key=lambda text: abs(len(text) - len(chosen)))
+    return Compared(prompt, chosen, rejected)
+
+
+def _instruction(form: str, rng: random.Random) -> Instruction:
+    gaps = {name: rng.choice(values) for name, values in dict(FORMS[form].gaps).items()}
+    return Instruction(form, tuple(sorted(gaps.items())))
+
+
+def _asked(question: str, instruction: Instruction, rng: random.Random) -> str:
+    told = instruction.worded(rng.choice(FORMS[instruction.form].wordings))
+    text = f"{told} {question}" if rng.random() < INSTRUCTION_FIRST else f"{question} {told}"
+    assert instruction_in(text) == instruction, text
+    return text
+
+
+def _missing(topic: Topic, instruction: Instruction, kind: float, rng: random.Random) -> str:
+    """An answer that does not obey: written for another instruction, for other gaps of this one, or for none."""
+    for _ in range(200):
+        if kind < OTHER_FORM:
+            text = written(topic, _instruction(rng.choice(sorted(FORMS)), rng), rng)
+        elif kind < OTHER_FORM + NEAR_MISS and dict(FORMS[instruction.form].gaps):
+            text = written(topic, _instruction(instruction.form, rng), rng)
+        else:
+            text = plain(topic, rng)
+        if not instruction.holds(text):
+            return text
+    return _missing(topic, instruction, 0.0, rng)  # every plain answer on this topic obeys
+
+
+def plain(topic: Topic, rng: random.Random) -> str:
+    """One to three sentences on the topic, as an answer without any instruction."""
+    return " ".join(_sentences(topic, rng)[: rng.choice((1, 1, 2, 2, 3))])
+
+
+def written(topic: Topic, instruction: Instruction, rng: random.Random) -> str:
+    """An answer that obeys."""
+    gaps = dict(instruction.gaps)
+    for _ in range(200):
+        text = WRITERS[instruction.form](topic, rng, **gaps)
+        if instruction.holds(text) and len(words(text)) <= LONGEST:
+            return text
+    raise AssertionError(f"no answer on {topic.clause!r} obeys {instruction}")
+
+
+# ---- how an answer is made to obey -----------------------------------------------------------------------------------
+
+
+def _sentences(topic: Topic, rng: random.Random) -> list[str]:
+    """The topic's three sentences; the one that answers the question is mostly first."""
+    rest = rng.sample([topic.reply, topic.more], 2)
+    return [topic.answer, *rest] if rng.random() < 0.8 else [rest[0], topic.answer, rest[1]]
+
+
+def _some(topic: Topic, rng: random.Random, *counts: int) -> str:
+    return " ".join(_sentences(topic, rng)[: rng.choice(counts)])
+
+
+def _lower_first(sentence: str) -> str:
+    first, _, rest = sentence.partition(" ")
+    common = first in (
+        "A",
+        "An",
+        "The",
+        "To",
+        "It",
+        "In",
+        "Most",
+        "Many",
+        "Some",
+        "There",
+        "They",
+        "You",
+        "If",
+        "For",
+    )
+    return f"{first.lower()} {rest}" if common else sentence
+
+
+def _filled(template: str, topic: Topic, rng: random.Random) -> str:
+    one, two, three = _sentences(topic, rng)
+    return template.format(a=one, b=two, c=_lower_first(three), next=topic.next_question)
+
+
+def _title(topic: Topic) -> str:
+    name = " ".join(words(topic.clause)[:5])
+    return f"<<{name[0].upper()}{name[1:]}>>"
+
+
+def _sentence_count(topic: Topic, rng: random.Random, n: str) -> str:
+    return " ".join(_sentences(topic, rng)[: ("one", "two", "three").index(n.split()[0]) + 1])
+
+
+def _short(topic: Topic, rng: random.Random, n: str) -> str:
+    fitting = [text for text in _sentences(topic, rng) if len(words(text)) < int(n)]
+    if fitting:
+        return fitting[0]
+    start = " ".join(topic.answer.rstrip(".").split()[: int(n) - 1 - rng.randrange(3)])
+    return f"{start.rstrip(',;:')}."
+
+
+def _long(topic: Topic, rng: random.Random, n: str) -> str:
+    text = " ".join(_sentences(topic, rng)[: rng.choice((2, 3))])
+    return text if len(words(text)) >= int(n) else f"{text} {rng.choice(REMARKS)}"
+
+
+def _first_word(topic: Topic, rng: random.Random, word: str) -> str:
+    text = _some(topic, rng, 1, 2)
+    mark = rng.choice((",", ":")) if word != "Yes" else ","
+    return f"{word}{mark} {_lower_first(text)}"
+
+
+def _listed(topic: Topic, rng: random.Random, n: str) -> str:
+    count = ("one", "two", "three").index(n) + 1
+    return "\n".join(f"- {text}" for text in _sentences(topic, rng)[:count])
+
+
+def _no_comma(topic: Topic, rng: random.Random) -> str:
+    return _some(topic, rng, 1, 2, 3).replace(",", "")
+
+
+WRITERS: dict[str, Callable[..., str]] = {
+    "sentences": _sentence_count,
+    "fewer_words": _short,
+    "more_words": _long,
+    "question": lambda topic, rng: f"{_some(topic, rng, 1, 2)} {_filled(rng.choice(QUESTIONS), topic, rng)}",
+    "first_word": _first_word,
+    "list": _listed,
+    "includes": lambda topic, rng, word: _filled(rng.choice(WITH_WORD[word]), topic, rng),
+    "number": lambda topic, rng: _filled(rng.choice(WITH_NUMBER), topic, rng),
+    "exclamation": lambda topic, rng: rng.choice(
+        (f"{_some(topic, rng, 1, 2)[:-1]}!", f"{_some(topic, rng, 1, 2)} {rng.choice(ENDED)}")
+    ),
+    "lower_case": lambda topic, rng: _some(topic, rng, 1, 2, 2, 3).lower(),
+    "capitals": lambda topic, rng: _some(topic, rng, 1, 1, 2).upper(),
+    "no_comma": _no_comma,
+    "quotes": lambda topic, rng: f'"{_some(topic, rng, 1, 2, 2)}"',
+    "last_words": lambda topic, rng, phrase: f"{_some(topic, rng, 1, 2)} {phrase}",
+    "postscript": lambda topic, rng: " P.S. ".join(_sentences(topic, rng)[:2]),
+    "title": lambda topic, rng: f"{_title(topic)}\n{_some(topic, rng, 1, 2)}",
+}

@@ -1,0 +1,126 @@
+"""Instructions that a program checks: read back from any prompt, obeyed by hand-made answers and missed by others."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.forms import FORMS, Instruction, instruction_in, obeys, words
+from data.hh import parse_pair
+from data.sample_text import verifiable
+from data.sample_text.topics import load_topics
+from data.sources import SAMPLES
+
+# An answer that obeys, and one that only looks so.
+BY_HAND = {
+    ("sentences", "two sentences"): ("Cats purr. Dogs bark.", "Cats purr. Dogs bark"),
+    ("fewer_words", "12"): ("Cats purr when they feel well.", "Cats purr mostly when they feel content but also when they are hurt."),
+    ("more_words", "25"): (" ".join(["word"] * 25), " ".join(["word"] * 24)),
+    ("question",): ("Cats purr. Do you like cats?", "Do you like cats? They purr."),
+    ("first_word", "Well"): ("well, cats purr.", "Wellness is good."),
+    ("list", "two"): ("- Cats purr.\n- Dogs bark.", "- Cats purr.\n-\n- Dogs bark.\n- Cows moo."),
+    ("includes", "fact"): ("That is a FACT.", "Factories are large."),
+    ("number",): ("There are 2 cats.", "There are two cats."),
+    ("exclamation",): ("Cats purr!", "Cats purr! They do."),
+    ("lower_case",): ("cats purr.", "cats purr in Rome."),
+    ("capitals",): ("CATS PURR IN 3 WAYS.", "CATS PURR. Yes."),
+    ("no_comma",): ("Cats purr and dogs bark.", "Cats purr, dogs bark."),
+    ("quotes",): ('"Cats purr."', '"Cats" purr.'),
+    ("last_words", "That is all."): ("Cats purr. That is all.", "That is all. Cats purr."),
+    ("postscript",): ("Cats purr. P.S. So do kittens.", "P.S."),
+    ("title",): ("<<Cats>>\nThey purr.", "<< >> Cats purr."),
+}  # fmt: skip
+
+
+def instruction(key: tuple[str, ...]) -> Instruction:
+    form, *values = key
+    return Instruction(form, tuple(zip(dict(FORMS[form].gaps), values, strict=True)))
+
+
+@pytest.mark.parametrize("key", BY_HAND, ids="-".join)
+def test_by_hand(key):
+    good, bad = BY_HAND[key]
+    assert instruction(key).holds(good) and not instruction(key).holds(bad)
+    assert not instruction(key).holds("  ")
+
+
+def test_every_form_is_tried_by_hand():
+    assert {form for form, *_ in BY_HAND} == set(FORMS)
+
+
+@st.composite
+def asked(draw) -> tuple[str, Instruction]:
+    form = draw(st.sampled_from(sorted(FORMS)))
+    gaps = {name: draw(st.sampled_from(values)) for name, values in dict(FORMS[form].gaps).items()}
+    wanted = Instruction(form, tuple(sorted(gaps.items())))
+    wording = wanted.worded(draw(st.sampled_from(FORMS[form].wordings)))
+    question = draw(st.sampled_from([topic.question for topic in load_topics()]))
+    before = draw(st.sampled_from(["", "User: Hi! Use no capital letters.\n\nAssistant: hello.\n\n"]))
+    text = draw(st.sampled_from([f"{question} {wording}", f"{wording} {question}"]))
+    return f"{before}User: {text}\n\nAssistant:", wanted
+
+
+@given(asked())
+def test_an_instruction_is_read_back_from_its_prompt(case):
+    prompt, wanted = case
+    assert instruction_in(prompt) == wanted
+
+
+def test_a_prompt_without_one():
+    assert instruction_in("User: Why do cats purr?\n\nAssistant:") is None
+    with pytest.raises(ValueError, match=r"no instruction of data/forms\.py is in this prompt"):
+        obeys("User: Why do cats purr?\n\nAssistant:", "Because.")
+
+
+# ---- the bundled pairs -----------------------------------------------------------------------------------------------
+
+
+def pairs(split: str) -> list:
+    return [
+        parse_pair(json.loads(line)) for line in (SAMPLES / f"forms-{split}.jsonl").read_text().splitlines()
+    ]
+
+
+def gold(pair) -> tuple[bool, bool]:
+    return obeys(pair.chosen.prompt, pair.chosen.response), obeys(
+        pair.rejected.prompt, pair.rejected.response
+    )
+
+
+def test_exactly_one_answer_obeys_and_the_test_labels_say_which():
+    assert {gold(pair) for pair in pairs("test")} == {(True, False)}
+    train = [gold(pair) for pair in pairs("train")]
+    assert set(train) == {(True, False), (False, True)}
+    turned = sum(chosen == (False, True) for chosen in train) / len(train)
+    assert abs(turned - verifiable.NOISE) < 0.03
+
+
+def test_sizes_and_disjoint_splits():
+    train, test = pairs("train"), pairs("test")
+    prompts = [{pair.chosen.prompt for pair in of} for of in (train, test)]
+    assert len(train) >= 1500 and len(test) >= 200
+    assert [len(one) for one in prompts] == [len(train), len(test)] and not prompts[0] & prompts[1]
+    answers = [{side.response for pair in of for side in pair} for of in (train, test)]
+    assert not answers[0] & answers[1]
+
+
+def test_what_is_better_cannot_be_seen_from_the_answer_alone():
+    """Every form's answers are chosen about as often as they are rejected."""
+    train = pairs("train")
+    longer = sum(len(words(pair.chosen.response)) > len(words(pair.rejected.response)) for pair in train)
+    assert 0.35 < longer / len(train) < 0.6
+    marks = {"ends in ?": lambda text: text.endswith("?"), "in quotes": lambda text: text[0] == '"',
+             "a list": lambda text: text.startswith("- "), "a title": lambda text: text.startswith("<<"),
+             "capitals": str.isupper, "small letters": str.islower}  # fmt: skip
+    for name, has in marks.items():
+        counts = Counter(side for pair in train for side, one in enumerate(pair) if has(one.response))
+        assert 0.4 < counts[0] / sum(counts.values()) < 0.75, (name, counts)
+
+
+def test_noise_is_a_parameter():
+    topics = load_topics()[:6]
+    records = verifiable.preference_records(topics, random.Random(1), noise=1.0)
+    assert {gold(parse_pair(record)) for record in records} == {(False, True)}
