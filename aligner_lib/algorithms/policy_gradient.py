@@ -8,6 +8,7 @@ Source of the clipped ratio: Schulman et al. 2017 (arXiv:1707.06347); the others
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,40 +17,61 @@ from aligner_lib.algorithms.objective import Objective
 from aligner_lib.algorithms.ppo import clipped_surrogate
 
 
-def group_advantages(rewards: Tensor, group: Tensor, baseline: str, scale: str) -> Tensor:
-    """How much better each response is than its group (or the batch): float [B].
+def grpo_advantages(rewards: Tensor, group: Tensor) -> Tensor:
+    """GRPO's advantage of each response, (r − mean) / (σ + 1e-4) of its group's rewards: float [B].
 
-    rewards: float [B], NaN where there is none: such a response is nobody's company, and its advantage is 0. group:
-    int64 [B], equal for responses to one prompt. A group whose rewards are all alike gets advantages of 0. The standard
-    deviation is the corrected one, plus 1e-4, as in TRL. A response that is alone in its group has nothing to be compared
-    with: its advantage is 0.
+    rewards: float [B]; group: int64 [B], equal for responses to one prompt. A group whose rewards are all alike, as those of
+    one response are, has nothing to compare: its advantages are 0. The standard deviation is the corrected one (n − 1), as
+    in TRL. Source: Shao et al. 2024 (arXiv:2402.03300), section 4.1.2.
     """
-    advantages, known = torch.zeros_like(rewards), rewards.isfinite()
-    if known.any():
-        advantages[known] = _group_advantages(rewards[known], group[known], baseline, scale)
+    advantages = torch.zeros_like(rewards)
+    for one in group.unique():
+        mine = rewards[group == one]
+        if mine.min() < mine.max():  # else rounding would make advantages out of equal rewards
+            advantages[group == one] = (mine - mine.mean()) / (mine.std() + 1e-4)
     return advantages
 
 
-def _group_advantages(rewards: Tensor, group: Tensor, baseline: str, scale: str) -> Tensor:
-    _, place, counts = torch.unique(group, return_inverse=True, return_counts=True)
-    count = counts[place].to(rewards.dtype)
-    mean = rewards.new_zeros(len(counts)).index_add(0, place, rewards)[place] / count
-    if baseline == "batch_mean":
-        advantages = rewards - rewards.mean()
-    else:
-        advantages = rewards - mean
-        if baseline == "leave_one_out":  # r − (n·mean − r) / (n − 1)
-            advantages = advantages * count / (count - 1).clamp(min=1.0)
-    if scale == "group_std":
-        squares = rewards.new_zeros(len(counts)).index_add(0, place, (rewards - mean) ** 2)[place]
-        advantages = advantages / ((squares / (count - 1).clamp(min=1.0)).sqrt() + 1e-4)
-    elif scale == "batch_std":
-        advantages = advantages / (rewards.std() + 1e-4)
-    if baseline == "batch_mean":
+def group_advantages(
+    rewards: Tensor,
+    group: Tensor,
+    baseline: str,
+    scale: str,
+    of_grpo: Callable[[Tensor, Tensor], Tensor] = grpo_advantages,
+) -> Tensor:
+    """How much better each response is than its group (or the batch): float [B].
+
+    rewards: float [B], NaN where there is none: such a response is nobody's company, and its advantage is 0. baseline,
+    scale: of `algorithms.objective`; group_mean and group_std are GRPO's, which `of_grpo` computes.
+    """
+    advantages, known = torch.zeros_like(rewards), rewards.isfinite()
+    if not known.any():
         return advantages
-    highest = rewards.new_full((len(counts),), -torch.inf).scatter_reduce(0, place, rewards, "amax")[place]
-    lowest = rewards.new_full((len(counts),), torch.inf).scatter_reduce(0, place, rewards, "amin")[place]
-    return advantages.masked_fill(highest == lowest, 0.0)  # which rounding may have left
+    if (baseline, scale) == ("group_mean", "group_std"):
+        advantages[known] = of_grpo(rewards[known], group[known])
+    else:
+        advantages[known] = _compared(rewards[known], group[known], baseline, scale)
+    return advantages
+
+
+def _compared(rewards: Tensor, group: Tensor, baseline: str, scale: str) -> Tensor:
+    """As grpo_advantages, with another baseline or another scale."""
+    advantages = torch.zeros_like(rewards)
+    for one in group.unique():
+        mine = rewards[group == one]
+        company = rewards if baseline == "batch_mean" else mine
+        if company.min() == company.max():
+            continue
+        advantage = mine - company.mean()
+        if baseline == "leave_one_out":  # r − (n·mean − r) / (n − 1)
+            advantage = advantage * len(mine) / (len(mine) - 1)
+        if scale == "group_std":
+            deviation = mine.std(correction=min(1, len(mine) - 1))  # one reward alone has a deviation of 0
+            advantage = advantage / (deviation + 1e-4)
+        elif scale == "batch_std":
+            advantage = advantage / (rewards.std() + 1e-4)
+        advantages[group == one] = advantage
+    return advantages
 
 
 def policy_loss(
@@ -59,23 +81,33 @@ def policy_loss(
     rows: Tensor,
     lengths: Tensor,
     objective: Objective,
+    surrogate: Callable[..., tuple[Tensor, Tensor]] = clipped_surrogate,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of each token, before it is normalised, its ratio and the clipped ratio: float [T] each.
 
     logprobs, old_logprobs, advantages: float [T]; rows: int64 [T], each token's response; lengths: int64 [B], tokens of
-    each response that are learnt from.
+    each response that are learnt from. surrogate: another loss of ratio and advantage, with the clipped ratio.
     """
     log_ratio = logprobs - old_logprobs
     if objective.ratio == "sequence":
         means = log_ratio.new_zeros(len(lengths)).index_add(0, rows, log_ratio) / lengths.clamp(min=1)
         log_ratio = means[rows]
     ratio = log_ratio.exp()
-    losses, clipped = clipped_surrogate(ratio, advantages, objective.clip_low, objective.clip_high)
+    losses, clipped = surrogate(ratio, advantages, objective.clip_low, objective.clip_high)
     if objective.ratio == "none":
         losses = -advantages * logprobs
     elif objective.clipping == "stop_gradient":
         losses = -advantages * clipped.detach() * logprobs
     return losses, ratio, clipped
+
+
+def loss_mask(response_mask: Tensor, learnt: Tensor) -> Tensor:
+    """The tokens that may be learnt from: bool [B, S-1], where index i belongs to the prediction of token i+1.
+
+    response_mask: bool [B, S-1], the policy's own tokens, the stop token included; learnt: bool [B], which responses may
+    be learnt from: those that have a reward.
+    """
+    return response_mask & learnt[:, None]
 
 
 def kl_loss(logprobs: Tensor, reference_logprobs: Tensor, estimator: str) -> Tensor:

@@ -3,7 +3,8 @@
     B pairs of a better (chosen) and a worse (rejected) response to the same prompt
 
 A policy's losses take log-probabilities of whole responses, float [B] in nats, and return float [B]: sums over a response's
-tokens, or means where a loss says so.
+tokens, or means where a loss says so. DPO's takes them one by one, as its paper writes them; its variants take h, the margin
+of the log-ratios to the reference, from a PairLogprobs.
 """
 
 from __future__ import annotations
@@ -34,6 +35,17 @@ def preference_accuracy(chosen_rewards: Tensor, rejected_rewards: Tensor) -> Ten
     return (chosen_rewards > rejected_rewards).float()
 
 
+def centering_loss(rewards: Tensor, lengths: Tensor) -> Tensor:
+    """How far from 0 a text's rewards are, those before its end too: the mean of their squares.
+
+    rewards: float [S, B], one at each token, padding behind; lengths: int64 [B]. Returns float [B]. The Bradley–Terry loss
+    fixes nothing but differences, and those at the last token alone; a critic begins with all the others. Source:
+    Eisenstein et al. 2023 (arXiv:2312.09244), who penalise (r_chosen + r_rejected)² at the last token.
+    """
+    is_token = torch.arange(len(rewards), device=rewards.device)[:, None] < lengths
+    return (rewards**2 * is_token).sum(dim=0) / lengths
+
+
 # ---- policies -------------------------------------------------------------------------------------------------------
 
 
@@ -47,18 +59,26 @@ class PairLogprobs(NamedTuple):
         """log π − log π_ref of both."""
         return PairLogprobs(self.chosen - reference.chosen, self.rejected - reference.rejected)
 
+    def per_token(self, lengths: PairLogprobs) -> PairLogprobs:
+        """The means of both over their tokens."""
+        return PairLogprobs(self.chosen / lengths.chosen, self.rejected / lengths.rejected)
+
     @property
     def margin(self) -> Tensor:
         """chosen − rejected."""
         return self.chosen - self.rejected
 
 
-def dpo_loss(ratios: PairLogprobs, beta: float) -> Tensor:
-    """−log σ(β h), where h is the margin of the log-ratios to the reference; ln 2 where policy and reference are equal.
+def dpo_loss(
+    chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor, beta: float
+) -> Tensor:
+    """−log σ(β h), h = (log π − log π_ref) of the chosen response less that of the rejected one.
 
-    Source: Rafailov et al. 2023 (arXiv:2305.18290), equation 7.
+    The first two are the policy's, the others the reference's. ln 2 where both are equal. Source: Rafailov et al. 2023
+    (arXiv:2305.18290), equation 7.
     """
-    return -F.logsigmoid(beta * ratios.margin)
+    margin = (chosen - reference_chosen) - (rejected - reference_rejected)
+    return -F.logsigmoid(beta * margin)
 
 
 def conservative_dpo_loss(ratios: PairLogprobs, beta: float, label_smoothing: float) -> Tensor:

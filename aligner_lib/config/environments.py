@@ -12,8 +12,8 @@ from aligner_lib.config.schema import above, at_least, setting
 class EnvironmentSettings:
     """model.environments.NAME: what gives prompts and judges responses."""
 
-    # sums, form_rules, calculator, guess_the_number, answers, reasoning_gym, verifiers, reward_model, or FILE.py;
-    # empty: what it is named
+    # sums, form_rules, instructions, calculator, guess_the_number, answers, reasoning_gym, verifiers, reward_model, or
+    # FILE.py; empty: what it is named
     use: str = ""
     weight: float = setting(1.0, at_least(0))  # its share of the prompts, beside the others' weights
     timeout: float = setting(10.0, above(0))  # seconds for one answer; a sample that takes longer is left out

@@ -104,6 +104,9 @@ class JobKind:
     metrics: tuple[MetricGroup, ...] = ()
     charts: tuple[Chart, ...] = ()
     alarms: tuple[Rule, ...] = (not_finite,)
+    # the library's functions that a run may have its own in place of: name in settings → "module:function". The schema has a
+    # setting `functions` then (config.functions)
+    functions: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, str] = field(
         default_factory=dict
     )  # setting → stage of the tutorial whose model it names

@@ -23,6 +23,7 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
+from aligner_lib.config.training import TRAINING_FUNCTIONS
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 
@@ -162,6 +163,12 @@ class Address:
     port: int = setting(5556, within(1, 65535))
     run: str | None = None  # in place of ip and port: that job's run folder, which says both
 
+
+# what a run may have functions of its own in place of
+POLICY_FUNCTIONS = {
+    "loss": "aligner_lib.algorithms.ppo:clipped_surrogate",
+    "loss_mask": "aligner_lib.algorithms.policy_gradient:loss_mask",
+} | TRAINING_FUNCTIONS
 
 KL_HORIZON = 10.0  # steps: the KL coefficient changes by at most 0.2 / this a step
 
@@ -455,6 +462,14 @@ ACTOR = MetricGroup(
             "`global_batch_size`, `rollout_epochs`",
         ),
         metric(
+            "train_optim/tokens",
+            "tokens",
+            "that the step's updates learnt from, each as often as they did",
+            "PPO: all response tokens, `generation_length` times `rollout_size`, times `rollout_epochs`. Fewer without "
+            "`mask_truncated_responses` and the like: the mask leaves some out, the stop tokens perhaps",
+            "`mask_truncated_responses`, `max_policy_kl`, `rollout_epochs`",
+        ),
+        metric(
             "train_optim/first_ppo_ratio",
             "",
             "`ppo_ratio` in the first global batch, before any update",
@@ -690,7 +705,7 @@ ALARMS = (
     alarms.kl,
     alarms.reward_hacking,
     alarms.entropy,
-    alarms.clipping,
+    alarms.clip_fraction,
     alarms.first_ratio,
     alarms.endless,
 )

@@ -1,8 +1,10 @@
-"""Metrics and charts that every kind of job with an optimiser has."""
+"""Metrics, charts and replaceable functions that every kind of job with an optimiser has."""
 
 from __future__ import annotations
 
 from aligner_lib.config.kind import MetricGroup, chart, metric
+
+TRAINING_FUNCTIONS = {"learning_rate": "aligner_lib.algorithms.schedule:learning_rate"}
 
 TRAINING = MetricGroup(
     "Training",

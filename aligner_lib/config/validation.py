@@ -9,6 +9,7 @@ from dataclasses import Field
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.config import peft
+from aligner_lib.config.functions import check_functions
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.schema import named_groups, settings
 from aligner_lib.errors import ConfigError
@@ -23,6 +24,7 @@ def check(kind: JobKind, config: DictConfig) -> None:
         names = one.metadata.get("names")
         if names and (unknown := [name for name in value if name not in names]):
             raise ConfigError(f"there is no setting '{key}.{unknown[0]}'; {key} takes {', '.join(names)}")
+    check_functions(OmegaConf.select(config, "functions") or {}, kind.functions)
     _check_parallelism(kind, config)
     for rule in kind.checks:
         rule(config)
@@ -55,6 +57,10 @@ def _without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
             group = key.removesuffix(".peft_scheme")
             idle = peft.without_effect(OmegaConf.select(config, group))
             why |= {f"{group}.{name}": words for name, words in idle.items()}
+            if peft.is_lora(OmegaConf.select(config, group)):
+                why[group.removesuffix("peft") + "num_layers_unfrozen"] = (
+                    "adapters are trained, in every layer."
+                )
     for key, words in kind.without_effect(config).items():
         group = [name for name in schema if key.endswith(".") and name.startswith(key)]
         why |= dict.fromkeys(group or [key], words)

@@ -26,9 +26,12 @@ from megatron.core.dist_checkpointing import ShardedTensor
 from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_main_replica
 
 
-def save_weights(model, writer: StoreWriter) -> None:
-    """Write this rank's shards of the weights that train; replicas (data parallel, tied embeddings) are written once."""
-    for block, values in own_blocks(model, trained_only=True):  # adapters are kept without what they adapt
+def save_weights(model, writer: StoreWriter, trained_only: bool) -> None:
+    """Write this rank's shards of the weights; replicas (data parallel, tied embeddings) are written once.
+
+    trained_only: those that train alone, as adapters are kept without what they adapt.
+    """
+    for block, values in own_blocks(model, trained_only):
         writer.add(block, values)
 
 

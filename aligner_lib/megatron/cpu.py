@@ -50,6 +50,10 @@ def prepare() -> None:
     # Megatron compiles small functions at import, which loads torch._dynamo and _inductor: half of the import's time
     compile_later = torch.compile
     torch.compile = _identity_decorator
+    # it imports wandb where that is installed, for a sixth of the time that is left, and only looks whether it is there
+    hidden = "wandb" not in sys.modules
+    if hidden:
+        sys.modules["wandb"] = None
     try:
         import megatron.core.tensor_parallel.layers as layers
         import megatron.core.tensor_parallel.random as rng
@@ -58,6 +62,8 @@ def prepare() -> None:
         from megatron.core.transformer import mlp
     finally:
         torch.compile = compile_later
+        if hidden:
+            del sys.modules["wandb"]
     for linear in (layers.ColumnParallelLinear, layers.RowParallelLinear):
         linear._forward_impl = _quick_with_few_rows(linear._forward_impl)
     layers.fused_weight_gradient_mlp_cuda = _WeightGradients

@@ -76,17 +76,21 @@ class Engine:
         optim: dict | None = None,
         clip: float = 1.0,
         lora: LoRA | None = None,
+        num_layers_unfrozen: int | None = None,
     ):
         """optim: keys lr, weight_decay, betas, eps (Adam). clip: largest L2 norm of the gradient, 0 for none. lora: the
-        adapters that are trained, with a scalar head, in place of all weights.
+        adapters that are trained, with a scalar head, in place of all weights. num_layers_unfrozen: how many of the last
+        layers are trained, with what follows them, in place of all; None: all weights are.
 
-        Raises ValueError when the parallelism does not divide the architecture.
+        Raises ValueError when the parallelism does not divide the architecture, or a pipeline stage would train nothing.
         """
         self.module: Transformer = build_model(architecture, numerics, trains=optim is not None)
         self.lora = lora
         self.adapters: AdapterRecord | None = None  # what `lora` belongs to, once it is loaded
         if lora is not None:
             add_adapters(self.module, lora)
+        if num_layers_unfrozen is not None:
+            self.module.freeze_below(num_layers_unfrozen)
         self.optimizer = None
         self.steps = 0  # optimizer steps taken
         self.offloads_adam = False  # whether `offload_optimizer` puts Adam's moments on the CPU
@@ -279,6 +283,16 @@ class Engine:
             self.load(self.start)
             self.reset_optimizer()
 
+    def draw_head(self, std: float, seed: int) -> None:
+        """A new scalar head: weights of N(0, std), the same on all ranks that have it, and no bias."""
+        head = getattr(self.module, "value_head", None)  # on the last pipeline stage
+        if head is not None:
+            drawn = torch.randn(head.weight.shape, generator=torch.Generator().manual_seed(seed))
+            head.weight.data.copy_(std * drawn)
+            head.bias.data.zero_()
+        if self.optimizer is not None:
+            self.optimizer.reload_model_params()
+
     def standardize_values(self, scale: RewardScale) -> None:
         """Change a scalar head so that it says (value − mean) / std from here on."""
         head = getattr(self.module, "value_head", None)  # on the last pipeline stage
@@ -300,7 +314,7 @@ class Engine:
         """Write this rank's share of weights and optimizer state into a checkpoint that all ranks write."""
         self._reload_optimizer()
         writer = StoreWriter(Path(folder) / "weights", parallel.rank())
-        checkpoint.save_weights(self.module, writer)
+        checkpoint.save_weights(self.module, writer, trained_only=self.lora is not None)
         writer.flush()
         if self.optimizer is not None and with_optimizer:
             writer = StoreWriter(Path(folder) / "optimizer", parallel.rank())

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aligner_lib.megatron import cpu, parallel
+from aligner_lib.megatron.model import add_gradient_for_recomputation
 from aligner_lib.models.adapters import A, Adapter, B
 
 cpu.prepare()
@@ -61,11 +62,7 @@ def add_adapters(model, lora: LoRA) -> None:
             linear.__class__ = _with_adapter(type(linear))
             linear.add_adapter(name, lora.layers[name], lora.dropout)
     reset_adapters(model, lora)
-    if model.config.recompute_granularity == "full" and model.pre_process:
-        # a recomputed layer whose input needs no gradient is taken for one that has none at all
-        model.embedding.register_forward_hook(
-            lambda *call: call[-1].requires_grad_() if torch.is_grad_enabled() else None
-        )
+    add_gradient_for_recomputation(model)
 
 
 def reset_adapters(model, lora: LoRA) -> None:

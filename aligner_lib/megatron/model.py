@@ -131,6 +131,26 @@ class Transformer(GPTModel):
         """hidden float [..., H] → float32 [...]: a reward or value for each token, computed in float32."""
         return self.value_head(hidden.float()).squeeze(-1)
 
+    def freeze_below(self, num_layers_unfrozen: int) -> None:
+        """Train the last layers alone, with what follows them: what is below them has no backward pass.
+
+        Raises ValueError where a pipeline stage would train nothing.
+        """
+        layers, stages = self.architecture.num_layers, parallel.pp_size()
+        most_frozen = layers // stages - 1  # the first stage has the embedding and the lowest layers
+        frozen = max(layers - num_layers_unfrozen, 0)
+        if frozen > most_frozen:
+            raise ValueError(
+                f"num_layers_unfrozen={num_layers_unfrozen} of {layers} layers on {stages} pipeline stages: each stage must "
+                f"train something, so set it to at least {layers - most_frozen}"
+            )
+        if self.pre_process:
+            self.embedding.requires_grad_(False)
+            add_gradient_for_recomputation(self)
+        for layer in self.decoder.layers:
+            if layer.layer_number <= frozen:  # counted from 1, over all stages
+                layer.requires_grad_(False)
+
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple = (), metadata: dict | None = None
     ) -> dict:
@@ -161,6 +181,14 @@ def build_model(architecture: Architecture, numerics: Numerics, trains: bool = F
     if hasattr(model, "value_head"):
         model.value_head.float()  # under bf16, too: rewards near each other must not become equal
     return model
+
+
+def add_gradient_for_recomputation(model: Transformer) -> None:
+    """Where embeddings are frozen, a recomputed layer whose input needs no gradient is taken for one that has none at all."""
+    if model.config.recompute_granularity == "full" and model.pre_process:
+        model.embedding.register_forward_hook(
+            lambda *call: call[-1].requires_grad_() if torch.is_grad_enabled() else None
+        )
 
 
 def has_transformer_engine() -> bool:

@@ -8,6 +8,8 @@ Algorithm: Rafailov et al. 2023 (arXiv:2305.18290); its variants are losses of a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
 
 import torch
 from omegaconf import DictConfig
@@ -16,6 +18,7 @@ from torch import Tensor
 from aligner_lib.algorithms import preference
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.preference import PairLogprobs
+from aligner_lib.config.functions import own_functions
 from aligner_lib.config.kinds.dpo import OF_MEANS, WITHOUT_REFERENCE
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.samples import PreferenceSample
@@ -43,6 +46,7 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
     settings: DictConfig = field(kw_only=True)  # a config.kinds.dpo.DPOLoss
     # the engine with its reference; None: the loss has no reference, or the samples know its log-probabilities
     policy: Policy | None = field(kw_only=True)
+    functions: SimpleNamespace = field(default_factory=partial(own_functions, "dpo"), kw_only=True)
     # the reference's log-probabilities of each validation micro batch: they are the same each time
     _of_validation: list[Tensor] | None = field(default=None, init=False)
 
@@ -61,9 +65,9 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         sums = response_logprobs(model, batch, hidden)
         lengths = batch.response_mask.sum(dim=1)
         policy, reference = _pairs(sums), _pairs(batch.reference_logprobs)
-        ratios = policy.minus(reference)
-        losses = self._losses(policy, ratios, _pairs(lengths))
+        losses = self._losses(policy, reference, _pairs(lengths))
         with torch.no_grad():
+            ratios = policy.minus(reference)
             rewards = PairLogprobs(*(self.settings.ref_policy_kl_penalty * ratio for ratio in ratios))
             terms = {
                 "acc": preference.preference_accuracy(*rewards).sum(),
@@ -82,21 +86,22 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         """Metrics over the validation samples, and how far the policy's own responses are from the reference."""
         return super().validate(step) | self._kl(step)
 
-    def _losses(self, policy: PairLogprobs, ratios: PairLogprobs, lengths: PairLogprobs) -> Tensor:
-        """Of each pair: float [B]. policy: log π; ratios: log π − log π_ref; both summed over `lengths` tokens."""
+    def _losses(self, policy: PairLogprobs, reference: PairLogprobs, lengths: PairLogprobs) -> Tensor:
+        """Of each pair: float [B]. policy, reference: log-probabilities, summed over `lengths` tokens."""
         settings, beta = self.settings, self.settings.ref_policy_kl_penalty
-        means = PairLogprobs(policy.chosen / lengths.chosen, policy.rejected / lengths.rejected)
+        means = policy.per_token(lengths)
         if settings.preference_average_log_probs or settings.preference_loss in OF_MEANS:
-            ratios = PairLogprobs(ratios.chosen / lengths.chosen, ratios.rejected / lengths.rejected)
+            policy, reference = means, reference.per_token(lengths)
+        ratios = policy.minus(reference)
         smoothing = 0.1 if settings.label_smoothing is None else settings.label_smoothing
         gamma = beta / 2 if settings.simpo_margin is None else settings.simpo_margin
         losses = {
-            "dpo": lambda: preference.dpo_loss(ratios, beta),
+            "dpo": lambda: self.functions.loss(*policy, *reference, beta),
             "cdpo": lambda: preference.conservative_dpo_loss(ratios, beta, smoothing),
             "robust": lambda: preference.robust_dpo_loss(ratios, beta, smoothing),
             "ipo": lambda: preference.ipo_loss(ratios, beta),
-            "simpo": lambda: preference.simpo_loss(means, beta, gamma),
-            "orpo": lambda: preference.orpo_loss(means, beta),
+            "simpo": lambda: preference.simpo_loss(policy, beta, gamma),
+            "orpo": lambda: preference.orpo_loss(policy, beta),
         }[settings.preference_loss]()
         return losses - settings.sft_loss_weight * means.chosen
 

@@ -8,11 +8,14 @@ Algorithm: Shao et al. 2024 (arXiv:2402.03300); dynamic sampling: Yu et al. 2025
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 from aligner_lib.algorithms.policy_gradient import group_advantages
+from aligner_lib.config.functions import own_functions
 from aligner_lib.config.kinds.grpo import rollouts_of_a_step
 from aligner_lib.datasets.batches import concat_restore_order
 from aligner_lib.megatron import parallel
@@ -30,6 +33,7 @@ Rewards = list[tuple[int, float]]  # of single responses: the group's number, an
 class GRPOTrainer(PolicyGradientTrainer):
     """See PolicyGradientTrainer; groups of responses take the critic's place."""
 
+    functions: SimpleNamespace = field(default_factory=partial(own_functions, "grpo"), kw_only=True)
     teacher: TokenScorer | None = None  # whose log-probabilities are learnt, with the baseline `teacher`
     left_out: Rewards = field(
         init=False, default_factory=list
@@ -102,7 +106,9 @@ class GRPOTrainer(PolicyGradientTrainer):
             shaped = shaped - self.kl_coef * (kl.abs() if self.loop.use_absolute_kl else kl).sum(dim=1)
         parts = parallel.gather_over_dp((rollouts.group, shaped))
         group, rewards = (torch.cat(parts_of) for parts_of in zip(*parts))
-        advantages = group_advantages(rewards, group, self.objective.baseline, self.objective.scale)
+        advantages = group_advantages(
+            rewards, group, self.objective.baseline, self.objective.scale, self.functions.advantages
+        )
         return advantages.split([len(part) for part, _ in parts])[parallel.dp_rank()]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
+from aligner_lib.errors import FunctionError, Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.models.tensor_store import check_store
 from aligner_lib.run_folder.writer import RunWriter
@@ -155,7 +155,8 @@ class _Loop:
     def _step(self) -> None:
         """One step, and the validation that is due after it."""
         started = time.perf_counter()
-        metrics = self.trainer.step(self.done + 1)
+        with _at(self.done + 1):
+            metrics = self.trainer.step(self.done + 1)
         self.done += 1
         metrics["timers/step_time"] = time.perf_counter() - started
         try:
@@ -182,7 +183,8 @@ class _Loop:
 
     def _validate(self, step: int) -> Metrics:
         started = time.perf_counter()
-        metrics = self.trainer.validate(step)
+        with _at(step):
+            metrics = self.trainer.validate(step)
         return metrics | {"timers/validation_time": time.perf_counter() - started}
 
     def _keep(self, changes: dict[str, float]) -> None:
@@ -227,6 +229,20 @@ class _Loop:
         if self.run is not None:
             self.run.finish(status, message)
         return status
+
+
+def as_built(trainer: Trainer) -> Trainer:
+    """The trainer, before its first step. A function in place of this one may change it, and returns it."""
+    return trainer
+
+
+@contextmanager
+def _at(step: int) -> Iterator[None]:
+    """What is wrong in a function of the user's own is told with the step."""
+    try:
+        yield
+    except FunctionError as error:
+        raise FunctionError(f"at step {step}, {error}") from error
 
 
 def check_checkpoint(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from omegaconf import DictConfig
@@ -15,13 +16,14 @@ class LRSchedule:
 
     optim: DictConfig  # a config.schema.Optim
     max_steps: int
+    function: Callable[..., float] = learning_rate
     override: float | None = None
 
     def __call__(self, step: int) -> float:
         if self.override is not None:
             return self.override
         sched = self.optim.sched
-        return learning_rate(
+        return self.function(
             step,
             peak=self.optim.lr,
             max_steps=sched.max_steps or self.max_steps,

@@ -13,6 +13,7 @@ import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from omegaconf import DictConfig
@@ -71,6 +72,7 @@ class PolicyGradientTrainer(ABC):
     lr_schedule: LRSchedule
     config: DictConfig  # a config.kinds.ppo.PPOConfig or config.kinds.grpo.GRPOConfig
     run: RunWriter | None  # on the first rank
+    functions: SimpleNamespace = field(kw_only=True)  # the kind's, or the run's own in their place
     group_size: int = field(init=False, default=1)  # responses to each prompt
     failures: list[Failure] = field(init=False, default_factory=list)  # of this step's prompts
 
@@ -211,7 +213,7 @@ class PolicyGradientTrainer(ABC):
         """Optimiser steps on the rollout's global batches, as often as rollout_epochs says; means of their figures."""
         figures: list[dict[str, float]] = []
         bound = self.loop.max_policy_kl
-        for batch in self.global_batches(experience):
+        for batch in self.global_batches(experience) * self.rollout.rollout_epochs:
             if figures and bound is not None and figures[-1]["policy_kl"] > bound:
                 logger.info(
                     f"step {step}: policy_kl={figures[-1]['policy_kl']:.4f} is beyond max_policy_kl={bound} after "
@@ -228,17 +230,18 @@ class PolicyGradientTrainer(ABC):
         metrics |= {f"train_optim/{name}": value for name, value in means(figures).items()}
         metrics["train_optim/first_ppo_ratio"] = figures[0]["ppo_ratio"]
         metrics["train_optim/updates"] = len(figures)
+        metrics["train_optim/tokens"] = sum(one["tokens"] for one in figures)
         metrics["train_optim/optim_step"] = self.policy.engine.steps
         return metrics
 
     def global_batches(self, experience: Experience) -> list[Experience]:
-        """This rank's part of each global batch, in the order of its groups, epoch by epoch."""
+        """This rank's part of each global batch, in the order of its groups."""
         numbers = [n for part in parallel.gather_over_dp(experience.group.tolist()) for n in part]
         groups = sorted(set(numbers))
         size = self.config.model.global_batch_size // self.group_size
         batches = [groups[i : i + size] for i in range(0, len(groups), size)]
         rows = [torch.isin(experience.group, torch.tensor(batch)).nonzero().flatten() for batch in batches]
-        return [_rows_or_a_silent_one(experience, part) for part in rows] * self.rollout.rollout_epochs
+        return [_rows_or_a_silent_one(experience, part) for part in rows]
 
     def _weighted(self, batch: Experience) -> WeightedBatch | None:
         """The rows that something is learnt from, with what a token of theirs counts for in the whole global batch. None
@@ -273,7 +276,8 @@ class PolicyGradientTrainer(ABC):
         micro_batches: list[TokenBatch] = [batch.rows(group) for group in groups]
         lr = self.lr_schedule(self.policy.engine.steps + 1)  # the schedule begins with the first update
         terms = self.policy.engine.train_step(micro_batches, self.loss, lr)
-        return terms | {"lr": lr} if terms else {}
+        tokens = parallel.sum_over_dp(batch.loss_mask.sum()).item()
+        return terms | {"lr": lr, "tokens": tokens} if terms else {}
 
     def loss(self, model, batch: WeightedBatch, hidden: Tensor) -> LossTerms:
         """The objective over the tokens of loss_mask, less the entropy bonus. hidden: [S, B, H]."""
@@ -284,12 +288,12 @@ class PolicyGradientTrainer(ABC):
         )
         rows, old = mask.nonzero()[:, 0], batch.logprobs[mask]
         losses, ratio, clipped = policy_gradient.policy_loss(
-            logprobs, old, batch.advantages[mask], rows, mask.sum(dim=1), objective
+            logprobs, old, batch.advantages[mask], rows, mask.sum(dim=1), objective, self.functions.loss
         )
         losses = losses * batch.sampler_weights[mask]
         kl = torch.zeros_like(losses)
         if objective.kl_in_loss:
-            kl = policy_gradient.kl_loss(logprobs, batch.reference_logprobs[mask], objective.kl)
+            kl = self.functions.kl(logprobs, batch.reference_logprobs[mask], objective.kl)
             losses = losses + self.kl_coef * kl
         entropy = bonus * entropies.sum() if entropies is not None else losses.new_zeros(())
         log_ratio = (logprobs - old).detach()
@@ -337,8 +341,10 @@ class PolicyGradientTrainer(ABC):
 
     def loss_mask(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
         """The tokens that may be learnt from: bool [B, S-1]."""
-        mask = rollouts.response_mask & rewards.isfinite()[:, None]
-        return mask & rollouts.finished[:, None] if self.loop.mask_truncated_responses else mask
+        learnt = rewards.isfinite()
+        if self.loop.mask_truncated_responses:
+            learnt = learnt & rollouts.finished
+        return self.functions.loss_mask(rollouts.response_mask, learnt)
 
     def sampler_weights(self, rollouts: Rollouts, logprobs: Tensor) -> Tensor:
         """float [B, S-1], 1 outside of responses."""

@@ -8,11 +8,15 @@ Algorithm: Ouyang et al. 2022 (arXiv:2203.02155), in NeMo-Aligner's form.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 from torch import Tensor
 
 from aligner_lib.algorithms import ppo
+from aligner_lib.config.functions import own_functions
+from aligner_lib.config.kinds.ppo import critic_epochs
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.interfaces import ValueModel
 from aligner_lib.rollouts.records import ActorCriticExperience, Rollouts
@@ -28,10 +32,15 @@ class PPOTrainer(PolicyGradientTrainer):
 
     critic: ValueModel = field(kw_only=True)
     critic_lr_schedule: LRSchedule = field(kw_only=True)
+    functions: SimpleNamespace = field(default_factory=partial(own_functions, "ppo"), kw_only=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.group_size = self.rollout.num_generations_per_prompt
 
     @property
     def prompts_per_step(self) -> int:
-        return self.rollout.num_rollout_samples
+        return self.rollout.num_rollout_samples // self.group_size
 
     def experience(
         self,
@@ -44,7 +53,7 @@ class PPOTrainer(PolicyGradientTrainer):
         """Rewards less the KL penalty become advantages over the critic's values, and returns."""
         loop, mask, judged = self.loop, rollouts.response_mask, rewards.isfinite()
         kl = (logprobs - reference_logprobs) * mask
-        token_rewards = ppo.rewards_with_kl(
+        token_rewards = self.functions.token_rewards(
             self.shaped(rollouts, rewards).nan_to_num(),
             kl.abs() if loop.use_absolute_kl else kl,
             mask,
@@ -54,12 +63,12 @@ class PPOTrainer(PolicyGradientTrainer):
         learnt_rewards = token_rewards
         if loop.whiten_rewards:
             learnt_rewards = ppo.normalize(token_rewards, counts, parallel.sum_over_dp, keep_mean=True)
-        advantages, returns = ppo.advantages_and_returns(
+        advantages, returns = self.functions.advantages(
             values, learnt_rewards, mask, loop.discount_factor, loop.gae_lambda
         )
         loss_mask = self.loss_mask(rollouts, rewards)
         if loop.normalize_advantages:
-            advantages = ppo.normalize(advantages, loss_mask, parallel.sum_over_dp)
+            advantages = self.functions.normalize(advantages, loss_mask, parallel.sum_over_dp)
         experience = ActorCriticExperience(
             **vars(rollouts),
             logprobs=logprobs,
@@ -75,7 +84,7 @@ class PPOTrainer(PolicyGradientTrainer):
 
     def learn(self, step: int, experience: ActorCriticExperience, timers: Timers) -> dict[str, float]:
         """The critic learns from the same global batches, in another job perhaps, while the actor does."""
-        batches = self.global_batches(experience)
+        batches = self.global_batches(experience) * critic_epochs(self.config)
         rates = [self.critic_lr_schedule((step - 1) * len(batches) + i + 1) for i in range(len(batches))]
         learning = [self.critic.train(batch.for_critic(), lr) for batch, lr in zip(batches, rates)]
         warming_up = step <= self.loop.critic_warmup_steps

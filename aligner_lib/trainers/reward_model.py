@@ -5,13 +5,17 @@ Bradley–Terry's loss, as in Ouyang et al. 2022 (arXiv:2203.02155).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-from aligner_lib.algorithms.preference import preference_accuracy, preference_loss
+from aligner_lib.algorithms.preference import centering_loss, preference_accuracy, preference_loss
+from aligner_lib.config.functions import own_functions
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.samples import PairSample
 from aligner_lib.megatron import parallel
@@ -19,9 +23,16 @@ from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.trainers.supervised import SupervisedTrainer
 
+PairLoss = Callable[[Tensor, Tensor], Tensor]  # of the chosen and the rejected rewards, float [B]
 
-def pair_loss(model, batch: TokenBatch, hidden: Tensor) -> LossTerms:
-    """The preference loss of a micro batch of B pairs. hidden: [S, 2B, H]; a reward is read at the stop token."""
+
+def pair_loss(
+    model, batch: TokenBatch, hidden: Tensor, loss: PairLoss = preference_loss, centering: float = 0.0
+) -> LossTerms:
+    """The loss of a micro batch of B pairs. hidden: [S, 2B, H]; a reward is read at the stop token.
+
+    centering: weight of the centering loss of both texts, which is added.
+    """
     rows = torch.arange(batch.size, device=hidden.device)
     rewards = model.values(hidden[batch.lengths - 1, rows])  # [2B]
     chosen, rejected = rewards.chunk(2)
@@ -31,7 +42,10 @@ def pair_loss(model, batch: TokenBatch, hidden: Tensor) -> LossTerms:
         "rewards_rejected_mean": rejected.sum(),
         "squares": (rewards**2).sum() / 2,
     }
-    return LossTerms(preference_loss(chosen, rejected).sum(), len(chosen), sums)
+    total = loss(chosen, rejected).sum()
+    if centering:
+        total = total + centering * centering_loss(model.values(hidden), batch.lengths).sum()
+    return LossTerms(total, len(chosen), sums)
 
 
 @dataclass
@@ -40,8 +54,13 @@ class RewardModelTrainer(SupervisedTrainer[PairSample]):
 
     scale: RewardScale = field(default_factory=RewardScale)
     measure_scale: bool = True  # take mean and std from the validation pairs
-    loss = staticmethod(pair_loss)
+    centering: float = 0.0
+    functions: SimpleNamespace = field(default_factory=partial(own_functions, "rm"), kw_only=True)
     _scale_of = -1  # the optimiser steps after which it was measured
+
+    def loss(self, model, batch: TokenBatch, hidden: Tensor) -> LossTerms:
+        """See pair_loss."""
+        return pair_loss(model, batch, hidden, self.functions.loss, self.centering)
 
     def collate(self, pairs: list[PairSample]) -> TokenBatch:
         """The chosen rows, then the rejected ones in the same order."""

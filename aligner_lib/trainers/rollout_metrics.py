@@ -76,6 +76,10 @@ def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> 
         "rewards_with_kl": mean_std(masked_mean(token_rewards, counts)[experience.judged])[0],
         "rlhf_rewards": mean_std(token_rewards.sum(dim=1)[experience.judged])[0],
     }
+    ends = (counts * torch.arange(counts.shape[1])).argmax(dim=1, keepdim=True)
+    figures["returns_last"] = mean_std(experience.returns.gather(1, ends)[experience.judged])[0]
+    learnt = experience.advantages[experience.loss_mask]
+    figures["learnt_advantages_mean"], figures["learnt_advantages_std"] = mean_std(learnt)
     spreads = {
         "advantages": experience.returns - experience.values,  # before they were normalised
         "returns": experience.returns,

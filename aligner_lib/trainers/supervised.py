@@ -10,14 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor
 
 from aligner_lib.algorithms.batching import global_batch, length_grouped, longest_first, packed, share_of_rank
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.datasets.chat_template import save_tokenizer
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
-from aligner_lib.megatron.engine import Engine, LossFunction
+from aligner_lib.megatron.engine import Engine, LossTerms
 from aligner_lib.trainers.lr import LRSchedule
 
 
@@ -47,9 +49,12 @@ class SupervisedTrainer(ABC, Generic[S]):
     shuffle: bool = True
     packed_tokens: int | None = None  # in a micro batch, in place of a number of samples
     controls = ("lr",)
-    loss: ClassVar[LossFunction]  # a micro batch's loss and figures, as sums
 
     # -- what a trainer says --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def loss(self, model, batch: TokenBatch, hidden: Tensor) -> LossTerms:
+        """A micro batch's loss and figures, as sums. hidden: [S, rows, H]."""
 
     @abstractmethod
     def collate(self, samples: list[S]) -> TokenBatch:

@@ -20,6 +20,7 @@ LAYOUTS = {"tp2": (2, 1), "tp2_sequence": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}
 SEQUENCE_PARALLEL = "tp2_sequence"
 STEPS, MORE_STEPS = 3, 2
 GLOBAL_BATCH, MICRO_BATCH = 7, 2
+UNFROZEN = 3  # of 4 layers: the fewest of which each of two pipeline stages has one
 MAPPED = 100  # seed of the batch that is not trained on
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [15, 16], [17]]
 SAMPLING = {
@@ -59,6 +60,11 @@ def measure(name: str, start: Path, saved: Path | None, out: Path, **numerics) -
     engine.save(out)
     parallel.barrier()
     figures["more_steps"] = train(engine, name, range(STEPS, STEPS + MORE_STEPS))
+    if name == "scalar":
+        top = new_engine(name, start, num_layers_unfrozen=UNFROZEN, **numerics)
+        figures["top_layers"] = train(top, name, range(STEPS))
+        top.save(out / "top_layers")
+        parallel.barrier()
     if saved is not None:
         figures["after_loading"] = continued(name, saved, **numerics)
     return figures

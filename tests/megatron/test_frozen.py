@@ -47,6 +47,38 @@ def test_a_model_still_learns_after_its_weights_were_exchanged(starts, by_value)
         assert [parameter.data_ptr() for parameter in engine.module.parameters()] == places
 
 
+def test_the_last_layers_alone_have_gradients_and_moments_and_theirs_are_as_ever(starts):
+    engines = [tiny.new_engine("scalar", starts / "scalar", clip=0, num_layers_unfrozen=n) for n in (1, None)]
+    batches = tiny.Samples.draw(6, seed=0).micro_batches(3)
+    before = {name: one.clone() for name, one in engines[0].module.named_parameters()}
+    for engine in engines:
+        engine.train_step(batches, tiny.value_loss, lr=1e-9)
+    top, whole = (dict(engine.module.named_parameters()) for engine in engines)
+    trained = {name for name, one in top.items() if one.requires_grad}
+    last = f"decoder.layers.{tiny.ARCHITECTURE.num_layers - 1}."
+    assert trained == {name for name in top if name.startswith((last, "decoder.final", "value_head."))}
+    for name in trained:
+        torch.testing.assert_close(top[name].main_grad, whole[name].main_grad)
+    moments = [one for group in engines[0].optimizer.optimizer.param_groups for one in group["params"]]
+    assert sum(one.numel() for one in moments) == sum(top[name].numel() for name in trained)
+    engines[0].train_step(batches, tiny.value_loss, lr=1e-2)
+    assert {name for name, one in top.items() if not torch.equal(one, before[name])} == trained
+
+
+@pytest.mark.parametrize("granularity", ["selective", "full"])
+def test_the_last_layers_learn_the_same_where_layers_are_recomputed(starts, granularity):
+    engines = [
+        tiny.new_engine("scalar", starts / "scalar", num_layers_unfrozen=2, recompute_granularity=one)
+        for one in (None, granularity)
+    ]
+    batches = tiny.Samples.draw(6, seed=0).micro_batches(3)
+    ours, theirs = (
+        [engine.train_step(batches, tiny.value_loss, lr=1e-2) for _ in range(3)] for engine in engines
+    )
+    for one, other in zip(ours, theirs):
+        assert one == pytest.approx(other, rel=1e-5)
+
+
 @pytest.fixture
 def exchanges(monkeypatch) -> list[None]:
     """An item for each time that weights were exchanged."""
@@ -116,3 +148,27 @@ def test_a_critic_begins_in_the_units_of_rewards(starts):
     torch.testing.assert_close(values[real], (raw[real] - 0.5) / 2, atol=1e-6, rtol=0)
     rewards = critic.reward_model().score(batch).result()
     torch.testing.assert_close(rewards, alone.score(batch).result(), atol=1e-6, rtol=0)
+
+
+def test_with_a_new_head_values_begin_at_0_and_rewards_are_the_reward_model_s(starts):
+    from aligner_lib.rollouts.critic import Critic
+
+    samples = tiny.Samples.draw(3, seed=0)
+    batch = TokenBatch(samples.tokens, samples.lengths)
+
+    def critic(new_head: bool) -> Critic:
+        made = Critic(tiny.new_engine("scalar", starts / "scalar"), 0.2, 2, 2, RewardScale(0.5, 2.0))
+        made.new_head, made.engine.start = new_head, Path(starts) / "scalar"
+        return made
+
+    new, copied = critic(True), critic(False)
+    judges = [one.reward_model() for one in (new, copied)]
+    for one in (new, copied):
+        one.begin()
+    assert not new.values(batch).result().any() and copied.values(batch).result().any()
+    rewards = [judge.score(batch).result() for judge in judges]
+    assert torch.equal(*rewards) and rewards[0].any()
+    new.train(learnable(batch), lr=1e-2)
+    assert new.values(batch).result().any()
+    new.load(None)
+    assert not new.values(batch).result().any(), "back before the first step"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from layouts import GLOBAL_BATCH, LAYOUTS, MAPPED, MORE_STEPS, STEPS, continued, train
-from tiny import ARCHITECTURE, CLIP, MODELS, Samples, language_loss, new_engine
+from tiny import ARCHITECTURE, CLIP, MODELS, Samples, language_loss, new_engine, value_loss
 
 from aligner_lib.models.tensor_store import StoreReader
 
@@ -35,6 +35,22 @@ def test_losses_and_gradient_norms_are_those_of_one_process(figures, layout, nam
     for kind in ("steps", "more_steps"):
         assert_same_steps(figures[layout][name][kind], figures["one"][name][kind])
     assert figures[layout][name]["evaluated"] == pytest.approx(figures["one"][name]["evaluated"], abs=CLOSE)
+
+
+@each_layout
+def test_the_last_layers_alone_learn_the_same_in_every_layout(figures, measured, layout):
+    one = figures["one"]["scalar"]
+    assert_same_steps(figures[layout]["scalar"]["top_layers"], one["top_layers"])
+    assert one["top_layers"][0]["grad_norm"] < one["steps"][0]["grad_norm"] - 1e-3
+    folder = measured / layout / "scalar" / "top_layers"
+    kept = [StoreReader(folder / part).names() for part in ("weights", "optimizer")]
+    assert kept == [
+        StoreReader(measured / "one" / "scalar" / "top_layers" / part).names()
+        for part in ("weights", "optimizer")
+    ]
+    assert len(kept[0]) == len(StoreReader(measured / "one" / "scalar" / "weights").names()), (
+        "a model folder is whole"
+    )
 
 
 @each_model
@@ -118,6 +134,19 @@ def test_a_scalar_model_starts_from_a_language_model_with_a_head_of_zeros(starts
     embedding = engine.module.embedding.word_embeddings.weight
     assert torch.equal(embedding, store.read_whole("embedding.word_embeddings.weight"))
     assert not engine.module.value_head.weight.any()
+
+
+def test_a_new_head_is_drawn_and_trained_from_there(starts, one_process):
+    engines = [new_engine("scalar") for _ in range(3)]
+    for engine, seed in zip(engines, (7, 7, 8)):
+        engine.load(starts / "untied", new_head=True)
+        engine.draw_head(0.02, seed)
+    first, same, other = (engine.module.value_head.weight.detach().clone() for engine in engines)
+    assert torch.equal(first, same) and not torch.equal(first, other)
+    assert first.std().item() == pytest.approx(0.02, rel=0.3) and engines[0].module.value_head.bias == 0
+    batches = Samples.draw(8, seed=3).micro_batches(4)
+    engines[0].train_step(batches, value_loss, lr=1e-5)
+    assert (engines[0].module.value_head.weight - first).abs().max() < 1.1e-5, "not from zeros"
 
 
 def test_a_head_that_is_missing_is_not_taken_for_a_new_one(starts, one_process):

@@ -83,4 +83,4 @@ def test_the_setting_reaches_the_critic(starts, asked, monkeypatch):
 
     monkeypatch.setattr(build_models, "Tokenizer", lambda folder: None)  # these models have none
     config = compose("critic", [f"model.offload_adam_states={asked}"], profile="smoke")
-    assert build_models.build_critic(config, starts / "scalar").engine.offloads_adam is asked
+    assert build_models.build_critic(config, starts / "scalar", judges=False)[0].engine.offloads_adam is asked

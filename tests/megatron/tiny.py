@@ -57,12 +57,14 @@ class Samples(TokenBatch):
         return [mine.rows(group) for group in length_grouped(mine.lengths.tolist(), size)]
 
 
-def new_engine(name: str, start: Path | None = None, clip: float = CLIP, lora=None, **numerics):
+def new_engine(
+    name: str, start: Path | None = None, clip: float = CLIP, lora=None, num_layers_unfrozen=None, **numerics
+):
     """A trainable engine; with `start`, it has that checkpoint's weights. lora: a LoRA, in place of all weights."""
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.model import Numerics
 
-    engine = Engine(MODELS[name], Numerics(**numerics), OPTIM, clip, lora)
+    engine = Engine(MODELS[name], Numerics(**numerics), OPTIM, clip, lora, num_layers_unfrozen)
     if start is not None:
         engine.load(start)
     return engine

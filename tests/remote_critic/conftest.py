@@ -39,8 +39,8 @@ def remote_jobs(jobs):
 
 @pytest.fixture(scope="session")
 def live_critic(jobs):
-    """A critic with default settings, that waits for an actor."""
-    critic = Critic(jobs, "live").start().until_it_serves()
+    """A critic with default settings, but for one that has no effect in it; it waits for an actor."""
+    critic = Critic(jobs, "live").start(exp_manager__resume_if_exists=False).until_it_serves()
     yield critic
     critic.process.terminate()
     critic.until_it_ended()

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 
 import forks
 import psutil
-from smoke_jobs import SmokeJobs, run_smoke_job
+from smoke_jobs import UNEXPORTED, SmokeJobs, run_smoke_job
 
 from aligner_lib.run_folder.reader import RunFolder
 from cluster.rendezvous import free_port
@@ -58,7 +58,7 @@ class Critic:
                 "trainer.precision": 32,
             },
         }[self.kind]
-        own |= {"exp_manager.explicit_log_dir": f"'{self.run.path}'"}
+        own |= UNEXPORTED | {"exp_manager.explicit_log_dir": f"'{self.run.path}'"}
         own |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"{key}={value}" for key, value in own.items()]
 

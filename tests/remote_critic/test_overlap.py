@@ -98,12 +98,12 @@ class FakePolicy:
         return {"loss": 1.0, "ppo_ratio": 1.0, "policy_kl": 0.0}
 
 
-def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_actor_s():
+def trainer_of(events: list[str], **settings):
+    """A PPO trainer of two rollouts of two a step, with settings of model.ppo; it notes what it does."""
     from aligner_lib.rollouts.collect import Rollout
     from aligner_lib.rollouts.tasks import FileTasks
     from aligner_lib.trainers.ppo import PPOTrainer
 
-    events: list[str] = []
     prompt = PromptSample([1, 1], "")
     sizes = {
         "model.ppo.num_rollout_samples": 4,
@@ -111,10 +111,10 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
         "model.global_batch_size": 2,
         "model.micro_batch_size": 2,
         "trainer.ppo.critic_warmup_steps": 0,
-    }
+    } | {f"model.ppo.{name}": value for name, value in settings.items()}
     schedule = lambda number: 0.1  # noqa: E731
     policy, critic = FakePolicy(events), FakeCritic(events)
-    trainer = PPOTrainer(
+    return PPOTrainer(
         policy=policy,
         roll_out=Rollout(policy, FakeRewardSource(events), seed=1, longest=8, value_model=critic),
         tasks=FileTasks([prompt] * 4, [prompt] * 2, seed=1),
@@ -125,7 +125,11 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
         critic=critic,
         critic_lr_schedule=schedule,
     )
-    trainer.step(1)
+
+
+def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_actor_s():
+    events: list[str] = []
+    trainer_of(events).step(1)
     assert events == [
         *("generate", "ask for values") * 2,
         *("ask for rewards",) * 2,
@@ -136,3 +140,22 @@ def test_scores_are_waited_for_after_the_last_rollout_and_training_after_the_act
         *("train",) * 2,
         *("wait for training",) * 2,
     ]
+
+
+@pytest.mark.parametrize(
+    "epochs, of_critic, of_actor",
+    [
+        ({"rollout_epochs": 2}, 4, 4),
+        ({"critic_rollout_epochs": 3}, 6, 2),
+        ({"rollout_epochs": 2, "critic_rollout_epochs": 1}, 2, 4),
+    ],
+)
+def test_the_critic_learns_from_a_rollout_as_often_as_it_is_told(epochs, of_critic, of_actor):
+    events: list[str] = []
+    trainer = trainer_of(events, **epochs)
+    numbers: list[int] = []
+    trainer.critic_lr_schedule = lambda number: numbers.append(number) or 0.1
+    trainer.step(1)
+    trainer.step(2)
+    assert events.count("ask to train") == 2 * of_critic and events.count("train") == 2 * of_actor
+    assert numbers == [*range(1, 2 * of_critic + 1)], "one rate an update, over the whole run"

@@ -55,11 +55,8 @@ def test_every_setting_of_the_documents_is_read_or_told(read, kind, overrides):
     assert_read_or_told(kind, overrides, read[kind][1])
 
 
-def test_a_server_tells_what_has_no_effect_in_it(jobs):
-    critic = Critic(jobs, "noticed").start(exp_manager__resume_if_exists=False).until_it_serves()
-    critic.run.request_stop()
-    critic.until_it_ended()
+def test_a_server_tells_what_has_no_effect_in_it(live_critic):
     assert (
         "note: exp_manager.resume_if_exists=False: a critic goes on, begins anew and saves with its actor"
-        in critic.log
+        in live_critic.log
     )

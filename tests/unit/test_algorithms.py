@@ -20,7 +20,7 @@ from aligner_lib.algorithms.ppo import (
     response_mask,
     rewards_with_kl,
 )
-from aligner_lib.algorithms.preference import preference_accuracy, preference_loss
+from aligner_lib.algorithms.preference import centering_loss, preference_accuracy, preference_loss
 from aligner_lib.algorithms.schedule import learning_rate
 
 
@@ -233,6 +233,14 @@ def test_equal_rewards_give_ln_2_and_no_success():
     scores = torch.tensor([0.0, 5.0])
     assert_close(preference_loss(scores, scores), torch.full((2,), math.log(2)))
     assert preference_accuracy(scores, scores).tolist() == [0.0, 0.0]
+
+
+def test_centering_is_the_mean_square_over_a_text_s_tokens():
+    rewards = torch.tensor([[1.0, 2.0], [-3.0, 0.0], [50.0, 4.0]], requires_grad=True)
+    found = centering_loss(rewards, torch.tensor([2, 3]))
+    assert_close(found, torch.tensor([(1 + 9) / 2, (4 + 16) / 3]))
+    found.sum().backward()
+    assert rewards.grad[2, 0] == 0, "padding holds nothing"
 
 
 def test_the_preference_loss_by_hand():

@@ -71,7 +71,7 @@ def test_an_unknown_key_names_the_nearest(kind, wrong, right):
 def test_one_slip_of_the_finger_is_understood(data):
     known = composition.keys("ppo")
     right = data.draw(st.sampled_from([key for key in known if len(key.rpartition(".")[2]) > 5]))
-    at = data.draw(st.integers(right.rindex(".") + 1, len(right) - 1))
+    at = data.draw(st.integers(right.rfind(".") + 1, len(right) - 1))
     letter = data.draw(st.sampled_from(string.ascii_lowercase.replace(right[at], "")))
     wrong = data.draw(st.sampled_from([right[:at] + right[at + 1 :], right[:at] + letter + right[at + 1 :]]))
     if wrong not in known:

@@ -9,6 +9,7 @@ from aligner_lib.algorithms.objective import PRESETS, Objective
 from aligner_lib.algorithms.policy_gradient import (
     adapted_coefficient,
     group_advantages,
+    grpo_advantages,
     importance_weights,
     kl_loss,
     policy_loss,
@@ -42,7 +43,19 @@ def test_a_group_s_advantages_have_mean_0_and_deviation_1():
     assert advantages[4:].tolist() == [0, 0]  # all alike
 
 
+def test_grpo_s_advantages_in_any_order_and_by_another_s_hand():
+    order = torch.tensor([4, 0, 5, 3, 1, 2])
+    expected = [0, 0.5 / (3**-0.5 + 1e-4), 0]  # 1 of 1, 0, 0, 1, whose deviation is 1 / √3
+    assert grpo_advantages(REWARDS[order], GROUP[order])[:3].tolist() == pytest.approx(expected)
+    with_a_lost_one = torch.cat([REWARDS, torch.tensor([math.nan])]), torch.cat([GROUP, GROUP[:1]])
+    ranks = group_advantages(
+        *with_a_lost_one, "group_mean", "group_std", lambda rewards, group: rewards.argsort().double()
+    )
+    assert ranks.isfinite().all() and ranks[-1] == 0 and len(ranks) == 7
+
+
 def test_a_response_without_others_learns_nothing():
+    assert grpo_advantages(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0, 1, 1]))[0] == 0
     for baseline in ("group_mean", "leave_one_out"):
         assert group_advantages(torch.tensor([3.0]), torch.tensor([0]), baseline, "group_std").tolist() == [0]
 

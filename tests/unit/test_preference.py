@@ -29,24 +29,24 @@ def test_a_policy_that_is_its_reference_has_a_loss_of_ln_2():
     equal = pair(-7.25, -3.5)
     ratios = equal.minus(equal)
     for loss in (
-        dpo_loss(ratios, 0.3),
+        dpo_loss(*equal, *equal, 0.3),
         conservative_dpo_loss(ratios, 0.3, 0.2),
         robust_dpo_loss(ratios, 0.3, 0.2),
     ):
         assert loss.item() == math.log(2)
-    assert (
-        dpo_loss(PairLogprobs(torch.zeros(1), torch.zeros(1)), 0.1).item() == torch.tensor(2.0).log().item()
-    )
+    zero = torch.zeros(1)
+    assert dpo_loss(zero, zero, zero, zero, 0.1).item() == torch.tensor(2.0).log().item()
 
 
 # β = 1/2, and the chosen response gained ln 9 over the rejected one: β h = ln 3
 RATIOS = pair(math.log(9) - 1.0, -1.0)
+POLICY, REFERENCE = pair(math.log(9) - 13.0, -10.0), pair(-12.0, -9.0)
 
 
 @pytest.mark.parametrize(
     "loss, expected",
     [
-        (dpo_loss(RATIOS, 0.5), math.log(4 / 3)),
+        (dpo_loss(*POLICY, *REFERENCE, 0.5), math.log(4 / 3)),
         (conservative_dpo_loss(RATIOS, 0.5, 0.25), 0.75 * math.log(4 / 3) + 0.25 * math.log(4)),
         (robust_dpo_loss(RATIOS, 0.5, 0.25), (0.75 * math.log(4 / 3) - 0.25 * math.log(4)) / 0.5),
         (ipo_loss(RATIOS, 0.5), (math.log(9) - 1.0) ** 2),
@@ -72,7 +72,7 @@ def test_kto_by_hand():
 @pytest.mark.parametrize(
     "loss",
     [
-        lambda ratios: dpo_loss(ratios, 0.5),
+        lambda policy: dpo_loss(*policy, *REFERENCE, 0.5),
         lambda ratios: conservative_dpo_loss(ratios, 0.5, 0.1),
         lambda ratios: robust_dpo_loss(ratios, 0.5, 0.1),
         lambda ratios: ipo_loss(ratios, 0.5),
@@ -87,7 +87,7 @@ def test_the_gradient_is_the_slope(loss):
 
 def test_dpo_s_gradient_pulls_as_hard_up_as_down():
     chosen, rejected = (torch.tensor([x], requires_grad=True) for x in (-5.0, -4.0))
-    dpo_loss(PairLogprobs(chosen, rejected), 0.5).backward()
+    dpo_loss(chosen, rejected, torch.zeros(1), torch.zeros(1), 0.5).backward()
     assert chosen.grad.item() == -rejected.grad.item() < 0
 
 

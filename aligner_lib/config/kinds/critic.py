@@ -46,8 +46,14 @@ class CriticTrainerGroup(Trainer):
 class CriticModel(Model):
     """model of the critic's job."""
 
+    # True: the reward model's weights with a head of zeros, so that the values begin at 0. What a reward model says of an answer
+    # that has only begun was never trained, and can be worse than nothing
+    new_head: bool = False
     # values may move this far from the rollout's in one update's loss; <= 0: not clipped
     loss_clip_val: float = 0.2
+    # how many of the last layers are trained, with the norm and the head above them; null: all weights are. Below them nothing
+    # is computed backwards
+    num_layers_unfrozen: int | None = setting(None, at_least(1))
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
     peft: Peft = field(default_factory=Peft)
     offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained

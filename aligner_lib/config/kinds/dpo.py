@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
 from aligner_lib.config.peft import Peft
@@ -24,7 +24,8 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
-from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING
+from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING, TRAINING_FUNCTIONS
+from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ class DPOTrainerGroup(Trainer):
     dpo: Loop = field(default_factory=Loop)
 
 
+FUNCTIONS = {"loss": "aligner_lib.algorithms.preference:dpo_loss"} | TRAINING_FUNCTIONS
+
+
 @dataclass
 class DPOConfig:
     """All settings of `aligner dpo`."""
@@ -88,6 +92,7 @@ class DPOConfig:
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     model: DPOModel = field(default_factory=DPOModel)
     exp_manager: ExpManager = field(default_factory=ExpManager)
+    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
 def _without_effect(config: DictConfig) -> dict[str, str]:
@@ -113,6 +118,15 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         kept = "the reference's weights, which validation/kl is measured with, are not kept."
         found |= dict.fromkeys(("model.dpo.num_val_samples", "model.dpo.val_response_length"), kept)
     return found
+
+
+def _check_loss(config: DictConfig) -> None:
+    loss = config.model.dpo.preference_loss
+    if "loss" in config.functions and loss != "dpo":
+        raise ConfigError(
+            f"functions.loss stands in for dpo_loss, and model.dpo.preference_loss={loss} is another one: leave one of the "
+            "two out"
+        )
 
 
 PREFERENCES = MetricGroup(
@@ -190,12 +204,14 @@ KIND = JobKind(
     command="dpo",
     summary="Direct preference optimisation: a policy learns from pairs, without a reward model.",
     schema=DPOConfig,
+    functions=FUNCTIONS,
     build="aligner_lib.jobs.build_trainers:dpo",
     models={"pretrained_checkpoint.restore_from_path": "policy"},
     data={
         "model.data.data_prefix.train": ["hh/train_comparisons.jsonl"],
         "model.data.data_prefix.validation": ["hh/test_comparisons.jsonl"],
     },
+    checks=(_check_loss,),
     without_effect=_without_effect,
     metrics=(PREFERENCES, TRAINING, TIMERS),
     charts=(

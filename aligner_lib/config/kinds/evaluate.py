@@ -104,7 +104,9 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     )
     of_ppo = (
         "num_rollout_samples",
+        "num_generations_per_prompt",
         "rollout_epochs",
+        "critic_rollout_epochs",
         "recompute_logprobs",
         "ratio_eps",
         "entropy_bonus",
@@ -119,6 +121,8 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
         *(f"model.ppo.{name}" for name in of_ppo),
         "critic.model.micro_batch_size",
         "critic.model.loss_clip_val",
+        "critic.model.new_head",
+        "critic.model.num_layers_unfrozen",
         "critic.model.offload_adam_states",
         "critic.trainer.ppo.gradient_clip_val",
         "exp_manager.resume_if_exists",

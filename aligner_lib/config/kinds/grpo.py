@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aligner_lib.algorithms.objective import (
     BASELINES,
@@ -24,6 +24,7 @@ from aligner_lib.config.policy_gradient import (
     ENVIRONMENTS,
     KL,
     LENGTH,
+    POLICY_FUNCTIONS,
     PROGRESS,
     RESPONSES,
     REWARD,
@@ -116,6 +117,12 @@ class RemoteRM(Address):
     timeout: float = setting(600.0, above(0))  # seconds that the run waits for a server that is not there
 
 
+FUNCTIONS = POLICY_FUNCTIONS | {
+    "advantages": "aligner_lib.algorithms.policy_gradient:grpo_advantages",
+    "kl": "aligner_lib.algorithms.policy_gradient:kl_loss",
+}
+
+
 @dataclass
 class GRPOConfig:
     """All settings of `aligner grpo`."""
@@ -128,15 +135,19 @@ class GRPOConfig:
     reward_model: RewardModelHere = field(default_factory=RewardModelHere)
     remote_rm: RemoteRM = field(default_factory=RemoteRM)
     exp_manager: ExpManager = field(default_factory=ExpManager)
+    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
 def objective_of(config: DictConfig) -> Objective:
-    """The named objective with the switches that were set."""
+    """The named objective with the switches that were set. Advantages of the user's own stand in for GRPO's."""
     grpo = config.model.grpo
     switches = {one.name: grpo[one.name] for one in fields(Objective)}
-    return replace(
+    objective = replace(
         PRESETS[grpo.objective], **{name: value for name, value in switches.items() if value is not None}
     )
+    if "advantages" in (config.get("functions") or {}) and objective.baseline != "teacher":
+        return replace(objective, baseline="group_mean", scale="group_std")
+    return objective
 
 
 def rollouts_of_a_step(config: DictConfig) -> int:
@@ -181,6 +192,23 @@ def _check_checkpoints(config: DictConfig) -> None:
         )
 
 
+def _check_used_functions(config: DictConfig) -> None:
+    """A function that is given is called."""
+    objective = objective_of(config)
+    idle = {
+        "kl": not objective.kl_in_loss and f"kl={objective.kl}: there is none in the loss",
+        "advantages": objective.baseline == "teacher" and "baseline=teacher: no reward is compared",
+        "loss": (objective.ratio == "none" or objective.clipping == "stop_gradient")
+        and f"ratio={objective.ratio} and clipping={objective.clipping}: the clipped loss is not what is minimised",
+    }
+    for name, why in idle.items():
+        if why and name in config.functions:
+            raise ConfigError(
+                f"functions.{name}: model.grpo.objective={config.model.grpo.objective} has {why}; leave it out, or choose "
+                "another objective"
+            )
+
+
 def _without_effect(config: DictConfig) -> dict[str, str]:
     objective, found = objective_of(config), unused_settings(config) | NO_TEST_SPLIT
     if judged_by_programs(config):
@@ -202,6 +230,14 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
             ("model.grpo.scale", "model.grpo.max_rollouts_per_step", "trainer.grpo.reward_clip"),
             "a teacher's log-probabilities are learnt from, and no reward.",
         )
+    if "advantages" in config.functions:
+        instead = "functions.advantages says what a reward is compared with, and what it is divided by."
+        grpo = config.model.grpo
+        found |= {
+            f"model.grpo.{name}": instead
+            for name in ("baseline", "scale")
+            if grpo[name] not in (None, getattr(objective, name))
+        }
     if objective.kl == "none":
         found["trainer.grpo.initial_policy_kl_penalty"] = "this objective has no KL: model.grpo.kl adds one."
         found["trainer.grpo.target_kl"] = "this objective has no KL whose weight could follow a target."
@@ -274,13 +310,21 @@ KIND = JobKind(
     command="grpo",
     summary="GRPO and its relatives: groups of responses, judged by a program or a reward model, without a critic.",
     schema=GRPOConfig,
+    functions=FUNCTIONS,
     build="aligner_lib.jobs.build_trainers:grpo",
     models={"pretrained_checkpoint.restore_from_path": "model"},
     components={
         "reward_model": Component("reward_server", "reward_model.", "reward_model", found_by="remote_rm.run"),
         "actor": Component("grpo"),
     },
-    checks=(_check_groups, check_lengths, check_generation, _check_teacher, _check_checkpoints),
+    checks=(
+        _check_groups,
+        check_lengths,
+        check_generation,
+        _check_teacher,
+        _check_checkpoints,
+        _check_used_functions,
+    ),
     without_effect=_without_effect,
     shares_cores=has_remote_rm,
     metrics=(RESPONSES, TOKENS, GROUPS, ACTOR, KL_LOSS, SAMPLER, ENVIRONMENTS, TIMERS, ROLLOUT_TIMERS),

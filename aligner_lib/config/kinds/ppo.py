@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aligner_lib.config.kind import Component, JobKind, MetricGroup, chart, metric
 from aligner_lib.config.kinds.critic import CriticConfig
@@ -16,6 +16,7 @@ from aligner_lib.config.policy_gradient import (
     ENVIRONMENTS,
     KL,
     LENGTH,
+    POLICY_FUNCTIONS,
     PROGRESS,
     RATIO,
     RESPONSES,
@@ -55,6 +56,12 @@ class ActorPPO(Rollout):
     """model.ppo: rollouts, and the loss that learns from them."""
 
     num_rollout_samples: int = setting(512, at_least(1))  # responses a PPO step
+    num_generations_per_prompt: int = setting(
+        1, at_least(1)
+    )  # of these, to a prompt: it is computed once for them
+    critic_rollout_epochs: int | None = setting(
+        None, at_least(1)
+    )  # times that the critic learns from a step's rollout; None: rollout_epochs
     ratio_eps: float = setting(0.2, above(0))  # the policy ratio is clipped to [1 - eps, 1 + eps]
     combine_rm_and_critic_server: bool = True  # False: rewards come from remote_critic_rm.reward_model
 
@@ -96,6 +103,14 @@ class RemoteCriticRM:
     timeout: float = setting(600.0, above(0))  # seconds that the actor waits for a server that is not there
 
 
+FUNCTIONS = POLICY_FUNCTIONS | {
+    "token_rewards": "aligner_lib.algorithms.ppo:rewards_with_kl",
+    "advantages": "aligner_lib.algorithms.ppo:advantages_and_returns",
+    "normalize": "aligner_lib.algorithms.ppo:normalize",
+    "trainer": "aligner_lib.trainers.loop:as_built",
+}
+
+
 @dataclass
 class PPOConfig:
     """All settings of `aligner ppo`."""
@@ -108,6 +123,7 @@ class PPOConfig:
     # used where remote_critic_rm.critic has neither ip nor run
     critic: CriticConfig = field(default_factory=CriticConfig)
     exp_manager: ExpManager = field(default_factory=ExpManager)
+    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
 # ---- what several settings have to satisfy together ------------------------------------------------------------------
@@ -121,6 +137,11 @@ def has_remote_critic(config: DictConfig) -> bool:
     return named or (remote.pad_to_length is not None and here is None)
 
 
+def critic_epochs(config: DictConfig) -> int:
+    """How often the critic learns from a step's rollout."""
+    return config.model.ppo.critic_rollout_epochs or config.model.ppo.rollout_epochs
+
+
 def check_rollouts(config: DictConfig) -> None:
     """A step's responses are whole global batches."""
     ppo, batch = config.model.ppo, config.model.global_batch_size
@@ -128,6 +149,11 @@ def check_rollouts(config: DictConfig) -> None:
         raise ConfigError(
             f"model.ppo.num_rollout_samples={ppo.num_rollout_samples} is not divisible by "
             f"model.global_batch_size={batch}: each PPO step trains on whole global batches"
+        )
+    if batch % ppo.num_generations_per_prompt:
+        raise ConfigError(
+            f"model.global_batch_size={batch} is not divisible by model.ppo.num_generations_per_prompt="
+            f"{ppo.num_generations_per_prompt}: a prompt's responses are in one global batch"
         )
 
 
@@ -148,6 +174,13 @@ def _check_checkpoints(config: DictConfig) -> None:
             "exp_manager.create_checkpoint_callback=False: when a critic in a job of its own dies, both jobs go back to "
             "their newest common checkpoint, and without any to the start; leave it True, and raise "
             "trainer.ppo.save_interval for fewer checkpoints"
+        )
+
+
+def _check_used_functions(config: DictConfig) -> None:
+    if "normalize" in config.functions and not config.trainer.ppo.normalize_advantages:
+        raise ConfigError(
+            "functions.normalize: with trainer.ppo.normalize_advantages=False nothing is normalised; leave one of the two out"
         )
 
 
@@ -222,11 +255,26 @@ VALUES = MetricGroup(
             "`critic.model.optim.lr`",
         ),
         metric(
+            "train_rollouts/learnt_advantages_mean train_rollouts/learnt_advantages_std",
+            "",
+            "the advantages as the loss takes them, over the tokens that may be learnt from",
+            "with `normalize_advantages` 0 and 1, to six digits; anything else: they were normalised over other tokens",
+            "`normalize_advantages`; else nothing to tune",
+        ),
+        metric(
             "train_rollouts/returns_mean train_rollouts/returns_std",
             "",
             "advantages plus values: what the critic should predict",
             "the mean follows `rlhf_rewards`",
             "`discount_factor`, `gae_lambda`",
+        ),
+        metric(
+            "train_rollouts/returns_last",
+            "",
+            "mean over responses of the return of their last token, after which nothing follows: the reward that PPO gave it",
+            "at step 1, where the KL is 0, exactly `rewards` less what `missing_eos_penalty` and the like took; later below it by "
+            "`kl_coef` times the last token's KL penalty",
+            "nothing to tune: elsewhere, the reward went to another token",
         ),
         metric(
             "train_rollouts/values_mean train_rollouts/values_std",
@@ -241,7 +289,7 @@ VALUES = MetricGroup(
             "1 − Var(returns − values) / Var(returns): the share of the returns' differences that the critic foresaw. "
             "Absent where all returns are equal",
             "rises towards 1. At 0 a constant would do as well, below 0 better",
-            "`critic.model.optim.lr`, `critic_warmup_steps`",
+            "`critic.model.optim.lr`, `critic_rollout_epochs`, `critic_warmup_steps`, `critic.model.new_head`",
         ),
     ),
 )
@@ -293,6 +341,7 @@ KIND = JobKind(
     command="ppo",
     summary="PPO: actor, reference, critic and reward model.",
     schema=PPOConfig,
+    functions=FUNCTIONS,
     build="aligner_lib.jobs.build_trainers:ppo",
     models={
         "pretrained_checkpoint.restore_from_path": "policy",
@@ -306,7 +355,14 @@ KIND = JobKind(
         "critic": Component("critic", "critic.", "critic", found_by="remote_critic_rm.critic.run"),
         "actor": Component("ppo"),
     },
-    checks=(check_rollouts, check_lengths, check_generation, check_servers, _check_checkpoints),
+    checks=(
+        check_rollouts,
+        check_lengths,
+        check_generation,
+        check_servers,
+        _check_checkpoints,
+        _check_used_functions,
+    ),
     without_effect=_without_effect,
     shares_cores=has_remote_critic,
     metrics=(

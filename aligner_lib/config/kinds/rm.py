@@ -16,10 +16,11 @@ from aligner_lib.config.schema import (
     PairData,
     PretrainedCheckpoint,
     Trainer,
+    at_least,
     packing_without_effect,
     setting,
 )
-from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING
+from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING, TRAINING_FUNCTIONS
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 
@@ -37,6 +38,15 @@ class RewardModelModel(Model):
     reward_standardization: dict[str, Any] = setting(
         {"enable": True, "mean": None, "std": None}, names=("enable", "mean", "std")
     )
+    # standard deviation of the new head's weights. At 0 the first loss is ln 2 to the last digit; but a head passes on to the
+    # model no more than it weighs, so that one of zeros is slow to begin
+    init_method_std: float = setting(0.0, at_least(0))
+    # weight of the rewards' mean square, over all tokens of both answers, in the loss: it holds near 0 what a comparison of two
+    # last tokens leaves free, and a critic that begins with this model expects nothing of an answer that has only begun
+    center_rewards_coefficient: float = setting(0.0, at_least(0))
+    # how many of the last layers are trained, with the norm and the head above them; null: all weights are. Below them nothing
+    # is computed backwards
+    num_layers_unfrozen: int | None = setting(None, at_least(1))
     optim: Optim = field(default_factory=Optim)
 
 
@@ -47,6 +57,9 @@ class RewardModelTrainerGroup(Trainer):
     rm: Loop = field(default_factory=Loop)
 
 
+FUNCTIONS = {"loss": "aligner_lib.algorithms.preference:preference_loss"} | TRAINING_FUNCTIONS
+
+
 @dataclass
 class RewardModelConfig:
     """All settings of `aligner rm`."""
@@ -55,6 +68,7 @@ class RewardModelConfig:
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     model: RewardModelModel = field(default_factory=RewardModelModel)
     exp_manager: ExpManager = field(default_factory=ExpManager)
+    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
 PAIRS = MetricGroup(
@@ -65,9 +79,9 @@ PAIRS = MetricGroup(
         metric(
             "train/loss",
             "nats",
-            "mean of −log σ(r_chosen − r_rejected) over pairs",
-            "exactly 0.693 (ln 2) at first, since the new head is 0, then falls",
-            "flat: `model.optim.lr` up; jumps: down",
+            "mean of −log σ(r_chosen − r_rejected) over pairs, and the centering loss times its coefficient",
+            "exactly 0.693 (ln 2) at first where the new head is 0, near it where it is random; then falls",
+            "flat: `model.optim.lr` up, or a head that does not begin at 0 (`model.init_method_std`); jumps: `model.optim.lr` down",
         ),
         metric(
             "validation/loss",
@@ -99,7 +113,8 @@ PAIRS = MetricGroup(
             "train/rewards_all_mean validation/rewards_all_mean",
             "",
             "mean reward of both kinds",
-            "anywhere: the loss sees differences only",
+            "anywhere, for Bradley–Terry's loss sees differences only; near 0 with a centering loss",
+            "`model.center_rewards_coefficient`",
         ),
         metric(
             "train/rewards_all_std validation/rewards_all_std",
@@ -137,6 +152,7 @@ KIND = JobKind(
     command="rm",
     summary="Reward model training.",
     schema=RewardModelConfig,
+    functions=FUNCTIONS,
     build="aligner_lib.jobs.build_trainers:reward_model",
     models={"pretrained_checkpoint.restore_from_path": "policy"},
     data={

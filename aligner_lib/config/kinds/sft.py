@@ -20,7 +20,15 @@ from aligner_lib.config.schema import (
     packing_without_effect,
     setting,
 )
-from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, STEP_TIME, TIMERS, TRAINING
+from aligner_lib.config.training import (
+    GRAD_NORM,
+    LEARNING_RATE,
+    LOSS,
+    STEP_TIME,
+    TIMERS,
+    TRAINING,
+    TRAINING_FUNCTIONS,
+)
 from aligner_lib.run_folder import alarms
 
 
@@ -62,6 +70,12 @@ class SFTTrainerGroup(Trainer):
     sft: Loop = field(default_factory=Loop)
 
 
+FUNCTIONS = {
+    "loss": "aligner_lib.algorithms.supervised:token_losses",
+    "loss_mask": "aligner_lib.algorithms.supervised:loss_mask",
+} | TRAINING_FUNCTIONS
+
+
 @dataclass
 class SFTConfig:
     """All settings of `aligner sft`."""
@@ -69,6 +83,7 @@ class SFTConfig:
     trainer: SFTTrainerGroup = field(default_factory=SFTTrainerGroup)
     model: SFTModel = field(default_factory=SFTModel)
     exp_manager: ExpManager = field(default_factory=ExpManager)
+    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
 KIND = JobKind(
@@ -76,6 +91,7 @@ KIND = JobKind(
     command="sft",
     summary="Supervised fine-tuning.",
     schema=SFTConfig,
+    functions=FUNCTIONS,
     build="aligner_lib.jobs.build_trainers:sft",
     models={"model.restore_from_path": "model"},
     data={
