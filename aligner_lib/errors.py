@@ -11,6 +11,10 @@ class ConfigError(UserError, ValueError):
     """A setting that does not exist, has the wrong type or makes no sense."""
 
 
+class FunctionError(UserError):
+    """A function of the user's own, in place of one of the library's, that raises or returns what it may not."""
+
+
 class UnmatchedCheckpoint(UserError):
     """A checkpoint whose other half, in another job's run folder, is gone."""
 

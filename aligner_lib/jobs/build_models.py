@@ -51,7 +51,17 @@ def build_trainable_engine(
         "eps": optim.eps,
     }
     lora = lora_of(config, start) if "peft" in config.model else None
-    engine = build_engine(architecture, config, start, new_head, optim=settings, clip=clip, lora=lora)
+    unfrozen = None if lora else config.model.get("num_layers_unfrozen")  # of models with a scalar head
+    engine = build_engine(
+        architecture,
+        config,
+        start,
+        new_head,
+        optim=settings,
+        clip=clip,
+        lora=lora,
+        num_layers_unfrozen=unfrozen,
+    )
     engine.offloads_adam, engine.start = offload, start
     return engine
 
@@ -144,21 +154,28 @@ def _forward_micro_batch_size(config: DictConfig) -> int:
     return rollout_settings(config).logprob_forward_micro_batch_size or config.model.micro_batch_size
 
 
-def build_critic(config: DictConfig, start: Path) -> Critic:
-    """A critic that begins as the reward model `start`, or as a language model with a new head, whose values are 0."""
+def build_critic(config: DictConfig, start: Path, judges: bool) -> tuple[Critic, RewardModel | None]:
+    """A critic that begins as the reward model `start`; with a new head, as of a language model, its values begin at 0.
+
+    judges: whether the reward model is wanted, too, which shares the critic's module; None else.
+    """
     clip, offload = config.trainer.ppo.gradient_clip_val, config.model.offload_adam_states
     architecture = Architecture.load(start)
     engine = build_trainable_engine(
         replace(architecture, head="scalar"), config, clip, start, offload, new_head=architecture.head == "lm"
     )
-    return Critic(
+    critic = Critic(
         engine=engine,
         loss_clip=config.model.loss_clip_val,
         micro_batch_size=config.model.micro_batch_size,
         inference_micro_batch_size=config.trainer.ppo.inference_micro_batch_size,
         scale=RewardScale.load(start),
         tokenizer=Tokenizer(start),
+        new_head=config.model.new_head,
     )
+    reward_model = critic.reward_model() if judges else None
+    critic.begin()
+    return critic, reward_model
 
 
 def build_reward_model(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModel:

@@ -32,8 +32,7 @@ def critic_server(config: DictConfig) -> Serving:
     combined = config.trainer.ppo.combine_rm_and_critic_server
 
     def make():
-        critic = build_critic(config, start)
-        return Worker(critic, critic.reward_model() if combined else None)
+        return Worker(*build_critic(config, start, judges=combined))
 
     about = {
         "optim": OmegaConf.to_container(config.model.optim),

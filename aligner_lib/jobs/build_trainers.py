@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.kinds.dpo import WITHOUT_REFERENCE
 from aligner_lib.config.kinds.grpo import has_remote_rm, objective_of
-from aligner_lib.config.kinds.ppo import has_remote_critic
+from aligner_lib.config.kinds.ppo import critic_epochs, has_remote_critic
 from aligner_lib.config.policy_gradient import (
     environments_of,
     judged_by_programs,
@@ -34,6 +34,7 @@ from aligner_lib.jobs.build_models import (
     sampling_settings,
     warn_about_sampling,
 )
+from aligner_lib.jobs.functions import functions_of
 from aligner_lib.jobs.inputs import (
     check_positions,
     files_of,
@@ -94,6 +95,7 @@ class PreparedJob:
 def sft(config: DictConfig) -> PreparedJob:
     """Supervised fine-tuning."""
     model, data, loop = config.model, config.model.data, config.trainer.sft
+    functions = functions_of("sft", config)
     start = model_folder(config, "model.restore_from_path", "lm")
     tokenizer = policy_tokenizer(config, start)
 
@@ -113,7 +115,8 @@ def sft(config: DictConfig) -> PreparedJob:
             tokenizer=tokenizer,
             train=train,
             validation=validation,
-            lr_schedule=LRSchedule(model.optim, max_steps),
+            lr_schedule=LRSchedule(model.optim, max_steps, functions.learning_rate),
+            functions=functions,
             global_batch_size=data.train_ds.global_batch_size,
             micro_batch_size=data.train_ds.micro_batch_size,
             validation_micro_batch_size=data.validation_ds.micro_batch_size,
@@ -133,6 +136,7 @@ def reward_model(config: DictConfig) -> PreparedJob:
     architecture = Architecture.load(start)
     scaling = config.model.reward_standardization
     fixed = scaling["enable"] and scaling["mean"] is not None
+    is_new = architecture.head == "lm"  # a reward model, trained further, keeps its own head
 
     def trainer(loop, common):
         engine = build_trainable_engine(
@@ -140,14 +144,20 @@ def reward_model(config: DictConfig) -> PreparedJob:
             config,
             loop.gradient_clip_val,
             start,
-            new_head=architecture.head == "lm",  # a reward model, trained further, keeps its own
+            new_head=is_new,
         )
+        if is_new:
+            engine.draw_head(config.model.init_method_std, config.model.seed)
         scale = RewardScale(scaling["mean"], scaling["std"]) if fixed else RewardScale()
         return RewardModelTrainer(
-            engine, **common, scale=scale, measure_scale=scaling["enable"] and not fixed
+            engine,
+            **common,
+            scale=scale,
+            measure_scale=scaling["enable"] and not fixed,
+            centering=config.model.center_rewards_coefficient,
         )
 
-    return _on_pairs(config, config.trainer.rm, start, loaders(config).load_pairs, trainer)
+    return _on_pairs("rm", config, config.trainer.rm, start, loaders(config).load_pairs, trainer)
 
 
 def dpo(config: DictConfig) -> PreparedJob:
@@ -174,15 +184,20 @@ def dpo(config: DictConfig) -> PreparedJob:
             precompute(made, max_steps, Path(config.exp_manager.explicit_log_dir), reference)
         return made
 
-    return _on_pairs(config, config.trainer.dpo, start, load, trainer)
+    return _on_pairs("dpo", config, config.trainer.dpo, start, load, trainer)
 
 
 def _on_pairs(
-    config: DictConfig, loop: DictConfig, start: Path, load: Callable, trainer: Callable[..., Trainer]
+    kind: str,
+    config: DictConfig,
+    loop: DictConfig,
+    start: Path,
+    load: Callable,
+    trainer: Callable[..., Trainer],
 ) -> PreparedJob:
     """A job that learns from pairs. load: of files, tokenizer and longest length; trainer: of the loop's settings and of
     what both trainers take."""
-    model, tokenizer = config.model, policy_tokenizer(config, start)
+    model, tokenizer, functions = config.model, policy_tokenizer(config, start), functions_of(kind, config)
 
     def split(name: str) -> list:
         return log_report(name, load(files_of_split(config, name), tokenizer, model.encoder_seq_length))
@@ -193,7 +208,8 @@ def _on_pairs(
         "tokenizer": tokenizer,
         "train": train,
         "validation": for_validation(limited(validation, loop, model.global_batch_size), config),
-        "lr_schedule": LRSchedule(model.optim, max_steps),
+        "lr_schedule": LRSchedule(model.optim, max_steps, functions.learning_rate),
+        "functions": functions,
         "global_batch_size": model.global_batch_size,
         "micro_batch_size": model.micro_batch_size,
         "validation_micro_batch_size": model.micro_batch_size,
@@ -208,6 +224,7 @@ def _on_pairs(
 def ppo(config: DictConfig) -> PreparedJob:
     """PPO, with its critic in this process or in a job of its own."""
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
+    functions = functions_of("ppo", config)
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     # a program that judges needs no reward model: the critic may then begin as any model
     head = None if judged_by_programs(config) else "scalar"
@@ -219,8 +236,9 @@ def ppo(config: DictConfig) -> PreparedJob:
     tasks, opened = task_source(config, tokenizer), ExitStack()
     opened.callback(tasks.close)
     max_steps = steps_of(loop, tasks.size or 0, rollout.num_rollout_samples)
-    updates = rollout.num_rollout_samples // model.global_batch_size * rollout.rollout_epochs  # a step
-    actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * updates
+    global_batches = rollout.num_rollout_samples // model.global_batch_size  # a step
+    actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * global_batches * rollout.rollout_epochs
+    critic_steps = max_steps * global_batches * critic_epochs(config)
     warn_about_sampling(sampling_settings(config))
 
     def build(run):
@@ -228,7 +246,7 @@ def ppo(config: DictConfig) -> PreparedJob:
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
         reward_source, critic, critic_optim = _reward_source_and_critic(config, tokenizer, rewards, run)
         policy = build_policy(engine, config, tokenizer, opened)
-        return PPOTrainer(
+        trainer = PPOTrainer(
             policy=policy,
             roll_out=Rollout(policy, reward_source, model.seed, model.encoder_seq_length, critic),
             tasks=tasks,
@@ -239,11 +257,13 @@ def ppo(config: DictConfig) -> PreparedJob:
                 scale="batch_std" if loop.normalize_advantages else "none",
             ),
             critic=critic,
-            lr_schedule=LRSchedule(model.optim, actor_steps),
-            critic_lr_schedule=LRSchedule(critic_optim, max_steps * updates),
+            lr_schedule=LRSchedule(model.optim, actor_steps, functions.learning_rate),
+            critic_lr_schedule=LRSchedule(critic_optim, critic_steps),
             config=config,
             run=run,
+            functions=functions,
         )
+        return functions.trainer(trainer)
 
     hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
     hashes |= hash_of_adapters(config, start)
@@ -255,6 +275,7 @@ def ppo(config: DictConfig) -> PreparedJob:
 def grpo(config: DictConfig) -> PreparedJob:
     """GRPO and its relatives."""
     model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
+    functions = functions_of("grpo", config)
     start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     tokenizer = policy_tokenizer(config, start)
     hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
@@ -292,9 +313,10 @@ def grpo(config: DictConfig) -> PreparedJob:
             tasks=tasks,
             objective=objective_of(config),
             teacher=teacher and build_teacher(config, teacher),
-            lr_schedule=LRSchedule(model.optim, max_steps * updates),
+            lr_schedule=LRSchedule(model.optim, max_steps * updates, functions.learning_rate),
             config=config,
             run=run,
+            functions=functions,
         )
 
     return PreparedJob(build, max_steps, loop, hashes, opened.close)
@@ -344,9 +366,8 @@ def _reward_source_and_critic(
     """Who judges PPO's rollouts, in this process or in other jobs, and the settings of the critic's optimiser. No reward
     source where programs judge all of them."""
     if rewards is not None:
-        critic = build_critic(config.critic, rewards)
-        by_model = not judged_by_programs(config)
-        return critic.reward_model() if by_model else None, critic, config.critic.model.optim
+        critic, reward_model = build_critic(config.critic, rewards, judges=not judged_by_programs(config))
+        return reward_model, critic, config.critic.model.optim
     from aligner_lib.remote_critic.client import RemoteCritic
     from aligner_lib.remote_critic.connection import Endpoint
 

@@ -17,8 +17,10 @@ import torch
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.chat_template import (
     ANSWER,
+    OWN,
     PLAIN,
     encode_prompt,
+    has_template,
     recorded_template,
     use_template,
     with_response,
@@ -42,8 +44,11 @@ def as_prompt(text: str) -> str:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """A model folder's tokenizer, which writes conversations as the model has learnt them: plain where it does not say."""
-    return use_template(Tokenizer(folder), recorded_template(folder) or PLAIN)
+    """A model folder's tokenizer, which writes conversations as the model has learnt them. Where nobody has said how, a
+    downloaded model by its tokenizer's own template, and one that was trained here plain."""
+    tokenizer = Tokenizer(folder)
+    is_downloaded = (folder / "source.json").exists() and has_template(tokenizer)
+    return use_template(tokenizer, recorded_template(folder) or (OWN if is_downloaded else PLAIN))
 
 
 def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:

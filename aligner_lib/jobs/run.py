@@ -69,12 +69,13 @@ def _opened(
     kind: str, config: DictConfig, profile: str | None, job: PreparedJob, resume: bool
 ) -> Iterator[RunWriter | None]:
     """The run folder's writer, begun after its latest checkpoint; None on all ranks but the first."""
+    from aligner_lib.jobs.functions import hashes_of_functions
     from aligner_lib.megatron import parallel
 
-    first = parallel.is_first_rank()
+    first, hashes = parallel.is_first_rank(), job.hashes | hashes_of_functions(config)
     with (
         closing(Exporters()) as exporters,  # closed last: they are told of how the run ended, too
-        open_run(kind, config, profile, job.hashes, job.max_steps) if first else nullcontext() as run,
+        open_run(kind, config, profile, hashes, job.max_steps) if first else nullcontext() as run,
         explain_errors(kind, config),
     ):
         if run is not None:

@@ -14,19 +14,16 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tornado.httpserver import HTTPServer
 from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from aligner_lib.datasets.chat_template import OWN, PLAIN, has_template, recorded_template, use_template
-from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs import openai_api
 from aligner_lib.jobs.generation_thread import Generation, GenerationThread
-from aligner_lib.jobs.inference import load_engine, resolve_with_head
+from aligner_lib.jobs.inference import load_engine, resolve_with_head, tokenizer_of
 from aligner_lib.jobs.openai_api import ApiError, ChatRequest, CompletionRequest
 from aligner_lib.jobs.request_answer import Abandoned, Answer, Model
 from aligner_lib.jobs.runtime import configure_logging
@@ -63,17 +60,9 @@ def serve(
         )
     sockets = _listening(host, port)  # said before anything is loaded
     folder = resolve_with_head(policy, "lm")
-    tokenizer, engine = _tokenizer(folder), load_engine(folder)
+    tokenizer, engine = tokenizer_of(folder), load_engine(folder)
     model = Model(policy, tokenizer, engine.module)
     asyncio.run(_serve(model, sockets, _url(host, sockets[0]), token or secrets.token_hex(24), rows, say))
-
-
-def _tokenizer(folder: Path) -> Tokenizer:
-    """It writes conversations as the model has learnt them; where nobody has said how, a downloaded model by its
-    tokenizer's own template, and one that was trained here plain."""
-    tokenizer = Tokenizer(folder)
-    is_downloaded = (folder / "source.json").exists() and has_template(tokenizer)
-    return use_template(tokenizer, recorded_template(folder) or (OWN if is_downloaded else PLAIN))
 
 
 async def _serve(

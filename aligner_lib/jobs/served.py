@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 
-from aligner_lib.datasets.chat_template import ANSWER
+from aligner_lib.datasets.chat_template import turns_of
 from aligner_lib.errors import UserError
 
 TIMEOUT_S = 600.0
@@ -48,12 +48,8 @@ def answering_at(
     settings = {"model": name, "max_tokens": max_length, "seed": seed} | sampling
 
     def answer(text: str) -> str:
-        if text.endswith(ANSWER):
-            return ask("completions", prompt=text, **settings)["choices"][0]["text"].strip()
-        messages = [{"role": "user", "content": text}]
-        return ask("chat/completions", messages=messages, **settings)["choices"][0]["message"][
-            "content"
-        ].strip()
+        (choice,) = ask("chat/completions", messages=turns_of(text), **settings)["choices"]
+        return choice["message"]["content"].strip()
 
     return answer
 

@@ -1,5 +1,5 @@
 import pytest
-from smoke_jobs import SmokeJobs
+from smoke_jobs import EXPORTED, SmokeJobs
 
 
 @pytest.fixture(scope="session")
@@ -9,8 +9,8 @@ def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
 
 @pytest.fixture(scope="session")
 def sft(jobs):
-    """An SFT run from beginning to end."""
-    return jobs.run("sft", "sft")
+    """An SFT run from beginning to end, as TensorBoard has it, too."""
+    return jobs.run("sft", "sft", **EXPORTED)
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +21,8 @@ def dpo(jobs):
 
 @pytest.fixture(scope="session")
 def ppo(jobs):
-    """A PPO run from beginning to end."""
-    return jobs.run("ppo", "ppo")
+    """A PPO run from beginning to end, as TensorBoard has it, too."""
+    return jobs.run("ppo", "ppo", **EXPORTED)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 
 from aligner_lib.tutorial.policies import compare_policies
+from data import format_hh
+from data.forms import obeys
 
 
 @pytest.fixture(scope="module")
@@ -16,18 +18,24 @@ def often(jobs):
 
 
 @pytest.fixture(scope="module")
-def mixed(jobs):
-    """The reward model judges conversations, a program sums."""
-    prompts = jobs.formatted / "test_prompts.jsonl"
-    files = f"{{train: '{prompts}', validation: '{prompts}'}}"
+def mixed(jobs, tmp_path_factory):
+    """The reward model judges conversations and forms, a program sums."""
+    forms = tmp_path_factory.mktemp("forms")
+    format_hh("forms", forms, "test")
+    files, of_forms = (
+        f"{{train: '{folder}/test_prompts.jsonl', validation: '{folder}/test_prompts.jsonl'}}"
+        for folder in (jobs.formatted, forms)
+    )
     return jobs.run(
         "evaluate",
         "evaluate_mixed",
         model__environments__conversations__use="reward_model",
         model__environments__conversations__args__prompts=files,
+        model__environments__forms__use="reward_model",
+        model__environments__forms__args__prompts=of_forms,
         model__environments__sums__use="sums",
         model__environments__sums__args__examples=0,
-        model__ppo__num_val_samples=8,
+        model__ppo__num_val_samples=12,
         evaluation__num_generations_per_prompt=2,
     )
 
@@ -50,14 +58,27 @@ def test_more_answers_change_none_of_the_first_ones(evaluate, often):
 
 def test_each_is_judged_by_its_own(mixed):
     records = mixed.rollouts()
-    assert Counter(record["environment"] for record in records) == {"conversations": 8, "sums": 8}
+    assert Counter(record["environment"] for record in records) == {"conversations": 8, "forms": 8, "sums": 8}
     of_sums = {record["reward"] for record in records if record["environment"] == "sums"}
     of_conversations = {record["reward"] for record in records if record["environment"] == "conversations"}
     assert of_sums == {0.0} and len(of_conversations) > 1  # a random model can't add
     (figures,) = mixed.metrics()
     assert figures["evaluation_environments/sums/exact"] == 0
     assert figures["evaluation_environments/conversations/samples"] == 8
-    assert figures["evaluation/rollout_size"] == 16
+    assert figures["evaluation/rollout_size"] == 24
+
+
+def test_a_program_stands_beside_the_reward_model_where_it_can(mixed):
+    by_environment: dict[str, list[dict]] = {}
+    for record in mixed.rollouts():
+        by_environment.setdefault(record["environment"], []).append(record)
+    assert all(record["metrics"] == {} for record in by_environment["conversations"])
+    of_forms = by_environment["forms"]
+    said = [obeys(record["prompt"], record["response"]) for record in of_forms]
+    assert [record["metrics"]["obeys"] for record in of_forms] == said
+    assert len({record["reward"] for record in of_forms}) > 1  # the reward is the model's all the same
+    (figures,) = mixed.metrics()
+    assert figures["evaluation_environments/forms/obeys"] == pytest.approx(sum(said) / len(said))
 
 
 def test_policies_are_compared_where_both_were_judged(mixed, jobs):

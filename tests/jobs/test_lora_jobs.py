@@ -14,8 +14,6 @@ from aligner_lib.models import model_hash, resolve
 from aligner_lib.models.adapters import AdapterRecord, open_weights
 from aligner_lib.models.tensor_store import StoreReader
 
-pytestmark = pytest.mark.megatron
-
 
 def lora(prefix: str = "") -> dict[str, object]:
     peft = f"{prefix}model__peft__"
@@ -63,6 +61,7 @@ def trained(jobs):
     return run
 
 
+@pytest.mark.megatron
 @pytest.mark.parametrize("kind", SHORT)
 def test_each_kind_trains_adapters(trained, jobs, kind):
     run = trained(kind)
@@ -80,6 +79,7 @@ def test_each_kind_trains_adapters(trained, jobs, kind):
         assert AdapterRecord.load(checkpoint / "critic").base == trained("rm").latest_checkpoint()
 
 
+@pytest.mark.megatron
 def test_a_checkpoint_is_small(trained, jobs):
     """The smoke model's adapters of rank 4, with Adam's moments, beside its weights alone."""
     of_run = sum(len(content) for content in checkpoint_files(trained("dpo")).values())
@@ -87,6 +87,7 @@ def test_a_checkpoint_is_small(trained, jobs):
     assert of_run < of_model / 2
 
 
+@pytest.mark.megatron
 def test_the_policy_begins_as_its_reference(trained):
     first = figures(trained("dpo"))[0]
     assert first["validation/loss"] == pytest.approx(0.693147, abs=1e-6)
@@ -94,6 +95,7 @@ def test_the_policy_begins_as_its_reference(trained):
     assert figures(trained("ppo"))[1]["train_rollouts/kl"] == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.megatron
 def test_learning_shows(trained):
     losses = [record["validation/loss"] for record in figures(trained("sft")) if "validation/loss" in record]
     assert losses[-1] < losses[0] - 0.05  # of a model with random weights, most of which stay

@@ -1,14 +1,13 @@
 """No setting is silent: a job reads it, or tells that it has no effect. Whoever adds one has to use it, or say so."""
 
 import json
-import os
 from pathlib import Path
 
 import documents
 import forks
 import pytest
 from settings_reads import assert_read_or_told, record_reads, silent
-from smoke_jobs import SmokeJobs, run_smoke_job
+from smoke_jobs import SmokeJobs, run_known, run_smoke_job
 
 HERE = Path(__file__).parent
 SHORT = {
@@ -23,11 +22,6 @@ SHORT = {
         "model__ppo__val_rollout_micro_batch_size": "null",
     },
 }
-
-
-def run_known(kind: str, settings: list[str], kinds: str) -> None:
-    os.environ["ALIGNER_KINDS"] = kinds
-    run_smoke_job(kind, settings)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
+from smoke_jobs import UNEXPORTED, run_known
 
 from aligner_lib.config import glossary
 from aligner_lib.config.compose import compose
@@ -17,7 +19,6 @@ from cluster import Resources
 from widgets.feed import open_feed
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.megatron
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +46,13 @@ def test_from_its_command_to_the_monitor_s_chart(tmp_path):
 
 
 def test_a_run_goes_on_and_its_own_alarm_sounds(tmp_path):
+    settings = UNEXPORTED | {
+        "exp_manager.explicit_log_dir": f"'{tmp_path / 'run'}'",
+        "trainer.toy.pull": 0.01,
+    }
     for steps in (2, 5):
-        done = aligner(
-            "toy", "--run", tmp_path / "run", f"trainer.toy.max_steps={steps}", "trainer.toy.pull=0.01"
-        )
-        assert done.returncode == 0, done.stderr
+        overrides = [f"{key}={value}" for key, value in settings.items()] + [f"trainer.toy.max_steps={steps}"]
+        forks.run(run_known, "toy", overrides, "toy_kind", log=tmp_path / "log")
     run = RunFolder(tmp_path / "run")
     assert [record["step"] for record in run.metrics()] == [0, 1, 2, 3, 4, 5]
     assert [(alarm["name"], alarm["step"]) for alarm in run.alarms()] == [("stuck", 3)]

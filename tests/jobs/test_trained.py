@@ -18,6 +18,7 @@ from aligner_lib.models import resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.tensor_store import StoreReader
+from aligner_lib.run_folder.explain import explain
 
 
 @pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "evaluate"])
@@ -28,6 +29,23 @@ def test_a_run_logs_the_metrics_that_its_kind_declares(kind, request):
     declared = kinds()[kind]
     named = {name for name in logged if not declared.is_of_users_names(name)}
     assert run.status == "finished" and named == declared.metric_names()
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"),
+    [
+        ("sft", {"learning_rate", "loss_falls"}),
+        ("rm", {"learning_rate", "first_loss"}),
+        (
+            "ppo",
+            {"tokens_learnt", "advantages_scaled", "advantages_centred", "reward_at_the_end", "first_ratio"},
+        ),
+    ],
+)
+def test_nothing_looks_wrong_in_a_run_that_is_right(kind, seen, request):
+    found = explain(request.getfixturevalue(kind))
+    assert found.off == []
+    assert seen <= {reading.name for reading in found.readings}
 
 
 def test_sft_learns_from_its_samples(sft):
@@ -92,6 +110,28 @@ def test_at_another_temperature_the_ratio_is_1_too_and_that_is_said(jobs):
     assert "greedy" not in log and "min_length" not in log
     assert "temperature is 0.7: the log-probabilities that are compared are scaled by it" in log
     assert "top_p=0.9: responses come from a cut distribution" in log
+
+
+def test_several_responses_to_a_prompt_are_told_apart_and_learnt_from_together(jobs):
+    run = jobs.run(
+        "ppo",
+        "ppo_groups",
+        trainer__ppo__critic_warmup_steps=0,
+        trainer__ppo__max_steps=1,
+        trainer__ppo__val_check_interval=1,
+        model__ppo__num_generations_per_prompt=4,
+    )
+    asked = run.info["config"]["model"]["ppo"]
+    train = [record for record in run.rollouts() if record["split"] == "train"]
+    groups: dict[int, list[dict]] = {}
+    for record in train:
+        groups.setdefault(record["group"], []).append(record)
+    assert len(train) == asked["num_rollout_samples"] and {len(group) for group in groups.values()} == {4}
+    assert all(len({record["prompt"] for record in group}) == 1 for group in groups.values())
+    assert all(len({record["response"] for record in group}) == 4 for group in groups.values())
+    first = next(record for record in run.metrics() if record["step"] == 1)
+    assert first["train_optim/first_ppo_ratio"] == pytest.approx(1, abs=1e-5)
+    assert first["train_rollouts/consumed_samples"] == len(train)
 
 
 def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
@@ -285,6 +325,21 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
         assert said == pytest.approx(scored.tolist(), abs=1e-5)
 
 
+def test_a_reward_model_s_loss_has_the_centering_of_both_texts():
+    from types import SimpleNamespace
+
+    from aligner_lib.trainers.reward_model import pair_loss
+
+    values = torch.tensor(
+        [[0.0, 1.0], [2.0, 2.0], [9.0, 3.0]]
+    )  # the chosen text has two tokens, the rejected one three
+    model = SimpleNamespace(values=lambda hidden: hidden)
+    batch = TokenBatch(torch.ones(2, 3, dtype=torch.long), torch.tensor([2, 3]))
+    plain, centred = (pair_loss(model, batch, values, centering=weight) for weight in (0.0, 0.1))
+    assert plain.loss_sum.item() == pytest.approx(math.log(1 + math.e))  # 2 against 3
+    assert (centred.loss_sum - plain.loss_sum).item() == pytest.approx(0.1 * ((0 + 4) / 2 + (1 + 4 + 9) / 3))
+
+
 PROMPT, ANSWER = "User: How are you?\n\nAssistant:", " I am well, 北京 😀."
 
 
@@ -340,6 +395,7 @@ def test_a_critic_s_checkpoint_is_a_model_folder(ppo, here):
 
 
 def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
+    from aligner_lib.datasets.chat_template import OWN, encode_prompt, use_template
     from aligner_lib.jobs.inference import answering
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.generate import Sampling
@@ -349,7 +405,10 @@ def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
     tokenizer, engine = Tokenizer(smoke), Engine(Architecture.load(smoke), Numerics())
     engine.load(smoke)
     policy = Policy(engine, tokenizer, Sampling(max_length=8), forward_micro_batch_size=1)
-    rollouts = policy.rollout([tokenizer.encode("User: Hello.\n\nAssistant:")], [3], [0])
+    asked = encode_prompt(
+        use_template(tokenizer, OWN), "User: Hello.\n\nAssistant:"
+    )  # nobody said how it has learnt
+    rollouts = policy.rollout([asked], [3], [0])
     answer = answering(smoke, max_length=8, seed=3)
     assert answer("Hello.") == tokenizer.decode(rollouts.response_tokens(0)).strip()
     assert answer("User: Hello.\n\nAssistant:") == answer("Hello.")

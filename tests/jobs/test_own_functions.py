@@ -1,0 +1,122 @@
+"""Functions of the user's own in the real trainers: a right one gives the reference run's figures to the last digit."""
+
+import json
+from pathlib import Path
+
+import pytest
+from smoke_jobs import checkpoint_files, figures, steps
+
+from aligner_lib.config.functions import HEADER, source_of
+from aligner_lib.tutorial.faults import FAULTS
+
+SOLVED = Path(__file__).parents[2] / "notebooks" / "solved"
+# and one that is no exercise, in other words than the library's
+LOSS_MASK = """
+def loss_mask(response_mask, learnt):
+    return torch.logical_and(response_mask, learnt.unsqueeze(1))
+"""
+
+
+def solutions(number: str) -> str:
+    """The solutions of a notebook's exercises, as one file."""
+    (path,) = SOLVED.glob(f"{number}_*.ipynb")
+    cells = [
+        cell
+        for cell in json.loads(path.read_text())["cells"]
+        if "solution" in cell["metadata"].get("tags", [])
+    ]
+    return "\n\n\n".join([HEADER.rstrip(), *("".join(cell["source"]) for cell in cells)])
+
+
+def used(file: Path, **names: str) -> dict[str, str]:
+    """Settings: a function of the file in place of each of these."""
+    return {f"functions__{setting}": f"'{file}:{name}'" for setting, name in names.items()}
+
+
+PPO = {
+    "loss": "clipped_loss",
+    "token_rewards": "token_rewards",
+    "advantages": "gae",
+    "loss_mask": "loss_mask",
+}
+
+
+@pytest.fixture(scope="module")
+def own(jobs, ppo):
+    """PPO with four functions of a learner's."""
+    file = jobs.out / "own.py"
+    file.write_text(solutions("05") + LOSS_MASK)
+    return jobs.run("ppo", "own", **used(file, **PPO))
+
+
+def test_right_functions_give_the_reference_run_s_figures_to_the_last_digit(own, ppo):
+    assert figures(own) == figures(ppo)
+    assert checkpoint_files(own) == checkpoint_files(ppo)
+
+
+def test_run_json_names_the_functions_and_knows_their_text(own, ppo):
+    assert own.info["config"]["functions"]["loss"].endswith("own.py:clipped_loss")
+    assert {name for name in own.info["hashes"] if name not in ppo.info["hashes"]} == {
+        f"functions.{name}" for name in PPO
+    }
+
+
+def test_a_run_does_not_go_on_with_another_text(own, jobs):
+    file = jobs.out / "own.py"
+    text = file.read_text()
+    try:
+        file.write_text(text.replace("ratio.clamp(", "ratio.clip("))
+        with pytest.raises(AssertionError):
+            jobs.run("ppo", "own", **used(file, **PPO))
+    finally:
+        file.write_text(text)
+    assert "was begun with other inputs (functions.loss," in jobs.log("own").read_text()
+
+
+def test_dpo_s_loss(jobs, dpo):
+    file = jobs.out / "dpo.py"
+    file.write_text(solutions("06"))
+    assert figures(jobs.run("dpo", "own_dpo", **used(file, loss="dpo_losses"))) == figures(dpo)
+
+
+def test_group_advantages(jobs):
+    """In an objective that would not divide: GRPO's deviation comes with the function."""
+    file = jobs.out / "grpo.py"
+    file.write_text(solutions("07"))
+    settings = {"trainer__grpo__max_steps": 3, "trainer__grpo__save_interval": 3}
+    divided = jobs.run("grpo", "divided", model__grpo__scale="group_std", **settings)
+    own = jobs.run("grpo", "own_grpo", **used(file, advantages="grpo_advantages"), **settings)
+    assert figures(own) == figures(divided)
+    assert checkpoint_files(own) == checkpoint_files(divided)
+    assert 0.5 < figures(own)[1]["train_rollouts/advantages_std"] < 1
+
+
+def test_a_fault_changes_the_figures_and_its_mended_run_has_the_healthy_ones(jobs, ppo, own):
+    """Both are given in the same way; `own` has the right function in its place. The penalty counts from step 2 on: before
+    that, policy and reference are equal."""
+    (function,) = FAULTS["kl_sign"].functions.values()
+    file = jobs.out / "fault.py"
+    file.write_text(source_of(function, "token_rewards", "aligner_lib.algorithms.ppo:rewards_with_kl"))
+    wrong = jobs.run("ppo", "fault", functions__token_rewards=f"'{file}'", trainer__ppo__max_steps=3)
+    assert wrong.info["config"]["functions"] == {"token_rewards": str(file)}
+    broken, healthy, mended = (figures(run) for run in (wrong, ppo, own))
+    assert broken[1]["train_rollouts/rlhf_rewards"] == healthy[1]["train_rollouts/rlhf_rewards"]
+    assert broken[3]["train_rollouts/rlhf_rewards"] > broken[3]["train_rollouts/rewards"]
+    assert healthy[3]["train_rollouts/rlhf_rewards"] < healthy[3]["train_rollouts/rewards"]
+    assert mended == healthy
+
+
+def test_a_function_that_fails_in_training_is_told_with_the_step(jobs, ppo):
+    file = jobs.out / "raises.py"
+    file.write_text(
+        "CALLS = []\n\n\ndef mine(rewards, kl, mask, coefficient):\n    CALLS.append(1)\n"
+        "    return -coefficient * kl / (0 if len(CALLS) == 2 else 1)\n"
+    )
+    with pytest.raises(AssertionError):
+        jobs.run("ppo", "raises", functions__token_rewards=f"'{file}'")
+    run = jobs.run_folder("raises")
+    assert run.status == "failed"
+    assert run.info["message"].startswith(
+        f"at step 2, mine (functions.token_rewards: {file}, line 4) returns nan at [0, 0]"
+    )
+    assert steps(run) == [0, 1]

@@ -1,0 +1,323 @@
+"""Functions of the user's own in place of the library's: what is refused before a job starts, and what while it runs."""
+
+import inspect
+import json
+import linecache
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from aligner_lib.algorithms import ppo
+from aligner_lib.algorithms.policy_gradient import group_advantages
+from aligner_lib.config.compose import compose, notices
+from aligner_lib.config.functions import FunctionFile, Own, own_functions, source_of
+from aligner_lib.config.kinds import kinds
+from aligner_lib.config.kinds.grpo import objective_of
+from aligner_lib.errors import ConfigError, FunctionError
+from aligner_lib.jobs.functions import functions_of, hashes_of_functions
+from aligner_lib.models.hash import text_hash
+from aligner_lib.tutorial.workspace import Workspace
+
+SURROGATE = "aligner_lib.algorithms.ppo:clipped_surrogate"
+PAGE = (Path(__file__).parents[2] / "docs" / "your-code.md").read_text()
+width = 0.2
+
+
+@pytest.fixture
+def lab(smoke, tmp_path, monkeypatch, capsys) -> Workspace:
+    monkeypatch.setattr(Workspace, "reward_model", lambda self: smoke)
+    return Workspace(tmp_path, "smoke", where="print")
+
+
+# ---- what a kind declares -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in kinds().values() if kind.functions])
+def test_what_is_declared_is_there_and_read_without_running_it(kind):
+    for name, place in kinds()[kind].functions.items():
+        function = getattr(own_functions(kind), name)
+        assert function.__name__ == Own(place).name
+        assert Own(place).docstring == inspect.getdoc(function)
+        taken = function.__code__.co_varnames[
+            : function.__code__.co_argcount + function.__code__.co_kwonlyargcount
+        ]
+        assert all(argument in Own(place).parameters for argument in taken)
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in kinds().values() if kind.functions])
+def test_the_page_has_a_row_for_each(kind):
+    rows = [line for line in PAGE.splitlines() if f"`{kind}`" in line or line.startswith("| all")]
+    for name, place in kinds()[kind].functions.items():
+        own = f"`{place.removeprefix('aligner_lib.').replace(':', '.')}`"
+        parameters = Own(place).parameters[1:-1].partition(", max_steps")[0]
+        assert any(f"`{name}`" in row and own in row and f"`{parameters}" in row for row in rows), (
+            kind,
+            name,
+        )
+
+
+# ---- before anything is started -------------------------------------------------------------------------------------
+
+
+def test_a_cell_s_function_travels_as_its_text(lab):
+    def mine(ratio, advantages, low, high):
+        clipped = ratio.clamp(1 - low, math.inf)
+        return torch.maximum(-advantages * ratio, -advantages * clipped), clipped
+
+    words = lab.commands("ppo", "own", loss=mine)["main"]
+    file = lab.run("own").path / "functions" / "loss.py"
+    assert f"functions.loss={file}" in words
+    assert "    def mine" not in file.read_text()
+    assert "clipped = ratio.clamp(1 - low, math.inf)" in file.read_text()
+    loaded = FunctionFile.read(str(file), SURROGATE).load()
+    assert loaded(torch.tensor([3.0]), torch.tensor([1.0]), 0.2, 0.2)[0].item() == -3
+
+
+def test_a_sweep_takes_functions_along(lab):
+    def mine(chosen_rewards, rejected_rewards):
+        return torch.relu(1 - chosen_rewards + rejected_rewards)
+
+    plan = lab.submit_sweep("rm", "model.optim.lr", [1e-3, 3e-3], loss=mine)
+    for value in ("0.001", "0.003"):
+        file = lab.run(f"rm-lr/lr-{value}").path / "functions" / "loss.py"
+        assert "torch.relu" in file.read_text()
+        assert f"functions.loss={file}" in plan.text
+
+
+def with_a_global(ratio, advantages, low, high):
+    clipped = ratio.clamp(1 - low, 1 + high)
+    return torch.maximum(-advantages * ratio, -advantages * clipped) * width, clipped
+
+
+def made_by_another():
+    factor = 2
+
+    def inner(ratio, advantages, low, high):
+        return ratio * factor, ratio
+
+    return inner
+
+
+def with_other_arguments(ratio, advantages, eps):
+    return ratio, ratio
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            with_a_global,
+            r"line 3: with_a_global uses 'width', which is not defined there.*as an argument with a default",
+        ),
+        (made_by_another(), r"line 2: inner uses 'factor'"),
+        (with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for clipped_surrogate \(too many"),
+        (with_other_arguments, r"write def with_other_arguments\(ratio, advantages, low, high\)"),
+        (lambda ratio, *rest: ratio, "give a function that is written with def"),
+        (print, "give a function that is written with def"),
+    ],
+)
+def test_what_could_not_run_elsewhere_is_refused_at_once(lab, function, said):
+    with pytest.raises(ConfigError, match=said):
+        lab.submit("ppo", "own", loss=function)
+    assert not (lab.run("own").path / "functions").exists()
+
+
+def test_a_reward_becomes_an_environment_on_the_preference_prompts(lab):
+    def short(prompt, response):
+        return -len(response) / 100
+
+    words = lab.commands("grpo", "own", reward=short)["main"]
+    file = lab.run("own").path / "functions" / "reward.py"
+    assert f"model.environments.reward.use={file}" in words
+    assert any(
+        "hh/test_prompts.jsonl" in word for word in words if "model.environments.reward.args.prompts=" in word
+    )
+    with pytest.raises(ConfigError, match="with_a_width uses 'width'"):
+        lab.commands("grpo", "own", reward=with_a_width)
+    with pytest.raises(ConfigError, match="reward=short: sft has no function of that name"):
+        lab.commands("sft", reward=short)
+
+
+def test_an_environment_of_any_name_takes_a_cell_s_function(lab):
+    def short(prompt, response):
+        return -len(response) / 100
+
+    words = lab.commands("grpo", "own", **{"model.environments.brief.use": short})["main"]
+    file = lab.run("own").path / "functions" / "brief.py"
+    assert f"model.environments.brief.use={file}" in words and "def short" in file.read_text()
+    with pytest.raises(ConfigError, match=r"environments.brief.use=with_a_width, line 2: .*uses 'width'"):
+        lab.commands("grpo", "own", **{"model.environments.brief.use": with_a_width})
+    assert "def short" in file.read_text()
+
+
+def test_a_run_that_was_made_with_other_code_begins_anew_and_that_is_said(lab, capsys):
+    def written(text: str) -> list[str]:
+        names = {}
+        exec(f"def mine(chosen_rewards, rejected_rewards):\n    return {text}", names)
+        linecache.cache["cell"] = (
+            0,
+            None,
+            [f"def mine(chosen_rewards, rejected_rewards):\n    return {text}\n"],
+            "cell",
+        )
+        names["mine"].__code__ = names["mine"].__code__.replace(co_filename="cell")
+        return lab.commands("rm", "own", loss=names["mine"])["main"]
+
+    anew = "exp_manager.resume_if_exists=false"
+    assert anew not in written("chosen_rewards")
+    run = lab.run("own").path
+    config = {"functions": {"loss": f"{run / 'functions' / 'loss.py'}"}}
+    record = {"config": config, "hashes": hashes_of_functions(config) | {"model": "m"}}
+    (run / "run.json").write_text(json.dumps(record))
+    capsys.readouterr()
+    assert anew not in written("chosen_rewards") and capsys.readouterr().out == ""
+    assert anew in written("rejected_rewards")
+    assert "own was made with other code (functions.loss): it begins anew" in capsys.readouterr().out
+    assert anew in lab.commands("rm", "own")["main"]
+    config["functions"]["loss"] = "elsewhere.py"  # not of a cell: the job compares it itself
+    (run / "run.json").write_text(json.dumps(record))
+    assert anew not in lab.commands("rm", "own")["main"]
+
+
+def with_a_width(prompt, response):
+    return len(response) < width
+
+
+def test_a_name_that_no_function_has_is_told_with_those_that_there_are(lab):
+    with pytest.raises(
+        ConfigError, match=r"los=made_by_another: dpo has no function of that name.*loss, learning_rate"
+    ):
+        lab.submit("dpo", los=made_by_another)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def f(ratio, advantages, low, high):\n    return x", r"own.py, line 2: f uses 'x'"),
+        ("def f(ratio, advantages, low, high: return 1", r"own.py, line 1: "),
+        ("x = 1", r"own.py has no function: write def clipped_surrogate\(ratio, advantages, low, high\)"),
+        ("def f(): pass\ndef g(): pass", r"own.py has 2 functions \(f, g\): say which as FILE.py:f"),
+    ],
+)
+def test_a_file_is_read_before_the_job_starts(tmp_path, text, said):
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        compose("ppo", [f"functions.loss='{tmp_path / 'own.py'}'"])
+
+
+def test_a_file_may_have_helpers_and_imports(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from torch import Tensor\nSHARE = 0.5\n\n\ndef _half(x: Tensor):\n    return SHARE * x\n\n\n"
+        "def other(x):\n    return x\n\n\ndef mine(ratio, advantages, *, low=0, high=0, **rest):\n    pass\n\n\n"
+        "def mean(ratio, advantages, low, high):\n    return [_half(r) for r in ratio], ratio\n"
+    )
+    assert FunctionFile.read(f"{file}:mean", SURROGATE).load()([4.0], 0, 0, 0)[0] == [2.0]
+    with pytest.raises(ConfigError, match="can't stand in"):
+        FunctionFile.read(f"{file}:mine", SURROGATE)
+
+
+def test_a_function_of_the_library_with_helpers_is_imported():
+    text = source_of(
+        group_advantages, "advantages", "aligner_lib.algorithms.policy_gradient:group_advantages"
+    )
+    assert text == "from aligner_lib.algorithms.policy_gradient import group_advantages\n"
+    assert source_of(ppo.clipped_surrogate, "loss", SURROGATE).startswith("from __future__")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "said"),
+    [
+        ("dpo", "loss", "model.dpo.preference_loss=ipo", "model.dpo.preference_loss=ipo is another one"),
+        ("ppo", "normalize", "trainer.ppo.normalize_advantages=False", "nothing is normalised"),
+        ("grpo", "kl", "model.grpo.objective=dapo", "objective=dapo has kl=none"),
+        ("grpo", "loss", "model.grpo.objective=cispo", "clipping=stop_gradient"),
+    ],
+)
+def test_a_function_that_would_not_be_called_is_refused(tmp_path, kind, name, setting, said):
+    own, file = Own(kinds()[kind].functions[name]), tmp_path / "own.py"
+    file.write_text(f"def f{own.parameters}:\n    return 0")
+    compose(kind, [f"functions.{name}='{file}'"])
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        compose(kind, [f"functions.{name}='{file}'", setting])
+
+
+@pytest.mark.parametrize("objective", ["dr_grpo", "rloo", "reinforce_pp"])
+def test_advantages_of_one_s_own_stand_in_for_those_of_any_objective(tmp_path, objective):
+    (tmp_path / "own.py").write_text("def f(rewards, group):\n    return rewards")
+    settings = [f"functions.advantages='{tmp_path / 'own.py'}'", f"model.grpo.objective={objective}"]
+    mine, theirs = objective_of(compose("grpo", settings)), objective_of(compose("grpo", settings[1:]))
+    assert mine == replace(theirs, baseline="group_mean", scale="group_std") != theirs
+    told = notices("grpo", compose("grpo", [*settings, "model.grpo.scale=none"]))
+    assert any("model.grpo.scale=none: functions.advantages says what" in line for line in told)
+    assert not any("model.grpo.baseline" in line for line in told)
+
+
+# ---- while it runs --------------------------------------------------------------------------------------------------
+
+
+def watched(tmp_path, text: str, kind: str = "ppo", name: str = "loss"):
+    (tmp_path / "own.py").write_text(text)
+    config = SimpleNamespace(functions={name: str(tmp_path / "own.py")})
+    return getattr(functions_of(kind, config), name)
+
+
+LOSS = "import torch\n\n\ndef mine(ratio, advantages, low, high):\n    clipped = ratio.clamp(1 - low, 1 + high)\n    return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("(ratio / 0, clipped)", r"line 4\) returns inf at \[0\] \(2 of 2 are not finite\) \(result 1\)"),
+        ("(ratio[:1], clipped)", r"returns float32 \[1\]; float32 \[2\] was expected \(result 1\)"),
+        ("(ratio.double(), clipped)", r"returns float64 \[2\]; float32 \[2\] was expected"),
+        ("(ratio.detach(), clipped)", r"returns a result without a gradient: .detach\(\)"),
+        ("ratio", r"returns float32 \[2\]; a tuple of 2: float32 \[2\], float32 \[2\] was expected"),
+        ("None", r"returns None \(is a return missing\?\); a tuple"),
+        ("1 // 0", r"own.py, line 6\) raises ZeroDivisionError: integer division or modulo by zero"),
+        ("(-ratio, advantages.mul_(2))", "changes a tensor that it was given"),
+    ],
+)
+def test_what_a_function_may_not_do_is_told_with_its_file_and_line(tmp_path, returned, said):
+    mine = watched(tmp_path, LOSS.format(returned))
+    ratio = torch.tensor([1.0, 1.5], requires_grad=True)
+    with pytest.raises(FunctionError, match=r"mine \(functions.loss: .*own.py, line \d") as error:
+        mine(ratio * 1, torch.ones(2), 0.2, 0.2)
+    assert error.match(said)
+
+
+def test_infinities_that_the_library_s_own_has_too_are_no_fault(tmp_path):
+    text = "def mine(logprobs, reference, estimator):\n    return logprobs - reference\n"
+    mine = watched(tmp_path, text, "grpo", "kl")
+    assert mine(torch.tensor([-1.0, -math.inf]), torch.tensor([0.0, 0.0]), "k1").tolist() == [-1, -math.inf]
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"), [("'1'", "a number was expected"), ("1e999", "a finite number")]
+)
+def test_a_learning_rate_is_a_number(tmp_path, returned, said):
+    mine = watched(tmp_path, f"def mine(step, **rest):\n    return {returned}\n", "sft", "learning_rate")
+    with pytest.raises(FunctionError, match=said):
+        mine(1, peak=1.0, max_steps=2, warmup_steps=0, constant_steps=0, min_lr=0.0, name="constant")
+
+
+def test_a_right_one_is_used_as_it_is(tmp_path):
+    mine = watched(tmp_path, "def mine(c, r, rc, rr, beta):\n    return (c - rc - r + rr) * beta\n", "dpo")
+    assert mine(*(torch.tensor([x]) for x in (3.0, 1.0, 0.0, 0.0)), 0.5).tolist() == [1.0]
+
+
+def test_a_run_is_begun_with_the_text_of_its_functions(tmp_path):
+    file = tmp_path / "own.py"
+    environments = {"short": {"use": str(file)}, "sums": {"use": ""}}
+    config = {"functions": {"loss": f"{file}:f"}, "model": {"environments": environments}}
+    file.write_text("a")
+    before = hashes_of_functions(config)
+    file.write_text("b")
+    assert before == dict.fromkeys(["functions.loss", "model.environments.short.use"], text_hash("a"))
+    assert before != hashes_of_functions(config)
+    assert hashes_of_functions({}) == {}
