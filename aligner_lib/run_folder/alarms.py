@@ -17,6 +17,7 @@ from aligner_lib.run_folder.reader import STALE_SECONDS
 # Records at the start of a run that later ones are compared with: the validation before any training and three steps.
 # More, and a run of ten steps has half left its start before that is known.
 BASELINE = 4
+RISING = 0.1  # by which a share has to have grown since the start to be on its way
 RECENT = 3  # last records, which rules judge: most want all of them to agree, as one odd step is no alarm
 VALIDATED = "validation/loss"  # marks a record with a validation, of which there are far fewer than steps
 
@@ -60,6 +61,7 @@ class Alarm:
 class Rule:
     """Something to watch for. A kind of job names those that fit it."""
 
+    name: str  # its alarm's
     reads: tuple[str, ...]  # metrics
     judge: Callable[[Figures, Figures, Thresholds], Alarm | None]  # of the start and of now
 
@@ -69,7 +71,7 @@ class Rule:
 
 def rule(*reads: str) -> Callable[[Callable], Rule]:
     """A decorator: a function (start, now, limits) → Alarm or None, and the metrics that it reads."""
-    return lambda judge: Rule(reads, judge)
+    return lambda judge: Rule(judge.__name__, reads, judge)
 
 
 def active(
@@ -206,7 +208,7 @@ def of_model_rewards(rule: Rule) -> Rule:
     def judge(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         return None if now.mean(BY_PROGRAM) == 1 else rule.judge(start, now, limits)
 
-    return Rule((*rule.reads, BY_PROGRAM), judge)
+    return Rule(rule.name, (*rule.reads, BY_PROGRAM), judge)
 
 
 @of_model_rewards
@@ -304,7 +306,7 @@ def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
 
 
 @rule("train_optim/clip_fraction")
-def clipping(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+def clip_fraction(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     """Too many ratios are clipped."""
     share = now.all_beyond("train_optim/clip_fraction", lambda value: value > limits.clip_fraction)
     if share is None:
@@ -336,10 +338,11 @@ def first_ratio(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
 
 @rule("train_rollouts/fraction_of_samples_properly_ended")
 def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """Few responses end by themselves."""
+    """Few responses end by themselves, and no more than at the start: a policy that learns to end is left alone."""
     metric = "train_rollouts/fraction_of_samples_properly_ended"
     share = now.all_beyond(metric, lambda value: value < limits.finished)
-    if share is None:
+    is_start = now.step - start.step < RECENT
+    if share is None or is_start or share >= (start.mean(metric) or 0.0) + RISING:
         return None
     return Alarm(
         "endless",

@@ -199,3 +199,17 @@ def _is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return False
+
+
+def without_paths(config):
+    """A run's settings without those that name a file or folder of the machine that it ran on."""
+    if isinstance(config, dict):
+        clean = {key: without_paths(value) for key, value in config.items()}
+        return {key: value for key, value in clean.items() if value not in ({}, [])}
+    if isinstance(config, list):
+        return [without_paths(value) for value in config if not _is_path(value)]
+    return None if _is_path(config) else config
+
+
+def _is_path(value) -> bool:
+    return isinstance(value, str) and "/" in value

@@ -1,4 +1,7 @@
-"""Runs that notebook 07 shows from a recording, since the tutorial has no minutes for them: their settings, laptop profile."""
+"""Runs that notebooks 05 and 07 show from recordings, since the tutorial has no minutes for them: their settings, laptop profile.
+
+What the profile has otherwise by now stands here, too: a recording has the settings that its name has here.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ PPO_ON_SUMS = {
     "trainer.ppo.val_check_interval": 10,
     "trainer.ppo.save_interval": 20,
     "trainer.ppo.initial_policy_kl_penalty": 0.0,
+    "trainer.ppo.missing_eos_penalty": 0.0,
+    "trainer.ppo.reward_clip": None,
     "trainer.ppo.max_init_policy_kl": None,
     "model.encoder_seq_length": 128,
     "model.micro_batch_size": 64,
@@ -18,12 +23,133 @@ PPO_ON_SUMS = {
     "model.optim.betas": [0.9, 0.95],
     "model.optim.sched.min_lr": 2e-6,
     "model.ppo.num_rollout_samples": 64,
+    "model.ppo.num_generations_per_prompt": 1,
+    "model.ppo.sampling_params.temperature": 1.0,
     "model.ppo.rollout_micro_batch_size": 64,
     "model.ppo.num_val_samples": 120,
     "model.ppo.val_rollout_micro_batch_size": 120,
     "model.ppo.logprob_forward_micro_batch_size": 64,
     "model.ppo.length_params.max_length": 8,
     "critic.model.micro_batch_size": 64,
+    "critic.model.new_head": False,
+    "critic.model.loss_clip_val": 0.2,
+    "critic.model.optim.lr": 1e-4,
+    "critic.model.optim.sched.min_lr": 1e-5,
+    "critic.trainer.ppo.inference_micro_batch_size": 64,
+}
+
+# PPO on the bundled forms, as far as it goes in twenty minutes: with a reward model of 48 steps on 16 pairs each.
+SFT_FOR_FORMS = {
+    "trainer.sft.max_steps": 40,
+    "trainer.sft.val_check_interval": 20,
+    "trainer.sft.save_interval": 40,
+    "model.encoder_seq_length": 160,
+}
+RM_FOR_FORMS = {
+    "trainer.rm.max_steps": 48,
+    "trainer.rm.val_check_interval": 12,
+    "trainer.rm.save_interval": 48,
+    "trainer.rm.limit_val_batches": 6,
+    "model.encoder_seq_length": 160,
+    "model.global_batch_size": 16,
+    "model.init_method_std": 0.0,
+    "model.center_rewards_coefficient": 0.0,
+    "model.optim.lr": 1e-4,
+}
+PPO_ON_FORMS = {
+    "trainer.ppo.max_steps": 16,
+    "trainer.ppo.val_check_interval": 8,
+    "trainer.ppo.save_interval": 8,
+    "trainer.ppo.initial_policy_kl_penalty": 0.03,
+    "trainer.ppo.missing_eos_penalty": 0.0,
+    "trainer.ppo.reward_clip": None,
+    "model.micro_batch_size": 16,
+    "model.global_batch_size": 16,
+    "model.optim.lr": 2e-5,
+    "model.optim.sched.min_lr": 1e-5,
+    "model.ppo.num_rollout_samples": 32,
+    "model.ppo.num_generations_per_prompt": 1,
+    "model.ppo.rollout_micro_batch_size": 32,
+    "model.ppo.num_val_samples": 64,
+    "model.ppo.val_rollout_micro_batch_size": 64,
+    "model.ppo.logprob_forward_micro_batch_size": 32,
+    "critic.model.micro_batch_size": 16,
+    "critic.model.new_head": False,
+    "critic.model.loss_clip_val": 0.2,
+    "critic.model.optim.lr": 3e-5,
+    "critic.model.optim.sched.min_lr": 1e-5,
+    "critic.trainer.ppo.inference_micro_batch_size": 32,
+}
+
+# The same with three training seeds, and with a reward model and a critic that begin as the profile's do by now.
+# DPO beside it on twice as many, and GRPO with the same reward model: as many responses, to a quarter of the prompts.
+TRAINING_SEEDS = (1, 2, 3)
+RM_FOR_SEEDS = RM_FOR_FORMS | {
+    "trainer.rm.val_check_interval": 48,
+    "trainer.rm.limit_val_batches": 24,
+    "model.num_layers_unfrozen": 15,
+    "model.init_method_std": 0.02,
+    "model.center_rewards_coefficient": 0.05,
+    "model.optim.lr": 3e-4,
+}
+PPO_FOR_SEEDS = PPO_ON_FORMS | {
+    "trainer.ppo.max_steps": 12,  # on 64 held-out prompts one run obeyed more after 8 steps than after 16
+    "trainer.ppo.val_check_interval": 12,
+    "trainer.ppo.save_interval": 12,
+    "model.ppo.critic_rollout_epochs": 2,
+    "critic.model.num_layers_unfrozen": 10,
+    "critic.model.new_head": True,
+    "critic.model.loss_clip_val": 1.0,
+    "critic.model.optim.lr": 3e-4,
+}
+DPO_ON_FORMS = {
+    "trainer.dpo.max_steps": 48,
+    "trainer.dpo.val_check_interval": 48,
+    "trainer.dpo.save_interval": 48,
+    "model.encoder_seq_length": 160,
+    "model.global_batch_size": 16,
+}
+GRPO_WITH_REWARD_MODEL = {
+    "trainer.grpo.max_steps": 16,
+    "trainer.grpo.val_check_interval": 16,
+    "trainer.grpo.save_interval": 16,
+    "trainer.grpo.initial_policy_kl_penalty": 0.03,
+    "model.encoder_seq_length": 144,
+    "model.data.chat_template": "tokenizer",
+    "model.micro_batch_size": 16,
+    "model.global_batch_size": 16,
+    "model.grpo.num_prompts_per_step": 8,
+    "model.grpo.num_generations_per_prompt": 4,
+    "model.grpo.rollout_micro_batch_size": 32,
+    "model.grpo.num_val_samples": 64,
+    "model.grpo.val_rollout_micro_batch_size": 64,
+    "model.grpo.logprob_forward_micro_batch_size": 32,
+    "model.grpo.length_params.max_length": 64,
+    "model.grpo.sampling_params.temperature": 0.7,
+}
+
+# What each policy answers then: every held-out prompt, once.
+ALL_HELD_OUT = {
+    "model.ppo.num_val_samples": 264,
+    "model.ppo.val_rollout_micro_batch_size": 66,
+    "model.ppo.logprob_forward_micro_batch_size": 66,
+    "critic.trainer.ppo.inference_micro_batch_size": 66,
+}
+
+# PPO_ON_FORMS with one thing changed, then the other, then both. They are stopped early, as a reader would; the learning
+# rate falls as over 16 steps, so that step by step nothing else differs. A validation changes nothing of what is learnt, and the
+# bound on the KL would end what is to be seen.
+NO_KL = {"trainer.ppo.initial_policy_kl_penalty": 0.0}
+HIGH_LR = {"model.optim.lr": 1.5e-4}
+BROKEN = {"no-kl": NO_KL, "high-lr": HIGH_LR, "both": NO_KL | HIGH_LR}
+LEFT_TO_BREAK = {"trainer.ppo.val_check_interval": 4, "trainer.ppo.max_init_policy_kl": None}
+
+# Best of n: sixteen answers of the SFT policy to each of the first 32 of PPO's 64 held-out prompts, judged by the same reward model.
+SIXTEEN_ANSWERS = {
+    "evaluation.num_generations_per_prompt": 16,
+    "model.ppo.num_val_samples": 32,
+    "model.ppo.val_rollout_micro_batch_size": 64,
+    "model.ppo.logprob_forward_micro_batch_size": 64,
     "critic.trainer.ppo.inference_micro_batch_size": 64,
 }
 

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import find_runs
 from aligner_lib.tutorial.peak_memory import PeakMemory
 from aligner_lib.tutorial.progress_bars import Progress
+from aligner_lib.tutorial.results import merge, read_object, read_results
 from cluster.record import write_json
 
 LAST_OF_THE_WAY = "08"  # later notebooks are optional: they run only when `only` names them
+# Mostly another process took one of the ports that were chosen for it; no cell has run, so it is started once more. Which of the
+# two is said depends on when the kernel gave up.
+DIED_AT_START = ("Kernel died before replying to kernel_info", "Kernel didn't respond in")
 START_TIMEOUT = 120  # seconds for a kernel to come up on a busy machine
 QUIET_KERNEL = "--IPKernelApp.log_level=CRITICAL"  # no warnings about local TCP and about its shutdown
 
@@ -136,17 +141,24 @@ def _run_one(notebook: Notebook, out: Path, parameters: dict[str, Any], progress
 
     (out / "results" / f"{notebook.number}.json").unlink(missing_ok=True)
     engine = _engine(lambda done, cells: progress.advance(notebook.name, done, cells))
+    execute = partial(
+        papermill.execute_notebook,
+        notebook.path,
+        out / "notebooks" / notebook.path.name,
+        parameters=parameters,
+        engine_name=engine,
+        cwd=notebook.path.parent,
+        progress_bar=False,
+        start_timeout=START_TIMEOUT,
+        extra_arguments=[QUIET_KERNEL],
+    )
     try:
-        papermill.execute_notebook(
-            notebook.path,
-            out / "notebooks" / notebook.path.name,
-            parameters=parameters,
-            engine_name=engine,
-            cwd=notebook.path.parent,
-            progress_bar=False,
-            start_timeout=START_TIMEOUT,
-            extra_arguments=[QUIET_KERNEL],
-        )
+        try:
+            execute()
+        except RuntimeError as error:
+            if not str(error).startswith(DIED_AT_START):
+                raise
+            execute()
     except papermill.PapermillExecutionError as error:
         cell = f"[{error.exec_count}] ({error.source.strip().splitlines()[0]})"
         return Failure(notebook.name, cell, f"{error.ename}: {_without_colours(error.evalue)}")
@@ -213,38 +225,17 @@ def _write_summary(
 ) -> dict:
     """Merge the notebooks' results; notebooks that ran earlier in the same folder keep their seconds."""
     path = out / "summary.json"
-    earlier = _read_object(path, echo) if path.exists() else {}
+    earlier = read_object(path, echo) if path.exists() else {}
     summary = {
         "profile": profile,
         "seconds": dict(sorted((earlier.get("seconds", {}) | seconds).items())),
         "peak_memory_gib": round(max(peak_gib, earlier.get("peak_memory_gib", 0.0)), 2),
     }
-    for result in sorted((out / "results").glob("*.json")):
-        _merge(summary, _read_object(result, echo))
+    merge(summary, read_results(out, echo))
     if failure:
         summary["failed"] = str(failure)
     write_json(path, summary)
     return summary
-
-
-def _read_object(path: Path, echo: Callable[[str], None]) -> dict:
-    """A JSON object; empty, with a message, when a full disk or a kill damaged the file."""
-    try:
-        value = json.loads(path.read_text())
-    except (ValueError, RecursionError):
-        value = None
-    if isinstance(value, dict):
-        return value
-    echo(f"{path} is damaged, and is left out of the summary; run its notebooks again")
-    return {}
-
-
-def _merge(into: dict, result: dict) -> None:
-    for name, value in result.items():
-        if isinstance(value, dict) and isinstance(into.get(name), dict):
-            _merge(into[name], value)
-        else:
-            into[name] = value
 
 
 def _tell(out: Path, summary: dict, failure: Failure | None, progress: Progress) -> None:

@@ -74,6 +74,31 @@ def length_controlled_win_rate(
     return _estimate(rates[0], rates[1:])
 
 
+def gain_in_parts(
+    rewards: Sequence[Sequence[float]], ended: Sequence[Sequence[bool]], right: Sequence[Sequence[bool]]
+) -> tuple[float, float, float]:
+    """What a gain in mean reward is made of: that more answers end, that more of those are right, and the rest.
+
+    Each argument has the N values before and the N after; right: what a program says. The first part is the change of the
+    share that ends, times what ending was worth before; the second the change of the share that is right among those
+    that end, times what being right was worth before, times the share that ends after. A worth that nothing was seen of
+    is 0. The three add up to the gain.
+    """
+    paid, ends, rights = np.asarray(rewards, float), np.asarray(ended, bool), np.asarray(right, bool)
+
+    def worth(have: ndarray, lack: ndarray) -> float:
+        return paid[0][have].mean() - paid[0][lack].mean() if have.any() and lack.any() else 0.0
+
+    share_ended = ends.mean(axis=1)
+    share_right = [(end & good).sum() / max(end.sum(), 1) for end, good in zip(ends, rights)]
+    by_ending = (share_ended[1] - share_ended[0]) * worth(ends[0], ~ends[0])
+    by_gold = (
+        share_ended[1] * (share_right[1] - share_right[0]) * worth(ends[0] & rights[0], ends[0] & ~rights[0])
+    )
+    gain = paid[1].mean() - paid[0].mean()
+    return float(by_ending), float(by_gold), float(gain - by_ending - by_gold)
+
+
 def distinct_n(texts: Sequence[str], n: int) -> float:
     """The share of different ones among all runs of n words: low where a policy repeats itself. 0 without any.
 

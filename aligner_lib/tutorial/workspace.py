@@ -9,21 +9,27 @@ A notebook runs alone, too: what an earlier one should have left is made up here
 
 from __future__ import annotations
 
-import inspect
 import json
-import textwrap
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
 from aligner_lib.config.compose import compose, keys, profile_section
+from aligner_lib.config.functions import source_of
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.kinds import kind_of
-from aligner_lib.errors import UserError
+from aligner_lib.config.schema import named_groups
+from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.jobs.command_line import job_commands
 from aligner_lib.models import fetch
-from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.models.hash import text_hash
+from aligner_lib.run_folder.reader import RunFolder, flatten
+from aligner_lib.tutorial import learning_progress, recorded_runs
+from aligner_lib.tutorial.faults import fault_of
+from aligner_lib.tutorial.recorded_runs import RecordedJob
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 from cluster.resources import Resources
@@ -35,6 +41,9 @@ LORA = {
     "lora_tuning.alpha": 32,
 }
 LORA_RATE = 10  # times the learning rate of all weights
+REWARD = "reward"  # a function that judges, and the environment that it becomes
+# that it judges answers to
+PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}
 CRITIC_AND_ACTOR = {"critic": Resources(), "actor": Resources()}  # one process each
 
 
@@ -44,14 +53,24 @@ class Workspace:
 
     out: str | Path
     profile: str = "laptop"
-    dataset: str = "sample"  # sample, auto (the hub where it can be reached), dolly, hh, or a file
+    dataset: str = (
+        "sample"  # sample (the profile's), auto (the hub where it can be reached), dolly, hh, or a file
+    )
     where: str = "local"  # cluster.submit's place; auto: Slurm where it answers, else this machine
     lora: bool = False  # its runs train adapters in place of all weights
+    start: str = (
+        "fresh"  # recorded: a bundle's runs in place of training, where it has them; docs/workshop.md
+    )
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         self.out = Path(self.out).expanduser().absolute()
         self.out.mkdir(parents=True, exist_ok=True)
+        if self.start not in ("fresh", "recorded"):
+            raise ValueError(f"start={self.start!r}: there are fresh and recorded")
+        learning_progress.note_workspace(self.out)
+        if self.dataset == "sample":
+            self.dataset = profile_section(self.profile, "tutorial").get("sample", "sample")
         if self.where == "auto":
             from cluster.checks import reachable
 
@@ -93,6 +112,20 @@ class Workspace:
             self._note_source(folder)
         return folder
 
+    def conversations(self) -> dict[str, object]:
+        """Settings of a job with rollouts: the preference data's prompts as an environment, which the reward model judges.
+
+        Where a prompt asks for a form that a program can check, the program's word stands beside the reward, `obeys`.
+        """
+        files = {
+            split: f"{name}_prompts.jsonl" for split, name in (("train", "train"), ("validation", "test"))
+        }
+        prompts = {split: str(self.preference_data() / name) for split, name in files.items()}
+        return {
+            "model.environments.conversations.use": "reward_model",
+            "model.environments.conversations.args.prompts": prompts,
+        }
+
     # -- runs -----------------------------------------------------------------------------------------------------
 
     def run(self, name: str) -> RunFolder:
@@ -100,8 +133,8 @@ class Workspace:
         return RunFolder(self.out / "runs" / name)
 
     def policy(self) -> Path:
-        """The SFT policy; without notebook 03, the downloaded model in its place."""
-        if self._is_trained("sft"):
+        """The SFT policy; without notebook 03, the recorded one, or the downloaded model in its place."""
+        if self._is_trained("sft") or self._place_recorded("sft"):
             return self.run("sft").path
         self._made_up(
             f"there is no SFT run in {self.out}: {self.model_name} as downloaded takes its place (notebook 03 trains one)"
@@ -110,7 +143,7 @@ class Workspace:
 
     def reward_model(self) -> Path:
         """The reward model; without notebook 04, one trained here and now with the same settings."""
-        if not self._is_trained("rm"):
+        if not self._is_trained("rm") and not self._place_recorded("rm"):
             self._made_up(f"there is no reward model in {self.out}: one is trained now, as notebook 04 does")
             self.submit("rm").wait()
         return self.run("rm").path
@@ -127,33 +160,45 @@ class Workspace:
         """GRPO's policy; without notebook 07, one trained here and now on the environment `sums`."""
         return self._trained("grpo", "07", "GRPO")
 
-    def reward_file(self, reward: Callable) -> Path:
-        """Write a function of a notebook's cell to a file, which model.environments.NAME.use takes; returns its path.
+    def commands(
+        self, kind: str, name: str | None = None, wanted=None, fault: str | None = None, **settings
+    ) -> dict[str, list[str]]:
+        """Each component's command line, with what the profile does not know: models, data and the run folder, where
+        functions among the settings are written to."""
+        run = self.run(name or _name(kind, fault))
+        if fault is not None:
+            settings = {**fault_of(fault, kind).functions, **settings}
+        texts = _texts(settings, kind_of(kind))
+        own = self._inputs_of(kind_of(kind)) | self._adapters_of(kind)
+        if callable(settings.get(REWARD)):
+            prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
+            own[f"model.environments.{REWARD}.args.prompts"] = prompts
+        inputs = own | _without_functions(settings) | _anew(run, texts) | _written(texts, run.path)
+        return job_commands(kind, run.path, inputs, wanted, self.profile)
 
-        The function has to stand by itself: what it uses of other cells is not in the file.
-        """
-        path = self.out / "rewards" / f"{reward.__name__}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(textwrap.dedent(inspect.getsource(reward)))
-        return path
-
-    def commands(self, kind: str, name: str | None = None, wanted=None, **settings) -> dict[str, list[str]]:
-        """Each component's command line, with what the profile does not know: models, data and the run folder."""
-        inputs = self._inputs_of(kind_of(kind)) | self._adapters_of(kind) | settings
-        return job_commands(kind, self.run(name or kind).path, inputs, wanted, self.profile)
-
-    def submit(self, kind: str, name: str | None = None, resources=None, **settings):
+    def submit(
+        self, kind: str, name: str | None = None, resources=None, fault: str | None = None, **settings
+    ):
         """Start a job in a process of its own and return its handle (cluster.Job). settings: key=value overrides.
+
+        A function among them, as in loss=my_loss, trains in place of the library's of the same signature
+        (docs/your-code.md), and reward=my_reward, or that of an environment's `use`, judges; its text lies in the run folder.
+        fault: one of tutorial.faults, to be found again.
 
         resources: what cluster.submit takes; a hetjob's (`ppo_1_1`) make PPO two jobs. None: one process on Slurm,
         and on this machine as many as the settings say. A job of this run that still goes on is followed as it is,
-        and that is said: a cell can be run again after a restart of the kernel.
+        and that is said: a cell can be run again after a restart of the kernel. With start="recorded" nothing starts where
+        a bundle has brought this very run.
         """
         from cluster import Job, RunBusy, submit
 
-        wanted, run = self._wanted(resources), self.run(name or kind)
-        commands = self.commands(kind, name, wanted, **settings)
+        wanted, run = self._wanted(resources), self.run(name or _name(kind, fault))
+        if self.start == "recorded" and fault is None and (job := self._recorded_job(kind, run, settings)):
+            return job
+        if recorded_runs.is_recorded(run):
+            shutil.rmtree(run.path)  # copies and links: the recording itself stays where it is
         try:
+            commands = self.commands(kind, run.name, wanted, fault, **settings)
             return submit(commands, run.path, self.where, wanted)
         except RunBusy:
             print(
@@ -203,6 +248,7 @@ class Workspace:
         folder = self.out / "results"
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.json").write_text(json.dumps(figures, indent=1) + "\n")
+        learning_progress.record_finished_runs()
 
     def _inputs_of(self, kind: JobKind) -> dict[str, object]:
         """What the profile does not know: the files and the models that a job of this kind starts from."""
@@ -256,9 +302,38 @@ class Workspace:
 
         return None if resources is None and self.where == "local" else own_components(resources)
 
+    def _recorded_job(self, kind: str, run: RunFolder, settings: dict) -> RecordedJob | None:
+        """The handle of a recorded run that has these settings, put in the run's place; None, and why, where none has."""
+        found = recorded_runs.recorded(self.profile, run.name)
+        if found is None:
+            where = recorded_runs.recorded_root(self.profile)
+            print(
+                f"start=recorded: {where} has no run {run.name} (`./lab setup --bundle FILE` brings them): it is made now"
+            )
+            return None
+        texts, had = _texts(settings, kind_of(kind)), found.info["hashes"]
+        if own := [key for key, text in texts.items() if had.get(key) != text_hash(text)]:
+            print(f"start=recorded: your own code trains {run.name} ({', '.join(own)}): it is made now")
+            return None
+        inputs = self._inputs_of(kind_of(kind)) | self._adapters_of(kind) | _without_functions(settings)
+        if differs := recorded_runs.difference(found, kind, self.profile, inputs):
+            print(f"start=recorded: the recorded run {run.name} is another one ({differs}): it is made now")
+            return None
+        print(recorded_runs.told(found))
+        return RecordedJob(recorded_runs.place(found, run.path))
+
+    def _place_recorded(self, name: str) -> bool:
+        """Put a recorded run in the place of one that its notebook would have left; False where there is none."""
+        found = recorded_runs.recorded(self.profile, name) if self.start == "recorded" else None
+        if found is None:
+            return False
+        recorded_runs.place(found, self.run(name).path)
+        self._made_up(recorded_runs.told(found))
+        return True
+
     def _trained(self, kind: str, notebook: str, name: str) -> Path:
         """The run folder of a kind, trained now where its notebook was not run."""
-        if not self._is_trained(kind):
+        if not self._is_trained(kind) and not self._place_recorded(kind):
             self._made_up(
                 f"there is no {name} run in {self.out}: one is trained now, as notebook {notebook} does"
             )
@@ -269,3 +344,65 @@ class Workspace:
         if note not in self.notes:
             self.notes.append(note)
             print(f"note: {note}")
+
+
+def _name(kind: str, fault: str | None) -> str:
+    """A run's name where none is given: one with a fault does not go on where another is."""
+    return kind if fault is None else f"{kind}-{fault}"
+
+
+def _without_functions(settings: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in settings.items() if not callable(value)}
+
+
+def _texts(settings: Mapping[str, object], kind: JobKind) -> dict[str, str]:
+    """The functions of cells among the settings as texts of files, by the settings that take these. Raises ConfigError for
+    one that can't run there."""
+    keys = {name: f"functions.{name}" for name in kind.functions}
+    if "model.environments" in dict(named_groups(kind.schema)):
+        keys[REWARD] = f"model.environments.{REWARD}.use"
+        keys |= {key: key for key in settings if re.fullmatch(r"model\.environments\.\w+\.use", key)}
+    texts = {}
+    for name, function in settings.items():
+        if not callable(function):
+            continue
+        if name not in keys:
+            raise ConfigError(
+                f"{name}={getattr(function, '__name__', function)}: {kind.name} has no function of that name to replace; "
+                f"it has {', '.join(keys) or 'none'}"
+            )
+        texts[keys[name]] = source_of(function, name, kind.functions.get(name))
+    return texts
+
+
+def _anew(run: RunFolder, texts: Mapping[str, str]) -> dict[str, bool]:
+    """Settings of a run that was made with other functions of cells: it begins anew, and that is said. Raises RunBusy where it
+    still goes on."""
+    from cluster.submission import refuse_if_busy
+
+    config, hashes = flatten(run.info.get("config") or {}), run.info.get("hashes") or {}
+    cells = str(run.path / "functions")
+    had = {key: value for key, value in hashes.items() if str(config.get(key, "")).startswith(cells)}
+    now = {key: text_hash(text) for key, text in texts.items()}
+    differ = [key for key in had | now if had.get(key) != now.get(key)]
+    if not run.info or not differ:
+        return {}
+    refuse_if_busy(run.path)
+    print(
+        f"{run.name} was made with other code ({', '.join(differ)}): it begins anew, and sets aside what is there"
+    )
+    return {"exp_manager.resume_if_exists": False}
+
+
+def _written(texts: Mapping[str, str], run: Path) -> dict[str, Path]:
+    """Write texts of functions into the run folder; their settings. Raises RunBusy where a run that still goes on has others."""
+    from cluster.submission import refuse_if_busy
+
+    files = {}
+    for key, text in texts.items():
+        files[key] = path = run / "functions" / f"{key.removesuffix('.use').rpartition('.')[2]}.py"
+        if not path.exists() or path.read_text() != text:
+            refuse_if_busy(run)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return files

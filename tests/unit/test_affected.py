@@ -65,7 +65,7 @@ def test_a_commit_that_is_not_there_is_told():
 
 
 def test_pytest_collects_what_was_reached_and_says_how_much():
-    words = ["tests/widgets", "--since", "HEAD", "--collect-only", "-p", "no:cacheprovider"]
+    words = ["tests/widgets", "-n0", "--since", "HEAD", "--collect-only", "-p", "no:cacheprovider"]
     answer = subprocess.run(
         [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True
     )

@@ -341,6 +341,7 @@ CONVERSATION = "System: Be kind.\n\nUser: Hi?\n\nAssistant: Hello.\n\nUser: Well
 @pytest.mark.parametrize("record", [MESSAGES, NEMO], ids=["messages", "conversations"])
 def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokenizer, record):
     pytest.importorskip("torch")
+    from aligner_lib.config.functions import own_functions
     from aligner_lib.trainers.sft import SFTTrainer
 
     (sample,), report = load_sft([jsonl(record)], tokenizer, 64)
@@ -348,7 +349,8 @@ def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokeniz
     assert tokenizer.decode(sample.tokens) == CONVERSATION and sample.tokens[-1] == tokenizer.eos_id
 
     def learnt(answer_only_loss: bool) -> list[int]:
-        trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=answer_only_loss)
+        own = own_functions("sft")
+        trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=answer_only_loss, functions=own)
         batch = SFTTrainer.collate(trainer, [sample])
         return batch.tokens[0, 1:][batch.mask[0]].tolist()  # column i predicts token i + 1
 

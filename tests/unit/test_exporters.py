@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import hypothesis
 import pytest
+from forks import until
 from hypothesis import strategies as st
 
 from aligner_lib.errors import UserError
@@ -103,16 +104,24 @@ def tables_tensorboard(run: Path) -> dict:
 
 
 def wandb_records(run: Path) -> list:
-    """Of the newest offline run: a log of LevelDB's format (blocks of 32 KiB) of protobuf records."""
+    """Of the newest offline run, whose file is complete a moment after its process said so."""
+    (path,) = (run / "wandb" / "latest-run").glob("*.wandb")
+    until(lambda: [one for one in log_records(path) if one.HasField("exit")], f"an end in {path}")
+    return log_records(path)
+
+
+def log_records(path: Path) -> list:
+    """A log of LevelDB's format (blocks of 32 KiB) of protobuf records, as far as it is written."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    (path,) = (run / "wandb" / "latest-run").glob("*.wandb")
     data, at, whole, records = path.read_bytes(), 7, b"", []
     while at + 7 <= len(data):
         if (left := 32_768 - at % 32_768) < 7:
             at += left
             continue
         _, length, part = struct.unpack_from("<IHB", data, at)
+        if at + 7 + length > len(data):
+            break
         whole, at = whole + data[at + 7 : at + 7 + length], at + 7 + length
         if part in (1, 4):  # a whole record, or the last part of one
             records.append(Record.FromString(whole))

@@ -90,7 +90,7 @@ def test_no_modules_import_each_other(room):
 
 
 LIGHT = [
-    "config", "models", "run_folder", "tutorial", "errors", "cli.main", "cli.model_data", "cli.run_tables", "cli.doctor",
+    "config", "models", "run_folder", "tutorial", "errors", "cli.main", "cli.model_data", "cli.run_tables", "cli.doctor", "cli.progress",
     "jobs.command_line", "jobs.torchrun", "jobs.openai_api", "jobs.response_text", "jobs.served",
 ]  # fmt: skip
 
@@ -117,6 +117,10 @@ def test_widgets_read_run_folders_through_the_reader_alone():
     # its kind says which charts and alarms suit it
     allowed = {"aligner_lib", "aligner_lib.config.kind", "aligner_lib.config.kinds"}
     allowed |= {f"aligner_lib.run_folder.{name}" for name in ("reader", "jsonl", "alarms")}
+    # a quiz has its questions and a learner's answers from the tutorial's files
+    allowed |= {"aligner_lib.tutorial"} | {
+        f"aligner_lib.tutorial.{name}" for name in ("learning_progress", "quiz_file")
+    }
     for name in below("widgets"):
         ours = {
             found
@@ -159,6 +163,10 @@ def test_the_library_does_not_know_what_watches_it():
         (
             "sys.argv = ['aligner', 'serve', '--help']; from aligner_lib.cli.main import main; main()",
             HEAVY | {"tornado"},
+        ),
+        (
+            "sys.argv = ['aligner', 'progress', '.']; from aligner_lib.cli.main import main; main()",
+            HEAVY | {"numpy", "papermill"},
         ),
         ("import aligner_lib", HEAVY),
         ("import aligner_lib.run_folder.reader", HEAVY),

@@ -171,3 +171,44 @@ def test_an_unsuitable_python_is_named(clone):
     code, _, err = clone.lab("runs", LAB_PYTHON="/bin/false")
     assert code == 1
     assert err == "lab: LAB_PYTHON=/bin/false is no Python 3.11 or 3.12"
+
+
+# ---- from a bundle --------------------------------------------------------------------------------------------------
+
+
+def stand_in_bundle(clone) -> Path:
+    """In the place of the module that opens bundles, one that says what it was asked for and brings a uv."""
+    room = clone.root / "aligner_lib" / "tutorial"
+    room.mkdir(parents=True)
+    for package in (room.parent, room):
+        (package / "__init__.py").touch()
+    (room / "bundle.py").write_text(
+        "import os, shutil, sys\n"
+        "if 'bad' in sys.argv[1]: sys.exit('lab: it is damaged')\n"
+        "os.makedirs(sys.argv[2])\n"
+        "shutil.copy(shutil.which('uv'), sys.argv[2])\n"
+    )
+    file = clone.root / "the bundle.tar"
+    file.write_text("{}")
+    return file
+
+
+@pytest.mark.parametrize("command", ["setup", "tutorial"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_bundle_is_installed_from_without_an_index(clone, command, joined):
+    file = stand_in_bundle(clone)
+    words = [f"--bundle={file}"] if joined else ["--bundle", file]
+    code, out, _ = clone.lab(command, *words)
+    assert (code, out) == (0, f"handed over: aligner_lib {command} {' '.join(map(str, words))}")
+    for call in clone.installs():
+        assert f"--offline --no-index --find-links {clone.root}/.venv/bundle " in call
+    assert not (clone.root / ".venv" / "bundle").exists()
+    clone.lab(command, *words)
+    assert clone.installs() == []
+
+
+def test_a_damaged_bundle_installs_nothing(clone):
+    stand_in_bundle(clone)
+    code, out, err = clone.lab("setup", "--bundle", "bad.tar")
+    assert code == 1 and out == "" and err.splitlines()[-1] == "lab: it is damaged"
+    assert clone.installs() == []

@@ -10,7 +10,7 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.policies import compare_policies
 
 
-def evaluated(folder, rewards, lengths, prompts=("Why?", "How?")):
+def evaluated(folder, rewards, lengths, prompts=("Why?", "How?"), obeys=None):
     """A run folder with two answers to each of two prompts."""
     folder.mkdir()
     records = [
@@ -25,6 +25,7 @@ def evaluated(folder, rewards, lengths, prompts=("Why?", "How?")):
             "group": i // 2,
             "token_kl": [0.5] * length,
         }
+        | ({} if obeys is None else {"metrics": {"obeys": obeys[i]}})
         for i, (reward, length) in enumerate(zip(rewards, lengths))
     ]
     (folder / "rollouts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
@@ -51,12 +52,45 @@ def test_figures_by_hand(runs):
     assert "win_rate" not in figures["SFT"]
 
 
+def test_what_a_program_says_stands_beside_the_reward(tmp_path):
+    runs = {
+        name: evaluated(tmp_path / name, [0.0] * 4, [10] * 4, obeys=obeys)
+        for name, obeys in {"SFT": [0.0, 0.0, 1.0, 0.0], "PPO": [1.0, 0.0, 1.0, 1.0]}.items()
+    }
+    figures = compare_policies(runs, against="SFT").figures
+    assert figures["SFT"]["obeys"].value == 0.25 and figures["PPO"]["obeys"].value == 0.75
+    assert figures["PPO"]["obeys_gain"] == (0.5, 0.5, 0.5)  # half an answer for each of the two prompts
+    assert "obeys_gain" not in figures["SFT"]
+
+
 def test_the_table_stays_in_a_notebook_and_reads_as_text(runs):
     table = compare_policies(runs, against="SFT")
     assert "4 answers to 2 held-out prompts; wins against SFT" in table._repr_html_()
     lines = repr(table).splitlines()
     assert lines[1].split() == ["SFT", "PPO"] and lines[2].startswith("reward")
     assert "1.25 (0.5 to 2)" in repr(table)
+
+
+def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):
+    again = {
+        "SFT": evaluated(tmp_path / "sft-2", [1.0, 1.0, 1.0, 1.0], [10] * 4),
+        "PPO": evaluated(tmp_path / "ppo-2", [1.0, 1.0, 0.0, 1.0], [5] * 4),
+    }
+    pooled = {name: [run, again[name]] for name, run in runs.items()}
+    table = compare_policies(pooled, against="SFT")
+    assert table.caption.startswith("8 answers of 2 training seeds to 2 held-out prompts")
+    assert table.figures["PPO"]["reward_by_seed"] == [7 / 4, 3 / 4]
+    assert table.figures["PPO"]["gain"].value == (5 / 4 - 1 / 4) / 2  # each seed's PPO against its own SFT
+    assert table.figures["PPO"]["win_rate"].value == (3.5 + 1.5) / 8
+    assert "1.75, 0.75" in repr(table)
+    once = {name: [run] for name, run in runs.items()}
+    assert compare_policies(once, "SFT") == compare_policies(runs, "SFT")
+
+
+def test_seeds_that_answered_other_prompts_are_refused(tmp_path, runs):
+    other = evaluated(tmp_path / "other", [0.0] * 4, [5] * 4, prompts=("Why?", "Who?"))
+    with pytest.raises(ValueError, match=r"other and .*sft answered other prompts"):
+        compare_policies({"SFT": [runs["SFT"], other]}, against="SFT")
 
 
 def test_answers_without_a_reward_are_left_out_on_both_sides_and_counted(tmp_path, runs):

@@ -1,7 +1,7 @@
 """A response's text while its tokens come: what was given stays, and is all that there is before a stop string."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -27,6 +27,8 @@ def said(tokenizer: Tokenizer, text: str, stop: list[str]) -> tuple[list[str], R
 
 @given(WORDS, st.lists(st.text(st.sampled_from("ab \n北"), min_size=1, max_size=3), max_size=3))
 def test_it_is_the_text_before_the_first_stop_string(tokenizer, text, stop):
+    # of one within another the shorter may be whole first, and ends the text there
+    assume(not any(one != other and one in other for one in stop for other in stop))
     places = [text.index(one) for one in stop if one in text]
     parts, growing = said(tokenizer, text, stop)
     assert "".join(parts) == text[: min(places, default=len(text))] == growing.text

@@ -10,6 +10,7 @@ import pytest
 from aligner_lib.tutorial.statistics import (
     compare,
     distinct_n,
+    gain_in_parts,
     length_controlled_win_rate,
     mean_interval,
     win_rate,
@@ -90,3 +91,18 @@ def test_distinct_n():
 def test_no_answers_are_refused():
     with pytest.raises(ValueError, match="no answers"):
         mean_interval([], [])
+
+
+def test_a_gain_in_parts_by_hand():
+    """Before: a cut answer is worth 0, a wrong one 1, a right one 2; after, all end and half of them are right."""
+    rewards = [[0, 0, 1, 2], [1, 1, 2, 3]]
+    ended = [[False, False, True, True], [True] * 4]
+    right = [[False, False, False, True], [False, False, True, True]]
+    by_ending, by_gold, rest = gain_in_parts(rewards, ended, right)
+    assert by_ending == (1 - 0.5) * (1.5 - 0)  # half more end, and ending was worth 1.5
+    assert by_gold == 0  # half of those that end are right, as before
+    assert rest == 1.75 - 0.75 - by_ending
+    all_right = gain_in_parts(rewards, ended, [right[0], [True] * 4])
+    assert all_right[1] == 1 * (1 - 0.5) * (2 - 1)
+    assert sum(all_right) == 1
+    assert gain_in_parts([[1, 1], [2, 2]], [[True, True]] * 2, [[False, False], [True, True]]) == (0, 0, 1)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from pathlib import Path
 
 import nbformat
@@ -13,7 +12,6 @@ from pages import external_references
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import run_notebooks
 from aligner_lib.tutorial.peak_memory import GIB, PeakMemory
-from aligner_lib.tutorial.report_summary import summary_section
 
 PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
 RESULT = "import json, pathlib\n(pathlib.Path(out) / 'results' / '{}.json').write_text(json.dumps({}))"
@@ -88,74 +86,6 @@ def test_the_report_opens_offline_with_pictures_charts_and_equations(finished):
     assert 'href="#01_next"' in page and 'id="01_next"' in page
 
 
-# ---- the top of the report ------------------------------------------------------------------------------------------
-
-
-def write_run(folder: Path, metrics: list[dict], rollouts: list[dict] = ()) -> None:
-    folder.mkdir(parents=True)
-    for name, records in (("metrics", metrics), ("rollouts", rollouts)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def answers(step: int, *rewards: float) -> list[dict]:
-    """A validation in which prompt i got rewards[i]."""
-    return [
-        {
-            "step": step,
-            "split": "validation",
-            "prompt": f"Question {i}\n\nAssistant:",
-            "reward": reward,
-            "finished": True,
-        }
-        | {"response": f"<b>answer {i} of step {step}</b>"}
-        for i, reward in enumerate(rewards)
-    ]
-
-
-SUMMARY = {
-    "profile": "laptop",
-    "seconds": {"03": 90.0, "05": 150.0},
-    "sft": {"val_loss_before": 2.5, "val_loss_after": 2.0},
-    "rm": {"val_acc": 0.875},
-    "ppo": {"val_reward_sft": -0.25, "val_reward_ppo": 0.5, "val_reward_sft_std": 0.5, "kl_per_token": 0.08},
-}
-
-
-def test_the_report_opens_with_headlines(tmp_path):
-    cards = summary_section(SUMMARY, tmp_path).split("<details>")[0]
-    for figure in ("2.50 → 2.00", "(−20 %)", "88 %", "−0.25 → 0.50", "+1.5 standard deviations", "0.08"):
-        assert figure in cards, figure
-    assert "profile laptop · 4 min" in cards and "val_loss_before" not in cards
-    assert "win_rate" not in cards and "PPO against SFT" not in cards, "no card without its figure"
-
-
-def test_the_report_s_picture_is_of_the_runs_that_are_there(tmp_path):
-    write_run(
-        tmp_path / "sft",
-        [{"step": 0, "validation/loss": 2.5}, {"step": 12, "validation/loss": 2.0, "train/loss": 1.9}],
-    )
-    section = summary_section(SUMMARY, tmp_path)
-    assert section.count("<svg") == 1 and 'aria-label="SFT: loss: 2.5 at first, 2 at last"' in section
-    (points,) = re.findall(r'class="strong" points="([^"]*)"', section)
-    (x0, y0), (x1, y1) = (tuple(map(float, point.split(","))) for point in points.split())
-    assert x0 < x1 and y0 < y1, "from the upper left to the lower right: the loss falls"
-
-
-def test_answers_before_and_after_go_from_the_largest_gain_to_the_largest_loss(tmp_path):
-    before, after = answers(0, *[0.0] * 9), answers(6, *[gain / 10 for gain in range(-4, 5)])
-    write_run(tmp_path / "ppo", [], before + after)
-    section = summary_section(SUMMARY, tmp_path)
-    assert re.findall(r"Question (\d)", section) == ["8", "6", "4", "2", "0"]
-    assert "&lt;b&gt;answer 8 of step 6&lt;/b&gt;" in section and "<b>answer" not in section
-    assert "5 of 9 held-out prompts" in section
-
-
-def test_an_answer_without_a_reward_is_in_no_comparison(tmp_path):
-    before, after = answers(0, 0.0, 0.0), answers(6, 1.0, 2.0)
-    write_run(tmp_path / "ppo", [], before + [after[0], after[1] | {"reward": None, "failure": "timeout"}])
-    assert "1 of 1 held-out prompts" in summary_section(SUMMARY, tmp_path)
-
-
 @pytest.mark.notebooks
 def test_the_report_has_a_dark_side(finished):
     assert "@media (prefers-color-scheme: dark)" in (finished / "report.html").read_text()
@@ -187,6 +117,24 @@ def test_a_kernel_that_dies_is_a_failure_like_any_other(tmp_path, capsys):
     assert not run_notebooks.run(run_notebooks.choose(tmp_path), "smoke", tmp_path / "out", {})
     assert "00_dies" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "said", ["Kernel died before replying to kernel_info", "Kernel didn't respond in 120 seconds"]
+)
+@pytest.mark.parametrize(("deaths", "passes"), [(1, True), (2, False)])
+def test_a_kernel_whose_port_was_taken_is_started_once_more(tmp_path, monkeypatch, deaths, passes, said):
+    started = []
+
+    def execute(*_, **__):
+        started.append(None)
+        if len(started) <= deaths:
+            raise RuntimeError(said)
+
+    monkeypatch.setattr("papermill.execute_notebook", execute)
+    write_notebook(tmp_path / "01_one.ipynb", new_code_cell("1"))
+    assert run_notebooks.run(run_notebooks.choose(tmp_path), "smoke", tmp_path / "out", {}) is passes
+    assert len(started) == 2
 
 
 def test_notebooks_beside_the_way_run_when_they_are_named(tmp_path):

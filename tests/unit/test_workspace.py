@@ -8,6 +8,7 @@ import pytest
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial.workspace import Workspace
 from cluster import Resources, RunBusy
+from data.forms import instruction_in
 
 FOUR = {f"model.data.{name}_ds.micro_batch_size": 4 for name in ("train", "validation")}
 
@@ -37,6 +38,18 @@ def test_a_sweep_has_a_run_for_each_value(lab):
     for value in ("0.001", "0.003"):
         assert f"--run {lab.out}/runs/sft-lr/lr-{value}" in plan.text
         assert f"model.optim.lr={value}" in plan.text
+
+
+def test_the_sample_is_the_profiles(tmp_path, capsys):
+    """A random model can't read an instruction: smoke's pairs are of manners."""
+    prompts = {}
+    for profile in ("smoke", "laptop"):
+        lab = Workspace(tmp_path / profile, profile)
+        folder = lab.preference_data()
+        prompts[profile] = json.loads((folder / "test_prompts.jsonl").read_text().splitlines()[0])["text"]
+        files = lab.conversations()["model.environments.conversations.args.prompts"]
+        assert files["validation"] == str(folder / "test_prompts.jsonl")
+    assert instruction_in(prompts["laptop"]) and not instruction_in(prompts["smoke"])
 
 
 def test_another_data_set_is_formatted_anew(tmp_path, capsys):

@@ -1,0 +1,189 @@
+"""Explain a run: the first step that looks wrong, what it likely means, and where to look.
+
+    from aligner_lib.run_folder.explain import explain
+    explain(lab.run("ppo"))
+
+It reads metrics, settings and alarms of a run folder or a recording, of any kind of job. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aligner_lib.run_folder.explain.causes import CAUSES, Cause
+from aligner_lib.run_folder.explain.checks import CHECKS, Check, Quantity
+from aligner_lib.run_folder.explain.evidence import Evidence
+
+SHOWN_CAUSES = 3
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a check found in a run. step: the first that is out of the healthy range; None: none is."""
+
+    check: Check
+    quantity: Quantity
+    step: int | None
+
+    @property
+    def is_off(self) -> bool:
+        return self.step is not None
+
+    @property
+    def name(self) -> str:
+        return self.check.name
+
+    def __str__(self) -> str:
+        values, healthy = self.quantity.values, self.quantity.healthy
+        if not self.is_off:
+            return f"{self.check.figure}: {_span(values)} (healthy: {healthy})"
+        last = next(reversed(self.quantity.off()))
+        more = "" if last == self.step else f", and {values[last]:.3g} at step {last}"
+        return f"{self.check.figure} is {values[self.step]:.3g} at step {self.step}{more}; healthy: {healthy}, for {self.check.why}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A cause with the evidence for it and against it."""
+
+    cause: Cause
+    evidence_for: list[str]
+    evidence_against: list[str]
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """To rank by: what speaks against a cause counts first."""
+        return (-len(self.evidence_against), len(self.evidence_for))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a run's figures say. `print` it, or let a notebook show it."""
+
+    run: str
+    failure: str  # the message of a run that failed
+    steps: int  # records that were looked at
+    readings: list[Reading]
+    diagnoses: list[Diagnosis]  # the likeliest first
+    alarms: list[dict] = field(default_factory=list)  # that the run raised
+    unseen: list[Check] = field(default_factory=list)  # checks that its figures and settings leave open
+    metrics: frozenset[str] = frozenset()  # that the checks read
+
+    @property
+    def off(self) -> list[Reading]:
+        """What looks wrong, the earliest first; clues are no faults by themselves."""
+        found = [one for one in self.readings if one.is_off and not one.check.is_clue]
+        return sorted(found, key=lambda one: one.step)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether neither a check nor an alarm says otherwise, and the run did not fail."""
+        return not (self.off or self.alarms or self.failure)
+
+    @property
+    def cause(self) -> Cause | None:
+        """The likeliest one."""
+        return self.diagnoses[0].cause if self.diagnoses else None
+
+    def __str__(self) -> str:
+        return "\n".join([*self._verdict(), *self._causes(), *self._alarms(), *self._looked_at()])
+
+    __repr__ = __str__
+
+    def _verdict(self) -> list[str]:
+        if not self.steps:
+            return [f"{self.run} has no figures yet."]
+        failed = [f"{self.run} failed: {self.failure}"] if self.failure else []
+        if not self.off:
+            besides = (
+                "but alarms sounded" if self.alarms else "but it failed" if failed else "nothing looks wrong"
+            )
+            return [*failed, f"{self.run}: every check holds in {self.steps} records, {besides}."]
+        begins = self.off[0].step
+        return [*failed, f"{self.run} looks wrong from step {begins} on:", *(f"  {one}" for one in self.off)]
+
+    def _causes(self) -> list[str]:
+        lines = []
+        for number, found in enumerate(self.diagnoses[:SHOWN_CAUSES], start=1):
+            lines += [
+                "",
+                f"{number}. {found.cause.title}",
+                f"   {found.cause.meaning}",
+                f"   Look at: {found.cause.knob}",
+            ]
+            lines += [f"   + {text}" for text in found.evidence_for]
+            lines += [f"   − {text}" for text in found.evidence_against]
+        if self.off and not self.diagnoses:
+            lines += ["", "No cause that is known here breaks these checks."]
+        return lines
+
+    def _alarms(self) -> list[str]:
+        if not self.alarms:
+            return []
+        return ["", "Alarms:"] + [
+            f"  step {one['step']}: {one['title']}: {one['meaning']} {one['control']}" for one in self.alarms
+        ]
+
+    def _looked_at(self) -> list[str]:
+        whole = [one for one in self.readings if not one.is_off]
+        lines = ["", "In its range:", *(f"  {one}" for one in whole)] if whole else []
+        if self.unseen and self.steps:
+            lines += ["", "Not to be seen in this run: " + "; ".join(one.figure for one in self.unseen)]
+        return lines
+
+
+def explain(run) -> Explanation:
+    """What a run's figures say. run: a RunFolder, or a recording, as far as it has played."""
+    evidence = Evidence(run)
+    readings, unseen = [], []
+    for check in CHECKS:
+        concerned = not check.of or evidence.of(check.of)
+        quantity = check.quantity(evidence) if concerned else None
+        if quantity is not None:
+            readings.append(Reading(check, quantity, next(iter(quantity.off()), None)))
+        elif concerned and not check.is_clue:
+            unseen.append(check)
+    info = run.info
+    return Explanation(
+        run=run.name,
+        failure=info.get("message", "") if info.get("status") == "failed" else "",
+        steps=len(evidence.records),
+        readings=readings,
+        diagnoses=diagnosed(readings),
+        alarms=_first_of_each(evidence.alarms),
+        unseen=unseen,
+        metrics=frozenset(evidence.read),
+    )
+
+
+def diagnosed(readings: list[Reading]) -> list[Diagnosis]:
+    """The causes that something speaks for, the likeliest first."""
+    by_name = {one.name: one for one in readings}
+    found = [_weighed(cause, by_name) for cause in CAUSES]
+    return sorted((one for one in found if one is not None), key=lambda one: one.weight, reverse=True)
+
+
+def _weighed(cause: Cause, readings: dict[str, Reading]) -> Diagnosis | None:
+    """What speaks for a cause and against it; None where none of its main signs is there."""
+    speaks_for, against = [], []
+    for group in cause.breaks:
+        seen = [readings[name] for name in group if name in readings]
+        off = [one for one in seen if one.is_off]
+        speaks_for += [str(one) for one in off]
+        if seen and not off:
+            against += [str(one) for one in seen]
+    if not speaks_for:
+        return None
+    for name in cause.holds:
+        if name in readings:
+            (against if readings[name].is_off else speaks_for).append(str(readings[name]))
+    return Diagnosis(cause, speaks_for, against)
+
+
+def _first_of_each(alarms: list[dict]) -> list[dict]:
+    return list({alarm["name"]: alarm for alarm in reversed(alarms)}.values())[::-1]
+
+
+def _span(values: dict[int, float]) -> str:
+    low, high = f"{min(values.values()):.4g}", f"{max(values.values()):.4g}"
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,493 @@
+"""What has to hold in a run, whatever it learns: each check is a quantity, and the range that it has in a healthy run.
+
+Most follow from the algorithm (before any update two passes over the same tokens agree, the policy is its own reference,
+...) and have no more slack than rounding needs. The few ranges that are of measured runs are in LIMITS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, stdev
+
+from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, first, later
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where healthy ends. docs/widgets.md says of which runs the measured ones are."""
+
+    # Rounding: what two passes over the same tokens with the same weights differ by.
+    passes_float32: float = 1e-4  # nats a token
+    passes_bf16: float = 0.02
+    ratio_float32: float = 1e-3
+    ratio_bf16: float = 0.02
+    mean_loss: float = 0.02  # of the actor where it is the mean of −A over all tokens, and A has the mean 0
+    exact: float = 1e-3  # of identities between figures that were logged with six digits or more
+    # Measured.
+    penalty: tuple[float, float] = (0.2, 5.0)  # KL penalty over coefficient × length × KL a token
+    kl_share: float = -0.25  # the signed mean of log π − log π_ref over that of its absolute value
+    reward_std: tuple[float, float] = (0.1, 3.0)  # of the first rollout, by a standardised reward model
+    first_kl: float = 0.5  # nats a token after the first rollout's updates
+    end_follows: float = 0.3  # correlation of a response's last advantage with its reward, within steps
+    loss_rise: float = 0.1  # of the last quarter's mean loss over the first quarter's
+
+
+LIMITS = Limits()
+SOME = math.ulp(0.0)  # the smallest number above 0
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A figure over the steps, and where it lies in a healthy run."""
+
+    values: Series
+    low: float = -math.inf
+    high: float = math.inf
+    times: int = 1  # how many of the values have to be outside
+
+    def off(self) -> Series:
+        """Those outside; none where fewer than `times` are."""
+        outside = {step: value for step, value in self.values.items() if not self.low <= value <= self.high}
+        return outside if len(outside) >= self.times else {}
+
+    @property
+    def healthy(self) -> str:
+        """The range in words."""
+        if math.isinf(self.low):
+            return f"at most {self.high:.3g}"
+        if self.low == SOME:
+            return "above 0"
+        if math.isinf(self.high):
+            return f"at least {self.low:.3g}"
+        middle = (self.low + self.high) / 2
+        if self.low == self.high:
+            return f"{self.low:.3g}"
+        if self.high - self.low <= 0.05:
+            return f"{round(middle, 6):.6g}, within {(self.high - self.low) / 2:.2g}"
+        return f"between {self.low:.3g} and {self.high:.3g}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A quantity that is looked at.
+
+    figure: how it is made of metrics; why: what makes its range the healthy one; of: a metric that runs have whom it concerns.
+    """
+
+    name: str
+    figure: str
+    why: str
+    of: str
+    # None: this run has not the figures, or its settings leave it open
+    quantity: Callable[[Evidence], Quantity | None]
+    is_clue: bool = False  # tells causes apart, and is no fault by itself
+
+
+CHECKS: list[Check] = []
+
+
+SUPERVISED, PAIRS = "train/consumed_samples", "train/rewards_chosen_mean"
+ROLLOUTS, CRITIC = "train_rollouts/kl", "train_rollouts/values_mean"
+
+
+def check(figure: str, why: str, of: str = "", is_clue: bool = False):
+    """A decorator: a function that makes the quantity of a run becomes one of CHECKS, under its own name."""
+
+    def add(quantity: Callable) -> Callable:
+        def found(run: Evidence) -> Quantity | None:
+            made = quantity(run)
+            return made if made is not None and made.values else None
+
+        CHECKS.append(Check(quantity.__name__, figure, why, of, found, is_clue))
+        return quantity
+
+    return add
+
+
+# ---- every trainer --------------------------------------------------------------------------------------------------
+
+
+@check("learning rate ÷ model.optim.lr", "a schedule never goes above its peak")
+def learning_rate(run: Evidence) -> Quantity | None:
+    rates = run.of("train_optim/lr") or run.of("train/lr")
+    peak = run.model("optim.lr")
+    if not peak:
+        return None
+    beginning = dict(list(rates.items())[:3])  # later ones may be set by a person while the run goes
+    return Quantity({step: rate / peak for step, rate in beginning.items()}, high=1 + LIMITS.exact)
+
+
+@check(
+    "gradient norm",
+    "a gradient that is exactly 0 moves nothing: weights are frozen, or nothing is learnt from",
+)
+def gradient(run: Evidence) -> Quantity | None:
+    return Quantity(run.of("train_optim/grad_norm") or run.of("train/grad_norm"), low=SOME)
+
+
+# ---- sft, rm, dpo ---------------------------------------------------------------------------------------------------
+
+
+@check(
+    "train/loss at step 1",
+    "a new head, or a policy that is its own reference, prefers neither answer: the loss is ln 2",
+    of=PAIRS,
+)
+def first_loss(run: Evidence) -> Quantity | None:
+    losses = run.of("train/loss")
+    of_dpo = run.model("dpo.preference_loss") in ("dpo", "cdpo", "robust")
+    new_head = list(run.of("validation/rewards_all_std").items())[:1] == [(0, 0.0)]
+    if 1 not in losses or not (of_dpo or new_head):
+        return None
+    slack = LIMITS.exact if run.in_float32 else 0.02
+    return Quantity({1: losses[1]}, math.log(2) - slack, math.log(2) + slack)
+
+
+@check(
+    "train/loss, last quarter ÷ first quarter", "training lowers the loss that it trains on", of=SUPERVISED
+)
+def loss_falls(run: Evidence) -> Quantity | None:
+    losses = run.of("train/loss")
+    quarter = len(losses) // 4
+    if quarter < 3:
+        return None
+    values = list(losses.values())
+    begins, ends = values[:quarter], values[-quarter:]
+    if fmean(begins) <= 0:
+        return None
+    noise = math.hypot(stdev(begins), stdev(ends)) / math.sqrt(quarter)
+    slack = max(LIMITS.loss_rise, 4 * noise / fmean(begins))
+    return Quantity({max(losses): fmean(ends) / fmean(begins)}, high=1 + slack)
+
+
+@check("validation/kl at step 0", "the policy is still its own reference", of=PAIRS)
+def reference_of_dpo(run: Evidence) -> Quantity | None:
+    noise = _noise(run)
+    start = {step: value for step, value in run.of("validation/kl").items() if step == 0}
+    return Quantity(start, -noise, noise)
+
+
+# ---- rollouts: two passes over the same tokens ----------------------------------------------------------------------
+
+
+def _noise(run: Evidence) -> float:
+    return LIMITS.passes_float32 if run.in_float32 else LIMITS.passes_bf16
+
+
+def _mismatch(run: Evidence) -> Series:
+    """Where tokens are drawn from the policy's own distribution, untouched."""
+    sampling = "sampling_params."
+    own = (
+        run.rollout(f"{sampling}top_k", 0) == 0
+        and run.rollout(f"{sampling}top_p", 1.0) == 1.0
+        and not run.rollout(f"{sampling}use_greedy", False)
+        and run.rollout("length_params.min_length", 1) <= 1
+    )
+    return run.of("train_rollouts/sampler_mismatch") if own else {}
+
+
+@check(
+    "sampler_mismatch at the first step",
+    "nothing was updated yet: generation and training have the same weights",
+    of=ROLLOUTS,
+)
+def sampler_first(run: Evidence) -> Quantity | None:
+    return Quantity(first(_mismatch(run)), high=_noise(run))
+
+
+@check("sampler_mismatch, later", "each step generates with the weights that it then trains", of=ROLLOUTS)
+def sampler_later(run: Evidence) -> Quantity | None:
+    return Quantity(later(_mismatch(run)), high=_noise(run))
+
+
+@check("first_ppo_ratio", "before a step's first update π_now is π_old", of=ROLLOUTS)
+def first_ratio(run: Evidence) -> Quantity | None:
+    slack = LIMITS.ratio_float32 if run.in_float32 else LIMITS.ratio_bf16
+    return Quantity(run.of("train_optim/first_ppo_ratio"), 1 - slack, 1 + slack)
+
+
+@check(
+    "tokens of a response whose passes differ, at the first step",
+    "one token a response: an edge of the mask; most of them: what they are computed with",
+    of=ROLLOUTS,
+    is_clue=True,
+)
+def odd_tokens(run: Evidence) -> Quantity | None:
+    """At least so many: the sum of the differences over the largest; else the share of clipped ratios times the length."""
+    length, mismatch = run.of("train_rollouts/generation_length"), first(_mismatch(run))
+    if sampler_first(run).off():
+        largest = run.of("train_rollouts/sampler_mismatch_max")
+        differing = combined(
+            lambda mean, most, size: mean / most * size if most else None, mismatch, largest, length
+        )
+    elif first_ratio(run).off():
+        clipped = first(run.of("train_optim/clip_fraction"))
+        differing = combined(lambda share, size: share * size, clipped, length)
+    else:
+        return None
+    return Quantity(differing, high=1.5)
+
+
+@check("rollouts that are another step's again", "every step draws its own responses", of=ROLLOUTS)
+def repeated(run: Evidence) -> Quantity | None:
+    names = ("rewards", "generation_length", "prompt_lengths", "entropy")
+    figures = [run.of(f"train_rollouts/{name}") for name in names]
+    steps = [step for step in figures[0] if all(step in one for one in figures)]
+    again = {
+        step: float(all(one[step] == one[before] for one in figures)) for before, step in pairwise(steps)
+    }
+    return Quantity(again, 0, 0)
+
+
+# ---- rollouts: the reference ----------------------------------------------------------------------------------------
+
+
+def _after_updates(run: Evidence, series: Series) -> Series:
+    """At the steps after the first update of the policy."""
+    rates = run.of("train_optim/lr")
+    began = next((step for step, rate in rates.items() if rate > 0), None)
+    return {} if began is None else {step: value for step, value in series.items() if step > began}
+
+
+@check("init_policy_kl at the first step", "the policy is still its own reference", of=ROLLOUTS)
+def reference_first(run: Evidence) -> Quantity | None:
+    noise = _noise(run)
+    return Quantity(first(run.of("train_rollouts/init_policy_kl")), -noise, noise)
+
+
+@check(
+    "the largest |KL| a token after updates",
+    "a policy that learns leaves a reference that doesn't",
+    of=ROLLOUTS,
+)
+def reference_rests(run: Evidence) -> Quantity | None:
+    kl, size = run.of("train_rollouts/kl"), run.of("train_rollouts/init_policy_kl")
+    moved = _after_updates(run, combined(lambda a, b: max(abs(a), abs(b)), kl, size))
+    if len(moved) < 2:
+        return None
+    return Quantity({min(moved): max(moved.values())}, low=1e-6 if run.in_float32 else 1e-12)
+
+
+@check(
+    "kl ÷ init_policy_kl", "a KL is not negative: its estimate may be, by chance and by little", of=ROLLOUTS
+)
+def kl_positive(run: Evidence) -> Quantity | None:
+    if not run.loop("use_absolute_kl", False):
+        return None
+    kl, size = run.of("train_rollouts/kl"), run.of("train_rollouts/init_policy_kl")
+    return Quantity(
+        combined(lambda a, b: a / b if b > 0.05 else None, kl, size), low=LIMITS.kl_share, times=3
+    )
+
+
+# ---- PPO: identities between its figures ----------------------------------------------------------------------------
+
+
+def _shaped(run: Evidence) -> Series | None:
+    """The mean reward that PPO gives a response, before the KL penalty; None where it can't be told from the means."""
+    if any(run.loop(name) is not None for name in ("reward_clip", "overlong_buffer")):
+        return None
+    penalty = run.loop("missing_eos_penalty", 0.0)
+    ended = run.of("train_rollouts/fraction_of_samples_properly_ended")
+    return combined(
+        lambda reward, share: reward - penalty * (1 - share), run.of("train_rollouts/rewards"), ended
+    )
+
+
+def _without_failures(run: Evidence) -> bool:
+    return not any(
+        value
+        for record in run.records
+        for name, value in record.items()
+        if name.startswith("train_environments/") and name.endswith("/failed")
+    )
+
+
+@check(
+    "(rewards − rlhf_rewards) ÷ (kl_coef × init_policy_kl × length)",
+    "what the KL takes from a reward is its sum times the coefficient",
+    of=CRITIC,
+)
+def kl_penalty(run: Evidence) -> Quantity | None:
+    shaped = _shaped(run)
+    if shaped is None:
+        return None
+    names = ("rlhf_rewards", "kl_coef", "init_policy_kl", "generation_length")
+
+    def share(reward: float, rlhf: float, coefficient: float, kl: float, length: float) -> float | None:
+        expected = coefficient * kl * length
+        return (reward - rlhf) / expected if kl > 0.05 and expected > 0 else None
+
+    low, high = LIMITS.penalty
+    return Quantity(combined(share, shaped, *(run.of(f"train_rollouts/{name}") for name in names)), low, high)
+
+
+def _expected_tokens(run: Evidence) -> Series:
+    """Response tokens that a step's updates should learn from; none where settings leave some out."""
+    if (
+        run.kind != "ppo"
+        or run.loop("mask_truncated_responses", False)
+        or run.loop("max_policy_kl") is not None
+    ):
+        return {}
+    epochs = run.rollout("rollout_epochs", 1)
+    length, size = run.of("train_rollouts/generation_length"), run.of("train_rollouts/rollout_size")
+    return combined(lambda a, b: a * b * epochs, length, size) if _without_failures(run) else {}
+
+
+@check("train_optim/tokens ÷ response tokens", "PPO learns from every token of every response", of=CRITIC)
+def tokens_learnt(run: Evidence) -> Quantity | None:
+    share = combined(lambda a, b: a / b, run.of("train_optim/tokens"), _expected_tokens(run))
+    return Quantity(share, 1 - 1e-5, 1 + 1e-5)
+
+
+@check(
+    "tokens left out a response, or a response that ended, over the run",
+    "one of each: it is the last token, by which a response ends",
+    of=CRITIC,
+    is_clue=True,
+)
+def last_tokens(run: Evidence) -> Quantity | None:
+    found = tokens_learnt(run)
+    if found is None or not found.off():
+        return None
+    epochs, expected = run.rollout("rollout_epochs", 1), _expected_tokens(run)
+    left_out = combined(lambda a, b: a - b, expected, run.of("train_optim/tokens"))
+    responses = run.of("train_rollouts/rollout_size")
+    share = run.of("train_rollouts/fraction_of_samples_properly_ended")
+    ended = combined(lambda a, b: a * b, share, responses)
+    shares = [
+        sum(left_out.values()) / (epochs * sum(of[step] for step in left_out))
+        for of in (responses, ended)
+        if sum(of.values())
+    ]
+    nearest = min(shares, key=lambda value: abs(value - 1))
+    return Quantity({min(left_out): nearest}, high=0.5)
+
+
+@check("learnt_advantages_std", "advantages are normalised over the tokens that are learnt from", of=CRITIC)
+def advantages_scaled(run: Evidence) -> Quantity | None:
+    if not run.loop("normalize_advantages", True):
+        return None
+    scale = {step: value for step, value in run.of("train_rollouts/learnt_advantages_std").items() if value}
+    return Quantity(scale, 1 - LIMITS.exact, 1 + LIMITS.exact)
+
+
+@check("learnt_advantages_mean", "advantages are normalised over the tokens that are learnt from", of=CRITIC)
+def advantages_centred(run: Evidence) -> Quantity | None:
+    if not run.loop("normalize_advantages", True):
+        return None
+    return Quantity(run.of("train_rollouts/learnt_advantages_mean"), -LIMITS.exact, LIMITS.exact)
+
+
+@check(
+    "train_optim/loss of a step with one update",
+    "it is the mean of −A over all tokens that are learnt from, and normalised advantages have none",
+    of=CRITIC,
+)
+def mean_loss(run: Evidence) -> Quantity | None:
+    plain = run.rollout("entropy_bonus", 0.0) == 0 and run.rollout("sampler_correction", "none") == "none"
+    if not plain or not run.loop("normalize_advantages", True):
+        return None
+    losses = combined(
+        lambda loss, updates: loss if updates == 1 else None,
+        run.of("train_optim/loss"),
+        run.of("train_optim/updates"),
+    )
+    return Quantity(losses, -LIMITS.mean_loss, LIMITS.mean_loss)
+
+
+@check(
+    "(returns_last − rewards) ÷ rewards_std at the first step",
+    "a response's reward is its last token's, and no KL is in it yet",
+    of=CRITIC,
+)
+def reward_at_the_end(run: Evidence) -> Quantity | None:
+    shaped = _shaped(run)
+    if shaped is None or run.loop("whiten_rewards", False):
+        return None
+    spread, last = run.of("train_rollouts/rewards_std"), run.of("train_rollouts/returns_last")
+    kl = first(run.of("train_rollouts/init_policy_kl"))
+    still = {step: value for step, value in kl.items() if abs(value) <= _noise(run)}
+    share = combined(lambda _, end, reward, std: (end - reward) / max(std, 1e-3), still, last, shaped, spread)
+    slack = LIMITS.exact if run.in_float32 else 0.02
+    return Quantity(share, -slack, slack)
+
+
+# ---- PPO: what its rollouts say of their tokens ---------------------------------------------------------------------
+
+
+def _share_without(run: Evidence, place: int) -> Series:
+    """Of each step's responses: the share whose token at this place has an advantage of exactly 0."""
+    return {
+        step: fmean(one["token_advantage"][place] == 0 for one in responses)
+        for step, responses in run.learnt_rollouts.items()
+    }
+
+
+@check(
+    "responses whose first token has no advantage",
+    "normalised advantages are 0 only outside of the loss's mask",
+    of=CRITIC,
+)
+def first_token(run: Evidence) -> Quantity | None:
+    return Quantity(_share_without(run, 0), high=0.5)
+
+
+@check(
+    "responses whose last token has no advantage",
+    "normalised advantages are 0 only outside of the loss's mask",
+    of=CRITIC,
+)
+def last_token(run: Evidence) -> Quantity | None:
+    return Quantity(_share_without(run, -1), high=0.5)
+
+
+@check(
+    "correlation of the last token's advantage with the reward",
+    "the last token's advantage is the reward less what the critic expected",
+    of=CRITIC,
+)
+def end_follows_reward(run: Evidence) -> Quantity | None:
+    """Within steps, over all of them; 20 responses at least."""
+    products = rewards = advantages = 0.0
+    count, steps = 0, run.learnt_rollouts
+    for responses in steps.values():
+        pairs = [
+            (one["reward"], one["token_advantage"][-1]) for one in responses if one["reward"] is not None
+        ]
+        count += len(pairs)
+        if pairs:
+            of_reward, of_advantage = fmean(x for x, _ in pairs), fmean(y for _, y in pairs)
+            products += sum((x - of_reward) * (y - of_advantage) for x, y in pairs)
+            rewards += sum((x - of_reward) ** 2 for x, _ in pairs)
+            advantages += sum((y - of_advantage) ** 2 for _, y in pairs)
+    if count < 20 or not rewards * advantages > 0:
+        return None
+    return Quantity({min(steps): products / math.sqrt(rewards * advantages)}, low=LIMITS.end_follows)
+
+
+# ---- rollouts: scales, of measured runs -----------------------------------------------------------------------------
+
+
+@check(
+    "rewards_std at the first step",
+    "a reward model's rewards leave it with a deviation of 1 over its validation pairs",
+    of=ROLLOUTS,
+)
+def reward_scale(run: Evidence) -> Quantity | None:
+    if run.by_program:
+        return None
+    return Quantity(first(run.of("train_rollouts/rewards_std")), *LIMITS.reward_std)
+
+
+@check(
+    "kl after the first rollout's updates",
+    "one rollout teaches little: the policy stays close to what it was",
+    of=ROLLOUTS,
+)
+def first_move(run: Evidence) -> Quantity | None:
+    return Quantity(first(_after_updates(run, run.of("train_rollouts/kl"))), high=LIMITS.first_kl)

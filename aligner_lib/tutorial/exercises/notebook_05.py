@@ -1,0 +1,544 @@
+"""The exercises of notebook 05: PPO, piece by piece, and put together."""
+
+from __future__ import annotations
+
+from aligner_lib.tutorial.exercises.draw import Draw
+from aligner_lib.tutorial.exercises.exercise import Exercise, ImportedLate, Mistake
+
+torch = ImportedLate("torch")
+ppo = ImportedLate("aligner_lib.algorithms.ppo")
+
+# ---- token_rewards --------------------------------------------------------------------------------------------------
+
+
+def _token_rewards(rewards, kl, mask, coefficient):
+    return ppo.rewards_with_kl(rewards, kl * mask, mask, coefficient)
+
+
+def _with_kl(change):
+    """The right answer with another KL: change(kl, mask)."""
+    return lambda rewards, kl, mask, coefficient: _token_rewards(
+        rewards, change(kl * mask, mask), mask, coefficient
+    )
+
+
+def _with_reward_at(place):
+    """The right answer with the score elsewhere: place(mask) is where, float [B, S-1]."""
+
+    def answer(rewards, kl, mask, coefficient):
+        penalty = _token_rewards(0 * rewards, kl, mask, coefficient)
+        return penalty + place(mask.float()) * rewards[:, None]
+
+    return answer
+
+
+def _first_place(mask):
+    return torch.nn.functional.one_hot(mask.argmax(1), mask.shape[1])
+
+
+def _last_place(mask):
+    columns = torch.arange(mask.shape[1])
+    return torch.nn.functional.one_hot((mask * columns).argmax(1), mask.shape[1])
+
+
+def _last_column(mask):
+    return torch.nn.functional.one_hot(torch.full((len(mask),), mask.shape[1] - 1), mask.shape[1])
+
+
+def _scored_and_drawn(draw: Draw) -> dict:
+    rows, size = draw.one_of((2, 3)), draw.one_of((6, 7, 8))
+    return {
+        "rewards": draw.normal(rows, scale=2.0),
+        "kl": draw.normal(rows, size),
+        "mask": draw.response_mask(rows, size),
+        "coefficient": draw.between(0.05, 0.6),
+    }
+
+
+TOKEN_REWARDS = Exercise(
+    name="token_rewards",
+    notebook="05",
+    title="the reward of each token, with its KL penalty",
+    minutes=8,
+    difficulty=2,
+    hint="Begin with `-coefficient * kl * mask`. The last token of each row is where the mask is 1 for "
+    "the last time: the largest index times mask, `(mask * torch.arange(mask.shape[1])).argmax(dim=1)`. There, and only "
+    "there, add the row's reward.",
+    reference=_token_rewards,
+    library="aligner_lib.algorithms.ppo.rewards_with_kl",
+    trains=("ppo", "token_rewards"),
+    inputs=_scored_and_drawn,
+    outputs=("token_rewards",),
+    mistakes=(
+        Mistake(
+            "sign_of_the_kl",
+            "the penalty is added: a token is paid for being likelier under the policy than under the reference, and the policy "
+            "moves away from it.",
+            _with_kl(lambda kl, mask: -kl),
+        ),
+        Mistake(
+            "padding_is_penalised",
+            "tokens outside the mask get a KL penalty, though the policy has not written them.",
+            lambda rewards, kl, mask, coefficient: (
+                _token_rewards(rewards, kl, mask, coefficient) - coefficient * kl * ~mask
+            ),
+        ),
+        Mistake(
+            "reward_at_the_last_column",
+            "the score stands in the last column, which is padding in all rows but the longest: nobody receives it.",
+            _with_reward_at(_last_column),
+        ),
+        Mistake(
+            "reward_at_the_first_token",
+            "the score stands at the response's first token. All later ones would have nothing to learn from.",
+            _with_reward_at(_first_place),
+        ),
+        Mistake(
+            "reward_at_every_token",
+            "each token gets the whole score: a response is paid by its length.",
+            _with_reward_at(lambda mask: mask),
+        ),
+        Mistake(
+            "reward_is_scaled",
+            "the score, too, is multiplied by the coefficient.",
+            lambda rewards, kl, mask, coefficient: _token_rewards(
+                coefficient * rewards, kl, mask, coefficient
+            ),
+        ),
+        Mistake(
+            "penalty_at_the_end",
+            "the last token pays for all of them. The sum is right, but nobody can see which token went astray.",
+            _with_kl(lambda kl, mask: kl.sum(1, keepdim=True) * _last_place(mask)),
+        ),
+        Mistake(
+            "penalty_forgotten",
+            "there is no KL penalty: nothing keeps the policy near its reference.",
+            _with_kl(lambda kl, mask: 0 * kl),
+        ),
+    ),
+)
+
+# ---- gae ------------------------------------------------------------------------------------------------------------
+
+
+def _gae(values, rewards, mask, discount, gae_lambda):
+    return ppo.advantages_and_returns(values, rewards, mask, discount, gae_lambda)
+
+
+def _recursion(values, rewards, mask, discount, decay, past_the_end=False):
+    """Advantages with `decay` in the place of γλ; past_the_end: the value behind the last token is read from padding."""
+    advantages, carried = torch.zeros_like(values), 0.0
+    following = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], dim=1)
+    if not past_the_end:
+        following = following * torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], dim=1)
+    for t in reversed(range(values.shape[1])):
+        error = rewards[:, t] + discount * following[:, t] - values[:, t]
+        advantages[:, t] = carried = (error + decay * carried) * mask[:, t]
+    return advantages, (advantages + values) * mask
+
+
+def _forwards(values, rewards, mask, discount, gae_lambda):
+    advantages, _ = _recursion(values, rewards, mask, discount, 0.0)
+    for t in range(1, values.shape[1]):
+        advantages[:, t] = (advantages[:, t] + discount * gae_lambda * advantages[:, t - 1]) * mask[:, t]
+    return advantages, (advantages + values) * mask
+
+
+def _values_and_rewards(draw: Draw) -> dict:
+    """Padding holds values and rewards, too: no answer may read them."""
+    rows, size = draw.one_of((2, 3)), draw.one_of((6, 7, 8))
+    return {
+        "values": draw.normal(rows, size),
+        "rewards": draw.normal(rows, size),
+        "mask": draw.response_mask(rows, size),
+        "discount": draw.in_turn((0.9, 1.0)),
+        "gae_lambda": draw.in_turn((0.95, 0.0, 1.0)),
+    }
+
+
+def _changed_returns(change):
+    """Right advantages, and change(advantages, values, rewards, mask) as returns."""
+
+    def answer(values, rewards, mask, discount, gae_lambda):
+        advantages, _ = _gae(values, rewards, mask, discount, gae_lambda)
+        return advantages, change(advantages, values, rewards, mask)
+
+    return answer
+
+
+GAE = Exercise(
+    name="gae",
+    notebook="05",
+    title="advantages, from right to left",
+    minutes=15,
+    difficulty=4,
+    hint="Go through the columns from the last to the first (`reversed(range(S))`) and carry two vectors of length B: the next "
+    "token's value and the next token's advantage, both 0 at first. Where the mask is 0 neither may be taken over: "
+    "`torch.where(mask[:, t], advantage, carried)`. With λ = 0 an advantage is the error δ alone, with λ = 1 all that came "
+    "later less the value: try both.",
+    reference=_gae,
+    library="aligner_lib.algorithms.ppo.advantages_and_returns",
+    trains=("ppo", "advantages"),
+    inputs=_values_and_rewards,
+    outputs=("advantages", "returns"),
+    mistakes=(
+        Mistake(
+            "bootstraps_past_the_end",
+            "the last token's error has a value in it that was read from padding. Nothing follows the last token: 0.",
+            lambda values, rewards, mask, discount, lam: _recursion(
+                values, rewards, mask, discount, discount * lam, past_the_end=True
+            ),
+        ),
+        Mistake(
+            "padding_flows_back",
+            "the recursion begins in the padding: errors from there flow back into the response.",
+            lambda values, rewards, mask, discount, lam: tuple(
+                part * mask for part in _gae(values, rewards, torch.ones_like(mask), discount, lam)
+            ),
+        ),
+        Mistake(
+            "no_lambda",
+            "the recursion has γ but not λ: what you get is λ = 1, whatever was asked for.",
+            lambda values, rewards, mask, discount, lam: _gae(values, rewards, mask, discount, 1.0),
+        ),
+        Mistake(
+            "no_discount_in_the_recursion",
+            "the next advantage is multiplied by λ alone; it is γ times λ.",
+            lambda values, rewards, mask, discount, lam: _recursion(values, rewards, mask, discount, lam),
+        ),
+        Mistake(
+            "no_discount_in_the_error",
+            "the next value comes into δ without γ.",
+            lambda values, rewards, mask, discount, lam: _recursion(
+                values, rewards, mask, 1.0, discount * lam
+            ),
+        ),
+        Mistake(
+            "forwards",
+            "it runs from left to right: a token is paid for what came before it.",
+            _forwards,
+        ),
+        Mistake(
+            "only_one_step",
+            "there is no recursion: these are the errors δ, the answer for λ = 0.",
+            lambda values, rewards, mask, discount, lam: _gae(values, rewards, mask, discount, 0.0),
+        ),
+        Mistake(
+            "returns_from_rewards",
+            "returns are advantages plus values, not plus rewards.",
+            _changed_returns(lambda advantages, values, rewards, mask: (advantages + rewards) * mask),
+        ),
+        Mistake(
+            "returns_in_padding",
+            "returns are not 0 outside the mask: the critic would learn padding.",
+            _changed_returns(lambda advantages, values, rewards, mask: advantages + values),
+        ),
+    ),
+)
+
+# ---- no_gradient ----------------------------------------------------------------------------------------------------
+
+
+def _no_gradient(ratio, advantages, epsilon):
+    """By asking: where the library's loss has a slope of 0."""
+    with torch.enable_grad():
+        ratio = ratio.detach().clone().requires_grad_()
+        losses, _ = ppo.clipped_surrogate(ratio, advantages, epsilon, epsilon)
+        (slope,) = torch.autograd.grad(losses.sum(), ratio)
+    return slope == 0
+
+
+def _ratios(draw: Draw) -> dict:
+    rows, size = draw.one_of((2, 3)), draw.one_of((6, 8))
+    advantages = draw.normal(rows, size)
+    return {
+        "ratio": (0.35 * draw.normal(rows, size)).exp(),
+        "advantages": advantages + 0.05 * advantages.sign(),
+        "epsilon": draw.one_of((0.1, 0.2, 0.3)),
+    }
+
+
+NO_GRADIENT = Exercise(
+    name="no_gradient",
+    notebook="05",
+    title="where the clipped loss teaches nothing",
+    minutes=5,
+    difficulty=2,
+    hint="Look at the two plots. With a positive advantage a token is to become likelier; when has it become so, enough? Then the "
+    "same for a negative advantage. A token that has moved the wrong way always keeps its gradient.",
+    reference=_no_gradient,
+    inputs=_ratios,
+    outputs=("flat",),
+    mistakes=(
+        Mistake(
+            "both_sides",
+            "wherever the ratio is outside of 1 ± ε, whatever the advantage: a token that went the wrong way could never come "
+            "back.",
+            lambda ratio, advantages, epsilon: (ratio - 1).abs() > epsilon,
+        ),
+        Mistake(
+            "sides_exchanged",
+            "these are the tokens that went the wrong way; they are the ones that must keep their gradient.",
+            lambda ratio, advantages, epsilon: (
+                ((advantages > 0) & (ratio < 1 - epsilon)) | ((advantages < 0) & (ratio > 1 + epsilon))
+            ),
+        ),
+        Mistake(
+            "only_likelier_ones",
+            "a token with a negative advantage is clipped, too: once its ratio is below 1 − ε.",
+            lambda ratio, advantages, epsilon: (advantages > 0) & (ratio > 1 + epsilon),
+        ),
+        Mistake(
+            "only_rarer_ones",
+            "a token with a positive advantage is clipped, too: once its ratio is above 1 + ε.",
+            lambda ratio, advantages, epsilon: (advantages < 0) & (ratio < 1 - epsilon),
+        ),
+        Mistake(
+            "inverted",
+            "these are the tokens that do have a gradient.",
+            lambda ratio, advantages, epsilon: ~_no_gradient(ratio, advantages, epsilon),
+        ),
+        Mistake(
+            "upper_side_alone",
+            "every ratio above 1 + ε, whatever the advantage.",
+            lambda ratio, advantages, epsilon: ratio > 1 + epsilon,
+        ),
+    ),
+)
+
+# ---- clipped_loss ---------------------------------------------------------------------------------------------------
+
+
+def _clipped_loss(ratio, advantages, low, high):
+    return ppo.clipped_surrogate(ratio, advantages, low, high)
+
+
+def _surrogate(pick):
+    """pick(the surrogate of the ratio, that of the clipped ratio): what is made larger, so its negative is the loss."""
+
+    def answer(ratio, advantages, low, high):
+        clipped = ratio.clamp(1 - low, 1 + high)
+        return -pick(ratio * advantages, clipped * advantages), clipped
+
+    return answer
+
+
+def _clipped_to(clip):
+    """The right loss with another clipped ratio: clip(ratio, low, high)."""
+
+    def answer(ratio, advantages, low, high):
+        clipped = clip(ratio, low, high)
+        return -torch.minimum(ratio * advantages, clipped * advantages), clipped
+
+    return answer
+
+
+def _ratios_and_bounds(draw: Draw) -> dict:
+    """As many bounds as DAPO has: two."""
+    rows, size = draw.one_of((2, 3)), draw.one_of((6, 8))
+    return {
+        "ratio": (0.35 * draw.normal(rows, size)).exp(),
+        "advantages": draw.normal(rows, size),
+        "low": draw.one_of((0.1, 0.15)),
+        "high": draw.one_of((0.2, 0.28)),
+    }
+
+
+CLIPPED_LOSS = Exercise(
+    name="clipped_loss",
+    notebook="05",
+    title="PPO's clipped loss",
+    minutes=8,
+    difficulty=3,
+    hint="What is made larger is the *smaller* of ratio times advantage and clipped ratio times advantage; so the loss is the larger "
+    "of their negatives: `torch.maximum`. `ratio.clamp(1 - low, 1 + high)` clips.",
+    reference=_clipped_loss,
+    library="aligner_lib.algorithms.ppo.clipped_surrogate",
+    trains=("ppo", "loss"),
+    inputs=_ratios_and_bounds,
+    outputs=("loss", "clipped"),
+    gradients=("ratio",),
+    mistakes=(
+        Mistake(
+            "optimistic",
+            "the better one of both terms is taken: where a token has gone far the right way, it is pushed further; where it "
+            "went the wrong way, it has no gradient to come back.",
+            _surrogate(lambda plain, clipped: torch.maximum(plain, clipped)),
+        ),
+        Mistake(
+            "only_clipped",
+            "without the unclipped term a token that went far the wrong way has no gradient left.",
+            _surrogate(lambda plain, clipped: clipped),
+        ),
+        Mistake(
+            "not_clipped",
+            "the loss is that of the ratio alone: one update can go as far as it likes.",
+            _surrogate(lambda plain, clipped: plain),
+        ),
+        Mistake(
+            "sign",
+            "the minus is missing: whoever makes this smaller makes bad tokens likelier.",
+            _surrogate(lambda plain, clipped: -torch.minimum(plain, clipped)),
+        ),
+        Mistake(
+            "clipped_around_zero",
+            "the ratio is held between −low and high. It is 1 where nothing has changed: from 1 − low to 1 + high.",
+            _clipped_to(lambda ratio, low, high: ratio.clamp(-low, high)),
+        ),
+        Mistake(
+            "clipped_from_above_only",
+            "the ratio is held below 1 + high, but not above 1 − low: tokens with a negative advantage are pushed down without "
+            "end.",
+            _clipped_to(lambda ratio, low, high: ratio.clamp(max=1 + high)),
+        ),
+        Mistake(
+            "bounds_exchanged",
+            "low is how far the ratio may go below 1, and high how far above.",
+            _clipped_to(lambda ratio, low, high: ratio.clamp(1 - high, 1 + low)),
+        ),
+        Mistake(
+            "averaged",
+            "the tokens are averaged already, prompts and padding with them. What comes back has one loss for each.",
+            lambda ratio, advantages, low, high: (
+                _clipped_loss(ratio, advantages, low, high)[0].mean(),
+                ratio.clamp(1 - low, 1 + high),
+            ),
+        ),
+        Mistake(
+            "ratio_detached",
+            "the values are right, but the ratio has no gradient: nothing would be learnt.",
+            lambda ratio, advantages, low, high: _clipped_loss(ratio.detach(), advantages, low, high),
+        ),
+        Mistake(
+            "stop_gradient",
+            "the values are right, but the clipped ratio is a number without a gradient where it is not clipped, too: that is "
+            "another method's weight (CISPO's).",
+            lambda ratio, advantages, low, high: (
+                torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high).detach()),
+                ratio.clamp(1 - low, 1 + high).detach(),
+            ),
+        ),
+    ),
+)
+
+# ---- bandit_loss ----------------------------------------------------------------------------------------------------
+
+
+def _bandit_loss(
+    logits,
+    tokens,
+    old_logprobs,
+    reference_logprobs,
+    rewards,
+    coefficient,
+    epsilon,
+    *,
+    logprobs=lambda logits: logits.log_softmax(-1),
+    kl=lambda now, old, reference: old - reference,
+    baseline=True,
+    before=lambda old, reference: old,
+    ratio=lambda difference: difference.exp(),
+):
+    now = logprobs(logits)[tokens]
+    advantages = rewards - coefficient * kl(now, old_logprobs, reference_logprobs)
+    if baseline:
+        advantages = advantages - advantages.mean()
+    ratios = ratio(now - before(old_logprobs, reference_logprobs))
+    return ppo.clipped_surrogate(ratios, advantages, epsilon, epsilon)[0].mean()
+
+
+def _with(**changes):
+    """The right answer with another piece."""
+    return lambda *inputs: _bandit_loss(*inputs, **changes)
+
+
+def _one_token_answers(draw: Draw) -> dict:
+    """Of a policy that has moved a little since the tokens were drawn."""
+    old, reference = draw.normal(8), draw.normal(8)
+    tokens = draw.integers(0, 8, draw.one_of((12, 16)))
+    return {
+        "logits": old + 0.5 * draw.normal(8),
+        "tokens": tokens,
+        "old_logprobs": old.log_softmax(-1)[tokens],
+        "reference_logprobs": reference.log_softmax(-1)[tokens],
+        "rewards": draw.normal(len(tokens)) + 1.0,
+        "coefficient": draw.between(0.1, 0.5),
+        "epsilon": draw.one_of((0.1, 0.2)),
+    }
+
+
+BANDIT_LOSS = Exercise(
+    name="bandit_loss",
+    notebook="05",
+    title="PPO, put together",
+    minutes=15,
+    difficulty=4,
+    hint="Four lines. The policy's log-probabilities of the drawn tokens: `logits.log_softmax(-1)[tokens]`. Rewards with the KL "
+    "penalty, by the log-probabilities that the tokens were *drawn* with (the old ones): they are numbers, and have no "
+    "gradient. Advantages: those rewards less their mean. The mean of the clipped loss.",
+    reference=_bandit_loss,
+    inputs=_one_token_answers,
+    outputs=("loss",),
+    gradients=("logits",),
+    mistakes=(
+        Mistake(
+            "gradient_through_the_advantage",
+            "the KL in the reward is that of the present log-probabilities, with their gradient. An advantage is a number that "
+            "was measured when the tokens were drawn: nothing flows through it.",
+            _with(kl=lambda now, old, reference: now - reference),
+        ),
+        Mistake(
+            "advantage_moves",
+            "the KL in the reward is that of the present policy. The advantages then change at every update of the same "
+            "rollout; they were measured when the tokens were drawn.",
+            _with(kl=lambda now, old, reference: now.detach() - reference),
+        ),
+        Mistake(
+            "sign_of_the_kl",
+            "the policy is paid for leaving its reference.",
+            _with(kl=lambda now, old, reference: reference - old),
+        ),
+        Mistake(
+            "no_penalty",
+            "there is no KL penalty in the rewards.",
+            _with(kl=lambda now, old, reference: 0 * old),
+        ),
+        Mistake(
+            "no_baseline",
+            "the mean is not taken away: where all rewards are positive, every drawn token is made likelier.",
+            _with(baseline=False),
+        ),
+        Mistake(
+            "ratio_to_the_reference",
+            "the ratio compares with the reference. It is to compare with the policy that the tokens were drawn from.",
+            _with(before=lambda old, reference: reference),
+        ),
+        Mistake(
+            "ratio_upside_down",
+            "it is old over new; the ratio is new over old.",
+            _with(ratio=lambda difference: (-difference).exp()),
+        ),
+        Mistake(
+            "no_exponential",
+            "the difference of log-probabilities is the log of the ratio: it has to go through exp.",
+            _with(ratio=lambda difference: difference),
+        ),
+        Mistake(
+            "logits_for_logprobs",
+            "logits are no log-probabilities before log_softmax: the ratios are all off by one factor.",
+            _with(logprobs=lambda logits: logits),
+        ),
+        Mistake(
+            "sign",
+            "whoever makes this smaller makes the worse tokens likelier.",
+            lambda *inputs: -_bandit_loss(*inputs),
+        ),
+        Mistake(
+            "not_clipped",
+            "there is no clipping: four updates with one rollout go too far.",
+            lambda *inputs: _bandit_loss(*inputs[:-1], 1e9),
+        ),
+    ),
+)
+
+EXERCISES = (TOKEN_REWARDS, GAE, NO_GRADIENT, CLIPPED_LOSS, BANDIT_LOSS)

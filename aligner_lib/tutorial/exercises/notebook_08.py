@@ -1,0 +1,286 @@
+"""The exercises of notebook 08: best of n, how sure a win rate is, and what a gain is made of."""
+
+from __future__ import annotations
+
+from math import log, sqrt
+
+from aligner_lib.tutorial.exercises.draw import Draw
+from aligner_lib.tutorial.exercises.exercise import Exercise, ImportedLate, Mistake
+
+torch = ImportedLate("torch")
+statistics = ImportedLate("aligner_lib.tutorial.statistics")
+
+# ---- best_of_n ------------------------------------------------------------------------------------------------------
+
+
+def _bound(n):
+    return log(n) - (n - 1) / n
+
+
+def _best_of_n(proxy, gold, n, choose=lambda proxy, gold: proxy.argmax(1), bound=_bound):
+    proxy, gold = proxy[:, :n], gold[:, :n]
+    rows, best = torch.arange(len(proxy)), choose(proxy, gold)
+    return proxy[rows, best].mean(), gold[rows, best].mean(), bound(n)
+
+
+def _judged_twice(draw: Draw) -> dict:
+    prompts, drawn = draw.one_of((3, 4)), 6
+    gold = draw.normal(prompts, drawn)
+    return {"proxy": gold + draw.normal(prompts, drawn), "gold": gold, "n": draw.in_turn((2, 4, 3, 5))}
+
+
+BEST_OF_N = Exercise(
+    name="best_of_n",
+    notebook="08",
+    title="the best of n, and how far it has moved",
+    minutes=8,
+    difficulty=2,
+    hint="Take the first n columns of both. `proxy.argmax(1)` is which response the proxy likes best; its gold score is that of the "
+    "*same* response. The bound needs a bracket: log n − (n − 1)/n.",
+    reference=_best_of_n,
+    inputs=_judged_twice,
+    outputs=("proxy", "gold", "kl"),
+    mistakes=(
+        Mistake(
+            "gold_chooses",
+            "the gold score chooses. Nobody has it when choosing: the proxy chooses, and the gold one says what was got.",
+            lambda proxy, gold, n: _best_of_n(proxy, gold, n, lambda proxy, gold: gold.argmax(1)),
+        ),
+        Mistake(
+            "each_its_own_best",
+            "the highest gold score need not be that of the response that the proxy has chosen.",
+            lambda proxy, gold, n: (
+                proxy[:, :n].amax(1).mean(),
+                gold[:, :n].amax(1).mean(),
+                _bound(n),
+            ),
+        ),
+        Mistake(
+            "best_of_all",
+            "all responses that were drawn take part, not the first n.",
+            lambda proxy, gold, n: (*_best_of_n(proxy, gold, proxy.shape[1])[:2], _bound(n)),
+        ),
+        Mistake(
+            "mean_of_n",
+            "nothing is chosen: these are means over the n responses.",
+            lambda proxy, gold, n: (proxy[:, :n].mean(), gold[:, :n].mean(), _bound(n)),
+        ),
+        Mistake(
+            "worst_of_n",
+            "the response that the proxy likes least is taken.",
+            lambda proxy, gold, n: _best_of_n(proxy, gold, n, lambda proxy, gold: proxy.argmin(1)),
+        ),
+        Mistake(
+            "log_n_alone",
+            "(n − 1)/n is missing: for n = 1 nothing is chosen, and the KL is 0.",
+            lambda proxy, gold, n: _best_of_n(proxy, gold, n, bound=log),
+        ),
+        Mistake(
+            "bracket_missing",
+            "n − 1/n for (n − 1)/n: a bracket is missing.",
+            lambda proxy, gold, n: _best_of_n(proxy, gold, n, bound=lambda n: log(n) - (n - 1 / n)),
+        ),
+        Mistake(
+            "one_prompt_for_all",
+            "the best is looked for over all prompts together: each prompt has a best one of its own.",
+            lambda proxy, gold, n: (
+                proxy[:, :n].max(),
+                gold[:, :n].flatten()[proxy[:, :n].flatten().argmax()],
+                _bound(n),
+            ),
+        ),
+    ),
+)
+
+# ---- win_rate_interval -------------------------------------------------------------------------------------------------------
+
+
+def _wins(own, others, tie=0.5):
+    return (own > others).float() + tie * (own == others)
+
+
+def _interval(shares, width=1.96, correction=1, root=True):
+    error = shares.std(correction=correction) / (sqrt(len(shares)) if root else 1)
+    rate = shares.mean()
+    return rate, rate - width * error, rate + width * error
+
+
+def _of_prompts(own, others, **changes):
+    return _interval(_wins(own, others).mean(1), **changes)
+
+
+def _scores(draw: Draw) -> dict:
+    """Rounded, so that there are ties, and alike within a prompt: some prompts suit one's own policy."""
+    prompts, answers = draw.one_of((6, 8)), draw.one_of((3, 4))
+    suits = 2 * draw.normal(prompts, 1)
+    own, others = draw.normal(prompts, answers) + suits, draw.normal(prompts, answers)
+    own, others = (2 * own).round() / 2, (2 * others).round() / 2
+    own[0, 0], own[0, 1], own[1, 0] = others[0, 0], others[0, 1] + 1.0, others[1, 0] - 1.0
+    return {"own": own, "others": others}
+
+
+WIN_RATE_INTERVAL = Exercise(
+    name="win_rate_interval",
+    notebook="08",
+    title="a win rate, and how sure it is",
+    minutes=10,
+    difficulty=3,
+    hint="First a number for each prompt: the mean of 1 (won), 0.5 (tie) and 0 (lost) over its answers. Several answers to one "
+    "prompt are no independent evidence, so count prompts, not answers: the standard error is the deviation of those numbers, "
+    "`std()`, over the root of how many prompts there are.",
+    reference=_of_prompts,
+    inputs=_scores,
+    outputs=("rate", "low", "high"),
+    mistakes=(
+        Mistake(
+            "answers_as_evidence",
+            "each answer is counted as if it were a prompt of its own: the interval is too narrow, the more so the more answers "
+            "are drawn.",
+            lambda own, others: _interval(_wins(own, others).flatten()),
+        ),
+        Mistake(
+            "ties_are_losses",
+            "a tie counts as lost: two equal policies would each win less than half.",
+            lambda own, others: _interval(_wins(own, others, tie=0.0).mean(1)),
+        ),
+        Mistake(
+            "ties_are_wins",
+            "a tie counts as won: two equal policies would each win more than half.",
+            lambda own, others: _interval(_wins(own, others, tie=1.0).mean(1)),
+        ),
+        Mistake(
+            "one_standard_error",
+            "one standard error holds the figure in 68 of 100 draws; 95 need 1.96 of them.",
+            lambda own, others: _of_prompts(own, others, width=1.0),
+        ),
+        Mistake(
+            "deviation_of_a_prompt",
+            "this is where a single prompt lies, not the mean of them: the root of their number is missing.",
+            lambda own, others: _of_prompts(own, others, root=False),
+        ),
+        Mistake(
+            "uncorrected_deviation",
+            "the deviation divides by n; with few prompts n − 1 makes a difference.",
+            lambda own, others: _of_prompts(own, others, correction=0),
+        ),
+        Mistake(
+            "others_win",
+            "it is the other policy's win rate.",
+            lambda own, others: _of_prompts(others, own),
+        ),
+        Mistake(
+            "means_compared",
+            "each prompt's mean scores are compared, and all but who is ahead is lost.",
+            lambda own, others: _interval(_wins(own.mean(1), others.mean(1))),
+        ),
+    ),
+)
+
+# ---- gain_in_parts --------------------------------------------------------------------------------------------------
+
+
+def _worth(rewards, ended, right, which=0):
+    """What ending and being right are worth, in the rewards before (0) or after (1)."""
+    paid, ends, rights = rewards[which], ended[which], right[which]
+    of_ending = paid[ends].mean() - paid[~ends].mean()
+    return of_ending, paid[ends & rights].mean() - paid[ends & ~rights].mean()
+
+
+def _right_among_ended(ended, right):
+    return (ended & right).sum(1) / ended.sum(1)
+
+
+def _parts(rewards, ended, right, *, worth=_worth, gold=_right_among_ended, share_of=1):
+    """share_of: whose share of ended answers weighs the gold part (0: before, 1: after)."""
+    of_ending, of_being_right = worth(rewards, ended, right)
+    share, golden = ended.float().mean(1), gold(ended, right)
+    by_ending = (share[1] - share[0]) * of_ending
+    by_gold = share[share_of] * (golden[1] - golden[0]) * of_being_right
+    return by_ending, by_gold, rewards[1].mean() - rewards[0].mean() - by_ending - by_gold
+
+
+def _with(**changes):
+    """The right answer with another piece."""
+    return lambda *inputs: _parts(*inputs, **changes)
+
+
+def _changed(change):
+    """change(ended, gold, rest), with how many answers there are, of the right parts."""
+    return lambda rewards, ended, right: change(*_parts(rewards, ended, right), ended.shape[1])
+
+
+def _before_and_after(draw: Draw) -> dict:
+    """Each kind of answer (cut off, ended and wrong, ended and right) is there twice at least, before and after. One that was cut
+    off may be right as far as it goes: that doesn't count."""
+    count = draw.one_of((10, 12))
+    kinds = torch.stack(
+        [
+            torch.tensor([0, 0, 1, 1, 2, 2] + [draw.one_of(some) for _ in range(count - 6)])
+            for some in ((0, 0, 1), (1, 2, 2))
+        ]
+    )
+    rewards = draw.normal(2, count, scale=0.5) + kinds + torch.tensor([[0.0], [0.4]])
+    right = kinds == 2
+    right[:, 0] = True
+    return {"rewards": rewards, "ended": kinds > 0, "right": right}
+
+
+GAIN_IN_PARTS = Exercise(
+    name="gain_in_parts",
+    notebook="08",
+    title="what a gain is made of",
+    minutes=15,
+    difficulty=4,
+    hint="Five means of `rewards[0]` (before): of ended and of cut answers, of right and of wrong ones among the ended. The change of "
+    "the share that ends, times what ending was worth; the change of the share that is right among the ended, times what being "
+    "right was worth, times the share that ends *now*. The rest is the gain less both.",
+    reference=lambda *inputs: statistics.gain_in_parts(*inputs),
+    library="aligner_lib.tutorial.statistics.gain_in_parts",
+    inputs=_before_and_after,
+    outputs=("ended", "gold", "rest"),
+    mistakes=(
+        Mistake(
+            "prices_of_after",
+            "what ending and being right are worth is taken from the answers after training; the rewards may have changed with it.",
+            _with(worth=lambda *inputs: _worth(*inputs, which=1)),
+        ),
+        Mistake(
+            "weighed_by_the_old_share",
+            "the gold part is weighed by the share that ended before. The parts then overlap, and the rest takes up the error.",
+            _with(share_of=0),
+        ),
+        Mistake(
+            "right_among_all",
+            "the share that is right is taken among all answers. More answers that end make it rise by themselves: ending is "
+            "counted twice.",
+            _with(gold=lambda ended, right: (ended & right).float().mean(1)),
+        ),
+        Mistake(
+            "cut_answers_count",
+            "answers that were cut off are counted as right, too; only those that ended can be.",
+            _with(gold=lambda ended, right: right.sum(1) / ended.sum(1)),
+        ),
+        Mistake(
+            "rest_is_the_gain",
+            "the rest is the whole gain: the two parts have to be taken off.",
+            _changed(lambda ended, gold, rest, count: (ended, gold, ended + gold + rest)),
+        ),
+        Mistake(
+            "losses_for_gains",
+            "it is before less after.",
+            _changed(lambda ended, gold, rest, count: (-ended, -gold, -rest)),
+        ),
+        Mistake(
+            "counts_for_shares",
+            "the number of answers that end is taken where their share is meant.",
+            _changed(lambda ended, gold, rest, count: (ended * count, gold, rest - ended * (count - 1))),
+        ),
+        Mistake(
+            "shares_without_prices",
+            "these are the changes of the shares; each has to be multiplied by what it was worth in rewards.",
+            _with(worth=lambda *inputs: (1.0, 1.0)),
+        ),
+    ),
+)
+
+EXERCISES = (WIN_RATE_INTERVAL, GAIN_IN_PARTS, BEST_OF_N)

@@ -1,0 +1,243 @@
+"""What a function makes of inputs (outputs, gradients, or an error), and where two of them differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from aligner_lib.tutorial.exercises.exercise import ImportedLate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+torch = ImportedLate("torch")
+
+RELATIVE, ABSOLUTE = 1e-4, 1e-5  # how far a right answer may be off: float32, in another order
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """outputs: what was returned, a tuple's parts one by one; gradients: by input, of a random weighting of the outputs."""
+
+    outputs: tuple[Any, ...] = ()
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    error: Exception | None = None
+    changed: str = ""  # an input that the function has written to
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where an outcome is not the expected one. yours, expected: what to show beside each other."""
+
+    what: str  # an output's name, or gradient of …
+    sentence: str
+    yours: Any = None
+    expected: Any = None
+
+
+def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ...]) -> Outcome:
+    """Call the function on copies of the inputs; an error of it is an outcome, too."""
+    arguments = {name: _copy(value, learns=name in gradients) for name, value in inputs.items()}
+    try:
+        returned = function(*arguments.values())
+        outputs = tuple(returned) if isinstance(returned, tuple) else (returned,)
+        found = _gradients(outputs, arguments, gradients)
+    except Exception as error:  # whatever a learner's function raises is told, not raised
+        return Outcome(error=error)
+    outputs = tuple(_without_gradient(output) for output in outputs)
+    return Outcome(outputs, found, changed=_changed(inputs, arguments))
+
+
+def first_difference(expected: Outcome, got: Outcome, names: tuple[str, ...]) -> Difference | None:
+    """None where the outcomes are equal; neither has an error."""
+    if len(got.outputs) != len(expected.outputs):
+        return Difference("what is returned", _count(names, got.outputs))
+    for name, right, yours in zip(names, expected.outputs, got.outputs):
+        if found := _of_values(name, right, yours):
+            return found
+    for name, right in expected.gradients.items():
+        if found := _of_gradients(f"the gradient to {name}", right, got.gradients[name]):
+            return found
+    if got.changed:
+        return Difference(
+            got.changed, f"The answer is right, but the input {got.changed} was changed: write to a copy."
+        )
+    return None
+
+
+def alike(one: Outcome, other: Outcome) -> bool:
+    """Whether two answers are the same one: equal numbers whatever their type, or equal errors."""
+    if one.error or other.error:
+        return repr(one.error) == repr(other.error)
+    if len(one.outputs) != len(other.outputs):
+        return False
+    return all(map(_close, one.outputs, other.outputs)) and all(
+        _close(*_zeros_for_none(one.gradients[name], other.gradients[name])) for name in one.gradients
+    )
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------
+
+
+def _of_values(name: str, right: Any, yours: Any) -> Difference | None:
+    def difference(sentence: str) -> Difference:
+        return Difference(name, sentence, yours, right)
+
+    numbers, expected = _numbers(yours), _numbers(right)
+    if expected is None:
+        return None if yours == right else difference(f"{name} is {yours!r}; it should be {right!r}.")
+    if yours is None:
+        return difference(f"{name} is None. Is the return missing?")
+    if numbers is None or (
+        isinstance(right, torch.Tensor) and not isinstance(yours, torch.Tensor) and right.ndim
+    ):
+        return difference(f"{name} is of type {type(yours).__name__}; it should be a {_described(right)}.")
+    if numbers.shape != expected.shape:
+        return difference(
+            f"{name} has the shape {list(numbers.shape)}; it should have {list(expected.shape)}."
+        )
+    if not _close(yours, right):
+        return difference(_first_place(name, numbers, expected))
+    if isinstance(right, torch.Tensor) and isinstance(yours, torch.Tensor) and yours.dtype != right.dtype:
+        return difference(
+            f"The numbers of {name} are right, but they are {_dtype(yours)}; it should be {_dtype(right)}."
+        )
+    return None
+
+
+def _of_gradients(name: str, right: Tensor | None, yours: Tensor | None) -> Difference | None:
+    right, given = _zeros_for_none(right, yours)
+    if _close(given, right):
+        return None
+    sentence = _first_place(name, given, right)
+    if yours is None or not given.any():
+        sentence = f"The values are right, but {name} is 0 everywhere: has something been detached?"
+    elif not right.any():
+        sentence = f"The values are right, but {name} should be 0 everywhere: detach it."
+    return Difference(name, sentence, given, right)
+
+
+def _first_place(name: str, numbers: Tensor, expected: Tensor) -> str:
+    wrong = ~_equal(numbers, expected)
+    if not wrong.ndim:
+        return f"{name} is {_shown(numbers)}; it should be {_shown(expected)}."
+    place = tuple(wrong.nonzero()[0].tolist())
+    more = f" ({int(wrong.sum())} of {wrong.numel()} differ)"
+    return f"{name}{list(place)} is {_shown(numbers[place])}; it should be {_shown(expected[place])}{more}."
+
+
+def differs(yours: Any, expected: Any) -> Tensor | None:
+    """Where two values of one shape differ, bool of that shape; None where they can't be laid beside each other."""
+    numbers, right = _numbers(yours), _numbers(expected)
+    return (
+        None if numbers is None or right is None or numbers.shape != right.shape else ~_equal(numbers, right)
+    )
+
+
+def _close(one: Any, other: Any) -> bool:
+    numbers, others = _numbers(one), _numbers(other)
+    if numbers is None or others is None:
+        return numbers is others and one == other
+    return numbers.shape == others.shape and bool(_equal(numbers, others).all())
+
+
+def _equal(one: Tensor, other: Tensor) -> Tensor:
+    return torch.isclose(one.double(), other.double(), RELATIVE, ABSOLUTE, equal_nan=True)
+
+
+def _numbers(value: Any) -> Tensor | None:
+    """Numbers of any type as a tensor; None for what isn't numbers."""
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        return None if value is None or isinstance(value, str) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _described(value: Any) -> str:
+    return f"tensor ({_dtype(value)}, {list(value.shape)})" if isinstance(value, torch.Tensor) else "number"
+
+
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _shown(number: Tensor) -> str:
+    value = number.item()
+    return f"{value + 0.0:.4g}" if isinstance(value, float) else str(value)  # no -0
+
+
+def _count(names: tuple[str, ...], outputs: tuple[Any, ...]) -> str:
+    if outputs == (None,):
+        return "Nothing is returned. Is the return missing?"
+    what = "one value" if len(outputs) == 1 else f"{len(outputs)} values"
+    should = f"one value, {names[0]}" if len(names) == 1 else f"{len(names)}: {', '.join(names)}"
+    return f"It returns {what}; it should return {should}."
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+def _gradients(
+    outputs: tuple[Any, ...], arguments: dict[str, Any], names: tuple[str, ...]
+) -> dict[str, Tensor | None]:
+    if not names:
+        return {}
+    leaves = {
+        label: leaf for name in names for label, leaf in _leaves(name, arguments[name])
+    }  # [i] behind a list's
+    weighted = [
+        (output * _weights(output)).sum()
+        for output in outputs
+        if isinstance(output, torch.Tensor) and output.requires_grad
+    ]
+    if not weighted:
+        return dict.fromkeys(leaves)
+    found = torch.autograd.grad(sum(weighted), list(leaves.values()), allow_unused=True)
+    return dict(zip(leaves, found))
+
+
+def _weights(output: Tensor) -> Tensor:
+    """Numbers that depend on the shape alone, so that no element's gradient hides behind another's."""
+    return 1.0 + torch.rand(output.shape, generator=torch.Generator().manual_seed(output.numel()))
+
+
+def _zeros_for_none(one: Tensor | None, other: Tensor | None) -> tuple[Tensor, Tensor]:
+    """No gradient at all is one of 0."""
+    if one is None and other is None:
+        return torch.zeros(()), torch.zeros(())
+    return (
+        torch.zeros_like(other) if one is None else one,
+        torch.zeros_like(one) if other is None else other,
+    )
+
+
+# ---- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def _copy(value: Any, learns: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone().requires_grad_(learns)
+    return type(value)(_copy(part, learns) for part in value) if isinstance(value, list | tuple) else value
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _leaves(f"{name}[{index}]", part)
+
+
+def _without_gradient(output: Any) -> Any:
+    return output.detach() if isinstance(output, torch.Tensor) else output
+
+
+def _changed(inputs: dict[str, Any], arguments: dict[str, Any]) -> str:
+    for name, value in inputs.items():
+        for (label, before), (_, after) in zip(_leaves(name, value), _leaves(name, arguments[name])):
+            if not torch.equal(before, after.detach()):
+                return label
+    return ""

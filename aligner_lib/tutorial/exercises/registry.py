@@ -1,0 +1,26 @@
+"""All exercises, in the order of the notebooks."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+
+from aligner_lib.errors import UserError
+from aligner_lib.tutorial.exercises.exercise import Exercise
+
+NOTEBOOKS = ("01", "02", "03", "04", "05", "06", "07", "08")
+
+
+def exercises() -> dict[str, Exercise]:
+    """By name. Imports no torch."""
+    modules = [import_module(f"{__package__}.notebook_{number}") for number in NOTEBOOKS]
+    return {one.name: one for module in modules for one in module.EXERCISES}
+
+
+def exercise(name: str) -> Exercise:
+    """The exercise of this name. Raises UserError, which proposes the nearest one."""
+    known = exercises()
+    if name not in known:
+        near = get_close_matches(name, known, n=1, cutoff=0.0)[0]
+        raise UserError(f"there is no exercise {name!r}; did you mean {near!r}? All: {', '.join(known)}")
+    return known[name]

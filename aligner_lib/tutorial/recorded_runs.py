@@ -1,0 +1,180 @@
+"""Runs that a bundle brought: for a notebook with `start="recorded"`, in place of training.
+
+    $ALIGNER_CACHE/recorded/PROFILE/NAME/    run folders, with the last checkpoint's weights and without its optimizer
+
+A recorded run stands for one that a notebook would start only if it is that one: the same settings, models and data.
+Curves of one run beside the answers of another would teach what is not so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from aligner_lib.config.compose import compose, save
+from aligner_lib.models.fetch import cache_root
+from aligner_lib.models.hash import file_hash, model_hash
+from aligner_lib.run_folder.reader import RunFolder, flatten, without_paths
+from cluster.states import State, Status
+
+RECORDS = ("run.json", "metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
+OF_THE_MACHINE = (
+    "host",
+    "pid",
+    "identity",
+    "slurm",
+    "warnings",
+)  # of run.json: of no use, or of no concern, elsewhere
+WITHOUT_MODEL = ("evaluate",)  # kinds whose run is its figures
+
+
+class RecordedJob:
+    """The handle of a run that is there already: `cluster.Job`'s side that a notebook uses."""
+
+    status = Status(State.FINISHED, "recorded")
+    state = State.FINISHED
+    reason, nodes = "recorded", ()
+
+    def __init__(self, run: Path):
+        self.run = run
+        self.name = run.name
+
+    def tail(self, n: int = 20) -> str:
+        """A recording has no log."""
+        return ""
+
+    logs = tail
+
+    def wait(self, timeout: float | None = None) -> State:
+        """At once: the run is over."""
+        return self.state
+
+    def cancel(self) -> State:
+        """Nothing goes on that could be ended."""
+        return self.state
+
+    def __await__(self):
+        return self.state
+        yield  # an awaitable is a generator
+
+
+def recorded_root(profile: str) -> Path:
+    """The folder of a profile's recorded runs; it need not be there."""
+    return cache_root() / "recorded" / profile
+
+
+def recorded(profile: str, name: str) -> RunFolder | None:
+    """A recorded run; None where no bundle brought it."""
+    run = RunFolder(recorded_root(profile) / name)
+    return run if run.info else None
+
+
+def packable(tutorial: Path) -> list[RunFolder]:
+    """The runs of a finished tutorial that can stand for a training: finished, with a model where their kind makes one."""
+    found = [RunFolder(path.parent) for path in sorted((tutorial / "runs").glob("*/run.json"))]
+    return [
+        run
+        for run in found
+        if run.status == "finished" and (run.latest_checkpoint() or run.kind in WITHOUT_MODEL)
+    ]
+
+
+def files_of(run: RunFolder) -> Iterator[tuple[str, Path]]:
+    """(name, path) of what is packed of a run, run.json aside: its records, and the weights of its last checkpoint."""
+    for name in RECORDS[1:]:
+        if (run.path / name).exists():
+            yield name, run.path / name
+    checkpoint = run.latest_checkpoint()
+    for path in sorted(checkpoint.rglob("*")) if checkpoint else ():
+        inside = path.relative_to(checkpoint)
+        if path.is_file() and not {"optimizer", "critic"} & set(inside.parts):
+            yield f"checkpoints/{checkpoint.name}/{inside.as_posix()}", path
+
+
+def info_to_pack(run: RunFolder) -> dict:
+    """run.json for a bundle: without what names the machine, and marked as recorded."""
+    info = {key: value for key, value in run.info.items() if key not in OF_THE_MACHINE}
+    ended = (info.get("heartbeat") or {}).get("time")
+    seconds = round(ended - info["created"], 1) if ended else 0.0
+    return info | {
+        "name": f"{info['name']} (recorded)",
+        "config": without_paths(info["config"]),
+        "recorded": {"commit": info.get("git_commit", ""), "seconds": seconds},
+    }
+
+
+def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, object]) -> str | None:
+    """How a wanted run differs from a recorded one, in a few words; None where it is the same.
+
+    inputs: the settings that the notebook and the workspace give, models and data among them.
+    """
+    if run.kind != kind:
+        return f"it is a run of {run.kind}"
+    before, now = flatten(run.info["config"]), flatten(_settings(kind, profile, inputs))
+    for key, value in now.items():
+        if key in before and value is not None and before[key] is not None and before[key] != value:
+            return f"it had {key}={before[key]}, and here it is {value}"
+    for name, path in _files(inputs):
+        had = run.info["hashes"].get(name)
+        if had is not None and had != file_hash(path):
+            return f"it read another {name}"
+    given = [Path(str(value)) for key, value in inputs.items() if key.endswith(".restore_from_path")]
+    found = {_hash_of(path) for path in given if path.exists()}
+    for name in ("model", "reward_model"):
+        had = run.info["hashes"].get(name)
+        if given and had is not None and had not in found:
+            return f"it began with another {name.replace('_', ' ')} than {' or '.join(map(str, given))}"
+    return None
+
+
+def place(run: RunFolder, into: Path) -> Path:
+    """Put a recorded run where a workspace expects its run: the records are copied, checkpoints linked."""
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir(parents=True)
+    for name in RECORDS:
+        if (run.path / name).exists():
+            shutil.copyfile(run.path / name, into / name)
+    if run.checkpoints():
+        (into / "checkpoints").mkdir()
+    for checkpoint in run.checkpoints():
+        os.symlink(checkpoint, into / "checkpoints" / checkpoint.name, target_is_directory=True)
+    return into
+
+
+def is_recorded(run: RunFolder) -> bool:
+    """Whether a run folder was put there by `place`."""
+    return "recorded" in run.info
+
+
+def told(run: RunFolder) -> str:
+    """What a reader should know of a recorded run, in a sentence."""
+    told = run.info["recorded"]
+    at = f" at commit {told['commit']}" if told["commit"] else ""
+    return f"{run.name}: recorded{at}, where it took {told['seconds']:.0f} s; nothing is trained here"
+
+
+def _settings(kind: str, profile: str, inputs: Mapping[str, object]) -> dict:
+    from aligner_lib.jobs.command_line import written
+
+    return without_paths(
+        save(compose(kind, [f"{key}={written(value)}" for key, value in inputs.items()], profile))
+    )
+
+
+def _files(inputs: Mapping[str, object]) -> Iterator[tuple[str, Path]]:
+    for value in inputs.values():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, Path) and one.is_file():
+                yield one.name, one
+
+
+def _hash_of(model: Path) -> str:
+    return model_hash(RunFolder(model).latest_checkpoint() or model)
+
+
+def as_json(info: dict) -> str:
+    """run.json's text."""
+    return json.dumps(info, indent=1)

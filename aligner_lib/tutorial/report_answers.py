@@ -1,0 +1,97 @@
+"""What the policies answer, beside each other: those of notebook 08, else PPO's first and last validation."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+from aligner_lib.run_folder.reader import RunFolder
+
+PROMPTS = 3
+POLICIES = {"SFT": "evaluate-sft", "PPO": "evaluate-ppo", "DPO": "evaluate-dpo"}
+CONVERSATIONS = (
+    "conversations"  # of the environments that an evaluation may have, what its answers are read for
+)
+
+Answers = dict[str, dict]  # by prompt: a record of rollouts.jsonl
+
+
+def answers_section(runs: Path) -> str:
+    """Answers to a few held-out prompts as HTML; empty where fewer than two policies have answered."""
+    policies = _evaluated(runs) or _validated(runs)
+    if len(policies) < 2:
+        return ""
+    (first, before), *others = policies.items()
+    last = "PPO" if "PPO" in policies else others[-1][0]
+    common = set.intersection(*(set(answers) for answers in policies.values()))
+    prompts = sorted(common, key=lambda p: (before[p]["reward"] - policies[last][p]["reward"], p))
+    count = min(PROMPTS, len(prompts))
+    chosen = [prompts[round(i * (len(prompts) - 1) / max(count - 1, 1))] for i in range(count)]
+    cards = "".join(
+        _card(prompt, {name: answers[prompt] for name, answers in policies.items()}) for prompt in chosen
+    )
+    return (
+        f"<h2>What they answer</h2><p>{count} of {len(prompts)} held-out prompts, from where {last} gains the most reward over "
+        f"{first} to where it gains the least. Rewards are estimates of the reward model: judge for yourself."
+        f'</p><div class="answers">{cards}</div>'
+    )
+
+
+def _evaluated(runs: Path) -> dict[str, Answers]:
+    """By policy: the first answer to each prompt of its evaluation."""
+    found = {name: RunFolder(runs / folder).rollouts() for name, folder in POLICIES.items()}
+    found = {
+        name: _by_prompt(
+            [r for r in records if r.get("environment", CONVERSATIONS) == CONVERSATIONS] or records
+        )
+        for name, records in found.items()
+    }
+    found = {name: answers for name, answers in found.items() if answers}
+    return found if {"SFT", "PPO"} <= found.keys() else {}
+
+
+def _validated(runs: Path) -> dict[str, Answers]:
+    """The first and the last validation of PPO."""
+    records = [r for r in RunFolder(runs / "ppo").rollouts() if r.get("split") == "validation"]
+    steps = sorted({record["step"] for record in records})
+    if len(steps) < 2:
+        return {}
+    of_step = {step: _by_prompt([r for r in records if r["step"] == step]) for step in (steps[0], steps[-1])}
+    return {"SFT": of_step[steps[0]], "PPO": of_step[steps[-1]]}
+
+
+def _by_prompt(records: list[dict]) -> Answers:
+    """The first answer to each prompt that has a reward: an environment that failed gave none."""
+    found: Answers = {}
+    for record in records:
+        if record["reward"] is not None:
+            found.setdefault(record["prompt"], record)
+    return found
+
+
+def _card(prompt: str, answers: Answers) -> str:
+    boxes = "".join(
+        f'<div><h3>{html.escape(name)} <span class="number">{_judged(record)}</span></h3>'
+        f"<p>{_text(record['response'])}{'' if record.get('finished', True) else ' … <em>cut off</em>'}</p></div>"
+        for name, record in answers.items()
+    )
+    return f'<article><p class="prompt">{_text(_asked(prompt))}</p><div class="sides">{boxes}</div></article>'
+
+
+def _judged(record: dict) -> str:
+    """The reward, and what a program says where it was asked."""
+    obeys = (record.get("metrics") or {}).get("obeys")
+    said = "" if obeys is None else " · does as asked" if obeys else " · not as asked"
+    return f"reward {record['reward']:+.2f}{said}".replace("-", "−")
+
+
+def _asked(prompt: str) -> str:
+    """A prompt without what a template writes around it: the system's turn, and the name of who is to answer."""
+    prompt = re.sub(r"\A\s*(system\n.*?\n)?user\n", "", prompt, flags=re.DOTALL)
+    return re.sub(r"\n(assistant|Assistant:)\s*\Z", "", prompt)
+
+
+def _text(text: str) -> str:
+    """A prompt or response as HTML; what a model wrote is text, whatever it holds."""
+    return html.escape(text.strip()) or "<em>(empty)</em>"

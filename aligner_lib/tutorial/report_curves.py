@@ -1,0 +1,68 @@
+"""The runs' curves as small inline drawings."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from pathlib import Path
+
+from aligner_lib.run_folder.reader import RunFolder
+
+WIDTH, HEIGHT = 250, 130  # of a panel of the picture, in CSS pixels
+LEFT, RIGHT, TOP, BOTTOM = 38, 8, 8, 18
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart of the picture. metrics: those on held-out data first, drawn strong; the others are drawn faint."""
+
+    run: str
+    title: str
+    metrics: tuple[str, ...]
+
+
+PANELS = (
+    Panel("sft", "SFT: loss", ("validation/loss", "train/loss")),
+    Panel("rm", "Reward model: accuracy", ("validation/acc", "train/acc")),
+    Panel("ppo", "PPO: reward", ("val_rollouts/rewards", "train_rollouts/rewards")),
+    Panel("ppo", "PPO: KL to the reference", ("train_rollouts/kl",)),  # of the training rollouts alone
+    Panel("dpo", "DPO: accuracy", ("validation/acc", "train/acc")),
+    Panel("grpo", "GRPO: reward on sums", ("val_rollouts/rewards", "train_rollouts/rewards")),
+)
+
+
+def curves_figure(runs: Path) -> str:
+    """A figure of the runs that there are below a folder; empty without any."""
+    panels = "".join(_panel(panel, RunFolder(runs / panel.run)) for panel in PANELS)
+    if not panels:
+        return ""
+    legend = "<figcaption>By step. Strong: on held-out data; faint: on the training data. The KL is that of the training rollouts.</figcaption>"
+    return f'<figure class="picture"><div>{panels}</div>{legend}</figure>'
+
+
+def _panel(panel: Panel, run: RunFolder) -> str:
+    lines = [line for metric in panel.metrics if len((line := run.series(metric))[0]) > 1]
+    if not lines:
+        return ""
+    steps = [step for line in lines for step in line[0]]
+    values = [value for line in lines for value in line[1]]
+    (x0, x1), (y0, y1) = (min(steps), max(steps)), (min(values), max(values))
+    y1 = y1 if y1 > y0 else y0 + 1
+
+    def at(step: float, value: float) -> str:
+        x = LEFT + (step - x0) / max(x1 - x0, 1) * (WIDTH - LEFT - RIGHT)
+        return f"{x:.1f},{HEIGHT - BOTTOM - (value - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM):.1f}"
+
+    drawn = "".join(
+        f'<polyline class="{"strong" if i == 0 else "faint"}" points="{" ".join(map(at, *line))}"/>'
+        for i, line in reversed(list(enumerate(lines)))
+    )
+    labels = "".join(
+        f'<text x="{LEFT - 6}" y="{at(x0, value).split(",")[1]}" dy="0.32em" text-anchor="end">{value:.2g}</text>'
+        for value in (y0, y1)
+    )
+    labels += f'<text x="{LEFT}" y="{HEIGHT - 4}">{x0}</text><text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{x1}</text>'
+    (_, strong), words = lines[0], html.escape(panel.title)
+    alt = f"{words}: {strong[0]:.3g} at first, {strong[-1]:.3g} at last"
+    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{alt}">{drawn}{labels}</svg>'
+    return f"<div><h3>{words}</h3>{svg}</div>"

@@ -1,0 +1,158 @@
+"""What the training reached, a row a stage: before and after, drawn and in figures, beside what is had for nothing."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+WIDTH, HEIGHT, MARGIN = 260, 26, 8  # of a row's drawing, in CSS pixels
+GOLD = "held-out answers that do as asked, as a program checks them"
+MINUS = str.maketrans("-", "−")
+
+
+@dataclass(frozen=True)
+class Reached:
+    """One figure of a stage. baseline: what a trivial judge or policy gets. share: shown in per cent, from 0 to 100."""
+
+    stage: str
+    what: str
+    after: float
+    before: float | None = None
+    baseline: float | None = None
+    note: str = ""
+    share: bool = True
+    scale: tuple[float, float] = (0.0, 1.0)  # of the drawing
+
+    def shown(self, value: float) -> str:
+        """The value as people write it."""
+        return (f"{100 * value:.0f} %" if self.share else f"{value:.2f}").translate(MINUS)
+
+    @property
+    def figures(self) -> str:
+        """`before → after`, or what there is of it."""
+        return " → ".join(self.shown(value) for value in (self.before, self.after) if value is not None)
+
+
+def reached(summary: dict) -> Iterator[Reached]:
+    """A row for each figure that the notebooks which ran have left. summary: as in summary.json."""
+    sft, rm, ppo, dpo, grpo = (summary.get(name, {}) for name in ("sft", "rm", "ppo", "dpo", "grpo"))
+    if {"val_loss_before", "val_loss_after"} <= sft.keys():
+        what = "loss on held-out answers, nats a token: lower is better"
+        before, after = sft["val_loss_before"], sft["val_loss_after"]
+        yield Reached("SFT", what, after, before, share=False, scale=(0.0, max(before, after)))
+    if "ended_sft" in ppo:
+        yield Reached("SFT", "its answers that end by themselves, before PPO begins", ppo["ended_sft"])
+    if "val_acc" in rm:
+        best = rm.get("best_baseline")
+        note = f"the best trivial judge: {_percent(best)}" if best is not None else "a coin: 50 %"
+        what = "held-out pairs the right way round"
+        yield Reached("Reward model", what, rm["val_acc"], baseline=0.5 if best is None else best, note=note)
+    if {"gold_sft", "gold_ppo"} <= ppo.keys():
+        yield Reached("PPO", GOLD, ppo["gold_ppo"], ppo["gold_sft"], note=_gold_note(ppo))
+    if {"val_reward_sft", "val_reward_ppo"} <= ppo.keys():
+        before, after = ppo["val_reward_sft"], ppo["val_reward_ppo"]
+        spread = ppo.get("val_reward_sft_std")
+        note = (
+            f"{(after - before) / spread:+.1f} standard deviations of SFT’s".translate(MINUS)
+            if spread
+            else ""
+        )
+        what = "reward on held-out prompts, as the reward model estimates it"
+        reach = max(2 * (spread or 0.0), abs(after - before), 1e-9)
+        scale = before - reach, before + reach
+        yield Reached("PPO", what, after, before, note=note, share=False, scale=scale)
+    if "win_rate" in ppo:
+        what = "held-out prompts where PPO’s answer scores higher than SFT’s"
+        yield Reached("PPO", what, ppo["win_rate"], baseline=0.5, note="equals: 50 %")
+    if "val_acc" in dpo:
+        margin = f"mean margin {dpo['val_margin']:.2f}".translate(MINUS) if "val_margin" in dpo else ""
+        what = "held-out pairs where the chosen answer gained more"
+        yield Reached("DPO", what, dpo["val_acc"], baseline=0.5, note=margin)
+    evaluated = summary.get("evaluation", {}).get("conversations", {})
+    before, after = (evaluated.get(name, {}).get("obeys") for name in ("SFT", "DPO"))
+    if before and after:
+        note = f"by few prompts: from {_percent(after[1])} to {_percent(after[2])} (95 % interval)"
+        yield Reached("DPO", GOLD, after[0], before[0], note=note)
+    if {"val_accuracy_before", "val_accuracy_after"} <= grpo.keys():
+        best = grpo.get("val_best_of_4_before")
+        note = f"untrained, the best of 4: {_percent(best)}" if best is not None else ""
+        before, after = grpo["val_accuracy_before"], grpo["val_accuracy_after"]
+        yield Reached("GRPO", "held-out sums right", after, before, baseline=best, note=note)
+
+
+def _gold_note(ppo: dict) -> str:
+    low = ppo.get("gold_gain_low")
+    if low is None:
+        return ""
+    if low <= 0:
+        return "the gain’s 95 % interval holds 0: nothing is shown yet"
+    return f"a gain of at least {100 * low:.0f} points (95 % interval)"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def stages_table(summary: dict) -> str:
+    """The rows as an HTML table with its legend; empty where nothing was reached yet."""
+    rows = list(reached(summary))
+    if not rows:
+        return ""
+    stages = [list(of_one) for _, of_one in groupby(rows, key=lambda row: row.stage)]
+    body = "".join(_row(row, len(of_one) if row is of_one[0] else 0) for of_one in stages for row in of_one)
+    legend = (
+        f"<figcaption>{_key('before')} before · {_key('after')} after · {_key('baseline')} what is had for nothing: "
+        f"a coin, a trivial judge, the best of several tries. Percentages are drawn from 0 to 100, a reward within two of its standard deviations.{_aside(summary)}</figcaption>"
+    )
+    return f'<figure class="stages"><table>{body}</table>{legend}</figure>'
+
+
+def _row(row: Reached, rows: int) -> str:
+    """A row; the first of a stage's `rows` has its name, the others have 0 of them."""
+    name = f'<th scope="rowgroup" rowspan="{rows}">{html.escape(row.stage)}</th>' if rows else ""
+    note = f"<small>{html.escape(row.note)}</small>" if row.note else ""
+    return (
+        f"<tr>{name}<td>{html.escape(row.what)}{note}</td>"
+        f'<td class="drawn">{_drawing(row)}</td><td class="number">{row.figures}</td></tr>'
+    )
+
+
+def _drawing(row: Reached) -> str:
+    (low, high), middle = row.scale, HEIGHT / 2
+
+    def at(value: float) -> float:
+        return MARGIN + (value - low) / (high - low) * (WIDTH - 2 * MARGIN)
+
+    parts = [f'<path class="axis" d="M{MARGIN} {middle}H{WIDTH - MARGIN}"/>']
+    if row.baseline is not None:
+        parts.append(f'<path class="baseline" d="M{at(row.baseline):.1f} {middle - 9}v18"/>')
+    if row.before is not None:
+        parts.append(f'<path class="change" d="M{at(row.before):.1f} {middle}H{at(row.after):.1f}"/>')
+        parts.append(f'<circle class="before" cx="{at(row.before):.1f}" cy="{middle}" r="4.5"/>')
+    parts.append(f'<circle class="after" cx="{at(row.after):.1f}" cy="{middle}" r="5.5"/>')
+    words = f"{row.stage}, {row.what}: {row.figures}" + (f"; {row.note}" if row.note else "")
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(words)}">{"".join(parts)}</svg>'
+
+
+def _key(name: str) -> str:
+    shape = (
+        '<path class="baseline" d="M7 1v12"/>'
+        if name == "baseline"
+        else f'<circle class="{name}" cx="7" cy="7" r="4.5"/>'
+    )
+    return f'<svg class="key" viewBox="0 0 14 14" aria-hidden="true">{shape}</svg>'
+
+
+def _aside(summary: dict) -> str:
+    """How far PPO went for it."""
+    ppo = summary.get("ppo", {})
+    parts = []
+    if "kl_per_token" in ppo:
+        parts.append(f"{ppo['kl_per_token']:.2f} nats of KL a token away from SFT")
+    if {"mean_length_sft", "mean_length_ppo"} <= ppo.keys():
+        parts.append(
+            f"answers of {ppo['mean_length_ppo']:.0f} tokens, where SFT’s had {ppo['mean_length_sft']:.0f}"
+        )
+    return f" PPO’s price: {', '.join(parts)}." if parts else ""

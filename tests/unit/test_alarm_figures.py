@@ -1,0 +1,87 @@
+"""How right alarms and `explain` are: the counting, by hand. The runs are `python -m benchmarks.alarms`."""
+
+import gzip
+import json
+
+import pytest
+
+from aligner_lib.run_folder.reader import RunFolder
+from benchmarks.alarms import CHOSEN_ON, STEPS, Trial, Verdict, alarm_figures, explained, judged, pack, tables
+
+
+def verdict(name, alarms=None, cause=None, off=None, seed=2, **trial) -> Verdict:
+    return Verdict(
+        trial=Trial(name, "ppo", seed, **trial),
+        status="finished",
+        steps=STEPS,
+        better=True,
+        alarms=alarms or {},
+        watched=("kl", "endless"),
+        cause=cause,
+        off=off or {},
+    )
+
+
+RUNS = [
+    verdict("healthy-1"),
+    verdict("healthy-2", {"kl": 12}),
+    verdict("healthy-3"),
+    verdict("healthy-4"),
+    verdict("kl-sign-2", {"kl": 6, "endless": 12}, "kl_sign", {"kl_penalty": 2}, fault="kl_sign"),
+    verdict("padding-2", {}, "temperature", {"first_ratio": 1}, fault="padding"),
+    verdict("no-leash-2", {"kl": 12}, breaks=("kl",)),
+]
+
+
+def test_rates_and_what_an_alarm_saves():
+    kl, endless, any_ = alarm_figures(RUNS)
+    assert (kl.false, kl.healthy, kl.heard, kl.broken, kl.due) == (1, 4, 2, 3, "1 of 1")
+    assert (kl.step, kl.left) == (9, pytest.approx((18 / 24 + 12 / 24) / 2))
+    assert kl.false_rate.value == 0.25 and kl.false_rate.low < 0.25 < kl.false_rate.high
+    assert (endless.false, endless.heard, endless.due, endless.left) == (0, 1, "", 0.5)
+    assert 0 < endless.false_rate.high < 0.6  # none of four is not never
+    assert (any_.name, any_.false, any_.heard, any_.step) == ("any", 1, 2, 9)
+
+
+def test_what_is_named_and_who_is_accused():
+    runs = [*RUNS, verdict("healthy-5", off={"repeated": 3}), verdict("healthy-6", seed=CHOSEN_ON)]
+    found = explained(runs)
+    assert found["held_out"] == {
+        "faults": 2,
+        "named": 1,
+        "wrong": {"padding-2": "temperature"},
+        "healthy": 5,
+        "accused": {"healthy-5": ["repeated"]},
+    }
+    assert (found["chosen_on"]["faults"], found["chosen_on"]["healthy"]) == (0, 1)
+
+
+def test_the_table_has_a_row_for_each_alarm():
+    head, _, kl, endless, any_ = tables(RUNS).splitlines()
+    assert len(head.split("|")) == len(kl.split("|"))
+    assert kl.startswith("| kl | 1 of 4 |") and kl.endswith("| 2 of 3 | 1 of 1 | 9 | 62% |")
+    assert endless.endswith("| 1 of 3 | – | 12 | 50% |") and any_.startswith("| any |")
+
+
+def test_a_run_is_judged_by_today_s_rules_and_packed_small(tmp_path):
+    """Whatever the run itself raised, and with what alarms and checks read alone."""
+    records = [
+        {"step": step, "time": float(step), "train_rollouts/kl": 0.123456789 * step, "timers/step_time": 1.0}
+        for step in range(60)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    config = {
+        "trainer": {"precision": "32"},
+        "model": {"data": "/somewhere"},
+        "exp_manager": {"explicit_log_dir": "/somewhere"},
+    }
+    info = {"kind": "ppo", "status": "finished", "name": "a", "config": config}
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    run, trial = RunFolder(tmp_path), Trial("a", "ppo", 2)
+    found = judged(trial, run)
+    assert {"kl", "clip_fraction", "not_finite"} < set(found.watched)
+    assert found.alarms == {"kl": 19} and found.steps == 59  # three records beyond the smoke profile's 2 nats
+    pack(run, tmp_path / "a.json.gz")
+    content = json.loads(gzip.decompress((tmp_path / "a.json.gz").read_bytes()))
+    assert content["metrics"][3] == {"time": 0.0, "step": 3, "train_rollouts/kl": 0.37037}
+    assert content["info"]["config"] == {"trainer": {"precision": "32"}, "model": {"data": None}}

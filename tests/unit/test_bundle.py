@@ -1,0 +1,243 @@
+"""A workshop's bundle, with a stand-in for the wheels: what is packed comes out again, and a damaged or foreign one is refused."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from aligner_lib.errors import UserError
+from aligner_lib.models.fetch import is_cached
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial import bundle as bundles
+from aligner_lib.tutorial import workshop_bundle
+from aligner_lib.tutorial.bundle import BadBundle, Bundle
+from aligner_lib.tutorial.recorded_runs import recorded
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A git clone with a lock and a line of code in each package."""
+    root = tmp_path_factory.mktemp("project")
+    for package in bundles.PACKAGES:
+        (root / package).mkdir()
+        (root / package / "__init__.py").write_text(f"# {package}\n")
+    (root / "requirements.lock").write_text("tiny==1.0\n")
+    for words in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"],
+    ):
+        subprocess.run(["git", "-C", root, *words], check=True)
+    return root
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """A package and a uv that says who it is."""
+    folder = tmp_path_factory.mktemp("wheels")
+    with zipfile.ZipFile(folder / "uv-9.9-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("uv-9.9.data/scripts/uv", "#!/bin/sh\necho uv 9.9\n")
+    (folder / "tiny-1.0-py3-none-any.whl").write_bytes(b"a wheel")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tutorial(smoke, tmp_path_factory):
+    """A finished tutorial's folder with one run."""
+    run = tmp_path_factory.mktemp("tutorial") / "runs" / "sft"
+    shutil.copytree(smoke, run / "checkpoints" / "step_000002")
+    info = {
+        "name": "sft",
+        "kind": "sft",
+        "status": "finished",
+        "config": {},
+        "hashes": {},
+        "profile": "smoke",
+        "host": "h",
+    }
+    info |= {"created": 1.0, "heartbeat": {"time": 5.0, "step": 2}}
+    (run / "run.json").write_text(json.dumps(info))
+    (run / "metrics.jsonl").write_text('{"step": 1, "time": 1.0}\n{"step": 2, "time": 5.0}\n')
+    return run.parents[1]
+
+
+@pytest.fixture(scope="module")
+def packed(project, wheels, tutorial, tmp_path_factory):
+    out = tmp_path_factory.mktemp("packed") / "smoke.tar"
+    return workshop_bundle.pack("smoke", out, tutorial, wheels, root=project, echo=lambda _: None)
+
+
+@pytest.fixture
+def as_project(project, monkeypatch):
+    """This checkout is taken for the small one."""
+    here = bundles.made_for(project)
+    monkeypatch.setattr(bundles, "made_for", lambda root=None: here)
+    return here
+
+
+def changed(packed: Path, out: Path, change) -> Path:
+    """A copy of a bundle in which `change(name, bytes)` gives each file's content; None leaves it out."""
+    with tarfile.open(packed) as old, tarfile.open(out, "w") as new:
+        for member in old:
+            content = change(member.name, old.extractfile(member).read())
+            if content is not None:
+                member.size = len(content)
+                new.addfile(member, io.BytesIO(content))
+    return out
+
+
+# ---- there and back -------------------------------------------------------------------------------------------------
+
+
+def test_what_was_packed_comes_out(packed, as_project, tmp_path, monkeypatch, smoke):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    assert not is_cached("smoke")
+    said = []
+    workshop_bundle.take_over(packed, said.append)
+    assert is_cached("smoke") and "sft" in said[-1]
+    run = recorded("smoke", "sft")
+    assert run.info["recorded"]["seconds"] == 4.0 and "host" not in run.info
+    assert (run.latest_checkpoint() / "model.json").read_bytes() == (smoke / "model.json").read_bytes()
+    stamp = (run.path / "metrics.jsonl").stat().st_ino
+    workshop_bundle.take_over(packed, said.append)  # a second time nothing is copied
+    assert (run.path / "metrics.jsonl").stat().st_ino == stamp
+
+
+def test_the_project_is_in_it(packed):
+    with (
+        tarfile.open(packed) as archive,
+        tarfile.open(fileobj=archive.extractfile("project.tar.gz")) as project,
+    ):
+        assert "aligner-lab/requirements.lock" in project.getnames()
+
+
+def test_the_wheels_come_out_with_uv_beside_them(packed, as_project, tmp_path):
+    bundles.unpack_wheels(packed, tmp_path / "wheels")
+    assert (tmp_path / "wheels" / "tiny-1.0-py3-none-any.whl").read_bytes() == b"a wheel"
+    assert subprocess.check_output([tmp_path / "wheels" / "uv"], text=True) == "uv 9.9\n"
+
+
+def test_nothing_of_the_machine_is_in_the_manifest(packed, tmp_path):
+    manifest = Bundle(packed).manifest
+    assert not any(str(tmp_path.parents[0]) in text for text in map(str, manifest.values()))
+    with tarfile.open(packed) as archive:
+        assert {(member.uname, member.uid) for member in archive} == {("", 0)}
+
+
+# ---- refused --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "cure"),
+    [
+        ("python", "3.99", "LAB_PYTHON=python3.1"),
+        ("platform", "linux-sparc", "pack one on such a machine"),
+        ("lock", "0", "requirements.lock is another one here: git checkout"),
+        ("sources", "0", "the code is another one here: git checkout"),
+    ],
+)
+def test_a_foreign_bundle_is_refused_with_the_cure(packed, as_project, what, value, cure):
+    with pytest.raises(BadBundle, match=cure):
+        Bundle(packed).check_fits(as_project | {what: value})
+
+
+def test_a_change_of_the_code_is_another_bundle(project, tmp_path):
+    copy = shutil.copytree(project, tmp_path / "copy")
+    assert bundles.made_for(copy) == bundles.made_for(project)
+    (copy / "data" / "__pycache__").mkdir()
+    (copy / "data" / "__pycache__" / "a.pyc").write_bytes(b"x")
+    assert bundles.made_for(copy) == bundles.made_for(project)
+    (copy / "data" / "more.py").touch()
+    assert bundles.made_for(copy)["sources"] != bundles.made_for(project)["sources"]
+
+
+def test_a_flipped_byte_is_found_and_leaves_nothing(packed, as_project, tmp_path):
+    bad = changed(packed, tmp_path / "bad.tar", lambda name, text: text.replace(b"a wheel", b"a whEel"))
+    with pytest.raises(BadBundle, match=r"tiny-1.0-py3-none-any.whl is damaged.*copy the bundle again"):
+        bundles.unpack_wheels(bad, tmp_path / "wheels")
+    assert os.listdir(tmp_path) == ["bad.tar"]
+
+
+def test_a_damaged_model_is_found(packed, as_project, tmp_path, monkeypatch):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    bad = changed(
+        packed,
+        tmp_path / "bad.tar",
+        lambda name, text: text[:-1] + b"?" if name == "model/model.json" else text,
+    )
+    with pytest.raises(BadBundle, match=r"model/model.json is damaged"):
+        workshop_bundle.take_over(bad)
+    assert not is_cached("smoke")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.9])
+def test_a_copy_that_was_cut_short_is_refused(packed, as_project, tmp_path, share, monkeypatch):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    whole = packed.read_bytes()
+    (tmp_path / "cut.tar").write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(BadBundle):
+        bundles.unpack_wheels(tmp_path / "cut.tar", tmp_path / "wheels")
+        workshop_bundle.take_over(tmp_path / "cut.tar")
+
+
+def test_a_file_that_the_manifest_does_not_name_is_refused(packed, as_project, tmp_path):
+    with tarfile.open(packed) as old, tarfile.open(tmp_path / "more.tar", "w") as new:
+        for member in old:
+            new.addfile(member, old.extractfile(member))
+        new.addfile(tarfile.TarInfo("wheels/evil.whl"))
+    with pytest.raises(BadBundle, match=r"evil.whl' is not what the manifest says"):
+        bundles.unpack_wheels(tmp_path / "more.tar", tmp_path / "wheels")
+
+
+@pytest.mark.parametrize("name", ["wheels/../../evil", "wheels//etc/evil", "wheels/a\\b"])
+def test_a_name_that_leads_elsewhere_is_refused(packed, as_project, tmp_path, name):
+    bundle = Bundle(packed)
+    bundle.manifest["files"] = {name: {"size": 0, "sha256": ""}}
+    with tarfile.open(tmp_path / "bad.tar", "w") as archive:
+        text = json.dumps(bundle.manifest).encode()
+        head = tarfile.TarInfo("manifest.json")
+        head.size = len(text)
+        archive.addfile(head, io.BytesIO(text))
+        archive.addfile(tarfile.TarInfo(name))
+    with pytest.raises(BadBundle, match="may not hold a file named"):
+        bundles.unpack_wheels(tmp_path / "bad.tar", tmp_path / "wheels")
+    assert os.listdir(tmp_path) == ["bad.tar"]
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\0" * 10240])
+def test_what_is_no_bundle_is_refused(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(BadBundle, match="is no bundle"):
+        Bundle(tmp_path / "file")
+
+
+def test_changes_that_are_no_commit_are_not_packed(project, wheels, tmp_path):
+    copy = shutil.copytree(project, tmp_path / "copy")
+    (copy / "data" / "__init__.py").write_text("# changed\n")
+    with pytest.raises(UserError, match=r"has changes that are no commit \(data/__init__.py"):
+        workshop_bundle.pack("smoke", tmp_path / "out.tar", None, wheels, root=copy)
+
+
+def test_runs_of_another_profile_are_not_packed(project, wheels, tutorial, tmp_path):
+    with pytest.raises(UserError, match="is a run of the profile smoke, and the bundle is for laptop"):
+        workshop_bundle._check_profile(RunFolder(tutorial / "runs" / "sft"), "laptop")
+
+
+# ---- before anything is installed -----------------------------------------------------------------------------------
+
+
+def test_the_part_that_lab_calls_needs_no_package(packed, tmp_path):
+    """-S: without site-packages, as the Python that an environment is made with."""
+    command = [sys.executable, "-S", "-m", "aligner_lib.tutorial.bundle", packed, tmp_path / "wheels"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("lab: ") and "git checkout" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,267 @@
+"""The exercises: references pass, every planted mistake is told by its name, and whatever else goes wrong kindly."""
+
+import ast
+import importlib
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from aligner_lib.config.functions import HEADER
+from aligner_lib.config.functions import check as check_function
+from aligner_lib.config.kinds import kind_of
+from aligner_lib.errors import UserError
+from aligner_lib.tutorial import check, show_source
+from aligner_lib.tutorial.exercises import page
+from aligner_lib.tutorial.exercises.checking import judge
+from aligner_lib.tutorial.exercises.draw import Draw
+from aligner_lib.tutorial.exercises.exercise import STUB
+from aligner_lib.tutorial.exercises.registry import NOTEBOOKS, exercises
+from aligner_lib.tutorial.exercises.verdict import NOT_YET, PASSED, WRONG
+
+ROOT = Path(__file__).parents[2]
+ALL = exercises()
+PLANTED = [(name, mistake.name) for name, one in ALL.items() for mistake in one.mistakes]
+SEED = random.randrange(10**6)  # another one every time: an answer must not be right, or told, by luck
+
+
+@pytest.fixture(autouse=True)
+def say_the_seed():
+    print(f"seed {SEED}")
+
+
+# ---- what there is --------------------------------------------------------------------------------------------------
+
+
+def test_there_are_exercises_in_every_notebook_with_five_planted_mistakes_at_least():
+    assert len(ALL) >= 18 and {one.notebook for one in ALL.values()} == set(NOTEBOOKS)
+    for one in ALL.values():
+        names = [mistake.name for mistake in one.mistakes]
+        assert len(names) == len(set(names)) >= 5, one.name
+        meanings = [mistake.meaning for mistake in one.mistakes]
+        assert len(set(meanings)) == len(meanings) and all(text.endswith(".") for text in meanings), one.name
+        assert 3 <= one.minutes <= 15 and 1 <= one.difficulty <= 5 and one.hint
+
+
+@pytest.mark.parametrize("name", [name for name, one in ALL.items() if one.library])
+def test_the_library_s_own_function_is_the_reference_and_can_be_shown(name):
+    module, _, function = ALL[name].library.rpartition(".")
+    source = show_source(getattr(importlib.import_module(module), function))
+    assert f"def {function}(" in source.code and f"/{module.rpartition('.')[2]}.py, line " in source.where
+    assert function in source._repr_html_() and source.code in repr(source)
+
+
+def test_the_page_has_what_the_exercises_catch():
+    text = page.PAGE.read_text()
+    assert text == page.page_with(page.tables(), text), "run python -m aligner_lib.tutorial.exercises.page"
+    assert f"**{len(PLANTED)}** | **{len(PLANTED)}**" in text
+
+
+# ---- right and wrong answers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_reference_passes(name):
+    verdict = judge(ALL[name], ALL[name].reference, SEED)
+    assert verdict and verdict.status == PASSED and verdict.function is ALL[name].reference, repr(verdict)
+
+
+@pytest.mark.parametrize(("name", "mistake"), PLANTED)
+def test_each_planted_mistake_is_rejected_and_called_by_its_name(name, mistake):
+    (planted,) = [one for one in ALL[name].mistakes if one.name == mistake]
+    verdict = judge(ALL[name], planted.answer, SEED)
+    assert not verdict and verdict.status == WRONG
+    assert verdict.mistake is planted, repr(verdict)
+    for shown in (repr(verdict), verdict._repr_html_()):
+        assert planted.meaning.split("&")[0][:40].split("<")[0].split("'")[0] in shown
+    assert verdict.function is ALL[name].reference
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake", "said"),
+    [
+        ("bradley_terry", "rejected_detached", "the gradient to rejected is 0 everywhere"),
+        ("clipped_loss", "ratio_detached", "the gradient to ratio is 0 everywhere"),
+        ("masked_loss", "only_the_last_learns", "the gradient to logprobs[0] is 0 everywhere"),
+        ("clipped_loss", "stop_gradient", "the gradient to ratio["),
+        ("kl_estimators", "detached", "the gradient to logprobs is 0 everywhere"),
+    ],
+)
+def test_right_values_with_wrong_gradients_are_wrong(name, mistake, said):
+    (planted,) = [one for one in ALL[name].mistakes if one.name == mistake]
+    assert said in judge(ALL[name], planted.answer, SEED).sentence
+
+
+# ---- what else can go wrong -----------------------------------------------------------------------------------------
+
+
+def loss_in_float64(chosen, rejected):
+    return ALL["bradley_terry"].reference(chosen, rejected).double()
+
+
+def in_place(chosen, rejected):
+    with torch.no_grad():
+        result = ALL["bradley_terry"].reference(chosen, rejected)
+        chosen.sub_(1.0)
+    return result
+
+
+def raises(chosen, rejected):
+    margin = chosen - rejected
+    return margin[len(margin)]
+
+
+def raises_without_a_word(chosen, rejected):
+    raise NotImplementedError
+
+
+def test_a_zero_has_no_sign():
+    verdict = judge(ALL["bradley_terry"], lambda chosen, rejected: -0.0 * chosen, SEED)
+    assert "yours: float32" in repr(verdict) and "-0" not in repr(verdict).split("expected:")[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda chosen, rejected: None, ". loss is None. Is the return missing?"),
+        (lambda chosen, rejected: (chosen, rejected), "returns 2 values; it should return one value, loss"),
+        (lambda chosen, rejected: "yes", "of type str; it should be a tensor (float32"),
+        (lambda chosen, rejected: chosen[:, None], "has the shape [5, 1]; it should have [5]"),
+        (loss_in_float64, "The numbers of loss are right, but they are float64; it should be float32"),
+        (raises, "It raised IndexError in its line 3: index 5 is out of bounds"),
+        (raises_without_a_word, "It raised NotImplementedError in its line 2."),
+        (lambda chosen: chosen, "It is called with 2 arguments, as bradley_terry(chosen, rejected)"),
+        (torch.tensor(1.0), "Check takes the function itself, bradley_terry without brackets"),
+    ],
+)
+def test_other_answers_are_told_what_is_wrong(answer, said):
+    seed = next(s for s in range(100) if len(ALL["bradley_terry"].inputs(Draw(s))["chosen"]) == 5)
+    verdict = judge(ALL["bradley_terry"], answer, seed)
+    assert not verdict and verdict.mistake is None and said in repr(verdict), repr(verdict)
+    assert said.split("'")[0] in verdict._repr_html_()
+
+
+def test_a_return_that_is_missing_is_asked_for():
+    assert "Nothing is returned. Is the return missing?" in repr(judge(ALL["gae"], lambda *inputs: None))
+
+
+def test_the_first_place_that_differs_and_both_results_are_shown():
+    def answer(values, rewards, mask, discount, gae_lambda):
+        advantages, returns = ALL["gae"].reference(values, rewards, mask, discount, gae_lambda)
+        advantages[1, 1] += 7.0
+        advantages[1, 2] += 7.0
+        return advantages, returns
+
+    verdict = judge(ALL["gae"], answer, SEED)
+    right, _ = ALL["gae"].reference(*verdict.inputs.values())
+    assert verdict.sentence.startswith(
+        f"advantages[1, 1] is {right[1, 1] + 7:.4g}; it should be {right[1, 1] + 0.0:.4g} (2 of"
+    )  # + 0.0: a zero is shown without its sign
+    assert verdict.mistake is None and f"float32 {list(right.shape)}" in repr(verdict)
+    assert verdict._repr_html_().count("<u>") == 4 and "gae_lambda" in verdict._repr_html_()
+
+
+def test_an_input_that_is_written_to_is_told():
+    verdict = judge(
+        ALL["perplexity"], lambda logprobs, mask: ALL["perplexity"].reference(logprobs.mul_(mask), mask)
+    )
+    assert "the input logprobs was changed: write to a copy" in verdict.sentence
+
+
+def test_text_of_a_learner_is_escaped():
+    shown = judge(ALL["fool"], lambda *inputs: "<script>alert(1)</script>")._repr_html_()
+    assert "<script>" not in shown and "&lt;script&gt;" in shown
+
+
+def test_an_exercise_that_is_not_there_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match="there is no exercise 'gea'; did you mean 'gae'"):
+        check("gea", lambda: None)
+
+
+def test_what_has_no_source_is_refused():
+    with pytest.raises(ValueError, match="has no Python source to show"):
+        show_source(len)
+
+
+def test_inputs_are_equal_for_equal_seeds_and_ragged():
+    inputs = ALL["gae"].inputs
+    one, other, third = (inputs(Draw(seed))["values"] for seed in (SEED, SEED, SEED + 1))
+    assert torch.equal(one, other) and not (one.shape == third.shape and torch.equal(one, third))
+    lengths = inputs(Draw(SEED))["mask"].sum(dim=1)
+    assert lengths.min() >= 2 and not inputs(Draw(SEED))["mask"][:, -1].all()
+
+
+# ---- in the notebooks -----------------------------------------------------------------------------------------------
+
+
+def code(path: Path) -> list[tuple[str, list[str]]]:
+    cells = json.loads(path.read_text())["cells"]
+    return [
+        ("".join(cell["source"]), cell["metadata"].get("tags", []))
+        for cell in cells
+        if cell["cell_type"] == "code"
+    ]
+
+
+def sources(folder: str, tag: str) -> dict[str, str]:
+    """The text of every cell with this tag, by the name of its function."""
+    paths = sorted((ROOT / folder).glob("0[1-8]*.ipynb"))
+    texts = [source for path in paths for source, tags in code(path) if tag in tags]
+    return {ast.parse(source).body[-1].name: source for source in texts}
+
+
+def functions(folder: str, tag: str) -> dict:
+    """Every function of a cell with this tag, by its name; torch is imported by the notebooks before."""
+    found = {}
+    for name, source in sources(folder, tag).items():
+        names = {"torch": torch}
+        exec(compile(source, folder, "exec"), names)
+        found[name] = names[name]
+    return found
+
+
+def test_solutions_pass_and_stubs_say_kindly_that_nothing_is_there():
+    solutions, stubs = functions("notebooks/solved", "solution"), functions("notebooks", "exercise")
+    assert list(solutions) == list(stubs) == list(ALL)
+    for name, solution in solutions.items():
+        verdict = judge(ALL[name], solution, SEED)
+        assert verdict and verdict.function is solution, repr(verdict)
+        assert judge(ALL[name], stubs[name]).status == NOT_YET and not judge(ALL[name], stubs[name])
+        with pytest.raises(NotImplementedError, match=STUB):
+            stubs[name](*ALL[name].inputs(Draw(0)).values())
+        assert solution.__doc__ == stubs[name].__doc__ and "→" in solution.__doc__
+
+
+@pytest.mark.parametrize("name", [name for name, one in ALL.items() if one.trains])
+def test_solutions_that_train_have_the_trainer_s_signature_and_bits(name):
+    """The notebooks hand them to a run, whose figures shall be those of any other."""
+    asked, (kind, replaced) = ALL[name], ALL[name].trains
+    place = kind_of(kind).functions[replaced]
+    assert place.replace(":", ".") == asked.library
+    check_function(HEADER + sources("notebooks/solved", "solution")[name], place, name)
+    solution = functions("notebooks/solved", "solution")[name]
+    for case in range(asked.cases):
+        inputs = asked.inputs(Draw(SEED, case)).values()
+        own, library = solution(*inputs), asked.reference(*inputs)
+        assert all(map(torch.equal, own, library)) if isinstance(own, tuple) else torch.equal(own, library)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "notebooks").glob("0[1-8]*.ipynb")), ids=lambda path: path.stem
+)
+def test_a_notebook_goes_on_without_an_answer(path):
+    """What is the learner's own is only handed to check; a run takes it if it has passed. And torch is there by then."""
+    own = [name for name, one in ALL.items() if one.notebook == path.stem[:2]]
+    seen = ""
+    for source, tags in code(path):
+        seen += source
+        if "exercise" in tags:
+            continue
+        for node in ast.walk(ast.parse(source.replace("await ", ""))):
+            if isinstance(node, ast.Name) and node.id in own:
+                line = source.splitlines()[node.lineno - 1]
+                assert "import torch" in seen or path.stem.startswith("02")
+                assert f'check("{node.id}", {node.id})' in line or (" if " in line and "_check" in line), line
+    assert all(f'check("{name}", {name})' in seen for name in own)

@@ -1,0 +1,198 @@
+"""progress.jsonl: several writers, torn lines, full disks; what is read of it, and `aligner progress`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aligner_lib.cli import main as cli
+from aligner_lib.tutorial import learning_progress
+from aligner_lib.tutorial.learning_progress import append, read_progress, record_answer, record_exercise
+from aligner_lib.tutorial.progress_table import Count, ProgressTable, exercises_of
+from aligner_lib.tutorial.quiz_file import load_quiz
+from aligner_lib.tutorial.workspace import Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    monkeypatch.setattr(learning_progress, "_workspace", None)
+    return Workspace(tmp_path / "w", "smoke").out
+
+
+def lines(workspace) -> list[dict]:
+    return [json.loads(line) for line in (workspace / "progress.jsonl").read_text().splitlines()]
+
+
+def write_run(workspace, name: str, status: str = "finished") -> None:
+    folder = workspace / "runs" / name
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"kind": name, "status": status, "created": 1.0}))
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_done_goes_to_the_workspace_that_was_made_last(workspace, tmp_path):
+    record_exercise("gae", False)
+    other = Workspace(tmp_path / "other", "smoke").out
+    record_exercise("gae", True)
+    record_answer("03", "stop-token", 2, False)
+    assert [(r["what"], r["name"], r["passed"]) for r in lines(workspace)] == [("exercise", "gae", False)]
+    assert [r["what"] for r in lines(other)] == ["exercise", "answer"]
+    assert read_progress(workspace).passed == [] and read_progress(other).passed == ["gae"]
+
+
+def test_without_a_workspace_nothing_is_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr(learning_progress, "_workspace", None)
+    monkeypatch.chdir(tmp_path)
+    record_exercise("gae", True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exercise_once_passed_stays_passed(workspace):
+    for passed in (False, True, False):
+        record_exercise("gae", passed)
+    assert read_progress(workspace).exercises == {"gae": True}
+
+
+def test_a_full_disk_takes_no_part_of_the_lesson_away(workspace, monkeypatch):
+    def full(descriptor, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.warns(UserWarning, match=r"not noted: .*progress\.jsonl: No space left on device"):
+        record_exercise("gae", True)
+
+
+RECORDS = st.lists(
+    st.fixed_dictionaries({"what": st.just("exercise"), "name": st.text(), "passed": st.booleans()}),
+    min_size=1,
+)
+
+
+@settings(max_examples=30)  # each syncs its lines to the disk
+@given(records=RECORDS, data=st.data())
+def test_wherever_a_crash_cuts_the_file_all_whole_lines_and_all_later_ones_are_read(
+    tmp_path_factory, records, data
+):
+    path = tmp_path_factory.mktemp("torn") / "progress.jsonl"
+    for record in records:
+        append(path, record)
+    whole = path.read_bytes()
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    append(path, {"what": "exercise", "name": "after the crash", "passed": True})
+    kept = whole[:cut].count(b"\n") + (whole[cut : cut + 1] == b"\n")  # a line may lack its newline alone
+    progress = read_progress(path.parent)
+    expected = {record["name"] for record in records[:kept]} | {"after the crash"}
+    assert set(progress.exercises) == expected
+    assert progress.damaged == (cut > 0 and whole[cut - 1 : cut + 1].find(b"\n") == -1)
+
+
+def test_several_kernels_write_whole_lines(workspace):
+    code = (
+        "import sys; from aligner_lib.tutorial import learning_progress as p; p.note_workspace(sys.argv[1])\n"
+        "for i in range(200): p.record_exercise(f'{sys.argv[2]}-{i}-' + 'x' * 300, True)"
+    )
+    kernels = [subprocess.Popen([sys.executable, "-c", code, workspace, str(i)]) for i in range(3)]
+    assert [kernel.wait(60) for kernel in kernels] == [0, 0, 0]
+    progress = read_progress(workspace)
+    assert len(progress.exercises) == 600 and progress.damaged == 0
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_lines_that_are_no_records_are_counted_and_left_out(workspace):
+    (workspace / "progress.jsonl").write_text(
+        '{"what": "exercise"}\n[]\nno json\n{"what": "dance", "name": "x"}\n'
+    )
+    record_exercise("gae", True)
+    progress = read_progress(workspace)
+    assert progress.damaged == 4 and progress.exercises == {"gae": True}
+    assert "4 damaged lines left out" in ProgressTable(workspace).caption
+
+
+def test_first_tries_are_told_from_later_ones(workspace):
+    for question, choice in [("stop-token", 0), ("first-loss", 2), ("first-loss", 0), ("two-means", 1)]:
+        record_answer("03", question, choice, choice == 0)
+    result = read_progress(workspace).quizzes["03"]
+    assert result.right == {"stop-token", "first-loss"} and result.at_first == {"stop-token"}
+    row = next(row for row in ProgressTable(workspace).rows if row.number == "03")
+    assert (row.quiz, row.at_first) == (Count(2, 5), 1)
+
+
+def test_the_bug_hunts_runs_count_as_its_questions(workspace):
+    record_answer("10", "hunt-03", 4, False)
+    record_answer("10", "hunt-03", 0, True)
+    record_answer("10", "hunt-04", 0, True)
+    row = next(row for row in ProgressTable(workspace).rows if row.number == "10")
+    assert (row.quiz, row.at_first) == (Count(2, 10), 1)
+
+
+def test_finished_runs_count_and_are_remembered_when_they_are_removed(workspace):
+    lab = Workspace(workspace, "smoke")
+    write_run(workspace, "sft")
+    write_run(workspace, "rm", "failed")
+    assert read_progress(workspace).runs == {"sft": "sft"}  # noted or not
+    assert not (workspace / "progress.jsonl").exists()
+    for _ in range(2):
+        lab.record("03", {})
+    assert [(r["what"], r["name"]) for r in lines(workspace)] == [("run", "sft")]
+    (workspace / "runs" / "sft" / "run.json").unlink()
+    assert read_progress(workspace).runs == {"sft": "sft"}
+
+
+def test_here_is_the_furthest_notebook_or_the_one_after_it(workspace):
+    assert ProgressTable(workspace).here.number == "00"
+    write_run(workspace, "sft")
+    table = ProgressTable(workspace)
+    assert table.here.number == "03" and table._repr_html_().count('aria-current="step"') == 1
+    assert "03 SFT" in repr(table).splitlines()[4] and repr(table).count("you are here") == 1
+    for question in load_quiz("03").questions:
+        record_answer("03", question.id, 0, True)
+    for name in exercises_of("03"):
+        record_exercise(name, True)
+    assert ProgressTable(workspace).here.number == "04"
+
+
+# ---- aligner progress -----------------------------------------------------------------------------------------------
+
+
+def aligner(monkeypatch, *arguments) -> None:
+    monkeypatch.setattr(sys, "argv", ["aligner", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert not exit.value.code, exit.value.code
+
+
+def test_the_command_shows_the_newest_workspace_below_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tutorial", "another"):
+        Workspace(tmp_path / "runs" / name, "smoke")
+        record_exercise("gae", True)
+    os.utime(tmp_path / "runs" / "another" / "progress.jsonl", (1, 1))
+    aligner(monkeypatch, "progress")
+    told = capsys.readouterr().out
+    assert (
+        told.startswith("runs/tutorial\n")
+        and told.count("you are here") == 1
+        and "04 The reward model" in told
+    )
+    aligner(monkeypatch, "progress", tmp_path / "runs" / "another", "--portfolio", tmp_path / "p.html")
+    assert "portfolio" in capsys.readouterr().out and (tmp_path / "p.html").read_text().startswith(
+        "<!DOCTYPE"
+    )
+
+
+def test_without_a_workspace_the_command_says_what_makes_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for arguments, said in [((), "no workspace in runs/"), (("elsewhere",), "elsewhere is no folder")]:
+        monkeypatch.setattr(sys, "argv", ["aligner", "progress", *arguments])
+        with pytest.raises(SystemExit, match="2"):
+            cli.main()
+        assert said in capsys.readouterr().err

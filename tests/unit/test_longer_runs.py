@@ -1,0 +1,48 @@
+"""The settings of the runs that are longer than the tutorial's: whoever starts one does not wait to learn of a mistake in them."""
+
+import pytest
+
+from aligner_lib.config.compose import compose
+from aligner_lib.jobs.command_line import written
+from aligner_lib.tutorial import longer_runs
+from aligner_lib.tutorial.longer_runs import BROKEN, LEFT_TO_BREAK, PPO_ON_FORMS
+
+JUDGED = {
+    "model.environments.conversations.use": "reward_model",
+    "model.environments.conversations.args.prompts": {"train": "train.jsonl", "validation": "test.jsonl"},
+}
+RUNS = {
+    "SFT_FOR_FORMS": ("sft", {}),
+    "RM_FOR_FORMS": ("rm", {}),
+    "RM_FOR_SEEDS": ("rm", {}),
+    "PPO_ON_FORMS": ("ppo", JUDGED),
+    "PPO_FOR_SEEDS": ("ppo", JUDGED),
+    "PPO_ON_SUMS": ("ppo", {}),
+    "DPO_ON_FORMS": ("dpo", {}),
+    "GRPO_ON_FORMS": ("grpo", {}),
+    "GRPO_WITH_REWARD_MODEL": ("grpo", JUDGED | {"reward_model.rm_model_file": "rm"}),
+    "ALL_HELD_OUT": ("evaluate", JUDGED),
+    "SIXTEEN_ANSWERS": ("evaluate", JUDGED),
+}
+
+
+def composed(kind: str, settings: dict):
+    return compose(kind, [f"{key}={written(value)}" for key, value in settings.items()], "laptop")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_its_settings_are_those_of_its_kind(name):
+    kind, beside = RUNS[name]
+    config = composed(kind, getattr(longer_runs, name) | beside)
+    assert config.model.encoder_seq_length >= 128
+
+
+def test_what_breaks_a_run_changes_one_thing_each_and_then_both():
+    runs = {
+        name: composed("ppo", PPO_ON_FORMS | LEFT_TO_BREAK | changed | JUDGED)
+        for name, changed in BROKEN.items()
+    }
+    had = {
+        name: (one.trainer.ppo.initial_policy_kl_penalty, one.model.optim.lr) for name, one in runs.items()
+    }
+    assert had == {"no-kl": (0.0, 2e-5), "high-lr": (0.03, 1.5e-4), "both": (0.0, 1.5e-4)}

@@ -1,0 +1,186 @@
+"""start="recorded": a bundle's run stands for the one that a notebook would start, and for no other."""
+
+import json
+import shutil
+
+import pytest
+
+from aligner_lib.config.compose import compose, save
+from aligner_lib.config.functions import source_of
+from aligner_lib.config.kinds import kind_of
+from aligner_lib.models.hash import file_hash, model_hash, text_hash
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.tutorial import recorded_runs
+from aligner_lib.tutorial.workspace import Workspace
+
+
+def record_run(lab: Workspace, kind: str, **settings) -> RunFolder:
+    """A finished run as its job would have left it, without the training; its model is the downloaded one."""
+    inputs = lab._inputs_of(kind_of(kind))
+    texts = [
+        f"{key}={json.dumps(str(value)) if key in inputs else value}"
+        for key, value in (inputs | settings).items()
+    ]
+    texts = [text for text in texts if "data_prefix" not in text]
+    files = [
+        one
+        for value in inputs.values()
+        for one in (value if isinstance(value, list) else [value])
+        if one.is_file()
+    ]
+    hashes = {"model": model_hash(lab.model())} | {file.name: file_hash(file) for file in files}
+    config = save(compose(kind, texts, lab.profile))
+    run = RunWriter(
+        lab.run(kind).path, kind=kind, config=config, seed=1, hashes=hashes, max_steps=2, profile=lab.profile
+    )
+    with run:
+        run.start(0)
+        for step in (1, 2):
+            run.log(step, {"train/loss": 2.0 - step, "validation/loss": 2.0 - step})
+        run.finish("finished", "2 steps")
+    records = [record | {"time": 100.0 * record["step"]} for record in lab.run(kind).metrics()]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    checkpoint = run.path / "checkpoints" / "step_000002"
+    shutil.copytree(lab.model(), checkpoint)
+    (checkpoint / "optimizer").mkdir()
+    (checkpoint / "optimizer" / "rank.safetensors").write_bytes(b"moments")
+    return lab.run(kind)
+
+
+def put_into_cache(run: RunFolder, profile: str) -> None:
+    """What `./lab setup --bundle` does with a run."""
+    into = recorded_runs.recorded_root(profile) / run.name
+    for name, path in recorded_runs.files_of(run):
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, into / name)
+    (into / "run.json").write_text(recorded_runs.as_json(recorded_runs.info_to_pack(run)))
+
+
+@pytest.fixture
+def own_cache(smoke, tmp_path, monkeypatch):
+    """A cache of the test's own, with the smoke model."""
+    cache = tmp_path / "cache"
+    (cache / "models").mkdir(parents=True)
+    (cache / "models" / "smoke").symlink_to(smoke)
+    monkeypatch.setenv("ALIGNER_CACHE", str(cache))
+    return cache
+
+
+@pytest.fixture
+def recorded(own_cache, tmp_path):
+    """A recorded SFT run in the cache; gives the run that it was packed from."""
+    run = record_run(Workspace(tmp_path / "instructor", "smoke"), "sft")
+    put_into_cache(run, "smoke")
+    return run
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The run folders of jobs that were started for real."""
+    folders = []
+    monkeypatch.setattr("cluster.submit", lambda commands, run, *_: folders.append(run.name))
+    return folders
+
+
+def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, tmp_path, capsys):
+    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
+    job = lab.submit("sft")
+    assert started == [] and job.wait() == "FINISHED"
+    run = lab.run("sft")
+    assert run.status == "finished" and run.series("train/loss") == recorded.series("train/loss")
+    assert lab.policy() == run.path
+    assert model_hash(run.latest_checkpoint()) == model_hash(recorded.latest_checkpoint())
+    assert not (run.latest_checkpoint() / "optimizer").exists()
+    assert "sft: recorded" in capsys.readouterr().out
+    assert not {"host", "pid", "identity"} & run.info.keys()
+    assert str(tmp_path) not in (run.path / "run.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"model.optim.lr": 1e-2}, "model.optim.lr="),
+        ({"model.seed": 7}, "it had model.seed=1234, and here it is 7"),
+    ],
+)
+def test_a_run_with_other_settings_is_trained(recorded, started, tmp_path, capsys, settings, why):
+    Workspace(tmp_path / "seat", "smoke", start="recorded").submit("sft", **settings)
+    assert started == ["sft"] and why in capsys.readouterr().out
+
+
+def test_a_run_on_other_data_is_trained(recorded, started, tmp_path, capsys):
+    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
+    with open(lab.sft_data() / "train.jsonl", "a") as file:
+        file.write('{"input": "a", "output": "b"}\n')
+    lab.submit("sft")
+    assert started == ["sft"] and "it read another train.jsonl" in capsys.readouterr().out
+
+
+def losses(logprobs):
+    return -logprobs
+
+
+def test_a_learner_s_own_code_is_trained_unless_it_is_the_recorded_one(recorded, started, tmp_path, capsys):
+    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
+    lab.submit("sft", loss=losses)
+    assert started == ["sft"] and "your own code trains sft (functions.loss)" in capsys.readouterr().out
+    path = recorded_runs.recorded_root("smoke") / "sft" / "run.json"
+    info = json.loads(path.read_text())
+    info["hashes"]["functions.loss"] = text_hash(source_of(losses, "loss"))
+    path.write_text(json.dumps(info))
+    lab.submit("sft", loss=losses)
+    assert started == ["sft"] and "nothing is trained here" in capsys.readouterr().out
+    lab.submit("sft")  # where nothing is written yet, the library's own function would give the same figures
+    assert started == ["sft"]
+
+
+def test_what_no_bundle_has_brought_is_said_and_trained(recorded, started, tmp_path, capsys):
+    Workspace(tmp_path / "seat", "smoke", start="recorded").submit("sft", "sft-2")
+    assert started == ["sft-2"] and "has no run sft-2" in capsys.readouterr().out
+
+
+def test_a_late_notebook_finds_the_recorded_policy_without_the_earlier_ones(recorded, tmp_path, capsys):
+    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
+    assert lab.policy() == lab.run("sft").path and "nothing is trained here" in capsys.readouterr().out
+    fresh = Workspace(tmp_path / "other", "smoke")
+    assert fresh.policy() == fresh.model()
+
+
+def test_training_after_all_begins_anew_and_leaves_the_recording(recorded, started, tmp_path):
+    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
+    lab.submit("sft")
+    Workspace(tmp_path / "seat", "smoke").submit("sft")
+    assert started == ["sft"] and not (lab.run("sft").path / "metrics.jsonl").exists()
+    assert recorded_runs.recorded("smoke", "sft").latest_checkpoint()
+
+
+def test_only_finished_runs_that_left_a_model_are_packed(recorded):
+    tutorial = recorded.path.parents[1]
+    assert [run.name for run in recorded_runs.packable(tutorial)] == ["sft"]
+    shutil.rmtree(recorded.path / "checkpoints")
+    assert recorded_runs.packable(tutorial) == []
+
+
+def test_there_are_two_ways_to_start(tmp_path):
+    with pytest.raises(ValueError, match="start='late': there are fresh and recorded"):
+        Workspace(tmp_path, "smoke", start="late")
+
+
+def test_a_monitor_plays_it_and_waits_for_the_end(recorded, tmp_path, monkeypatch):
+    from widgets import Monitor
+    from widgets.replay import PLAYED_SECONDS
+
+    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
+    job = lab.submit("sft")
+    clock = [0.0]
+    monkeypatch.setattr("widgets.replay.time.monotonic", lambda: clock[0])
+    monitor = Monitor(lab.run("sft"), job=job)
+    try:
+        (player,) = monitor.runs
+        assert player.name == "sft (recorded)" and player.status == "running" and monitor.job is None
+        assert player.speed == 100.0 / PLAYED_SECONDS and len(player.metrics()) == 1
+        clock[0] = PLAYED_SECONDS + 1
+        assert player.status == "finished" and len(player.metrics()) == 2
+    finally:
+        monitor.close()
