@@ -49,8 +49,11 @@ def report() -> None:
         raise SystemExit(1)
 
 
-def examine() -> Iterator[Finding]:
-    """Examine Python, memory, GPU, packages, Slurm, cached models and the hub, one finding at a time."""
+def examine(hub: bool = True) -> Iterator[Finding]:
+    """Examine Python, memory, GPU, packages, Slurm, cached models and the hub, one finding at a time.
+
+    hub: ask whether the Hugging Face hub answers, which takes seconds where it does not.
+    """
     yield _python()
     yield from _machine()
     yield _cuda()
@@ -60,7 +63,8 @@ def examine() -> Iterator[Finding]:
         yield _package(package, cost, needed=False)
     yield _slurm()
     yield _models()
-    yield _hub()
+    if hub:
+        yield _hub()
 
 
 def _ok(what: str, detail: str) -> Finding:

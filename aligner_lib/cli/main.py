@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from aligner_lib.cli import model_data
+from aligner_lib.cli.workshop import workshop
 from aligner_lib.config.kind import JobKind, load
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
@@ -28,10 +29,14 @@ app = typer.Typer(
 )
 app.add_typer(model_data.model, name="model")
 app.add_typer(model_data.data, name="data")
+app.add_typer(workshop, name="workshop")
 on_cluster = typer.Typer(help="Slurm: is it ready for a job?", no_args_is_help=True)
 app.add_typer(on_cluster, name="cluster")
 
 Profile = Annotated[str | None, typer.Option(help="A group of defaults: smoke, laptop, gpu or slurm.")]
+Bundle = Annotated[
+    Path | None, typer.Option(help="A workshop's bundle: packages, model and recorded runs come from it.")
+]
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -46,12 +51,15 @@ def tutorial(
     parameter: Annotated[
         list[str] | None, typer.Option("-p", help="A notebook parameter, name=value; may be repeated.")
     ] = None,
+    bundle: Bundle = None,
 ):
     """Run the notebooks in order and write a report: data, SFT, reward model, PPO, comparison."""
     from aligner_lib.tutorial import run_notebooks
 
+    if bundle:
+        setup(bundle)
     finished = run_notebooks.run(
-        notebooks=run_notebooks.choose(ROOT / "notebooks", only),
+        notebooks=run_notebooks.choose(ROOT / "notebooks" / "solved", only),
         profile=profile,
         out=out or run_notebooks.default_output(RUNS, profile, partial=only is not None),
         parameters=run_notebooks.parse_parameters(parameter or ()),
@@ -59,10 +67,40 @@ def tutorial(
     raise typer.Exit(0 if finished else 1)
 
 
+@app.command()
+def setup(bundle: Bundle = None):
+    """Bring a bundle's model and recorded runs into the cache; `./lab setup` has installed the packages by then."""
+    from aligner_lib.tutorial.workshop_bundle import take_over
+
+    if bundle:
+        take_over(bundle, typer.echo)
+
+
 @app.command(context_settings=PASS_ON)
 def jupyter(context: typer.Context):
     """Open JupyterLab on the notebooks; further arguments go to it."""
     _run_module("jupyterlab", [_needed("notebooks"), *context.args])
+
+
+@app.command()
+def progress(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A workspace: the notebooks' `out` (else the newest below runs/).")
+    ] = None,
+    portfolio: Annotated[
+        Path | None, typer.Option(help="Write what was done and reached as one HTML page to this file.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Yours, for the page; without it the page names nobody.")] = "",
+):
+    """Show where you are in the notebooks: exercises, quizzes and runs."""
+    from aligner_lib.cli.progress import find_workspace, show_progress
+
+    folder = find_workspace(folder, RUNS)
+    show_progress(folder)
+    if portfolio is not None:
+        from aligner_lib.tutorial.portfolio import write_portfolio
+
+        typer.echo(f"portfolio {write_portfolio(portfolio, folder, name)}")
 
 
 # ---- jobs -----------------------------------------------------------------------------------------------------------
@@ -136,6 +174,15 @@ def show(run: RunName):
     from aligner_lib.cli.run_tables import find_run, show_run
 
     show_run(find_run(run, RUNS))
+
+
+@app.command()
+def explain(run: RunName):
+    """Say what looks wrong in a run, from which step on, what it likely means, and where to look."""
+    from aligner_lib.cli.run_tables import find_run
+    from aligner_lib.run_folder.explain import explain
+
+    typer.echo(str(explain(find_run(run, RUNS))))
 
 
 @app.command()

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import RunFolder, find_runs
 
@@ -44,6 +45,8 @@ def show_run(run: RunFolder) -> None:
     for name in ("kind", "seed", "host", "pid", "git_commit"):
         if info.get(name) is not None:
             facts.add_row(name, str(info[name]))
+    for name, use in ((info.get("config") or {}).get("functions") or {}).items():
+        facts.add_row(f"functions.{name}", escape(f"{use}, in place of {_own(run.kind, name)}"))
     facts.add_row("status", _status(run) + (f" ({info['message']})" if info.get("message") else ""))
     facts.add_row("step", _progress(info))
     if info and not run.is_over:
@@ -54,6 +57,12 @@ def show_run(run: RunFolder) -> None:
     console.print(f"[bold]{run.path}[/bold]")
     console.print(facts)
     _show_metrics(console, run)
+
+
+def _own(kind: str, name: str) -> str:
+    """The library's function that a run of this kind has another one in place of."""
+    of_kind = kinds()[kind].functions if kind in kinds() else {}
+    return of_kind.get(name, "one that this version does not have").replace(":", ".")
 
 
 def _show_metrics(console: Console, run: RunFolder) -> None:

@@ -1,0 +1,161 @@
+"""`aligner workshop preflight`: whether a seat is ready, in half a minute: what doctor looks at, and what a notebook does.
+
+Its findings are one line of JSON, which `widgets.Classroom` gathers from a shared folder (FOLDER/SEAT/preflight.json).
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import platform
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from aligner_lib.cli import doctor
+from aligner_lib.config.compose import profile_section
+from cluster.checks import Finding
+from cluster.record import write_json
+
+STEPS = 2  # of the smoke profile's SFT
+KERNEL_SECONDS = 120
+CELL = "import ipywidgets, widgets; widgets.Monitor; print(6 * 7)"
+IN_NOTEBOOKS = "disk", "memory"  # doctor only notes these; a room has to know
+FILE = "preflight.json"
+
+
+def seat_name() -> str:
+    """A name that says nothing of its owner and stays the same for this user, machine, home and clone."""
+    owner = f"{getpass.getuser()}@{platform.node()}:{Path.home()}:{Path(__file__).resolve()}"
+    return f"seat-{hashlib.blake2b(owner.encode(), digest_size=3).hexdigest()}"
+
+
+def preflight(
+    profile: str, shared: Path | None = None, seat: str | None = None, name: str | None = None
+) -> dict:
+    """Examine this seat. shared: the room's folder, in which the findings are left for the classroom.
+
+    Returns {seat, time, ready, failed, seconds, checks}: checks is what was found, by name, failed the names of what the
+    workshop can't do without.
+    """
+    began, seat = time.monotonic(), seat or seat_name()
+    checks, failed = {}, []
+    for finding in _examine(profile, shared, seat):
+        checks[finding.what] = finding.detail
+        if not finding.ok and (finding.needed or finding.what in IN_NOTEBOOKS):
+            failed.append(finding.what)
+    found = {
+        "seat": seat,
+        "time": round(time.time()),
+        "ready": not failed,
+        "failed": failed,
+        "seconds": round(time.monotonic() - began, 1),
+        "checks": checks,
+    }
+    if shared is not None and "shared folder" not in failed:
+        write_json(shared / seat / FILE, found)
+        if name:
+            write_json(shared / seat / "participant.json", {"name": name})
+    return found
+
+
+def as_line(found: dict) -> str:
+    """The findings as one line of JSON."""
+    return json.dumps(found, ensure_ascii=False)
+
+
+def _examine(profile: str, shared: Path | None, seat: str) -> Iterator[Finding]:
+    wanted = {"Python", "cores", "memory", "disk", *doctor.NEEDED}
+    yield from (finding for finding in doctor.examine(hub=False) if finding.what in wanted)
+    yield _model(profile)
+    if shared is not None:
+        yield _tried("shared folder", lambda: _shared(shared / seat))
+    yield _tried("port", _port)
+    yield _tried("kernel", _kernel)
+    yield _tried("training", _train)
+
+
+def _tried(what: str, look: Callable[[], str]) -> Finding:
+    """What a trial says, with the seconds that it took; an error is a finding."""
+    began = time.monotonic()
+    try:
+        return Finding(what, True, f"{look()} ({time.monotonic() - began:.1f} s)")
+    except Exception as error:  # whatever goes wrong here goes wrong in the first notebook
+        reason = (str(error).strip().splitlines() or [""])[0]
+        return Finding(what, False, f"{type(error).__name__}: {reason}"[:300])
+
+
+def _model(profile: str) -> Finding:
+    from aligner_lib.models.fetch import cache_root, is_cached
+
+    model = profile_section(profile, "tutorial").get("model", "smollm2-135m")
+    if is_cached(model):
+        return Finding("model", True, f"{model} in {cache_root()}")
+    return Finding(
+        "model",
+        False,
+        f"{model} is not in {cache_root()}: ./lab setup --bundle FILE, or `aligner model fetch {model}`",
+    )
+
+
+def _shared(folder: Path) -> str:
+    """Write as a run folder does: append, rename, read again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".preflight-{os.getpid()}"
+    probe.write_text("one")
+    with open(probe, "a") as file:
+        file.write("two")
+    moved = probe.rename(folder / ".preflight")
+    assert moved.read_text() == "onetwo", f"{folder} does not give back what was written"
+    moved.unlink()
+    return f"{folder} takes files"
+
+
+def _port() -> str:
+    """A server and a client on this machine, as a notebook's kernel is one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address, timeout=5) as client:
+            accepted, _ = server.accept()
+            with accepted:
+                client.sendall(b"x")
+                assert accepted.recv(1) == b"x", "nothing came back"
+    return "127.0.0.1 answers"
+
+
+def _kernel() -> str:
+    """A notebook's kernel, and the widgets in it."""
+    from jupyter_client.manager import start_new_kernel
+
+    quiet = ["--IPKernelApp.log_level=CRITICAL"]
+    manager, client = start_new_kernel(
+        kernel_name="python3", startup_timeout=KERNEL_SECONDS, extra_arguments=quiet
+    )
+    try:
+        said = []
+        client.execute_interactive(CELL, timeout=KERNEL_SECONDS, output_hook=said.append)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    errors = [one["content"]["evalue"] for one in said if one["msg_type"] == "error"]
+    texts = [one["content"].get("text", "") for one in said if one["msg_type"] == "stream"]
+    if errors or "42" not in "".join(texts):
+        raise RuntimeError(errors[0] if errors else "the kernel gave no answer")
+    return "starts, and has the widgets"
+
+
+def _train() -> str:
+    """Real steps of the smallest profile, in a process of its own."""
+    from contextlib import redirect_stdout
+
+    from aligner_lib.tutorial.workspace import Workspace
+
+    with tempfile.TemporaryDirectory(prefix="aligner-preflight-") as folder, redirect_stdout(sys.stderr):
+        lab = Workspace(folder, "smoke")
+        lab.submit("sft", **{"trainer.sft.max_steps": STEPS}).wait()
+        return f"{lab.run('sft').metrics()[-1]['step']} steps of smoke's SFT"

@@ -1,0 +1,77 @@
+"""`aligner workshop`: a bundle for a room without a network, a look at each seat, slides and pages to hand out.
+
+Each command imports what it needs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+workshop = typer.Typer(
+    help="For instructors (docs/workshop.md): a bundle, a look at each seat, slides, pages to hand out.",
+    no_args_is_help=True,
+)
+Profile = Annotated[str, typer.Option(help="smoke, laptop, gpu or slurm.")]
+Tutorial = Annotated[Path, typer.Option(help="The output folder of a finished tutorial.")]
+Out = Annotated[Path, typer.Option(help="The folder to write to.")]
+
+
+@workshop.command()
+def pack(
+    profile: Profile = "laptop",
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write (else aligner-lab-PROFILE.tar).")
+    ] = None,
+    tutorial: Annotated[
+        Path | None, typer.Option(help='A finished tutorial, whose runs start="recorded" is to show.')
+    ] = None,
+    wheels: Annotated[
+        Path | None, typer.Option(help="A folder with the lock's files, to download nothing.")
+    ] = None,
+):
+    """Make a bundle: packages, model, recorded runs, hashes. `./lab tutorial --bundle FILE` needs no network."""
+    from aligner_lib.tutorial.workshop_bundle import pack as write
+
+    path = write(profile, out or Path(f"aligner-lab-{profile}.tar"), tutorial, wheels, echo=typer.echo)
+    typer.echo(f"{path}: {path.stat().st_size / 1e9:.2f} GB")
+
+
+@workshop.command()
+def preflight(
+    profile: Profile = "laptop",
+    shared: Annotated[
+        Path | None, typer.Option(help="The room's folder: the findings go to FOLDER/SEAT, for Classroom.")
+    ] = None,
+    seat: Annotated[
+        str | None, typer.Option(help="This seat's name (else one that says nothing of you).")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Your name, if the instructor may see it.")] = None,
+):
+    """Is this seat ready? Memory, disk, model, folder, a kernel, a training step; one line of JSON, exit code 0 or 1."""
+    from aligner_lib.cli.preflight import as_line
+    from aligner_lib.cli.preflight import preflight as look
+
+    found = look(profile, shared, seat, name)
+    typer.echo(as_line(found))
+    for what in found["failed"]:
+        typer.secho(f"not ready: {what}: {found['checks'][what]}", fg="red", err=True)
+    raise typer.Exit(0 if found["ready"] else 1)
+
+
+@workshop.command()
+def slides(out: Out, tutorial: Tutorial):
+    """Slides from a tutorial's own figures: one HTML file, which opens offline; arrow keys turn the pages."""
+    from aligner_lib.tutorial.workshop_pages import write_slides
+
+    typer.echo(write_slides(tutorial, out))
+
+
+@workshop.command()
+def handout(out: Out, tutorial: Tutorial):
+    """The executed notebooks as HTML to hand out: a page a notebook, and a list of them, which open offline."""
+    from aligner_lib.tutorial.workshop_pages import write_handout
+
+    typer.echo(write_handout(tutorial, out))
