@@ -2,6 +2,7 @@
 
     Monitor                                 live charts of one run or several, running or recorded
     Completions, Pairs, Chat                responses of a run, preference pairs, and a chat with checkpoints
+    Classroom                               every participant of a workshop: step, alarms, exercises
     JobPanel                                state, log and controls of a job
     curves                                  a static figure of finished runs
     explore                                 the same charts with hover and zoom
@@ -9,6 +10,7 @@
     show_completions, compare_completions   static tables of responses
     compare_runs                            last values and settings of several runs, as a static table
     show_server                             live status of PPO's critic in its own job
+    Quiz                                    a notebook's questions, with a sentence for each wrong choice
     Recording                               a recorded run, played at any speed
 
 Each name is imported at its first use, so `import widgets` costs nothing.
@@ -20,10 +22,12 @@ _HOMES = {
     "Monitor": "monitor",
     "RunFailed": "waiting",
     "RunLost": "waiting",
+    "Classroom": "classroom",
     "Completions": "completions",
     "JobPanel": "panel",
     "Pairs": "pairs",
     "Chat": "chat",
+    "Quiz": "quiz",
     "Recording": "replay",
     "chart": "charts",
     "curves": "static_figure",

@@ -11,7 +11,8 @@ import traitlets
 from widgets import frontend, waiting
 from widgets.completions import CompletionPages
 from widgets.feed import open_feed
-from widgets.series import AXES
+from widgets.replay import as_recorded
+from widgets.series import AXES, as_runs
 from widgets.wire import finite
 
 UPDATE_SECONDS = 0.5
@@ -28,7 +29,8 @@ class Monitor(frontend.Widget):
     `await monitor` waits until the runs end. The monitor only reads folders: closing it, restarting the
     kernel or opening another one does not affect the runs.
 
-    runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts. metrics:
+    runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts; the run folder of a
+    recorded run (docs/workshop.md) is played. metrics:
     metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
     limits: aligner_lib.run_folder.alarms.Thresholds, to replace the alarms' defaults. job: the job's handle
     (cluster.Job), so that a job that dies before its run begins is noticed.
@@ -57,9 +59,11 @@ class Monitor(frontend.Widget):
     texts = traitlets.Dict().tag(sync=True)  # the page of them
 
     def __init__(self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None):
-        self._feed = open_feed(runs, metrics, axis, limits, ATTACH_SECONDS)
+        given = as_runs(runs)
+        played = [as_recorded(run) for run in given]
+        self._feed = open_feed(played, metrics, axis, limits, ATTACH_SECONDS)
         self.runs = self._feed.runs
-        self.job = job
+        self.job = job if played == given else None  # the job of a recorded run is over before it has played
         self._lock = threading.RLock()
         super().__init__(axis=axis)
         self._picture = None

@@ -1,7 +1,7 @@
 """Recordings as files: a run packed into one file, and those that come with this package.
 
 A recording is {"info", "metrics", "rollouts", "alarms"}, the content of a run folder's files, as gzipped
-JSON. `notebooks/record.py` makes the two in recordings/.
+JSON. `notebooks/record.py` makes those in recordings/.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.alarms import Thresholds, Watch, as_record
-from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.reader import RunFolder, without_paths
 
 SHIPPED = Path(__file__).parent / "recordings"
 PACKED = ".json.gz"
@@ -43,7 +43,8 @@ def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path
     """
     content = _read_folder(RunFolder(getattr(run, "path", run)))
     info = {key: content.info[key] for key in KEPT if key in content.info}
-    config = _without_paths(content.info.get("config", {}))
+    config = without_paths(content.info.get("config", {}))
+    config.pop("functions", None)  # files of that machine, and the answer to notebook 10's questions
     if "alarms" in config.get("exp_manager", {}):
         limits = asdict(Thresholds())
         config["exp_manager"]["alarms"] = {key: limits[key] for key in config["exp_manager"]["alarms"]}
@@ -99,17 +100,3 @@ def _first_of_each_step(rollouts: list[dict], most: int) -> list[dict]:
             begun.add(group)
             kept.append(rollout)
     return kept
-
-
-def _without_paths(config):
-    """A run's settings without those that name a file or folder of the machine that it ran on."""
-    if isinstance(config, dict):
-        clean = {key: _without_paths(value) for key, value in config.items()}
-        return {key: value for key, value in clean.items() if value not in ({}, [])}
-    if isinstance(config, list):
-        return [_without_paths(value) for value in config if not _is_path(value)]
-    return None if _is_path(config) else config
-
-
-def _is_path(value) -> bool:
-    return isinstance(value, str) and "/" in value

@@ -9,7 +9,10 @@ import math
 import time
 from collections.abc import Callable
 
+from aligner_lib.run_folder.reader import RunFolder
 from widgets.recording_file import find, read
+
+PLAYED_SECONDS = 20.0  # that a bundle's run takes in a monitor, however long it took
 
 
 class Recording:
@@ -60,6 +63,11 @@ class Recording:
         if math.isinf(self._speed):
             return self._length
         return min(self._position + (time.monotonic() - self._since) * self._speed, self._length)
+
+    @property
+    def length(self) -> float:
+        """Recorded seconds from the first record to the last."""
+        return self._length
 
     def request_stop(self) -> None:
         """End the playback here, as if the run had been stopped."""
@@ -139,6 +147,15 @@ class Recording:
     def latest_checkpoint(self) -> None:
         """Always None: a recording holds no checkpoints."""
         return None
+
+
+def as_recorded(run):
+    """A player, PLAYED_SECONDS long, for the folder of a run that was recorded elsewhere; any other run is returned unchanged."""
+    if not isinstance(run, RunFolder) or "recorded" not in run.info:
+        return run
+    player = Recording(run)
+    player.speed = max(1.0, player.length / PLAYED_SECONDS)
+    return player
 
 
 class _Player:

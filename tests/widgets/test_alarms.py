@@ -47,6 +47,7 @@ def records(count=3, start=0, **changes):
 )
 def test_each_alarm(changes, name):
     (alarm,) = active(PPO, records(5), records(3, 20, **changes))
+    assert name in [rule.name for rule in PPO]
     assert alarm.name == name and alarm.step == (20 if name == "not_finite" else 22)
     assert alarm.meaning.endswith(".") and alarm.control.endswith(".")
 
@@ -127,6 +128,27 @@ def test_a_monitor_hears_of_overfitting_since_the_same_step(tmp_path):
     (alarm,) = Alarms(run, series, None).now()
     assert (alarm["name"], alarm["where"]) == ("overfitting", "since step 25")
     assert "rose from 2.00 at step 10 to 2.60" in alarm["meaning"]
+
+
+# ---- endings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shares", "sounds"),
+    [
+        (
+            (0.2, 0.1, 0.2, 0.1, 0.2, 0.1, 0.2),
+            [("endless", 7)],
+        ),  # four records are the start, three are judged
+        ((0.2, 0.1, 0.2, 0.2, 0.4, 0.4, 0.45, 0.7), []),  # on its way: a policy from SFT that learns to end
+        ((0.4, 0.4, 0.4, 0.4, 0.45, 0.45, 0.45), [("endless", 7)]),  # by too little to be on its way
+        ((0.9, 0.8, 0.7, 0.6, 0.4, 0.3, 0.2), [("endless", 7)]),  # unlearns it
+    ],
+)
+def test_a_policy_that_learns_to_end_is_left_alone(shares, sounds):
+    ended = "train_rollouts/fraction_of_samples_properly_ended"
+    run = [{"step": step, ended: share} for step, share in enumerate(shares, start=1)]
+    assert heard(run, kind="ppo") == sounds
 
 
 # ---- groups ---------------------------------------------------------------------------------------------------------

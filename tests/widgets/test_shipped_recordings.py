@@ -1,21 +1,35 @@
-"""The two recordings that come with the package: real runs, and the alarms tell the broken one from the healthy."""
+"""The recordings that come with the package: real runs, and the alarms tell the broken ones from the healthy."""
 
 import gzip
 import re
-import runpy
 import tomllib
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 
 import pytest
 
-from aligner_lib.config.kinds import alarms_of
+from aligner_lib.config.compose import compose, save
+from aligner_lib.config.kinds import alarms_of, kind_of
+from aligner_lib.jobs.command_line import written
 from aligner_lib.run_folder.alarms import Thresholds, Watch
+from aligner_lib.run_folder.reader import flatten
+from aligner_lib.tutorial.bug_hunt import HEALTHY, HUNTED
+from aligner_lib.tutorial.longer_runs import (
+    BROKEN,
+    GRPO_ON_FORMS,
+    LEFT_TO_BREAK,
+    PPO_ON_FORMS,
+    PPO_ON_SUMS,
+    SIXTEEN_ANSWERS,
+)
+from aligner_lib.tutorial.over_optimisation import best_of_n_points, ppo_points
 from widgets.recording_file import PACKED, SHIPPED, shipped
 from widgets.replay import Recording
 
 ROOT = Path(__file__).parents[2]
+CHANGES = [
+    change for change in BROKEN if f"ppo-forms-{change}" in shipped()
+]  # a run that was not made yet is left out
+SWEEP = [f"ppo-forms-{change}" for change in CHANGES]
 
 
 def whole(name: str) -> Recording:
@@ -32,7 +46,10 @@ def alarms_in(recording: Recording) -> dict[str, int]:
 
 
 def test_they_are_those_that_the_notebooks_play_and_small():
-    assert shipped() == ["grpo-forms", "healthy", "no-kl-penalty", "ppo-sums"]
+    assert shipped() == sorted(
+        ["grpo-forms", "healthy", "no-kl-penalty", "ppo-forms", "ppo-sums", "sft-forms-answers"]
+        + [*SWEEP, *HEALTHY, *HUNTED]
+    )
     assert all((SHIPPED / f"{name}{PACKED}").stat().st_size < 300_000 for name in shipped())
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     assert "recordings/*" in data["widgets"], "an installed copy has them, too"
@@ -58,14 +75,96 @@ def test_the_run_without_a_penalty_sets_off_the_alarms():
     )  # a monitor's alarms are the same
 
 
-def test_it_was_made_by_the_command_that_is_documented():
-    broken = runpy.run_path(str(ROOT / "notebooks" / "record.py"))["BROKEN"]
-    config = whole("no-kl-penalty").info["config"]
-    for setting, value in broken.items():
-        assert reduce(getitem, setting.split("."), config) == value, setting
+MADE_WITH = {
+    "ppo-sums": ("ppo", PPO_ON_SUMS),
+    "grpo-forms": ("grpo", GRPO_ON_FORMS),
+    "sft-forms-answers": ("evaluate", SIXTEEN_ANSWERS),
+    "ppo-forms": ("ppo", PPO_ON_FORMS),
+} | {f"ppo-forms-{change}": ("ppo", PPO_ON_FORMS | LEFT_TO_BREAK | BROKEN[change]) for change in CHANGES}
 
 
-@pytest.mark.parametrize("name", ["healthy", "no-kl-penalty"])
+@pytest.mark.parametrize("name", MADE_WITH)
+def test_it_has_the_settings_that_would_make_it_again(name):
+    """Also after the profile has moved on. Settings that are newer than a recording, and paths, are in one of the two alone."""
+    kind, settings = MADE_WITH[name]
+    had = flatten(whole(name).info["config"])
+    config = compose(kind, [f"{key}={written(value)}" for key, value in settings.items()], "laptop")
+    now, unused = flatten(save(config)), tuple(kind_of(kind).without_effect(config))
+    both = [
+        key
+        for key in had.keys() & now.keys()
+        if had[key] is not None and now[key] is not None and not key.startswith(unused)
+    ]
+    assert len(both) > 50
+    assert {key: had[key] for key in both} == {key: now[key] for key in both}
+
+
+# ---- notebook 05's two by two ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_corners_begin_with_the_same_answers(change):
+    """Of the same policy, to the same prompts, in the same order, judged alike: up to the first update nothing differs."""
+    held, broken = whole("ppo-forms"), whole(f"ppo-forms-{change}")
+    for split, step, count in (("validation", 0, 64), ("train", 1, 32)):
+        one, other = (
+            [
+                [r["prompt"], r["response"], r["metrics"]]
+                for r in run.rollouts()
+                if (r["split"], r["step"]) == (split, step)
+            ]
+            for run in (held, broken)
+        )
+        assert one == other and len(one) == count
+    assert broken.metrics()[0]["val_rollouts/rewards"] == pytest.approx(
+        held.metrics()[0]["val_rollouts/rewards"]
+    )
+
+
+def test_the_sixteen_answers_are_the_same_policy_s_to_the_same_prompts():
+    """A prompt's first answer is numbered as if it were the only one, so it is the validation's."""
+    answers, held = whole("sft-forms-answers"), whole("ppo-forms")
+    config = flatten(answers.info["config"])
+    assert answers.info["kind"] == "evaluate"
+    assert {key: config[key] for key in SIXTEEN_ANSWERS} == SIXTEEN_ANSWERS
+    drawn: dict[int, list[dict]] = {}
+    for one in answers.rollouts():
+        drawn.setdefault(one["group"], []).append(one)
+    assert len(drawn) == 32 and {len(of_prompt) for of_prompt in drawn.values()} == {16}
+    validated = [one for one in held.rollouts() if (one["split"], one["step"]) == ("validation", 0)]
+    assert [one["response"] for one in validated[:32]] == [drawn[at][0]["response"] for at in range(32)]
+
+
+def test_best_of_n_gets_more_of_both_and_no_less_than_the_leashed_run_at_twice_the_kl():
+    """As notebook 05 says below its figure."""
+    best = best_of_n_points(whole("sft-forms-answers"))
+    for measure in ("kl", "reward", "obeys"):
+        values = [getattr(point, measure).value for point in best]
+        assert values == sorted(values)
+    leashed = ppo_points(whole("ppo-forms"))[-1]
+    assert leashed.kl.value > 2 * best[-1].kl.value
+    assert best[-1].reward.value > leashed.reward.value and best[-1].obeys.value > leashed.obeys.value
+
+
+def test_the_high_rate_gets_more_reward_than_anybody_by_repeating_what_was_asked():
+    """As notebook 05 says below its figure."""
+    run = whole("ppo-forms-high-lr")
+    _, collapsed, hacking = ppo_points(run)
+    best, leashed = best_of_n_points(whole("sft-forms-answers"))[-1], ppo_points(whole("ppo-forms"))
+    assert collapsed.tokens.value < 2 and collapsed.obeys.value == 0
+    assert hacking.name == leashed[1].name == "step 8"
+    assert hacking.reward.value > max(best.reward.value, leashed[-1].reward.value)
+    assert hacking.obeys.value < min(best.obeys.value, leashed[-1].obeys.value)
+    assert hacking.kl.value > 2 * leashed[-1].kl.value
+    assert alarms_in(run) == {"kl": 5, "reward_hacking": 8}
+    answers = [r for r in run.rollouts() if (r["split"], r["step"]) == ("validation", 8)]
+    last = [r for r in run.rollouts() if (r["split"], r["step"]) == ("train", 9)]
+    assert max(last, key=lambda r: r["reward"])["response"] == "Your last sentence must be a question."
+    echoes = [r["response"].strip(". ").lower() in r["prompt"].lower() for r in answers]
+    assert sum(echoes) > len(echoes) / 2
+
+
+@pytest.mark.parametrize("name", ["healthy", "no-kl-penalty", "ppo-forms", *SWEEP])
 def test_every_step_has_its_texts(name):
     run = whole(name)
     steps = {record["step"] for record in run.metrics() if record["step"]}
@@ -73,7 +172,7 @@ def test_every_step_has_its_texts(name):
     assert all(len(r["tokens"]) == len(r["token_kl"]) for r in run.rollouts() if r["split"] == "train")
 
 
-@pytest.mark.parametrize("name", ["healthy", "no-kl-penalty"])
+@pytest.mark.parametrize("name", shipped())
 def test_nothing_says_where_it_was_made(name):
     text = gzip.decompress((SHIPPED / f"{name}{PACKED}").read_bytes()).decode()
     assert not re.search(r'"/(work|root|home|tmp|Users)', text)

@@ -1,0 +1,95 @@
+"""The recorded runs of notebook 10: each shows its fault, none names it, and the healthy ones show none."""
+
+import gzip
+import json
+
+import pytest
+
+from aligner_lib.tutorial.bug_hunt import CHARTS, EVIDENCE, HEALTHY, HUNTED, first_difference, question
+from aligner_lib.tutorial.faults import FAULTS
+from widgets.quiz import Quiz
+from widgets.recording_file import PACKED, SHIPPED
+from widgets.replay import Recording
+
+
+def whole(name: str) -> Recording:
+    return Recording(name, speed=float("inf"))
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Recording:
+    return whole(next(iter(HEALTHY)))
+
+
+def test_every_fault_has_a_run_and_its_evidence():
+    assert sorted(HUNTED.values()) == sorted(FAULTS) == sorted(EVIDENCE)
+    assert list(HUNTED.values()) != list(FAULTS), "the numbers are in the order of the list"
+
+
+@pytest.mark.parametrize("name", HUNTED)
+def test_a_run_shows_its_fault_where_the_evidence_says(name, healthy):
+    evidence, run = EVIDENCE[HUNTED[name]], whole(name)
+    step, value, _ = evidence.first(run.metrics(), healthy.metrics())
+    assert step <= STEPS[HUNTED[name]]
+    assert f"At step {step} `{evidence.metric}` is {value:.3g}" in evidence.told(
+        run.metrics(), healthy.metrics()
+    )
+    shown = [metric for one in CHARTS for metric in ([one] if isinstance(one, str) else one)]
+    assert evidence.metric in shown
+
+
+STEPS = {  # by which it is there
+    "reward_scale": 0,
+    "mask_shift": 1,
+    "padding": 1,
+    "temperature": 1,
+    "reward_token": 1,
+    "learning_rate": 1,
+    "moving_reference": 2,
+    "stale_rollouts": 2,
+    "stop_token": 5,
+    "kl_sign": 3,
+}
+
+
+@pytest.mark.parametrize("fault", EVIDENCE)
+def test_a_healthy_run_of_another_seed_is_accused_of_nothing(fault, healthy):
+    other = whole(list(HEALTHY)[1])
+    with pytest.raises(ValueError, match="nowhere apart"):
+        EVIDENCE[fault].first(other.metrics(), healthy.metrics())
+
+
+@pytest.mark.parametrize("name", HUNTED)
+def test_a_recording_does_not_give_the_fault_away(name, healthy):
+    file = SHIPPED / f"{name}{PACKED}"
+    text = gzip.decompress(file.read_bytes()).decode()
+    assert "functions" not in text and FAULTS[HUNTED[name]].title not in text
+    run = json.loads(text)
+    assert run["info"]["config"] == healthy.info["config"]
+    assert run["info"]["name"] == name and run["info"]["status"] == "finished"
+    assert file.stat().st_size < 60_000
+
+
+def test_the_question_lists_all_faults_in_one_order_and_has_a_sentence_for_each(healthy):
+    orders = set()
+    for name, fault in HUNTED.items():
+        (asked,) = question(name, whole(name).metrics(), healthy.metrics()).questions
+        assert {choice.text for choice in asked.choices} == {one.title for one in FAULTS.values()}
+        assert asked.choices[0].text == FAULTS[fault].title
+        orders.add(tuple(choice.text for choice in asked.shuffled(0)))
+        assert all(choice.why.startswith("Then `") for choice in asked.choices[1:])
+    assert len(orders) == 1
+
+
+def test_the_list_is_a_quiz_of_one_question(healthy):
+    name = next(iter(HUNTED))
+    quiz = Quiz(question(name, whole(name).metrics(), healthy.metrics()))
+    (asked,) = quiz.questions
+    assert [choice["place"] for choice in asked["choices"]].count(0) == 1
+    assert "What is wrong with run 1?" in quiz.static_html()
+
+
+def test_the_first_difference_of_two_runs(healthy):
+    assert first_difference(healthy, healthy) == ""
+    stale = next(name for name, fault in HUNTED.items() if fault == "kl_sign")
+    assert first_difference(whole(stale), healthy).startswith("at step 2 train_rollouts/")
