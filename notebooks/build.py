@@ -3,17 +3,24 @@
     python notebooks/build.py --record runs/tutorial-laptop-…/summary.json    take over a run's figures
 
 Sources are py:percent files in src/. `{{laptop.sft.val_loss_after}}` stands for a figure in recorded.json, which a run
-of this project wrote; `{{card}}` and `{{map}}` for a notebook's card and its place in the pipeline.
+of this project wrote; `{{card}}` and `{{map}}` for a notebook's card and its place in the pipeline. A cell tagged `solution`
+has the answer to an exercise, a function of its name. The learner's notebooks have a stub in its place, with the signature
+and the docstring; the solved ones, in solved/, have it. Above either stands what the exercise is.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+from aligner_lib.tutorial.exercises.exercise import Exercise
+from aligner_lib.tutorial.exercises.registry import exercise
+
 STAGES = {
     "00": ("00_start_here", "start"),
     "01": ("01_model", "model"),
@@ -25,13 +32,17 @@ STAGES = {
     "07": ("07_grpo", "GRPO"),
     "08": ("08_compare", "compare"),
 }
-FURTHER = {"09": ("09_scale_out", "scale out")}  # beside the way from a model to an aligned one
+FURTHER = {
+    "09": ("09_scale_out", "scale out"),
+    "10": ("10_bug_hunt", "bug hunt"),
+}  # beside the way from a model to an aligned one
 PROFILES = ("smoke", "laptop")
 
 
-def build(source: Path, recorded: dict) -> str:
-    """The notebook of a source as JSON text: fixed cell ids, no outputs."""
+def build(source: Path, recorded: dict, solved: bool = False) -> str:
+    """The notebook of a source as JSON text, the learner's or the solved one: fixed cell ids, no outputs."""
     import jupytext
+    from nbformat.v4 import new_markdown_cell
 
     number = source.name[:2]
     text = source.read_text()
@@ -42,11 +53,37 @@ def build(source: Path, recorded: dict) -> str:
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
+    for cell in reversed(notebook.cells):
+        if "solution" in cell.metadata.get("tags", []):
+            asked = exercise(ast.parse(cell.source).body[-1].name)
+            notebook.cells.insert(notebook.cells.index(cell), new_markdown_cell(task(asked)))
+            if not solved:
+                cell.source, cell.metadata["tags"] = stub(cell.source, asked), ["exercise"]
     for index, cell in enumerate(notebook.cells):
+        if solved:  # a folder deeper
+            cell.source = re.sub(r"""(?<=["'(])\.\./""", "../../", cell.source)
         cell["id"] = f"{number}-{index:02d}"
         cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def task(asked: Exercise) -> str:
+    """What stands above an exercise: what it is, how long it takes, how hard it is, and a hint that unfolds."""
+    difficulty = "●" * asked.difficulty + "○" * (5 - asked.difficulty)
+    trains = " · trains the model" if asked.trains else ""
+    return (
+        f"### Yours to write: {asked.title}\n\n"
+        f"`{asked.name}` · about {asked.minutes} minutes · difficulty {difficulty}{trains}\n\n"
+        f"<details><summary>A hint</summary>\n\n{asked.hint}\n\n</details>"
+    )
+
+
+def stub(solution: str, asked: Exercise) -> str:
+    """The solution's cell with its last function's body gone, all but the docstring."""
+    function = ast.parse(solution).body[-1]
+    kept = solution.splitlines()[: function.body[0].end_lineno]
+    return "\n".join([*kept, f'    raise NotImplementedError("{asked.stub}")'])
 
 
 def pipeline_map(number: str) -> str:
@@ -72,9 +109,10 @@ def card(stem: str, recorded: dict) -> str:
 def figure(match: re.Match, recorded: dict, source: Path) -> str:
     value = recorded
     for key in match[1].split("."):
-        if key not in value:
-            raise KeyError(f"{source.name}: recorded.json has no {match[1]}")
-        value = value[key]
+        try:
+            value = value[int(key) if isinstance(value, list) else key]  # a list: a figure and its interval
+        except (KeyError, IndexError):
+            raise KeyError(f"{source.name}: recorded.json has no {match[1]}") from None
     return format(value, match[2] or ".2f")
 
 
@@ -82,12 +120,14 @@ def main(check: bool) -> int:
     recorded = json.loads((HERE / "recorded.json").read_text())
     stale = []
     for source in sorted((HERE / "src").glob("[0-9]*.py")):
-        target = HERE / f"{source.stem}.ipynb"
-        text = build(source, recorded)
-        if not target.exists() or target.read_text() != text:
-            stale.append(target.name)
-            if not check:
-                target.write_text(text)
+        for folder in (HERE, HERE / "solved"):
+            target = folder / f"{source.stem}.ipynb"
+            text = build(source, recorded, solved=folder != HERE)
+            if not target.exists() or target.read_text() != text:
+                stale.append(str(target.relative_to(HERE)))
+                if not check:
+                    folder.mkdir(exist_ok=True)
+                    target.write_text(text)
     if stale:
         print(("not current: " if check else "written: ") + ", ".join(stale))
     return 1 if check and stale else 0

@@ -1,59 +1,166 @@
-"""Make the recordings in widgets/recordings anew: `python notebooks/record.py` (three quarters of an hour on two quiet cores).
+"""Make the recordings in widgets/recordings anew: `python notebooks/record.py`.
 
-It trains what notebooks 03 to 05 train, with the same settings, then PPO once more as notebook 05 breaks it, which it
-stops as a reader does when the alarms sound, and what notebook 07 has no minutes for. A run that is there and over is not
-made again.
+It trains what notebooks 05 and 07 show and have no minutes for: PPO on the bundled forms, with an SFT policy and a reward
+model of its own, PPO on sums, GRPO on forms (three quarters of an hour on two quiet cores). A run that is there and over is
+not made again.
 
     --profile laptop      whose models and settings
     --out runs/recordings where the runs lie
+    --sweep               notebook 05's "Break it" in their place: PPO on the forms, then three times more with a setting
+                          changed, which it stops as a reader does when the alarms sound; sixteen answers of the SFT
+                          policy to a prompt. An hour
+    --seeds               PPO, DPO and GRPO on the forms in their place, with three training seeds, on all held-out prompts: an
+                          hour and a half a seed and core; the figures go to OUT/seeds.json, for `build.py --record`
+    --hunt                notebook 10's runs in their place: ten faults and two healthy ones, smoke, ten minutes
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.longer_runs import GRPO_ON_FORMS, PPO_ON_SUMS
+from aligner_lib.tutorial import bug_hunt
+from aligner_lib.tutorial.gold import gained
+from aligner_lib.tutorial.longer_runs import (
+    ALL_HELD_OUT,
+    BROKEN,
+    DPO_ON_FORMS,
+    GRPO_ON_FORMS,
+    GRPO_WITH_REWARD_MODEL,
+    LEFT_TO_BREAK,
+    PPO_FOR_SEEDS,
+    PPO_ON_FORMS,
+    PPO_ON_SUMS,
+    RM_FOR_FORMS,
+    RM_FOR_SEEDS,
+    SFT_FOR_FORMS,
+    SIXTEEN_ANSWERS,
+    TRAINING_SEEDS,
+)
+from aligner_lib.tutorial.policies import compare_policies
 from aligner_lib.tutorial.workspace import Workspace
+from cluster.record import write_json
 from widgets.recording_file import SHIPPED, read, record
 
 ROOT = Path(__file__).resolve().parents[1]
-BROKEN = {  # as in notebook 05, in fewer steps: it is stopped long before the last one
-    "trainer.ppo.initial_policy_kl_penalty": 0.0,
-    "model.optim.lr": 1.5e-4,
-    "trainer.ppo.max_steps": 20,
-}
-STOPPED_AFTER = 10  # steps
-PPO_STOPPED_AFTER = 8
-RECORDED = {"healthy": "ppo", "no-kl-penalty": "ppo-no-kl"} | {
-    name: name for name in ("ppo-sums", "grpo-forms")
-}  # recording → run
-ROLLOUTS_A_STEP = 16
+PPO_ON_SUMS_STOPPED_AFTER = 8  # steps
+BROKEN_STOPPED_AFTER = 9  # one more than the validation, whose policy's KL is that of this step's answers
+ROLLOUTS_A_STEP, ROLLOUTS_A_STEP_OF_THE_HUNT = 16, 2
+POLICIES = ("sft", "ppo", "dpo", "grpo")
+ALL = 512  # 32 prompts, 16 answers each; PPO has 64 answers at most
 
 
 def main(profile: str, out: Path) -> None:
     lab = Workspace(out, profile)
-    for kind in ("sft", "rm", "ppo"):
-        if not lab.run(kind).is_over:
-            print(f"{kind}: {lab.submit(kind).wait()}", flush=True)
-    if not lab.run("ppo-no-kl").is_over:
-        job = lab.submit("ppo", "ppo-no-kl", **BROKEN)
-        stop_within(job, lab.run("ppo-no-kl"), STOPPED_AFTER)
-        print(f"ppo-no-kl: {job.wait()}", flush=True)
+    record_forms(out, profile)
     begins = {f"{of}pretrained_checkpoint.restore_from_path": lab.model() for of in ("", "critic.")}
-    longer = {"ppo-sums": ("ppo", PPO_ON_SUMS | begins), "grpo-forms": ("grpo", GRPO_ON_FORMS)}
-    for name, (kind, settings) in longer.items():
-        if not lab.run(name).is_over:
-            job = lab.submit(kind, name, **settings)
-            if name == "ppo-sums":
-                stop_within(job, lab.run(name), PPO_STOPPED_AFTER)
-            print(f"{name}: {job.wait()}", flush=True)
-    for recording, name in RECORDED.items():
-        path = record(lab.run(name), SHIPPED / recording, name=recording, rollouts_a_step=ROLLOUTS_A_STEP)
-        alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in read(path).alarms)
-        print(f"{path}: {path.stat().st_size / 1024:.0f} KB, alarms: {alarms or 'none'}")
+    put(made(lab, "ppo", "ppo-sums", PPO_ON_SUMS | begins, stopped_after=PPO_ON_SUMS_STOPPED_AFTER))
+    put(made(lab, "grpo", "grpo-forms", GRPO_ON_FORMS))
+
+
+def record_forms(out: Path, profile: str) -> Workspace:
+    """The three stages on the bundled forms with more steps than the tutorial has minutes for, in a workspace of their own."""
+    lab = Workspace(out / "forms", profile, "forms")
+    made(lab, "sft", "sft", SFT_FOR_FORMS)
+    made(lab, "rm", "rm", RM_FOR_FORMS)
+    put(made(lab, "ppo", "ppo-forms", PPO_ON_FORMS | lab.conversations()), ALL)
+    return lab
+
+
+def of_seed(out: Path, profile: str, seed: int) -> Workspace:
+    """The policies of one training seed, and what each answers to all held-out prompts."""
+    lab = Workspace(out / f"forms-{seed}", profile, "forms")
+    seeded, judged = {"model.seed": seed}, lab.conversations()
+    made(lab, "sft", "sft", SFT_FOR_FORMS | seeded)
+    made(lab, "rm", "rm", RM_FOR_SEEDS | seeded)
+    made(lab, "ppo", "ppo", PPO_FOR_SEEDS | judged | seeded)
+    made(lab, "dpo", "dpo", DPO_ON_FORMS | seeded)
+    begins = {
+        "pretrained_checkpoint.restore_from_path": lab.policy(),
+        "reward_model.rm_model_file": lab.reward_model(),
+    }
+    made(lab, "grpo", "grpo", GRPO_WITH_REWARD_MODEL | begins | judged | seeded)
+    for policy in POLICIES:
+        answers = ALL_HELD_OUT | {"policy.restore_from_path": lab.run(policy).path}
+        made(lab, "evaluate", f"evaluate-{policy}", answers | judged)
+    return lab
+
+
+def record_seeds(out: Path, profile: str) -> None:
+    """Whether what PPO gains is more than chance: the same with three training seeds, DPO and GRPO beside it."""
+    labs = {seed: of_seed(out, profile, seed) for seed in TRAINING_SEEDS}
+    write_json(out / "seeds.json", figures_of_seeds(labs, POLICIES))
+
+
+def figures_of_seeds(labs: dict[int, Workspace], policies: Sequence[str]) -> dict:
+    """What each seed's policies answered, and all of them together, as a summary for `build.py --record`; printed, too."""
+    found: dict = {"profile": "forms", "seconds": {}, "peak_memory_gib": 0.0}
+    for name, some in {"all": [*labs.values()], **{str(seed): [lab] for seed, lab in labs.items()}}.items():
+        answers = {policy: [lab.run(f"evaluate-{policy}") for lab in some] for policy in policies}
+        table = compare_policies(answers, against="sft")
+        accuracies = [lab.run("rm").series("validation/acc")[1][-1] for lab in some]
+        found[name] = table.figures | {"rm": {"val_acc": mean(accuracies)}}
+        print(f"\ntraining seed: {name}; the reward model is right on {accuracies}\n{table}", flush=True)
+        if len(some) == 1:
+            print(gained(answers["sft"][0], answers["ppo"][0]), flush=True)
+    return found
+
+
+def record_sweep(out: Path, profile: str) -> None:
+    """Notebook 05's two by two, whose first corner is `ppo-forms`, and what best of n is computed from."""
+    lab = record_forms(out, profile)
+    for name in BROKEN:
+        record_broken(lab, name)
+    record_answers(lab)
+
+
+def record_broken(lab: Workspace, name: str) -> None:
+    """PPO on the bundled forms with a setting changed; name: of `longer_runs.BROKEN`."""
+    settings = PPO_ON_FORMS | LEFT_TO_BREAK | BROKEN[name] | lab.conversations()
+    put(made(lab, "ppo", f"ppo-forms-{name}", settings, stopped_after=BROKEN_STOPPED_AFTER), ALL)
+
+
+def record_answers(lab: Workspace) -> None:
+    """Sixteen answers of the SFT policy to each of half of PPO's held-out prompts, judged as PPO's are."""
+    settings = SIXTEEN_ANSWERS | {"policy.restore_from_path": lab.policy()} | lab.conversations()
+    put(made(lab, "evaluate", "sft-forms-answers", settings), ALL)
+
+
+def record_hunt(out: Path) -> None:
+    """The runs of notebook 10, in their folders named as their recordings: those say nothing of the faults."""
+    lab = Workspace(out, "smoke")
+    for kind in ("sft", "rm"):
+        made(lab, kind, kind, {})
+    runs = {name: {"model.seed": seed} for name, seed in bug_hunt.HEALTHY.items()}
+    runs |= {name: {"fault": fault} for name, fault in bug_hunt.HUNTED.items()}
+    for name, changed in runs.items():
+        put(made(lab, "ppo", name, bug_hunt.SETTINGS | changed), ROLLOUTS_A_STEP_OF_THE_HUNT)
+
+
+def made(lab: Workspace, kind: str, name: str, settings: dict, stopped_after: int = 0) -> RunFolder:
+    """The run of this name, which is over; stopped_after: steps, 0: it goes to its end. Raises RuntimeError for one that
+    ended before."""
+    run = lab.run(name)
+    if not run.is_over:
+        job = lab.submit(kind, name, **settings)
+        if stopped_after:
+            stop_within(job, run, stopped_after)
+        print(f"{name}: {job.wait()}", flush=True)
+    step = run.info["heartbeat"]["step"]
+    if run.status not in ("finished", "stopped") or step < stopped_after:
+        raise RuntimeError(f"{name} is {run.status} after step {step}: remove {run.path} to make it again")
+    return run
+
+
+def put(run: RunFolder, rollouts_a_step: int = ROLLOUTS_A_STEP) -> None:
+    """A run as a recording of its name."""
+    path = record(run, SHIPPED / run.name, name=run.name, rollouts_a_step=rollouts_a_step)
+    alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in read(path).alarms)
+    print(f"{path}: {path.stat().st_size / 1024:.0f} KB, alarms: {alarms or 'none'}", flush=True)
 
 
 def stop_within(job, run: RunFolder, step: int) -> None:
@@ -70,4 +177,15 @@ if __name__ == "__main__":
     )
     parser.add_argument("--profile", default="laptop")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "recordings")
-    main(**vars(parser.parse_args()))
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--seeds", action="store_true")
+    parser.add_argument("--hunt", action="store_true")
+    asked = parser.parse_args()
+    if asked.hunt:
+        record_hunt(asked.out)
+    elif asked.seeds:
+        record_seeds(asked.out, asked.profile)
+    elif asked.sweep:
+        record_sweep(asked.out, asked.profile)
+    else:
+        main(asked.profile, asked.out)

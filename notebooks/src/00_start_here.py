@@ -20,44 +20,27 @@ dataset = "sample"  # sample · auto (from the hub where it can be reached) · d
 # %% [markdown]
 # ## What happens in these notebooks
 #
-# A pretrained language model continues text. **Alignment** makes it answer. The classical recipe (RLHF) has three
-# training stages, each starting from the model of the one before:
+# A pretrained language model continues text. **Alignment** makes it answer as people want it to. The `laptop` profile's
+# model, SmolLM2-135M-Instruct, was taught to answer by its makers, and does so with many mistakes: you take it further,
+# and measure every stage against the model as you downloaded it. The classical recipe (RLHF) has three training stages,
+# each starting from the model of the one before:
 #
 # 1. **SFT** shows the model good answers and trains it to write them.
 # 2. A **reward model** learns from pairs of answers which one people prefer.
 # 3. **PPO** generates responses, scores them with the reward model, and updates the model towards high rewards, while a
 #    KL penalty keeps it close to where it started.
-#
-# PPO has four models. Two are trained (the *actor* and the *critic*). Two are frozen copies of the models that these
-# started from (the *reference* and the *reward model*).
 
 # %%
-import matplotlib.pyplot as plt
+from aligner_lib.tutorial.pipeline_drawing import PipelineDrawing
 
-BOXES = {
-    "model": (0, 1), "SFT policy": (2, 1), "actor": (4, 1.6), "reference": (4, 0.9),
-    "reward model": (2, -0.4), "critic": (4, -0.4), "aligned policy": (6.2, 1.6),
-}  # fmt: skip
-ARROWS = [
-    ("model", "SFT policy", "SFT"), ("SFT policy", "actor", "start"), ("SFT policy", "reference", "copy"),
-    ("SFT policy", "reward model", "pairs"), ("reward model", "critic", "start"), ("actor", "aligned policy", "PPO"),
-]  # fmt: skip
-figure, axes = plt.subplots(figsize=(9, 3))
-for name, (x, y) in BOXES.items():
-    frozen = name in ("reference", "reward model")
-    style = {"boxstyle": "round,pad=0.45", "fc": "#eef3f7" if frozen else "#fff4dd", "ec": "#56708a"}
-    axes.text(x, y, name, ha="center", va="center", bbox=style)
-for start, end, label in ARROWS:
-    (x0, y0), (x1, y1) = BOXES[start], BOXES[end]
-    x0, x1 = x0 + 0.62, x1 - 0.62
-    axes.annotate("", (x1, y1), (x0, y0), arrowprops={"arrowstyle": "->", "color": "#56708a"})
-    axes.text((x0 + x1) / 2, (y0 + y1) / 2 + 0.09, label, ha="center", fontsize=8, color="#56708a")
-axes.set(xlim=(-0.8, 7.1), ylim=(-0.9, 2.1))
-axes.axis("off")
-plt.show()
+PipelineDrawing()
 
 # %% [markdown]
-# Blue boxes are frozen during PPO; yellow ones are trained.
+# PPO has four models. Two are trained: the *actor*, which writes, and the *critic*, which foresees rewards. Two are frozen
+# copies of the models that these started from: the *reference* and the *reward model*.
+#
+# There are shorter ways. **DPO** (06) goes from the SFT policy to an aligned one with the pairs alone. **GRPO** (07) needs
+# neither a critic nor, where a program can judge an answer, a reward model.
 #
 # ## Is this machine ready?
 #
@@ -91,12 +74,32 @@ print(
 )
 
 # %% [markdown]
+# ## Where are you?
+#
+# Each notebook ends with five questions, and most ask you to write a part of the algorithm. What you have done is kept in
+# the workspace, in `progress.jsonl`. `aligner progress` shows the same in a terminal, and notebook 08 ends with a page of
+# what you did and reached, for you to keep.
+
+# %%
+from aligner_lib.tutorial.progress_table import ProgressTable
+
+ProgressTable(lab.out)
+
+# %% [markdown]
 # ## What you learnt
 #
 # - Three training stages, four models in the last one, two of them frozen.
 # - A profile changes sizes and where jobs run, never the algorithm.
 # - A job writes a run folder, and every monitor reads that folder.
 #
-# **Questions.** Which two of PPO's models are never trained? What would go wrong without the reference?
+# ## Questions
 #
+# Arrows move, the space bar chooses, Enter answers. Each wrong choice says why it is wrong; try again then.
+
+# %%
+from widgets import Quiz
+
+Quiz("00")
+
+# %% [markdown]
 # Next: [01 · the model](01_model.ipynb)

@@ -106,6 +106,77 @@ print(len(text), "characters,", len(ids), "tokens")
 print(" ".join(f"{token!r}:{token_id}" for token, token_id in zip(tokenizer.tokens(ids), ids)))
 print("stop token:", tokenizer.eos_id, tokenizer.tokens([tokenizer.eos_id]))
 
+# %% [markdown]
+# ## How likely does it find a text?
+#
+# At each position $t$ the model gives one number for every token of its vocabulary, the *logits* $z_t$. What it thinks of
+# the token that really comes next is
+#
+# $$ \log p(x_{t+1} \mid x_{\le t}) = z_{t,\,x_{t+1}} - \log \sum_v e^{z_{t,v}} $$
+#
+# Every loss of these notebooks is made of these numbers. By hand, with a vocabulary of three tokens and the logits
+# $(1, 0, 0)$: the first token has $1 - \ln(e + 2) = -0.551$, which is a probability of 0.576.
+#
+# In these notebooks some functions are yours to write. The cell says what goes in and what comes out, `check` tries your
+# answer on random inputs and says where it differs. Nothing waits for you: where nothing is written yet, the notebook
+# goes on with an answer of its own.
+
+
+# %% tags=["solution"]
+def next_logprobs(logits, tokens):
+    """How likely the model found each token that came next.
+
+    logits: float [B, S, V]; tokens: int64 [B, S] → float [B, S-1], in nats: index i is of token i+1.
+    """
+    logprobs = logits[:, :-1].log_softmax(dim=-1)
+    return logprobs.gather(-1, tokens[:, 1:, None]).squeeze(-1)
+
+
+# %%
+import torch
+
+from aligner_lib.tutorial import check, show_source
+
+check("next_logprobs", next_logprobs)
+
+# %% [markdown]
+# The library's own, from which every trainer takes its log-probabilities: it computes the logits where a mask asks for
+# them, and nowhere else.
+
+# %%
+from aligner_lib.megatron.logprobs import selected_logprobs
+
+show_source(selected_logprobs)
+
+# %% [markdown]
+# One number for a whole text is its **perplexity**, $\exp\bigl(-\frac{1}{N} \sum_t \log p_t\bigr)$: between how many tokens the
+# model wavers on average. Two tokens with probabilities 1/2 and 1/8 have $\exp((\ln 2 + \ln 8)/2) = 4$.
+
+
+# %% tags=["solution"]
+def perplexity(logprobs, mask):
+    """The perplexity of all tokens of a batch together.
+
+    logprobs: float [B, S] in nats; mask: bool [B, S], False at padding → float [], at least 1.
+    """
+    return torch.exp(-(logprobs * mask).sum() / mask.sum())
+
+
+# %%
+perplexity_check = check("perplexity", perplexity)
+display(perplexity_check)
+
+# %% [markdown]
+# Now of the real model: a sensible answer, and the same words in another order.
+
+# %%
+from aligner_lib.jobs.inference import log_probability
+
+of_answer = log_probability(folder)
+for answer in ("Boil it in water for ten minutes.", "Water ten it in minutes boil for."):
+    values = torch.tensor([[value for _, value in of_answer("How do I boil an egg?", answer)]])
+    print(f"{perplexity_check.function(values, torch.ones_like(values)):10.1f}  {answer}")
+
 # %%
 lab.record("01", {"model": {"name": lab.model_name, "parameters": architecture.num_parameters}})
 
@@ -115,7 +186,12 @@ lab.record("01", {"model": {"name": lab.model_name, "parameters": architecture.n
 # - A model is an architecture, weights and a tokenizer; a model folder holds all three.
 # - Importing renames and reorders weights; it does not change their values.
 #
-# **Questions.** Why does the share of the embedding shrink in larger models? What must be true of the number of
-# key/value heads to split a model over two GPUs?
-#
+# ## Questions
+
+# %%
+from widgets import Quiz
+
+Quiz("01")
+
+# %% [markdown]
 # Next: [02 · the data](02_data.ipynb)

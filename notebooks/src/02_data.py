@@ -50,10 +50,11 @@ print(json.dumps(json.loads(open(folder / "train.jsonl").readline()), indent=1))
 # pairs of texts for the reward model, and prompts (the text up to the last answer) for PPO.
 
 # %%
+from aligner_lib.tutorial.baselines import text_pairs
+
 preferences = lab.preference_data()
-lines = [json.loads(line)["text"] for line in open(preferences / "train_comparisons.jsonl")]
-prompt = json.loads(open(preferences / "train_prompts.jsonl").readline())["text"]
-print(f"PROMPT\n{prompt}\n\nCHOSEN  {lines[0][len(prompt) :]}\n\nREJECTED{lines[1][len(prompt) :]}")
+first = text_pairs(preferences / "train_comparisons.jsonl")[0]
+print(f"PROMPT\n{first.prompt}\n\nCHOSEN   {first.chosen}\n\nREJECTED {first.rejected}")
 
 # %% [markdown]
 # Read some before you train on them: search, sort, page through them. You may not always agree with the label.
@@ -64,16 +65,56 @@ from widgets import Pairs
 Pairs(preferences / "train_comparisons.jsonl")
 
 # %% [markdown]
-# ## Is length a shortcut?
+# ## Who says which one is better?
 #
-# If the chosen answer were always the longer one, a reward model could learn to count words. Compare the lengths of both
-# answers before you trust a reward model.
+# In HH it was people. The pairs of the laptop profile come from a **program**: each question has an instruction whose form
+# can be checked ("Write without commas."), and the chosen answer is the one that obeys. That is a gold standard: whatever a
+# reward model says later, a program can say whether it is true. People make mistakes, so the training labels have some:
+# 15 % of them are turned round. The held-out ones are as the program found them. (The tiny model of `smoke` can't read
+# an instruction. Its pairs are a friendly answer and a rude one.)
+
+# %%
+from data.forms import instruction_in
+
+train, held_out = (text_pairs(preferences / f"{split}_comparisons.jsonl") for split in ("train", "test"))
+checked = [(instruction_in(pair.prompt), pair) for pair in train]
+turned = [pair for asked, pair in checked if asked and not asked.holds(pair.chosen)]
+print(
+    f"{len(train)} training pairs, {len(held_out)} held-out ones; {sum(asked is not None for asked, _ in checked)} ask for a form"
+)
+print(
+    f"{len(turned)} labels are turned round"
+    + (
+        f", such as\n{turned[0].prompt}\nCHOSEN   {turned[0].chosen}\nREJECTED {turned[0].rejected}"
+        if turned
+        else ""
+    )
+)
+
+# %% [markdown]
+# ## What does a simple rule know?
+#
+# If the chosen answer were always the longer one, a reward model could learn to count words. Try rules that read nothing:
+# which answer is longer, which has more of the question's words, which one ends, and naive Bayes, which counts how often
+# each word stands in chosen and in rejected answers. A reward model that is no better has learnt nothing that they don't
+# know.
+
+# %%
+from aligner_lib.tutorial.baselines import best_rules
+
+by_rule = best_rules(train, held_out)
+for name, share in by_rule.items():
+    print(f"{name:36}{share:.3f}")
+print(f"{'a coin':36}0.500")
+
+# %% [markdown]
+# With the laptop's pairs no rule gets far: every answer that obeys one instruction fails another, so the answer alone says
+# little, and one has to read the question. With `smoke`, naive Bayes finds the rude words.
 
 # %%
 import matplotlib.pyplot as plt
 
-answers = [text.rsplit("Assistant:", 1)[1].split() for text in lines]
-chosen, rejected = [len(words) for words in answers[::2]], [len(words) for words in answers[1::2]]
+chosen, rejected = ([len(answer.split()) for answer in side] for side in list(zip(*train))[1:])
 longer = sum(c > r for c, r in zip(chosen, rejected)) / len(chosen)
 figure, axes = plt.subplots(figsize=(7, 2.6))
 bins = range(0, max(chosen + rejected) + 2, 2)
@@ -85,6 +126,55 @@ axes.set(
 )
 axes.legend(frameon=False)
 plt.show()
+
+# %% [markdown]
+# ### Count the words yourself
+#
+# **Naive Bayes** judges answers without reading: how probable is a word in a chosen answer, and in a rejected one? The score of an
+# answer is the sum over its words,
+#
+# $$ s = \sum_w \log \frac{P(w \mid \text{chosen})}{P(w \mid \text{rejected})}, \qquad
+# P(w \mid \text{chosen}) = \frac{n_w + 1}{N + V} $$
+#
+# By hand: the chosen texts are "yes please", the rejected ones "no". Then $V = 3$, and "please" has $P = 2/5$ and $1/4$: it is
+# worth $\ln(0.4 / 0.25) = 0.47$.
+
+
+# %% tags=["solution"]
+from collections import Counter
+from math import log
+
+
+def naive_bayes(chosen, rejected, answer):
+    """How much more the words of an answer are those of chosen texts than those of rejected ones.
+
+    chosen, rejected: lists of texts, each a list of words; answer: a list of words → a float in nats, above 0 for chosen.
+    """
+    good = Counter(word for words in chosen for word in words)
+    bad = Counter(word for words in rejected for word in words)
+    vocabulary = good.keys() | bad.keys()
+    of_good, of_bad = good.total() + len(vocabulary), bad.total() + len(vocabulary)
+    seen = [word for word in answer if word in vocabulary]
+    return sum(log((good[word] + 1) / of_good) - log((bad[word] + 1) / of_bad) for word in seen)
+
+
+# %%
+from aligner_lib.tutorial import check
+
+bayes_check = check("naive_bayes", naive_bayes)
+display(bayes_check)
+
+# %% [markdown]
+# It learns from the training pairs and judges some of the held-out ones. (The library's, in the table above, counts in how many
+# answers a word stands, and takes marks for words, too.)
+
+# %%
+words_of = [[answer.lower().split() for answer in side] for side in list(zip(*train))[1:]]
+wins = 0
+for pair in held_out[:50]:
+    good, bad = (bayes_check.function(*words_of, text.lower().split()) for text in pair[1:])
+    wins += (good > bad) + 0.5 * (good == bad)
+print(f"right on {wins / len(held_out[:50]):.2f} of {len(held_out[:50])} held-out pairs")
 
 # %% [markdown]
 # ## Bad records
@@ -101,15 +191,22 @@ broken.write_text("\n".join([json.dumps(good), "{not json", json.dumps({"chosen"
 print(format_hh(broken, lab.out / "data" / "broken", "train"))
 
 # %%
-lab.record("02", {"data": {"pairs": len(chosen), "chosen_longer": longer}})
+figures = {"pairs": len(train), "chosen_longer": longer, "turned": len(turned) / len(train)}
+lab.record("02", {"data": figures, "rm": {"best_baseline": max(by_rule.values())}})
 
 # %% [markdown]
 # ## What you learnt
 #
 # - Prompt and text must match exactly: text = prompt + space + answer, tokenised as one text. The reward model's scores
 #   depend on it.
-# - Look at lengths before you train on preferences.
+# - Ask simple rules before you train on preferences: they are what a reward model has to beat.
 #
-# **Questions.** Why must train and test prompts be disjoint? What would PPO do with a reward model that counts words?
-#
+# ## Questions
+
+# %%
+from widgets import Quiz
+
+Quiz("02")
+
+# %% [markdown]
 # Next: [03 · SFT](03_sft.ipynb)

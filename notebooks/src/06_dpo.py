@@ -18,13 +18,14 @@ out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
 lora = False  # True: adapters learn in place of all weights
+start = "fresh"  # recorded: a bundle's run plays in place of the training, where it is the same one
 seed = 1234  # of the order of the pairs and of what is drawn
 
 # %%
 from aligner_lib.tutorial.workspace import Workspace
 from widgets import Chat, Monitor, Pairs, curves
 
-lab = Workspace(out, profile, dataset, where, lora)
+lab = Workspace(out, profile, dataset, where, lora, start)
 
 # %% [markdown]
 # ## Where is the reward?
@@ -37,17 +38,63 @@ lab = Workspace(out, profile, dataset, where, lora)
 #
 # up to a term that all answers to a prompt share. Direct preference optimisation (DPO) puts it into the reward model's
 # loss, $-\log \sigma(r_c - r_r)$: the policy is its own reward model.
+#
+# By hand: a response of two tokens with log-probabilities −1 and −2 under the policy, and −1.5 and −3 under the reference, has gained
+# 1.5 nats; with $\beta = 0.1$ its reward is 0.15.
+
+
+# %% tags=["solution"]
+def implicit_reward(logprobs, reference_logprobs, mask, beta):
+    """The reward of each response for which this policy would be the best one.
+
+    logprobs, reference_logprobs: float [B, S-1] in nats, of each token; mask: bool [B, S-1], the responses; beta: float → float
+    [B], with a gradient to logprobs.
+    """
+    return beta * ((logprobs - reference_logprobs) * mask).sum(dim=1)
+
 
 # %%
 import torch
 
-from aligner_lib.algorithms.preference import PairLogprobs, dpo_loss
+from aligner_lib.tutorial import check, show_source
 
-policy = PairLogprobs(chosen=torch.tensor([-12.0, -10.0, -16.0]), rejected=torch.tensor([-9.0, -11.0, -17.0]))
-reference = PairLogprobs(chosen=torch.tensor([-12.0] * 3), rejected=torch.tensor([-9.0] * 3))
-gains = policy.minus(reference)
-for chosen, rejected, loss in zip(*gains, dpo_loss(gains, beta=0.1)):
-    print(f"gain of the chosen one {chosen:+.0f}, of the rejected one {rejected:+.0f}: loss {loss:.4f}")
+check("implicit_reward", implicit_reward)
+
+# %% [markdown]
+# With the sums over both responses of a pair, this is equation 7 of [the paper](https://arxiv.org/abs/2305.18290):
+#
+# $$ L = -\log \sigma\Bigl(\beta \log \frac{\pi(y_c|x)}{\pi_{ref}(y_c|x)} - \beta \log \frac{\pi(y_r|x)}{\pi_{ref}(y_r|x)}\Bigr) $$
+
+
+# %% tags=["solution"]
+def dpo_losses(chosen, rejected, reference_chosen, reference_rejected, beta):
+    """DPO's loss of each pair.
+
+    chosen, rejected: float [B] in nats, log-probabilities of whole responses under the policy; reference_chosen,
+    reference_rejected: the same under the reference; beta: float → float [B], with gradients to the first two.
+    """
+    margin = (chosen - reference_chosen) - (rejected - reference_rejected)
+    return -torch.nn.functional.logsigmoid(beta * margin)
+
+
+# %%
+dpo_check = check("dpo_losses", dpo_losses)
+display(dpo_check)
+
+# %% [markdown]
+# This is the library's:
+
+# %%
+from aligner_lib.algorithms.preference import dpo_loss
+
+show_source(dpo_loss)
+
+# %%
+chosen, rejected = torch.tensor([-12.0, -10.0, -16.0]), torch.tensor([-9.0, -11.0, -17.0])
+references = torch.full((3,), -12.0), torch.full((3,), -9.0)  # of the chosen and of the rejected ones
+losses = dpo_check.function(chosen, rejected, *references, 0.1)
+for *gains, loss in zip(chosen - references[0], rejected - references[1], losses):
+    print("gain of the chosen one {:+.0f}, of the rejected one {:+.0f}: loss {:.4f}".format(*gains, loss))
 
 # %% [markdown]
 # In the first row the policy is its reference, and the loss is $\ln 2 = 0.6931$, although the rejected answer is likelier:
@@ -65,11 +112,19 @@ config = compose("dpo", profile=profile)
 beta = config.model.dpo.ref_policy_kl_penalty
 print("steps        ", config.trainer.dpo.max_steps)
 print("global batch ", config.model.global_batch_size, "pairs")
+seen = config.trainer.dpo.max_steps * config.model.global_batch_size
+there = sum(1 for _ in open(lab.preference_data() / "train_comparisons.jsonl")) // 2
+print("passes       ", f"{seen / there:.2f} over {there} pairs")
 print("learning rate", config.model.optim.lr)
 print("beta         ", beta)
 
+# %% [markdown]
+# **Your code trains the model**: if it has passed, your `dpo_losses` takes the place of the library's
+# ([how](../docs/your-code.md)), and gives its figures to the last digit.
+
 # %%
-job = lab.submit("dpo", **{"model.seed": seed})
+own = {"loss": dpo_check.function} if dpo_check else {}
+job = lab.submit("dpo", **{"model.seed": seed}, **own)
 monitor = Monitor(lab.run("dpo"), job=job)
 display(monitor)
 await monitor
@@ -179,8 +234,8 @@ for name, models in {
 # %% [markdown]
 # ### What does each way give?
 #
-# On the held-out pairs the reward model and DPO's implicit reward can be asked the same question. (The pairs of `sample`
-# are easy: they tell little about a model. On people's real preferences both are far below.)
+# On the held-out pairs the reward model and DPO's implicit reward can be asked the same question. A coin
+# gets 0.5, and the best of notebook 02's simple rules {{laptop.rm.best_baseline}}.
 
 # %%
 rm, dpo = lab.run("rm").metrics()[-1], run.metrics()[-1]
@@ -225,7 +280,12 @@ display(chat)
 # - A policy and its reference are a reward model: $\beta$ times the log of their ratio.
 # - The loss sees the difference of two gains. Plot both log-probabilities, not only the margin.
 #
-# **Questions.** What does a larger $\beta$ do to the loss of the pair above? Why has the accuracy to be 0 before the first
-# step? Which of PPO's four models does DPO keep?
-#
+# ## Questions
+
+# %%
+from widgets import Quiz
+
+Quiz("06")
+
+# %% [markdown]
 # Next: [07 · GRPO](07_grpo.ipynb)

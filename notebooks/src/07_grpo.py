@@ -19,6 +19,7 @@ out = "../runs/tutorial"
 dataset = "sample"
 where = "local"  # local: a process beside this kernel · slurm
 lora = False  # True: adapters learn in place of all weights
+start = "fresh"  # recorded: a bundle's run plays in place of the training, where it is the same one
 seed = 1234  # of the prompts' order and of what is drawn
 beside = "recorded"  # recorded: PPO and the second task play runs of this project · live: you train them
 
@@ -26,18 +27,63 @@ beside = "recorded"  # recorded: PPO and the second task play runs of this proje
 from aligner_lib.tutorial.workspace import Workspace
 from widgets import Completions, Monitor, Recording, curves, show_completions
 
-lab = Workspace(out, profile, dataset, where, lora)
+lab = Workspace(out, profile, dataset, where, lora, start)
 
 # %% [markdown]
 # ## A group instead of a critic
 #
 # PPO asks a critic what reward was to be expected. There is a simpler way to know: let the policy answer the same prompt
 # several times, and take the mean. A response's **advantage** is its reward less that of its group; each of its tokens
-# has it. Here are two groups of four.
+# has it. GRPO divides by the group's standard deviation, too:
+#
+# $$ A_i = \frac{r_i - \bar r}{\sigma_r} $$
+#
+# By hand: rewards 1, 0, 0, 1 have the mean 0.5 and, dividing by $n - 1 = 3$, the deviation 0.577. The advantages are ±0.866.
 
-# %%
+
+# %% tags=["solution"]
 import torch
 
+
+def grpo_advantages(rewards, group):
+    """GRPO's advantage of each response.
+
+    rewards: float [B]; group: int64 [B], equal for responses to the same prompt, in any order → float [B], in the order of the
+    responses. The deviation is the corrected one (n − 1), plus 1e-4. A group whose rewards are all alike, as those of a single
+    response are, has advantages of 0.
+    """
+    advantages = torch.zeros_like(rewards)
+    for one in group.unique():
+        mine = rewards[group == one]
+        if mine.min() < mine.max():
+            advantages[group == one] = (mine - mine.mean()) / (mine.std() + 1e-4)
+    return advantages
+
+
+# %%
+from aligner_lib.tutorial import check, show_source
+
+group_check = check("grpo_advantages", grpo_advantages)
+display(group_check)
+
+# %% [markdown]
+# What does the division do? Eight responses, of which some are right. The columns are means of $|A|$: how much a prompt moves the
+# policy, all told.
+
+# %%
+print(f"{'right':>6}{'r − mean':>12}{'÷ deviation':>14}")
+for right in range(1, 8):
+    rewards = torch.tensor([1.0] * right + [0.0] * (8 - right))
+    scaled = group_check.function(rewards, torch.zeros(8, dtype=torch.int64))
+    plain, scaled = ((part.abs().sum() / 8).item() for part in (rewards - rewards.mean(), scaled))
+    print(f"{right:>3} / 8{plain:12.2f}{scaled:14.2f}")
+
+# %% [markdown]
+# Prompts that are solved every second time move the policy most, with and without. The division lifts both ends: one that is solved
+# once in eight times counts 0.66 as much as the middle, in place of 0.44. Whether that is wanted is disputed; Dr. GRPO leaves it
+# out. The library's function has the switches of several papers. Two groups of four:
+
+# %%
 from aligner_lib.algorithms.policy_gradient import group_advantages
 
 rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
@@ -101,31 +147,108 @@ for said in ("8", " 8.", "9", "The answer is 8", ""):
 # %% [markdown]
 # A reward that can be cheated will be. Would `answer in response` do? A response of all the digits would have it.
 #
+# This one is strict: whoever says "The answer is 8." gets nothing. A more useful judge reads the last number of whatever is said.
+# It sounds easy: 17 is not 7, −7 is not 7, 7.5 is not 7; 7.0 is, and so is "3 + 4 = 7."
+
+
+# %% tags=["solution"]
+import re
+
+
+def exact_match(response, answer):
+    """1.0 where the last number of the response is the answer, else 0.0, as where there is none.
+
+    response: any text; answer: a number as text → a float. Numbers may have a sign and decimals, and are compared as numbers.
+    """
+    numbers = re.findall(r"-?\d+(?:\.\d+)?", response)
+    return float(bool(numbers) and float(numbers[-1]) == float(answer))
+
+
+# %%
+check("exact_match", exact_match)
+
+# %% [markdown]
 # ## The run
 #
 # Each step draws eight responses to each of eight sums. The reward runs in processes of its own: one that raises or
 # hangs costs its sample, never the run. With `lora = True` adapters learn in place of all weights, and the job had 2.6 GiB
-# in place of 4.5.
+# in place of 4.5. The profile's objective is Dr. GRPO; here the group's deviation divides, as GRPO has it.
 
 # %%
 from aligner_lib.config.compose import compose
 
-config = compose("grpo", profile=profile)
-print("objective    ", config.model.grpo.objective)
+config = compose("grpo", ["model.grpo.scale=group_std"], profile=profile)
+print("objective    ", config.model.grpo.objective, "with scale", config.model.grpo.scale)
 print("steps        ", config.trainer.grpo.max_steps)
 print("prompts      ", config.model.grpo.num_prompts_per_step, "a step")
 print("responses    ", config.model.grpo.num_generations_per_prompt, "to each")
 print("learning rate", config.model.optim.lr)
 
+# %% [markdown]
+# **Your code trains the model**: your `reward` judges, and, if it has passed, your `grpo_advantages` compares
+# ([how](../docs/your-code.md)). Their text goes into the run folder.
+
 # %%
 settings = {
-    "model.environments.sums.use": lab.reward_file(reward),
+    "model.environments.sums.use": reward,
     "model.environments.sums.args.prompts": {split: str(file) for split, file in prompts.items()},
+    "model.grpo.scale": "group_std",
     "model.seed": seed,
 }
-job = lab.submit("grpo", **settings)
+own = {"advantages": group_check.function} if group_check else {}
+job = lab.submit("grpo", **settings, **own)
 monitor = Monitor(lab.run("grpo"), job=job)
 display(monitor)
+
+# %% [markdown]
+# ### While it trains: how far has it moved?
+#
+# GRPO has the KL as a term of its loss. The true one is a sum over the whole vocabulary at every token; what is at hand is the token
+# that was drawn. With $d = \log \pi - \log \pi_{ref}$ of that token, there are
+# [three estimates](http://joschu.net/blog/kl-approx.html): $k_1 = d$, $k_2 = d^2 / 2$ and $k_3 = e^{-d} - 1 + d$. By hand, with
+# $d = -0.5$: $k_1 = -0.5$ (a KL below 0!), $k_2 = 0.125$, $k_3 = 1.649 - 1 - 0.5 = 0.149$.
+
+
+# %% tags=["solution"]
+def kl_estimators(logprobs, reference_logprobs):
+    """k1, k2 and k3 of each drawn token.
+
+    logprobs, reference_logprobs: float [T] in nats, of tokens that the policy has drawn → float [T] three times, with gradients
+    to logprobs.
+    """
+    d = logprobs - reference_logprobs
+    return d, d**2 / 2, torch.exp(-d) - 1 + d
+
+
+# %%
+kl_check = check("kl_estimators", kl_estimators)
+display(kl_check)
+
+# %% [markdown]
+# Which one is right? Draw many tokens from a policy, and compare with the true KL. Each estimate's mean should be the KL; its
+# spread says how many tokens that takes.
+
+# %%
+seeded = torch.Generator().manual_seed(0)
+reference = torch.randn(50, generator=seeded).log_softmax(0)
+for far in (0.1, 0.5, 1.5):
+    policy = (reference + far * torch.randn(50, generator=seeded)).log_softmax(0)
+    tokens = torch.multinomial(policy.exp(), 20_000, replacement=True, generator=seeded)
+    true = (policy.exp() * (policy - reference)).sum()
+    estimates = kl_check.function(policy[tokens], reference[tokens])
+    print(f"true KL {true:.4f}", *(f"   {one.mean():.4f} ± {one.std():.3f}" for one in estimates))
+
+# %% [markdown]
+# Mean ± spread of one token, for $k_1$, $k_2$, $k_3$. $k_1$ is right, and noisy near by. $k_2$ is steady, and wrong once the policy
+# is far away. $k_3$ is right and, near by, as steady: that is why GRPO takes it; far away it is the noisiest of them. What their *gradients* estimate is another question: the
+# library says it in one sentence.
+
+# %%
+from aligner_lib.algorithms.policy_gradient import kl_loss
+
+show_source(kl_loss)
+
+# %%
 await monitor
 
 # %% [markdown]
@@ -275,7 +398,12 @@ show_completions(forms, n=6, sort="reward", split="validation")
 # - Groups that are all alike teach nothing. Choose tasks that are solved sometimes.
 # - The reward is taken at its word.
 #
-# **Questions.** Why does a group of two learn, but a group of one not? What would a reward of −1 for wrong answers change?
-# What if half of the group's rewards are wrong?
-#
+# ## Questions
+
+# %%
+from widgets import Quiz
+
+Quiz("07")
+
+# %% [markdown]
 # Next: [08 · compare](08_compare.ipynb)

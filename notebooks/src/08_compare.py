@@ -16,9 +16,11 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
+start = "fresh"  # recorded: a bundle's runs in place of those that are missing
 seed = 1234  # of what is drawn
-prompts = 5  # held-out ones, of each kind: more of them make narrower intervals
-generations = 3  # answers to each prompt, each with random numbers of its own
+prompts = 4  # held-out ones, of each kind: more of them make narrower intervals
+generations = 2  # answers to each prompt, each with random numbers of its own
+beside = ""  # folders of this tutorial run with other seeds, separated by commas: their evaluations are pooled with this one's
 judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the questions of two turns
 judge_model = ""
 judge_token = ""
@@ -28,7 +30,7 @@ from aligner_lib.tutorial.policies import compare_policies
 from aligner_lib.tutorial.workspace import Workspace
 from widgets import compare_completions
 
-lab = Workspace(out, profile, dataset)
+lab = Workspace(out, profile, dataset, start=start)
 
 # %% [markdown]
 # ## A fair comparison
@@ -46,14 +48,11 @@ POLICIES = {
     "GRPO": lab.grpo_policy(),
     "PPO": lab.ppo_policy(),
 }
-conversations = str(lab.preference_data() / "test_prompts.jsonl")
-settings = {
-    "model.environments.conversations.use": "reward_model",
-    "model.environments.conversations.args.prompts": {"train": conversations, "validation": conversations},
+settings = lab.conversations() | {
     "model.environments.sums.use": "sums",
     "model.ppo.num_val_samples": 2 * prompts,
     "model.ppo.val_rollout_micro_batch_size": 2 * prompts * generations,  # all at once
-    "model.encoder_seq_length": 128,
+    "model.encoder_seq_length": 160,
     "evaluation.num_generations_per_prompt": generations,
     "model.seed": seed,
 }
@@ -63,8 +62,61 @@ for name, policy in POLICIES.items():
     await lab.submit("evaluate", name=folder, **settings, **{"policy.restore_from_path": policy})
     runs[name] = lab.run(folder)
 
+# %% [markdown]
+# ### How sure is a win rate?
+#
+# Two policies answer $P$ prompts, $G$ times each. A win counts 1, a tie ½. The share of wins is easily had; how far could it be off,
+# had we asked other prompts? Answers to one prompt resemble each other, so the evidence is $P$ numbers, the mean of each prompt:
+#
+# $$ \bar w \pm 1.96 \, \frac{s}{\sqrt P} $$
+#
+# By hand: four prompts with shares 1, 1, 0, 1 give 0.75 ± 1.96 · 0.5 / 2, so from 0.26 to 1.24: with four prompts nobody knows.
+
+
+# %% tags=["solution"]
+def win_rate_interval(own, others):
+    """The share of comparisons that are won, and the interval that holds it in 95 of 100 draws of the prompts.
+
+    own, others: float [P, G], scores of both policies' answers, compared first with first → float [] three times: the rate, its
+    low and its high end. The deviation is the corrected one (P − 1).
+    """
+    wins = (own > others).float() + 0.5 * (own == others)
+    of_prompts = wins.mean(dim=1)
+    error = of_prompts.std() / len(of_prompts) ** 0.5
+    rate = of_prompts.mean()
+    return rate, rate - 1.96 * error, rate + 1.96 * error
+
+
 # %%
-table = compare_policies(runs, against="SFT", environment="conversations")
+import torch
+
+from aligner_lib.tutorial import check, show_source
+
+rate_check = check("win_rate_interval", win_rate_interval)
+display(rate_check)
+
+# %% [markdown]
+# Now PPO against SFT. The library draws whole prompts again and again (a bootstrap) in place of the formula, so that an interval
+# doesn't reach beyond 1: the two should nearly agree.
+
+# %%
+scores = {}
+for name in ("PPO", "SFT"):
+    records = [one for one in runs[name].rollouts() if one["environment"] == "conversations"]
+    records.sort(key=lambda one: one["group"])
+    scores[name] = torch.tensor([float(one["reward"]) for one in records]).view(-1, generations)
+rate, low, high = rate_check.function(scores["PPO"], scores["SFT"])
+print(f"by the formula: PPO wins {rate:.2f} ({low:.2f} to {high:.2f})")
+
+# %%
+from aligner_lib.tutorial.statistics import mean_interval
+
+show_source(mean_interval)
+
+# %%
+others = [Workspace(folder, profile) for folder in beside.split(",") if folder]
+of_seeds = {name: [run, *(other.run(run.name) for other in others)] for name, run in runs.items()}
+table = compare_policies(of_seeds, against="SFT", environment="conversations")
 display(table)
 
 # %% [markdown]
@@ -82,22 +134,116 @@ display(table)
 #
 # ### What you should see
 #
-# PPO's reward is higher than SFT's ({{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}} on notebook
-# 05's prompts), at {{laptop.ppo.kl_per_token}} nats of KL a token. With so few prompts the intervals are wide. A run of this
-# project with `prompts = 16` (four minutes): PPO gained 0.35 (0.12 to 0.58) and won 0.60 (0.44 to 0.77) of its
-# comparisons; at equal length 0.53 (0.14 to 0.78), so nobody knows. All of PPO's answers ended, in 18 tokens, and 0.54 of
-# SFT's, in 33: that is much of what it was paid for. DPO gained 0.04 (−0.21 to 0.28).
+# Wide intervals. On notebook 05's prompts the reward went from {{laptop.ppo.val_reward_sft:+.2f}} to
+# {{laptop.ppo.val_reward_ppo:+.2f}} with PPO, here at {{laptop.ppo.kl_per_token}} nats of KL a token; most intervals hold 0, and
+# nothing can be said of what obeys, of win rates, of DPO. That is what a comparison on a handful of prompts is worth;
+# `prompts = 100` takes some minutes for each policy and says more. Another seed trains other policies: with their folders in
+# `beside`, this table pools them.
 
 # %% [markdown]
-# ## Where a program knows the answer
+# ## What is a gain made of?
 #
-# Nobody has to trust a reward model here. What does SFT, PPO or DPO do to a skill that they did not train? Each policy
-# reads the sums as it has learnt to read: SFT and what came of it as `User:` and `Assistant:`, the others by the
-# tokenizer's chat template. In the run with 16 prompts GRPO had 0.92 (0.81 to 1) of them right, the downloaded model 0.10
-# (0.02 to 0.21), and the others no more.
+# A reward model likes answers that end, and answers that are right. If more answers end after PPO, the mean reward rises, though no
+# answer became a better one. With the rewards *before* as prices, and $e$ the share that ends, $g$ the share that is right among
+# those:
+#
+# $$ \underbrace{(e' - e)(\bar r_{ended} - \bar r_{cut})}_{\text{ended}} \; + \;
+# \underbrace{e'(g' - g)(\bar r_{right} - \bar r_{wrong})}_{\text{gold}} \; + \; \text{rest} $$
+#
+# The rest is what the reward rose by among answers of the same kind: what the reward model is paid for and nobody asked for,
+# mostly. By hand: 4 of 10 answers ended before and 8 do now; ending was worth 0.5. So 0.4 · 0.5 = 0.2 of the gain is that.
+# (Shares and prices: [Kitagawa 1955](https://doi.org/10.1080/01621459.1955.10501299).)
+
+
+# %% tags=["solution"]
+def gain_in_parts(rewards, ended, right):
+    """What the mean reward rose by, in three parts that add up to it.
+
+    rewards: float [2, N], before and after; ended, right: bool [2, N], where `right` counts only of answers that ended. There are
+    cut, wrong and right answers before, and some that ended after → float [] three times: ended, gold, rest.
+    """
+    before, ends, is_right = rewards[0], ended[0], right[0]
+    of_ending = before[ends].mean() - before[~ends].mean()
+    of_being_right = before[ends & is_right].mean() - before[ends & ~is_right].mean()
+    share = ended.float().mean(dim=1)
+    gold = (ended & right).sum(dim=1) / ended.sum(dim=1)
+    by_ending = (share[1] - share[0]) * of_ending
+    by_gold = share[1] * (gold[1] - gold[0]) * of_being_right
+    return by_ending, by_gold, rewards[1].mean() - rewards[0].mean() - by_ending - by_gold
+
 
 # %%
-on_sums = compare_policies(runs, against="SFT", environment="sums")
+parts_check = check("gain_in_parts", gain_in_parts)
+display(parts_check)
+
+# %% [markdown]
+# Notebook 05 took PPO's gain apart in this way. Here are six answers before and after, made up so that all three parts are there:
+
+# %%
+rewards = torch.tensor([[0.0, 0.2, 0.4, 1.0, 0.2, 1.0], [0.1, 0.6, 1.0, 1.2, 0.6, 1.4]])
+ended = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1]]).bool()
+right = torch.tensor([[0, 0, 0, 1, 0, 1], [0, 0, 1, 1, 0, 1]]).bool()
+ending, gold, rest = parts_check.function(rewards, ended, right)
+print(
+    f"gain {rewards[1].mean() - rewards[0].mean():.3f} = {ending:.3f} ended + {gold:.3f} gold + {rest:.3f} rest"
+)
+
+# %% [markdown]
+# ## Better without training?
+#
+# Draw n answers and keep the one that the reward model likes best: that is a policy, too. It is at most $\log n - (n-1)/n$ nats away
+# from the one that draws, and it shows what becomes of any policy that follows a reward model too far.
+
+
+# %% tags=["solution"]
+from math import log
+
+
+def best_of_n(proxy, gold, n):
+    """What the proxy gives to its favourites among n answers, what they are worth, and a bound of the KL in nats.
+
+    proxy, gold: float [P, N], both judges' scores of N answers to each of P prompts, of which the first n are drawn → the mean
+    proxy score and the mean gold score of the chosen answers, float [], and the bound, a float.
+    """
+    rows, best = torch.arange(len(proxy)), proxy[:, :n].argmax(dim=1)
+    return proxy[rows, best].mean(), gold[rows, best].mean(), log(n) - (n - 1) / n
+
+
+# %%
+import matplotlib.pyplot as plt
+
+best_check = check("best_of_n", best_of_n)
+display(best_check)
+
+# %% [markdown]
+# Three proxies of one gold score, over 500 prompts that are made up: one that adds noise, one whose noise has heavy tails (a few
+# answers fool it completely), one that adds nothing.
+
+# %%
+seeded = torch.Generator().manual_seed(0)
+gold = torch.randn(500, 256, generator=seeded)
+noise = torch.randn(500, 256, generator=seeded)
+proxies = {"gold itself": gold, "with noise": gold + noise, "with heavy tails": gold + 0.5 * noise**3}
+figure, axes = plt.subplots(figsize=(7, 2.8))
+for (name, proxy), color in zip(proxies.items(), ["#009E73", "#0072B2", "#D55E00"]):
+    points = [best_check.function(proxy, gold, 2**k) for k in range(9)]
+    axes.plot([kl for *_, kl in points], [worth for _, worth, _ in points], "o-", label=name, color=color)
+axes.set(xlabel="KL to the policy that draws, at most (nats)", ylabel="gold score of the chosen one")
+axes.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# The further one follows the judge with heavy tails, the less is left: best of 256 is worse than best of 8. The proxy's own score
+# rises all the way, so it can't tell you. That is over-optimisation ([Gao et al. 2022](https://arxiv.org/abs/2210.10760)).
+#
+# ## Where a program knows the answer
+#
+# Nobody has to trust a reward model here. What does SFT, PPO or DPO do to a skill that they did not train? In
+# notebook 07 GRPO took the share of right sums from {{laptop.grpo.val_accuracy_before}} to
+# {{laptop.grpo.val_accuracy_after}}.
+
+# %%
+on_sums = compare_policies(of_seeds, against="SFT", environment="sums")
 display(on_sums)
 
 # %% [markdown]
@@ -106,8 +252,6 @@ display(on_sums)
 # A mean can hide that a few answers improved a lot and others became worse. Each point is one answer.
 
 # %%
-import matplotlib.pyplot as plt
-
 rewards = {
     name: [r["reward"] for r in run.rollouts() if r["environment"] == "conversations"]
     for name, run in runs.items()
@@ -187,6 +331,20 @@ lab.record(
 # - A figure without an interval is an anecdote.
 # - Look at reward, length and KL together; none of them alone means "better".
 #
-# **Questions.** Why compare on held-out prompts? How would you notice that PPO only learnt to write longer answers?
-#
+# ## Questions
+
+# %%
+from widgets import Quiz
+
+Quiz("08")
+
+# %%
+Quiz("final")
+
+# %%
+from aligner_lib.tutorial.portfolio import write_portfolio
+
+print(write_portfolio(lab.out / "portfolio.html", lab.out, name="").name, "is in", lab.out.name)
+
+# %% [markdown]
 # Start again with another KL penalty: `lab.submit("ppo", name="ppo-free", **{"trainer.ppo.initial_policy_kl_penalty": 0})`

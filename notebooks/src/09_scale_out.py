@@ -262,7 +262,12 @@ display(Markdown(sizing.as_markdown(sizing.table(["Llama-3.2-1B", "Llama-2-7B", 
 # - After a preemption or a lost node, the run resumes to the same metrics.
 # - 18 bytes per parameter, divided by TP and PP, and 12 of them also by DP.
 #
-# **Questions.** Why does TP stay inside a node? What would happen to the losses if each rank took the whole batch? How
-# many GPUs does the table give Llama-2-7B, and what would you change to train it on one?
-#
+# ## Questions
+
+# %%
+from widgets import Quiz
+
+Quiz("09")
+
+# %% [markdown]
 # Back to the [start](00_start_here.ipynb)

@@ -10,10 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from import_graph import modules
 from pages import external_references
+
+from aligner_lib.tutorial.exercises.registry import exercises
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+SOLVED = sorted((ROOT / "notebooks" / "solved").glob("[0-9]*.ipynb"))
+AST = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+BOTH = pytest.mark.parametrize(
+    "path", [*NOTEBOOKS, *SOLVED], ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 
 
 def cells(path: Path, kind: str) -> list[dict]:
@@ -36,18 +44,29 @@ def test_notebooks_are_those_that_the_sources_make():
         [sys.executable, "notebooks/build.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, f"run `python notebooks/build.py`: {done.stdout}{done.stderr}"
-    assert [path.stem for path in NOTEBOOKS] == [
-        path.stem for path in sorted((ROOT / "notebooks/src").glob("[0-9]*.py"))
-    ]
+    sources = [path.stem for path in sorted((ROOT / "notebooks/src").glob("[0-9]*.py"))]
+    assert sources == [path.stem for path in NOTEBOOKS] == [path.stem for path in SOLVED]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_solved_notebook_is_the_learner_s_but_for_the_answers_and_where_it_lies():
+    for learners, solved in zip(NOTEBOOKS, SOLVED):
+        for one, other in zip(
+            *(json.loads(path.read_text())["cells"] for path in (learners, solved)), strict=True
+        ):
+            if one["metadata"].get("tags") == ["exercise"]:
+                assert other["metadata"]["tags"] == ["solution"] and one["source"] != other["source"]
+            else:
+                assert one == other | {"source": other["source"].replace("../../", "../")}
+        assert 'out = "../../runs/tutorial"' in "".join(cell["source"] for cell in cells(solved, "code"))
+
+
+@BOTH
 def test_no_outputs_are_committed(path):
     for cell in cells(path, "code"):
         assert cell["outputs"] == [] and cell["execution_count"] is None
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@BOTH
 def test_parameters_are_literals_and_cells_are_short(path):
     parameters = [cell for cell in cells(path, "code") if "parameters" in cell["metadata"].get("tags", [])]
     assert len(parameters) == 1
@@ -56,6 +75,31 @@ def test_parameters_are_literals_and_cells_are_short(path):
         ast.literal_eval(statement.value)
     for cell in cells(path, "code"):
         assert "".join(cell["source"]).count("\n") < 25
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_notebook_imports_of_the_project_is_there(path):
+    """Read, not run: a name that has moved is found before a run of all of them."""
+    for cell in cells(path, "code"):
+        for node in ast.walk(compile(cell["source"], path.name, "exec", AST)):
+            if isinstance(node, ast.ImportFrom) and node.module in modules():
+                home = modules()[node.module]
+                defined = {name for part in ast.parse(home.read_text()).body for name in defined_by(part)}
+                lazy = home.name == "__init__.py"  # whose names are strings of a table
+                for alias in node.names:
+                    known = alias.name in defined or f"{node.module}.{alias.name}" in modules()
+                    assert known or (lazy and f'"{alias.name}"' in home.read_text()), (
+                        f"{node.module}.{alias.name}"
+                    )
+
+
+def defined_by(node: ast.stmt) -> set[str]:
+    """The names that a statement of a module binds."""
+    names = {node.name} if hasattr(node, "name") else set()
+    names |= {alias.asname or alias.name for alias in getattr(node, "names", [])}
+    return names | {
+        part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    }
 
 
 @pytest.mark.parametrize(
@@ -89,7 +133,9 @@ def test_notebooks_that_train_do_it_where_they_are_told(number):
 def test_notebooks_that_train_do_it_with_adapters_where_they_are_told(number):
     (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
     source = ["".join(cell["source"]) for cell in cells(path, "code")]
-    assert "\nlora = False" in source[0] and "Workspace(out, profile, dataset, where, lora)" in source[1]
+    assert (
+        "\nlora = False" in source[0] and "Workspace(out, profile, dataset, where, lora, start)" in source[1]
+    )
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +161,27 @@ def test_the_smoke_tutorial_reaches_its_figures(tutorial):
     assert ppo["val_reward_ppo"] - ppo["val_reward_sft"] >= ppo["val_reward_sft_std"]
     assert 0 < ppo["kl_per_token"] < 2
     assert {"mean_length_sft", "mean_length_ppo", "win_rate"} <= ppo.keys()
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+def test_every_solution_passed_where_it_stands(tutorial):
+    shown = "".join(path.read_text() for path in sorted((tutorial / "notebooks").glob("*.ipynb")))
+    assert all(f"✓ {name}: passed" in shown for name in exercises())
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+def test_every_solution_that_can_train_did(tutorial):
+    taken = {}
+    for one in exercises().values():
+        if one.trains:
+            kind, name = one.trains
+            taken.setdefault(kind, set()).add(name)
+    for kind, names in taken.items():
+        folder = tutorial / "runs" / kind
+        functions = json.loads((folder / "run.json").read_text())["config"]["functions"]
+        assert functions == {name: str(folder / "functions" / f"{name}.py") for name in names}
 
 
 @pytest.mark.notebooks

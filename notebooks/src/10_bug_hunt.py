@@ -1,0 +1,164 @@
+# %% [markdown]
+# # The bug hunt
+#
+# Ten runs of PPO, each with one fault. None raises an error, all train to their end, and their settings are the same. You
+# find what is wrong from the charts and the completions alone.
+#
+# {{map}}
+#
+# | goal | from a chart that looks odd to the line that is wrong |
+# | --- | --- |
+# | needs | notebook 05 read; nothing is trained unless `exercise = "live"` |
+# | downloads | nothing |
+#
+# {{card}}
+
+# %% tags=["parameters"]
+profile = "laptop"
+out = "../runs/tutorial"
+dataset = "sample"
+where = "local"  # local: a process beside this kernel · slurm
+exercise = "recorded"  # recorded: runs of this project · live: you also plant a fault, and mend it
+
+# %%
+from aligner_lib.tutorial import bug_hunt
+from aligner_lib.tutorial.workspace import Workspace
+from widgets import Completions, Quiz, Recording, curves, explore
+
+lab = Workspace(out, profile, dataset, where)
+healthy, other = (Recording(name, speed=float("inf")) for name in bug_hunt.HEALTHY)
+
+# %% [markdown]
+# ## What is usual?
+#
+# Two healthy runs of the same job, made with the `smoke` profile: a tiny model, 32 responses a step. Only their seeds
+# differ, so what differs here is noise.
+
+# %%
+curves([healthy, other], metrics=bug_hunt.CHARTS)
+
+# %% [markdown]
+# A few figures have no noise in them. They follow from what PPO is, and a run in which one of them is off has a fault,
+# however well its reward rises:
+#
+# | figure | at which steps | is |
+# | --- | --- | --- |
+# | `train_rollouts/kl` | the first | exactly 0: policy and reference have the same weights |
+# | `train_optim/first_ppo_ratio` | all | 1: nothing was updated since the rollout |
+# | `train_optim/loss` | all, with one update a step | 0: minus the mean of the normalised advantages |
+# | `train_rollouts/sampler_mismatch` | all | rounding: generation and training compute the same thing |
+# | `train_rollouts/rlhf_rewards` | all | at most `train_rollouts/rewards`: a penalty was taken away |
+# | `train_optim/lr` | all | the schedule in the settings |
+#
+# The others are compared with a healthy run. Ask **from which step on** they part: a fault in the data or the models shows
+# before the first update, one in the loss after it.
+
+# %%
+first = healthy.metrics()[1]
+for name in (
+    "train_rollouts/kl",
+    "train_optim/first_ppo_ratio",
+    "train_optim/loss",
+    "train_rollouts/sampler_mismatch",
+):
+    print(f"{name:34}{first[name]:.3g}")
+
+# %% [markdown]
+# ## The ten
+#
+# Each cell shows a run beside the healthy one of the same seed, its completions, and the list. You may choose as often as
+# you like; each wrong choice says what you would see then.
+
+
+# %%
+def hunt(number):
+    """A run beside the healthy one, and the question."""
+    name = f"hunt-{number:02d}"
+    run = Recording(name, speed=float("inf"))
+    display(explore([run, healthy], metrics=bug_hunt.CHARTS))
+    display(Completions(run))
+    display(Quiz(bug_hunt.question(name, run.metrics(), healthy.metrics())))
+
+
+hunt(1)
+
+# %%
+hunt(2)
+
+# %%
+hunt(3)
+
+# %%
+hunt(4)
+
+# %%
+hunt(5)
+
+# %%
+hunt(6)
+
+# %%
+hunt(7)
+
+# %%
+hunt(8)
+
+# %%
+hunt(9)
+
+# %%
+hunt(10)
+
+# %% [markdown]
+# Would a look at the settings have helped?
+
+# %%
+settings = [Recording(name).info["config"] for name in bug_hunt.HUNTED]
+print("all ten have the healthy run's settings:", all(one == healthy.info["config"] for one in settings))
+
+# %% [markdown]
+# ## Plant one, and mend it
+#
+# A fault is a wrong function in place of one of the library's, and so is its cure. `aligner_lib.tutorial.faults` has all
+# ten, and `lab.submit("ppo", fault=…)` plants any of them. Here is one, then the right function as you might write it. With `exercise = "live"` both train, beside a run
+# with the library's own function: the mended run has the healthy run's figures to the last digit.
+
+# %%
+import inspect
+
+from aligner_lib.tutorial.faults import kl_sign
+
+print(inspect.getsource(kl_sign))
+
+
+# %%
+def token_rewards(rewards, kl, mask, coefficient):
+    """float [B], [B, S-1] and bool [B, S-1]: −coefficient · kl at every token, and the score at a response's last one."""
+    per_token = -coefficient * kl
+    for row, reward in enumerate(rewards):
+        last = mask[row].nonzero()[-1]
+        per_token[row, last] += reward
+    return per_token
+
+
+# %%
+if exercise == "live":
+    short = {"trainer.ppo.max_steps": 4, "trainer.ppo.val_check_interval": 4}
+    lab.submit("ppo", "hunt-planted", fault="kl_sign", **short).wait()
+    lab.submit("ppo", "hunt-mended", token_rewards=token_rewards, **short).wait()
+    lab.submit("ppo", "hunt-usual", **short).wait()
+    for name in ("hunt-planted", "hunt-mended"):
+        difference = bug_hunt.first_difference(lab.run(name), lab.run("hunt-usual"))
+        print(name, "and hunt-usual:", difference or "the same figures, to the last digit")
+else:
+    print('recorded runs only; with exercise = "live" three short runs are trained here')
+
+# %% [markdown]
+# ## What you learnt
+#
+# - A rising reward proves nothing: six of these ten runs end with a clearly higher one.
+# - Know the figures that must be exact, and look at them before you tune anything.
+# - The first step at which two runs part says in which stage to look.
+#
+# **Questions.** Which of the ten would you have met with a larger model, too, and only days later? Which of them would a
+# test of a single function have found?
