@@ -19,10 +19,11 @@ from pathlib import Path
 from import_graph import ROOT, modules, named
 
 READERS = {
-    "docs/": ["tests/cluster/test_resources.py"],
+    "docs/": ["tests/cluster/test_resources.py", "tests/unit/test_exercises.py"],
     "notebooks/": [
         "tests/notebooks/test_notebooks.py",
         "tests/slurm/test_slurm_notebooks.py",
+        "tests/unit/test_exercises.py",
         "tests/widgets/test_shipped_recordings.py",
     ],
     "lab": ["tests/unit/test_lab.py"],

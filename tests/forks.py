@@ -100,7 +100,7 @@ def until(condition: Callable[[], object], what: str, bound_s: float = BOUND_S):
     while time.monotonic() < deadline:
         if value := condition():
             return value
-        pause.wait(0.002)
+        pause.wait(0.01)  # what is waited for needs the core
     raise AssertionError(f"not within {bound_s} s: {what}")
 
 

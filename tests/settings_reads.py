@@ -131,8 +131,8 @@ def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
 
 def with_another_value(kind: str, usual: DictConfig, key: str) -> DictConfig | None:
     """These settings with an unusual value of this one; None where any is refused, with words on what to write."""
-    refusals = []
-    for value in VALUES:
+    refusals, is_now = [], type(OmegaConf.select(usual, key))
+    for value in sorted(VALUES, key=lambda value: type(value) is not is_now):  # likelier to be taken
         given = f"{key}={written(value)}"
         try:
             config = composition.overridden(copy.deepcopy(usual), kind, [given])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,10 @@ from pathlib import Path
 import forks
 
 from aligner_lib.run_folder.reader import RunFolder
+
+# an exporter is a process that each run would start, and wait for at its end
+UNEXPORTED = {"exp_manager.create_tensorboard_logger": False}
+EXPORTED = {"exp_manager__create_tensorboard_logger": True}
 
 # and the timers: wall-clock seconds; how samples are shared out between micro batches and ranks
 VARYING = {"time", "train/step_time", "train/padding"}
@@ -25,7 +30,7 @@ class SmokeJobs:
     reward_model: Path | None = None
 
     def settings(self, kind: str, run: str, **more: object) -> list[str]:
-        """Overrides of a short job with a checkpoint every second step; `more` by key, __ for dots."""
+        """Overrides of a short job with a checkpoint every second step, and no exporter; `more` by key, __ for dots."""
         own = {
             "sft": self._sft,
             "rm": self._rm,
@@ -35,7 +40,7 @@ class SmokeJobs:
             "evaluate": self._evaluate,
         }[kind]()
         changed = {key.replace("__", "."): value for key, value in more.items()}
-        values = own | {"exp_manager.explicit_log_dir": f"'{self.out / run}'"} | changed
+        values = own | UNEXPORTED | {"exp_manager.explicit_log_dir": f"'{self.out / run}'"} | changed
         return [f"{key}={value}" for key, value in values.items()]
 
     def run_folder(self, run: str) -> RunFolder:
@@ -158,6 +163,12 @@ def run_smoke_job(kind: str, settings: list[str]) -> None:
     from aligner_lib.config.kinds import kind_of
 
     load(kind_of(kind).run)(kind, compose(kind, settings, profile="smoke"), "smoke")
+
+
+def run_known(kind: str, settings: list[str], kinds: str) -> None:
+    """A job of a kind that $ALIGNER_KINDS makes known."""
+    os.environ["ALIGNER_KINDS"] = kinds
+    run_smoke_job(kind, settings)
 
 
 def figures(run: RunFolder) -> list[dict]:

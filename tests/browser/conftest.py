@@ -41,14 +41,27 @@ def browser():
         instance.close()
 
 
+@pytest.fixture(scope="session")
+def tabs() -> list[Page]:
+    """The tab that the tests take turns in; none before the first, and after one that failed."""
+    return []
+
+
 @pytest.fixture
-def page(lab, browser):
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
-    context.set_default_timeout(60_000)
-    notebook = Page(context.new_page(), lab)
+def page(request, lab, browser, tabs):
+    failed = request.session.testsfailed
+    if not tabs:
+        context = browser.new_context()
+        context.set_default_timeout(60_000)
+        tabs.append(Page(context.new_page(), lab))
+    (notebook,) = tabs
+    notebook.page.set_viewport_size({"width": 1280, "height": 1000})
     yield notebook
-    notebook.close()
-    context.close()
+    try:
+        notebook.close()
+    finally:
+        if request.session.testsfailed > failed or not notebook.is_clean():
+            tabs.pop().page.context.close()
 
 
 @pytest.fixture(scope="session")

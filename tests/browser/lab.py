@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import uuid
 from pathlib import Path
 
 import nbformat
@@ -22,6 +23,8 @@ QUIET = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
 }
+# it opens a tab of its own a moment after the last one was closed, which is then in front of the next test's notebook
+DISABLED = {"@jupyterlab/launcher-extension:plugin": True}
 
 
 def chromium() -> str | None:
@@ -44,6 +47,7 @@ class Lab:
         settings = self.folder / "settings"
         settings.mkdir()
         (settings / "overrides.json").write_text(json.dumps(QUIET))
+        (settings / "page_config.json").write_text(json.dumps({"disabledExtensions": DISABLED}))
         # it lives as long as the server
         self._log = open(self.folder / "server.log", "w")
         options = [
@@ -102,28 +106,34 @@ class Lab:
 
 
 class Page:
-    """One notebook in a browser tab."""
+    """JupyterLab in a browser tab, with one notebook at a time: loading JupyterLab takes longer than most tests."""
 
     def __init__(self, page, lab: Lab):
         self.page, self.lab = page, lab
         self.requests: list[str] = []
+        self.reloaded = False
         page.on("request", lambda request: self.requests.append(request.url))
+        # A workspace of its own: JupyterLab opens again what was open in the last one.
+        page.goto(f"{lab.url}/lab/workspaces/{uuid.uuid4().hex}?token={lab.token}")
+        page.wait_for_function("() => window.jupyterapp?.restored.then(() => true)")
 
     def open(self, notebook: str) -> Page:
-        # A workspace of its own: JupyterLab opens again what was open in the last one.
-        workspace = notebook.partition(".")[0]
-        self.page.goto(f"{self.lab.url}/lab/workspaces/{workspace}/tree/{notebook}?token={self.lab.token}")
+        self.notebook = notebook
+        self.page.evaluate(
+            "path => { window.jupyterapp.commands.execute('docmanager:open', {path}); }", notebook
+        )
         return self.ready()
 
     def ready(self) -> Page:
         """Until the notebook's kernel is connected and idle."""
         self.page.wait_for_function(
-            """() => {
+            """notebook => {
                 const app = window.jupyterapp, panel = app?.shell?.currentWidget;
-                if (!panel?.sessionContext?.isReady) return false;
+                if (panel?.context?.path !== notebook || !panel.sessionContext?.isReady) return false;
                 const kernel = panel.sessionContext.session?.kernel;
                 return kernel?.connectionStatus === 'connected' && kernel?.status === 'idle';
             }""",
+            arg=self.notebook,
             timeout=60_000,
         )
         return self
@@ -171,8 +181,19 @@ class Page:
         wait_for(lambda: len(self.points(line)) >= count, 60, f"the chart never had {count} points")
 
     def close(self) -> None:
-        """End the notebook's kernel: it would go on following its run."""
-        self.page.evaluate("() => window.jupyterapp?.serviceManager.sessions.shutdownAll()")
+        """The notebook, without asking whether to save it, and its kernel, which would go on following its run."""
+        self.page.evaluate(
+            """() => {
+                [...window.jupyterapp.shell.widgets('main')].forEach(panel => panel.dispose());
+                return window.jupyterapp.serviceManager.sessions.shutdownAll();
+            }"""
+        )
+
+    def is_clean(self) -> bool:
+        """Whether the next test can have this tab. Not with a dialog open, such as JupyterLab's word that a kernel has
+        died; and not after a reload, which opens the notebook a second time at a moment of its own choice, in front of
+        whatever is open by then."""
+        return not self.reloaded and self.page.locator(".jp-Dialog").count() == 0
 
     def run_all(self) -> None:
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
@@ -186,6 +207,7 @@ class Page:
         self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
 
     def reload(self) -> None:
+        self.reloaded = True
         self.page.reload()
         self.ready()
 

@@ -241,8 +241,8 @@ def test_a_click_on_a_point_shows_the_completions_of_its_step(page, trainer):
 
 def test_drag_zooms_into_detail(page, trainer, tmp_path):
     run = trainer("run", steps=5000, kind="sft")
-    page.show("drag.ipynb", f"{START}\nMonitor({str(run.path)!r})")
     wait_for(lambda: run.is_over, 60)
+    page.show("drag.ipynb", f"{START}\nMonitor({str(run.path)!r})")
     wait_for(lambda: page.points() and page.points()[-1] == 5000, 60)
     assert len(page.points()) <= 2000
     box = page.page.get_by_role("slider", name="Loss").bounding_box()

@@ -102,6 +102,7 @@ def test_the_responses_to_a_prompt_are_beside_each_other(page, tmp_path):
     page.page.get_by_label("environment").select_option("form")
     wait_for(lambda: cards.count() == 1, 60)
     page.page.get_by_label("environment").select_option("")
+    wait_for(lambda: cards.count() == 2, 60)  # the page is written anew; a click before that is lost
     page.page.get_by_label("groups together").uncheck()
     wait_for(lambda: cards.count() == 8, 60)
 

@@ -11,7 +11,6 @@ sys.path[:0] = [str(TESTS / "cluster"), str(TESTS / "jobs")]  # processes_help, 
 
 from slurm_cluster import SlurmCluster, missing_tools, names_resolve
 from smoke_jobs import SmokeJobs
-from survivors import run_here
 
 HERE = Path(__file__).parent
 
@@ -71,15 +70,9 @@ def accounts(accounting_cluster, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def jobs(smoke, formatted, tmp_path_factory) -> SmokeJobs:
-    """Short jobs of the real trainers on the smoke model."""
-    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("jobs"))
-
-
-@pytest.fixture(scope="session")
-def rm(jobs):
-    """A reward model's run, beside this process; PPO scores with it."""
-    jobs.reward_model = run_here(jobs, "rm", "rm").path
+def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
+    """Short jobs of the real trainers on the smoke model; PPO scores with a reward model of this process's."""
+    return SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("jobs"), rm.path)
 
 
 @pytest.fixture

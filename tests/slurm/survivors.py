@@ -106,13 +106,6 @@ def until_all(survivors, condition, what: str) -> None:
     until(done, what, BOUND_S)
 
 
-def run_here(jobs: SmokeJobs, kind: str, run: str, **more: object) -> RunFolder:
-    """The same job in one process beside this one."""
-    folder = jobs.run_folder(run)
-    submit(command(jobs, kind, run, **more), folder.path, "local", env=ONE_THREAD).wait(BOUND_S)
-    return folder
-
-
 def preemptor(survivor: Survivor, node: str, folder: Path) -> Job:
     """A job of the urgent partition that wants the survivor's node."""
     share = Resources(partition="urgent", exclusive=True, time="30", sbatch={"nodelist": node})

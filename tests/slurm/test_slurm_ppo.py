@@ -4,7 +4,7 @@ import psutil
 import pytest
 from processes_help import until
 from smoke_jobs import figures, steps
-from survivors import BOUND_S, Survivor, run_here
+from survivors import BOUND_S, Survivor
 
 from aligner_lib.config.compose import parse_override
 from aligner_lib.jobs.command_line import job_commands
@@ -23,7 +23,7 @@ def two_jobs(jobs, name: str) -> Survivor:
     return Survivor(run, "ppo", job_commands("ppo", run.path, settings, SHARES, "smoke"), SHARES)
 
 
-def test_a_node_down_under_the_critic_and_both_go_on_to_the_figures_of_one_process(slurm, jobs, rm):
+def test_a_node_down_under_the_critic_and_both_go_on_to_the_figures_of_one_process(slurm, jobs):
     survivor = two_jobs(jobs, "hetjob")
     until(lambda: survivor.freeze_after(3), "step 3", BOUND_S)
     slurm.set_node(survivor.nodes[0], "down")
@@ -33,7 +33,7 @@ def test_a_node_down_under_the_critic_and_both_go_on_to_the_figures_of_one_proce
     assert not survivor.seen & {State.FAILED, State.CANCELLED}
     assert "attempt 1 of job" in survivor.batch_log
 
-    alone = run_here(jobs, "ppo", "in_process", **STEPS)
+    alone = jobs.run("ppo", "in_process", **STEPS)
     assert steps(survivor.run) == steps(alone) == [0, 1, 2, 3, 4]
     for ours, theirs in zip(figures(survivor.run), figures(alone), strict=True):
         shared = theirs.keys() & ours.keys()
@@ -42,7 +42,7 @@ def test_a_node_down_under_the_critic_and_both_go_on_to_the_figures_of_one_proce
             assert ours[metric] == pytest.approx(theirs[metric], rel=1e-5, abs=1e-6), metric
 
 
-def test_cancelling_one_component_takes_both_with_all_their_processes(slurm, jobs, rm):
+def test_cancelling_one_component_takes_both_with_all_their_processes(slurm, jobs):
     survivor = two_jobs(jobs, "cancelled")
     folder = str(survivor.job.folder)
     announced = survivor.run.path / "critic" / "job" / "critic.json"
@@ -56,7 +56,7 @@ def test_cancelling_one_component_takes_both_with_all_their_processes(slurm, job
     )
 
 
-def test_grpo_as_a_hetjob_finds_its_reward_model_and_ends_with_the_figures_of_one_process(slurm, jobs, rm):
+def test_grpo_as_a_hetjob_finds_its_reward_model_and_ends_with_the_figures_of_one_process(slurm, jobs):
     shares = {"reward_model": SHARES["critic"], "actor": SHARES["actor"]}
     of_model = {
         "trainer__grpo__max_steps": 3,
@@ -70,7 +70,7 @@ def test_grpo_as_a_hetjob_finds_its_reward_model_and_ends_with_the_figures_of_on
     survivor = Survivor(run, "grpo", job_commands("grpo", run.path, settings, shares, "smoke"), shares)
     until(survivor.has_ended, "the end", BOUND_S)
     assert survivor.job.wait() == State.FINISHED
-    alone = run_here(jobs, "grpo", "grpo_in_process", **of_model)
+    alone = jobs.run("grpo", "grpo_in_process", **of_model)
     assert steps(run) == steps(alone) == [0, 1, 2, 3]
     for ours, theirs in zip(figures(run), figures(alone), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)

@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from processes_help import until
 from smoke_jobs import figures
-from survivors import BOUND_S, ONE_THREAD, Survivor, command, preemptor, run_here, until_all
+from survivors import BOUND_S, ONE_THREAD, Survivor, command, preemptor, until_all
 
+from aligner_lib.tutorial.workspace import Workspace
 from cluster import JobFailed, Resources, State, submit
 
 FAULTS = ("time_limit", "preempted", "lost_node", "power_cut")
@@ -15,7 +17,7 @@ FAULTS = ("time_limit", "preempted", "lost_node", "power_cut")
 @pytest.fixture(scope="module")
 def unbroken(jobs):
     """The SFT run that nobody disturbs, in one process, without Slurm."""
-    return run_here(jobs, "sft", "unbroken")
+    return jobs.run("sft", "unbroken")
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +73,31 @@ def test_two_nodes_with_two_ranks_each_learn_what_one_process_learns(slurm, jobs
         assert together[1] == pytest.approx(alone[1], rel=1e-5)
 
 
+def dpo_losses(chosen, rejected, reference_chosen, reference_rejected, beta):
+    margin = (chosen - reference_chosen) - (rejected - reference_rejected)
+    return -torch.nn.functional.logsigmoid(beta * margin)
+
+
+def test_a_learner_s_function_trains_in_a_job_of_its_own(slurm, smoke, tmp_path, monkeypatch):
+    """As a notebook's cell submits it: its text lies in the run folder, which the node sees, too."""
+    monkeypatch.setattr(Workspace, "policy", lambda self: smoke)
+    for name, value in ONE_THREAD.items():
+        monkeypatch.setenv(name, value)
+    short = {"trainer.dpo.max_steps": 2, "model.dpo.num_val_samples": 0}
+    learner, library = (Workspace(tmp_path, "smoke", where=where) for where in ("slurm", "local"))
+    job = learner.submit("dpo", "own", loss=dpo_losses, **short)
+    library.submit("dpo", "library", **short).wait(BOUND_S)
+    assert job.record.where == "slurm" and job.wait(BOUND_S) == State.FINISHED
+    own, reference = learner.run("own"), library.run("library")
+    file = own.path / "functions" / "loss.py"
+    assert f"functions.loss: dpo_losses of {file}, in place of" in job.log_path.read_text()
+    assert len(figures(own)) == 3 and figures(own) == figures(reference)
+
+
 def test_dpo_on_two_nodes_learns_what_one_process_learns(slurm, jobs):
     """Two copies of the model: the pairs, and their reference's log-probabilities, are split between the nodes."""
     steps = {"trainer__dpo__max_steps": 4}
-    alone = run_here(jobs, "dpo", "dpo_alone", **steps)
+    alone = jobs.run("dpo", "dpo_alone", **steps)
     spread = steps | {"trainer__num_nodes": 2, "model__micro_batch_size": 4}
     share = Resources(nodes=2, tasks_per_node=1, time="30")
     job = submit(command(jobs, "dpo", "dpo_spread", **spread), jobs.out / "dpo_spread", "slurm", share)
@@ -89,7 +112,7 @@ def test_dpo_on_two_nodes_learns_what_one_process_learns(slurm, jobs):
 def test_grpo_on_one_node_learns_what_one_process_learns(slurm, jobs):
     """Two ranks, each with environments of its own."""
     steps = {"trainer__grpo__max_steps": 3}
-    alone = run_here(jobs, "grpo", "grpo_alone", **steps)
+    alone = jobs.run("grpo", "grpo_alone", **steps)
     words = command(jobs, "grpo", "grpo_node", **steps, trainer__devices=2)
     job = submit(words, jobs.out / "grpo_node", "slurm", Resources(tasks_per_node=2, time="30"))
     assert job.wait(BOUND_S) == State.FINISHED

@@ -1,0 +1,383 @@
+"""`python -m benchmarks.alarms`: how often alarms and `aligner explain` are right, over runs of which it is known what is wrong.
+
+About sixty short runs with the smoke profile: healthy ones of every kind with several seeds and settings, runs that a setting
+breaks, and PPO with each fault that can be planted (`lab.submit("ppo", fault=…)`). A run that is there is not made again, so
+a second call judges the same runs by today's rules. A quarter of an hour on one core.
+
+    --out runs/alarms     where the runs lie; of each only its figures are kept
+    --json FILE           the result, run by run
+    --pack FOLDER         each held-out run's figures, a few KB, as a recording (tests/unit/explained has some of them)
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shutil
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from aligner_lib.config.compose import compose
+from aligner_lib.config.kinds import alarms_of
+from aligner_lib.run_folder.alarms import Thresholds, Watch, metrics_read
+from aligner_lib.run_folder.explain import explain
+from aligner_lib.run_folder.reader import RunFolder, without_paths
+from aligner_lib.tutorial.faults import FAULTS
+from aligner_lib.tutorial.statistics import Estimate, share
+from aligner_lib.tutorial.workspace import Workspace
+from cluster import JobFailed
+from widgets.recording_file import KEPT, PACKED
+
+STEPS = 24  # of PPO and GRPO
+CHOSEN_ON = 1  # the seed whose runs the ranges of explain/checks.py were chosen on; the others are held out
+HELD_OUT = (2, 3)
+HEALTHY_SEEDS = range(1, 7)
+RESPONSES_KEPT = 4  # of each step
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run. fault: one that is planted; breaks: the alarms that a setting should set off; neither: a healthy run."""
+
+    name: str
+    kind: str
+    seed: int
+    settings: dict[str, object] = field(default_factory=dict)
+    fault: str | None = None
+    breaks: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.fault is None and not self.breaks
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was said of a run."""
+
+    trial: Trial
+    status: str
+    steps: int
+    better: (
+        bool | None
+    )  # whether the held-out figure was better at the end than at the start; None: there are not two
+    alarms: dict[str, int]  # name → the step at which it sounded first
+    watched: tuple[str, ...]  # the alarms of its kind
+    cause: str | None  # the first that `explain` names
+    off: dict[str, int]  # its checks that are out of their ranges → since which step
+
+
+# ---- the runs -------------------------------------------------------------------------------------------------------
+
+
+def trials(lab: Workspace) -> Iterator[Trial]:
+    """All of them; a healthy one has a name that begins so."""
+    loop = {"trainer.ppo.max_steps": STEPS, "trainer.ppo.val_check_interval": STEPS // 2}
+    groups = {"trainer.grpo.max_steps": STEPS, "trainer.grpo.val_check_interval": STEPS // 2}
+    variants = {
+        "two-updates": {"model.global_batch_size": 16},
+        "two-epochs": {"model.ppo.rollout_epochs": 2},
+        "held": {"trainer.ppo.initial_policy_kl_penalty": 0.05},
+        "eos-penalty": {"trainer.ppo.missing_eos_penalty": 0.5},
+    }
+    for seed in HEALTHY_SEEDS:
+        yield _trial("healthy-ppo", "ppo", seed, loop)
+        if seed <= 2:
+            for name, settings in variants.items():
+                yield _trial(f"healthy-ppo-{name}", "ppo", seed, loop | settings)
+        if seed <= 3:
+            yield _trial("healthy-grpo-short", "grpo", seed, groups | _judged_by(lab, reward_short))
+            yield _trial("healthy-grpo-model", "grpo", seed, groups | _judged_by(lab))
+            for kind in ("sft", "rm", "dpo"):
+                yield _trial(f"healthy-{kind}", kind, seed, {})
+    yield from _broken(lab, loop, groups)
+    for seed in (*HELD_OUT, CHOSEN_ON):
+        for fault in FAULTS:
+            yield _trial(fault.replace("_", "-"), "ppo", seed, loop, fault=fault)
+
+
+def _broken(lab: Workspace, loop: dict, groups: dict) -> Iterator[Trial]:
+    """Runs that a setting breaks, each so that an alarm should tell."""
+    unleashed = {"trainer.ppo.initial_policy_kl_penalty": 0.0, "model.optim.lr": 3e-3}
+    cut = {"model.ppo.length_params.max_length": 6}
+    eager = {"model.global_batch_size": 4, "model.micro_batch_size": 4, "model.optim.lr": 5e-3}
+    yield _trial("no-leash", "ppo", 2, loop | unleashed, breaks=("kl", "reward_hacking", "entropy"))
+    yield _trial("cut-short", "ppo", 2, loop | cut, breaks=("endless",))
+    yield _trial("long-steps", "ppo", 2, loop | eager, breaks=("clip_fraction", "kl", "entropy"))
+    yield _trial("no-reward", "grpo", 2, groups | _judged_by(lab, reward_none), breaks=("groups_alike",))
+    eagerly = {"sft": {}, "rm": {"trainer.rm.max_steps": 120, "model.optim.lr": 2e-3}}
+    for kind, more in eagerly.items():
+        yield _trial(f"by-heart-{kind}", kind, 2, _few_samples(lab, kind) | more, breaks=("overfitting",))
+
+
+def _trial(name: str, kind: str, seed: int, settings: dict, **more) -> Trial:
+    return Trial(f"{name}-{seed}", kind, seed, settings | {"model.seed": seed}, **more)
+
+
+def reward_short(prompt: str, response: str) -> float:
+    """The fewer words the better, which the smoke model learns in a few steps."""
+    return 1.0 / (1 + len(response.split()))
+
+
+def reward_none(prompt: str, response: str) -> float:
+    """Nothing, whatever is answered."""
+    return 0.0
+
+
+def _judged_by(lab: Workspace, reward: Callable | None = None) -> dict[str, object]:
+    """Settings of GRPO from the SFT policy on the preferences' prompts. reward: None: the reward model's."""
+    prompts = lab.preference_data()
+    judge = {"model.environments.own.use": "reward_model", "reward_model.rm_model_file": lab.reward_model()}
+    if reward is not None:
+        judge = {"model.environments.own.use": reward}
+    return judge | {
+        "pretrained_checkpoint.restore_from_path": lab.policy(),
+        "model.environments.own.args.prompts.train": prompts / "train_prompts.jsonl",
+        "model.environments.own.args.prompts.validation": prompts / "test_prompts.jsonl",
+        "model.grpo.length_params.max_length": 48,
+        "model.grpo.objective": "grpo",
+        "trainer.grpo.initial_policy_kl_penalty": 0.05,
+    }
+
+
+def _few_samples(lab: Workspace, kind: str) -> dict[str, object]:
+    """Settings of a run that sees the same eight samples again and again."""
+    whole = (
+        lab.sft_data() / "train.jsonl" if kind == "sft" else lab.preference_data() / "train_comparisons.jsonl"
+    )
+    part = whole.with_name(f"eight_{whole.name}")
+    part.write_text("".join(whole.read_text().splitlines(keepends=True)[:16]))
+    loop = {f"trainer.{kind}.max_epochs": 1000, f"trainer.{kind}.val_check_interval": 10}
+    key = "model.data.train_ds.file_path" if kind == "sft" else "model.data.data_prefix.train"
+    return loop | {key: part if kind == "sft" else [part]}
+
+
+def carry_out(lab: Workspace, trial: Trial) -> RunFolder:
+    """The trial's run, made where it isn't there; its figures alone are kept."""
+    run = lab.run(trial.name)
+    if not run.is_over:
+        planted = {"fault": trial.fault} if trial.fault else {}
+        alone = {"exp_manager.create_tensorboard_logger": False}
+        job = lab.submit(trial.kind, trial.name, **planted, **alone, **trial.settings)
+        try:
+            job.wait()
+        except JobFailed:
+            if trial.is_healthy or not run.metrics():  # a broken one may end at max_init_policy_kl
+                raise
+        _keep_few(run)
+    return run
+
+
+def _keep_few(run: RunFolder) -> None:
+    """Of a run its figures, and of each step's first responses the rewards and the advantages of first and last token."""
+    shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+    seen: Counter[int] = Counter()
+    kept = []
+    for one in run.rollouts():
+        if one["split"] == "train" and seen[one["step"]] < RESPONSES_KEPT:
+            seen[one["step"]] += 1
+            ends = [one["token_advantage"][place] for place in (0, -1)]
+            kept.append({name: one[name] for name in ("step", "split", "reward")} | {"token_advantage": ends})
+    if kept:
+        (run.path / "rollouts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+
+
+# ---- what is said of them -------------------------------------------------------------------------------------------
+
+
+def judged(trial: Trial, run: RunFolder) -> Verdict:
+    """By today's rules, whatever the run itself raised."""
+    records, rules = run.metrics(), alarms_of(run.kind)
+    limits = compose(run.kind, profile="smoke").exp_manager.alarms
+    watch, alarms = Watch(rules, Thresholds(**limits)), {}
+    for record in records:
+        for alarm in watch.check(record):
+            alarms.setdefault(alarm.name, alarm.step)
+    explained = explain(run)
+    return Verdict(
+        trial=trial,
+        status=run.status,
+        steps=max((record["step"] for record in records), default=0),
+        better=_better(records),
+        alarms=alarms,
+        watched=tuple(rule.name for rule in rules),
+        cause=explained.cause.name if explained.cause else None,
+        off={reading.name: reading.step for reading in explained.off},
+    )
+
+
+def _better(records: list[dict]) -> bool | None:
+    """By the held-out reward, or loss."""
+    for metric, sign in (("val_rollouts/rewards", 1), ("validation/loss", -1)):
+        values = [record[metric] for record in records if metric in record]
+        if len(values) > 1:
+            return sign * values[-1] > sign * values[0]
+    return None
+
+
+# ---- how right they are ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AlarmFigures:
+    """Of one alarm. Of runs that watch for it: those in which it sounded, and how many there are."""
+
+    name: str
+    false: int  # healthy runs in which it sounded …
+    healthy: int  # … of so many
+    heard: int  # broken runs in which it sounded …
+    broken: int  # … of so many
+    due: str  # of the runs that a setting breaks so that it should sound: in how many it did
+    step: float | None  # median of the steps at which it sounded first in broken runs
+    left: float | None  # median share of the run that was left then: what stopping at once would have saved
+
+    @property
+    def false_rate(self) -> Estimate | None:
+        """The share of healthy runs in which it sounds, with its interval of 95 %."""
+        return _share(self.false, self.healthy)
+
+
+def alarm_figures(verdicts: list[Verdict]) -> list[AlarmFigures]:
+    """For each alarm that a run watched for; `any` counts runs in which one at least sounded."""
+    names = dict.fromkeys(name for one in verdicts for name in one.watched)
+    return [_of_alarm(name, [one for one in verdicts if name in one.watched]) for name in names] + [
+        _of_alarm("any", verdicts)
+    ]
+
+
+def _of_alarm(name: str, verdicts: list[Verdict]) -> AlarmFigures:
+    def first(verdict: Verdict) -> int | None:
+        steps = verdict.alarms
+        return min(steps.values(), default=None) if name == "any" else steps.get(name)
+
+    healthy = [one for one in verdicts if one.trial.is_healthy]
+    broken = [one for one in verdicts if not one.trial.is_healthy]
+    due = [one for one in broken if name in one.trial.breaks or (name == "any" and one.trial.breaks)]
+    heard = [(one, step) for one in broken if (step := first(one)) is not None]
+    lengths = {one.trial.name: _planned(one) for one in broken}
+    return AlarmFigures(
+        name=name,
+        false=sum(first(one) is not None for one in healthy),
+        healthy=len(healthy),
+        heard=len(heard),
+        broken=len(broken),
+        due=f"{sum(first(one) is not None for one in due)} of {len(due)}" if due else "",
+        step=statistics.median([step for _, step in heard]) if heard else None,
+        left=statistics.median([1 - step / lengths[one.trial.name] for one, step in heard])
+        if heard
+        else None,
+    )
+
+
+def _planned(verdict: Verdict) -> int:
+    """The steps that the run was to have; a broken one may have ended before."""
+    return STEPS if verdict.trial.kind in ("ppo", "grpo") else verdict.steps
+
+
+def explained(verdicts: list[Verdict]) -> dict[str, object]:
+    """How often `explain` named the planted fault first, and accused healthy runs, on held-out seeds and on the others."""
+    found: dict[str, object] = {}
+    for name, held_out in (("held_out", True), ("chosen_on", False)):
+        of_these = [one for one in verdicts if (one.trial.seed != CHOSEN_ON) == held_out]
+        faults = [one for one in of_these if one.trial.fault]
+        healthy = [one for one in of_these if one.trial.is_healthy]
+        found[name] = {
+            "faults": len(faults),
+            "named": sum(one.cause == one.trial.fault for one in faults),
+            "wrong": {one.trial.name: one.cause for one in faults if one.cause != one.trial.fault},
+            "healthy": len(healthy),
+            "accused": {one.trial.name: list(one.off) for one in healthy if one.off},
+        }
+    return found
+
+
+def tables(verdicts: list[Verdict]) -> str:
+    """The tables of docs/widgets.md."""
+    rows = [
+        "| alarm | healthy runs in which it sounded | 95 % | broken runs | where it was due | first step | left of the run |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for one in alarm_figures(verdicts):
+        low, high = (one.false_rate.low, one.false_rate.high) if one.false_rate else (0.0, 1.0)
+        when = ("–", "–") if one.step is None else (f"{one.step:g}", f"{one.left:.0%}")
+        cells = (
+            one.name,
+            f"{one.false} of {one.healthy}",
+            f"{low:.0%} to {high:.0%}",
+            f"{one.heard} of {one.broken}",
+            one.due or "–",
+            *when,
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _share(count: int, of: int) -> Estimate | None:
+    return share([1.0] * count + [0.0] * (of - count), range(of)) if of else None
+
+
+# ---- compact recordings ---------------------------------------------------------------------------------------------
+
+
+def pack(run: RunFolder, path: Path) -> None:
+    """What alarms and checks read, with six digits, as a recording without texts and paths."""
+    info = {key: run.info[key] for key in KEPT if key in run.info}
+    config = {key: run.info["config"].get(key, {}) for key in ("trainer", "model")}
+    kept = {"step", *metrics_read(alarms_of(run.kind)), *explain(run).metrics}
+    metrics = [
+        {"time": 0.0} | {key: _short(value) for key, value in one.items() if key in kept}
+        for one in run.metrics()
+    ]
+    content = {
+        "info": info | {"config": without_paths(config)},
+        "metrics": metrics,
+        "rollouts": run.rollouts(),
+        "alarms": [],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
+
+
+def _short(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/alarms"))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--pack", type=Path)
+    options = parser.parse_args()
+    lab, verdicts = Workspace(options.out, "smoke"), []
+    for kind in ("sft", "rm"):  # what the others begin from
+        if not lab.run(kind).is_over:
+            lab.submit(kind).wait()
+    for trial in trials(lab):
+        run = carry_out(lab, trial)
+        verdicts.append(verdict := judged(trial, run))
+        print(
+            f"{trial.name}: {verdict.status}, {verdict.alarms or 'quiet'}, {verdict.cause or 'nothing'}",
+            flush=True,
+        )
+        if options.pack:
+            pack(run, options.pack / f"{trial.name}{PACKED}")
+    result = {
+        "alarms": [asdict(one) | {"false_rate": one.false_rate} for one in alarm_figures(verdicts)],
+        "explain": explained(verdicts),
+        "runs": [asdict(one) for one in verdicts],
+    }
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1, default=str) + "\n")
+    print(tables(verdicts))
+    print(json.dumps(result["explain"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""`python -m benchmarks.real_hh --raw FILE`: what a reward model and DPO reach on real HH pairs, beside rules that learn nothing.
+
+The pairs are split by their first question, so that no conversation is on both sides; then `aligner data hh`, `aligner rm`
+and `aligner dpo` run as anybody would run them, with adapters on SmolLM2. About twenty minutes each on one core. A run that is finished
+is not made again.
+
+    --out runs/hh         where the files and the runs lie
+    --only rm,dpo         what is trained
+    --seed 1234           of the weights and of the order
+    --json FILE           the figures
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.baselines import best_rules, text_pairs
+from aligner_lib.tutorial.statistics import Estimate, share
+
+HELD_OUT = 4  # one question in so many
+LONGEST = 1100  # characters of a conversation; longer ones are left out, and counted
+STEPS = 43  # of 16 pairs: what there is, once
+COMMON = {
+    "model.data.chat_template": "plain",
+    "model.encoder_seq_length": 512,  # what is left is shorter
+    "model.global_batch_size": 16,
+    "model.micro_batch_size": 4,
+    "model.peft.peft_scheme": "lora",
+    "model.peft.lora_tuning.adapter_dim": 16,
+}
+SETTINGS = {
+    "rm": {"model.optim.lr": 4e-4},
+    "dpo": {
+        "model.optim.lr": 2e-4,
+        "model.dpo.ref_policy_kl_penalty": 0.1,
+        "model.dpo.num_val_samples": 0,
+    },
+}
+
+
+TITLES = {"rm": "reward model", "dpo": "DPO's implicit reward"}
+
+
+def split(raw: Path, out: Path) -> dict[str, Path]:
+    """The raw pairs in two files. Conversations that open with the same question go to the same one."""
+    opened = gzip.open if raw.suffix == ".gz" else open
+    files = {name: out / f"raw_{name}.jsonl" for name in ("train", "test")}
+    lines = {name: [] for name in files}
+    with opened(raw, "rt", encoding="utf-8") as source:
+        for line in source:
+            question = json.loads(line)["chosen"].partition("\n\nAssistant:")[0]
+            digest = hashlib.sha256(question.encode()).digest()
+            lines["test" if digest[0] % HELD_OUT == 0 else "train"].append(line)
+    for name, path in files.items():
+        path.write_text("".join(lines[name]), encoding="utf-8")
+    return files
+
+
+def prepare(raw: Path, out: Path) -> dict[str, Path]:
+    """`aligner data hh` on both halves; returns the comparisons' files."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, path in split(raw, out).items():
+        asked = ["--raw", str(path), "--split", name, "--out", str(out), "--max-chars", str(LONGEST)]
+        aligner("data", "hh", *asked)
+    return {name: out / f"{name}_comparisons.jsonl" for name in ("train", "test")}
+
+
+def train(kind: str, files: dict[str, Path], run: RunFolder, seed: int, **settings: object) -> None:
+    loop = {"max_steps": STEPS, "val_check_interval": STEPS, "save_interval": STEPS, "limit_val_batches": -1}
+    overrides = (
+        {"pretrained_checkpoint.restore_from_path": "smollm2-135m", "model.seed": seed}
+        | {f"trainer.{kind}.{key}": value for key, value in loop.items()}
+        | COMMON
+        | SETTINGS[kind]
+        | settings
+    )
+    data = f"++model.data.data_prefix={{train: [{files['train']}], validation: [{files['test']}]}}"
+    written = [f"{key}={value}" for key, value in overrides.items()]
+    aligner(kind, "--profile", "laptop", "--run", str(run.path), *written, data)
+
+
+def held_out(run: RunFolder, pairs: int) -> dict[str, object]:
+    """A finished run's accuracy on all held-out pairs, with its interval, and its loss."""
+    last = [record for record in run.metrics() if "validation/acc" in record][-1]
+    right = round(last["validation/acc"] * pairs)
+    accuracy = share([1.0] * right + [0.0] * (pairs - right), range(pairs))
+    return {"accuracy": accuracy._asdict(), "loss": last["validation/loss"], "step": last["step"]}
+
+
+def aligner(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "aligner_lib", *arguments], check=True)
+
+
+def main() -> None:
+    asked = _parse()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    files = prepare(asked.raw, asked.out)
+    pairs = {name: text_pairs(path) for name, path in files.items()}
+    rules = best_rules(pairs["train"], pairs["test"])
+    figures = {"pairs": {name: len(of) for name, of in pairs.items()}, "rules": rules, "seed": asked.seed}
+    for kind in asked.only:
+        run = RunFolder(asked.out / f"{kind}-{asked.seed}")
+        if run.status != "finished":  # one that was stopped, or failed, goes on
+            train(kind, files, run, asked.seed)
+        figures[kind] = held_out(run, len(pairs["test"]))
+    if asked.json:
+        asked.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print(f"\n{len(pairs['test'])} held-out pairs, {len(pairs['train'])} to learn from; 0.5 is a coin\n")
+    print("| judge | right on held-out pairs |\n| --- | --- |")
+    for name, value in rules.items():
+        print(f"| {name} | {value:.3f} |")
+    for kind in asked.only:
+        print(f"| {TITLES[kind]} | {Estimate(**figures[kind]['accuracy'])} |")
+
+
+def _kinds(words: str) -> list[str]:
+    kinds = words.split(",")
+    if unknown := [kind for kind in kinds if kind not in TITLES]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(TITLES)}")
+    return kinds
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--raw", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/hh"))
+    parser.add_argument("--only", type=_kinds, default=list(TITLES))
+    parser.add_argument("--seed", type=int, default=1234)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
