@@ -85,7 +85,13 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     """Token ids of a data file's prompt: of the text as it is, or of its turns by the tokenizer's template."""
-    return encode(tokenizer, text if tokenizer.template != OWN else turns_of(text))
+    return encode(tokenizer, as_written(tokenizer, text))
+
+
+def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation:
+    """A conversation as the tokenizer's chosen template writes it: a text's turns where that is the tokenizer's own."""
+    own = tokenizer.template == OWN and isinstance(conversation, str)
+    return turns_of(conversation) if own else conversation
 
 
 def with_response(tokenizer: Tokenizer, prompt: str, response: str) -> tuple[list[int], int]:
