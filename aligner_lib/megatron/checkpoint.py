@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from aligner_lib.errors import ConfigError
 from aligner_lib.megatron import cpu
 from aligner_lib.megatron.adam import MOMENTS
 from aligner_lib.models.adapters import A, B, open_weights
@@ -113,11 +114,20 @@ def save_optimizer(model, optimizer, writer: StoreWriter) -> None:
 def load_optimizer(model, optimizer, folder: Path) -> None:
     """Fill this rank's shard of the optimizer state from a store written under any parallelism.
 
-    Raises FileNotFoundError when there is no store, KeyError or ValueError when a tensor is missing or has
-    another shape.
+    Raises FileNotFoundError when there is no store, ConfigError when it is of fewer weights than are trained now,
+    ValueError when a tensor has another shape.
     """
     store = StoreReader(folder)
-    for parameter, shards, state, first, last in _optimizer_shards(model, optimizer):
+    trained = list(_optimizer_shards(model, optimizer))
+    unknown = [
+        shards[0][0].key for _, shards, *_ in trained if f"{MOMENTS[0]}.{shards[0][0].key}" not in store
+    ]
+    if unknown:
+        raise ConfigError(
+            f"{folder} has no optimizer state of {len(unknown)} weights that are trained now, such as {unknown[0]}: set "
+            "num_layers_unfrozen as the run began with it, or begin anew with exp_manager.resume_if_exists=False"
+        )
+    for parameter, shards, state, first, last in trained:
         for kind in MOMENTS + (("param",) if parameter.dtype != torch.float32 else ()):
             whole = torch.cat([store.read(_block(shard, f"{kind}.")).flatten() for shard, _, _ in shards])
             state[kind].view(-1).copy_(whole[first:last])

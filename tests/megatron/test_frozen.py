@@ -65,6 +65,24 @@ def test_the_last_layers_alone_have_gradients_and_moments_and_theirs_are_as_ever
     assert {name for name, one in top.items() if not torch.equal(one, before[name])} == trained
 
 
+def test_what_began_with_fewer_layers_is_not_taken_up_with_more(starts, tmp_path):
+    from aligner_lib.errors import ConfigError
+
+    batches = tiny.Samples.draw(6, seed=0).micro_batches(3)
+
+    def engine(n: int | None):
+        return tiny.new_engine("scalar", starts / "scalar", num_layers_unfrozen=n)
+
+    began = engine(1)
+    began.train_step(batches, tiny.value_loss, lr=1e-2)
+    began.save(tmp_path)
+    engine(1).load(tmp_path, with_optimizer=True)
+    with pytest.raises(
+        ConfigError, match=r"weights that are trained now, such as .*: set num_layers_unfrozen"
+    ):
+        engine(None).load(tmp_path, with_optimizer=True)
+
+
 @pytest.mark.parametrize("granularity", ["selective", "full"])
 def test_the_last_layers_learn_the_same_where_layers_are_recomputed(starts, granularity):
     engines = [
