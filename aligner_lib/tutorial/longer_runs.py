@@ -12,6 +12,7 @@ PPO_ON_SUMS = {
     "trainer.ppo.val_check_interval": 10,
     "trainer.ppo.save_interval": 20,
     "trainer.ppo.initial_policy_kl_penalty": 0.0,
+    "trainer.ppo.gae_lambda": 0.95,
     "trainer.ppo.missing_eos_penalty": 0.0,
     "trainer.ppo.reward_clip": None,
     "trainer.ppo.max_init_policy_kl": None,
@@ -64,6 +65,7 @@ PPO_ON_FORMS = {
     "trainer.ppo.val_check_interval": 8,
     "trainer.ppo.save_interval": 8,
     "trainer.ppo.initial_policy_kl_penalty": 0.03,
+    "trainer.ppo.gae_lambda": 0.95,
     "trainer.ppo.missing_eos_penalty": 0.0,
     "trainer.ppo.reward_clip": None,
     "model.micro_batch_size": 16,
@@ -101,6 +103,7 @@ PPO_FOR_SEEDS = PPO_ON_FORMS | {
     "trainer.ppo.max_steps": 12,  # on 64 held-out prompts one run obeyed more after 8 steps than after 16
     "trainer.ppo.val_check_interval": 12,
     "trainer.ppo.save_interval": 12,
+    "trainer.ppo.gae_lambda": 1.0,
     "model.ppo.critic_rollout_epochs": 2,
     "critic.model.num_layers_unfrozen": 10,
     "critic.model.new_head": True,
