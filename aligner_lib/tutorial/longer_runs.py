@@ -104,6 +104,8 @@ PPO_FOR_SEEDS = PPO_ON_FORMS | {
     "trainer.ppo.val_check_interval": 12,
     "trainer.ppo.save_interval": 12,
     "trainer.ppo.gae_lambda": 1.0,
+    "trainer.ppo.missing_eos_penalty": 2.0,  # without it every second answer was cut off after six steps, on two seeds
+    "trainer.ppo.reward_clip": 1.5,
     "model.ppo.critic_rollout_epochs": 2,
     "critic.model.num_layers_unfrozen": 10,
     "critic.model.new_head": True,

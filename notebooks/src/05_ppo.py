@@ -337,6 +337,13 @@ curves(
 # (`critic.model.new_head`): that model judges whole answers, and what it says of one that has only begun was never trained. The
 # critic learns to say beforehand what will be thought of an answer, and the advantages become less noisy. In seven steps it gets
 # hardly further than a constant; in the longer run below it foresees a third to a half.
+#
+# That is why `laptop` has $\lambda = 1$. As long as the critic says the same everywhere, say $c$, the advantage of a response's token
+# $t$ is $\lambda^{T-t} (R - c)$. With 0.95 the last tokens get nearly all of a reward, and the first ones little; and $c$ follows the
+# mean reward slowly, since returns are made of values. The rewards of the first steps are below 0 on average, so what comes last
+# was bad on average: the stop token. This project's run with 0.95, all else equal, went from 39 tokens a response in its first step
+# to 52 in its second, and from 0.88 to 0.56 that ended; with 1 to 45 and 0.75, and back to 35 and 0.94 in the third. The price:
+# whole rewards are harder to foresee than returns that are made of the critic's own values.
 
 # %%
 curves(
