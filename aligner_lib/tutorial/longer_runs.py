@@ -120,10 +120,12 @@ DPO_ON_FORMS = {
     "model.global_batch_size": 16,
 }
 GRPO_WITH_REWARD_MODEL = {
-    "trainer.grpo.max_steps": 16,
-    "trainer.grpo.val_check_interval": 16,
-    "trainer.grpo.save_interval": 16,
+    "trainer.grpo.max_steps": 12,
+    "trainer.grpo.val_check_interval": 12,
+    "trainer.grpo.save_interval": 12,
     "trainer.grpo.initial_policy_kl_penalty": 0.03,
+    "trainer.grpo.missing_eos_penalty": 2.0,  # without it no answer ended after eleven steps
+    "trainer.grpo.reward_clip": 1.5,
     "model.encoder_seq_length": 144,
     "model.data.chat_template": "tokenizer",
     "model.micro_batch_size": 16,
