@@ -99,19 +99,22 @@ RM_FOR_SEEDS = RM_FOR_FORMS | {
     "model.center_rewards_coefficient": 0.05,
     "model.optim.lr": 3e-4,
 }
-PPO_FOR_SEEDS = PPO_ON_FORMS | {
-    "trainer.ppo.max_steps": 12,  # on 64 held-out prompts one run obeyed more after 8 steps than after 16
-    "trainer.ppo.val_check_interval": 12,
-    "trainer.ppo.save_interval": 12,
-    "trainer.ppo.gae_lambda": 1.0,
-    "trainer.ppo.missing_eos_penalty": 2.0,  # without it every second answer was cut off after six steps, on two seeds
-    "trainer.ppo.reward_clip": 1.5,
-    "model.ppo.critic_rollout_epochs": 2,
-    "critic.model.num_layers_unfrozen": 10,
-    "critic.model.new_head": True,
-    "critic.model.loss_clip_val": 1.0,
-    "critic.model.optim.lr": 3e-4,
-}
+PPO_FOR_SEEDS = (
+    PPO_ON_FORMS
+    | {
+        "trainer.ppo.max_steps": 12,  # on 64 held-out prompts one run obeyed more after 8 steps than after 16
+        "trainer.ppo.val_check_interval": 12,
+        "trainer.ppo.save_interval": 12,
+        "trainer.ppo.gae_lambda": 1.0,
+        "trainer.ppo.missing_eos_penalty": 2.0,  # without it every second answer was cut off after six steps, on two seeds
+        "trainer.ppo.reward_clip": 1.5,
+        "model.ppo.critic_rollout_epochs": 2,
+        "critic.model.num_layers_unfrozen": 10,
+        "critic.model.new_head": True,
+        "critic.model.loss_clip_val": 1.0,
+        "critic.model.optim.lr": 3e-4,
+    }
+)
 DPO_ON_FORMS = {
     "trainer.dpo.max_steps": 48,
     "trainer.dpo.val_check_interval": 48,

@@ -429,9 +429,22 @@ print(
 # steps on 32 responses, about twenty minutes on two cores for the three of them (`PPO_ON_FORMS` in
 # `aligner_lib/tutorial/longer_runs.py`). On all 264 held-out prompts, one answer each, SFT obeyed in 0.28 (0.23 to 0.33) of them
 # and PPO in 0.43 (0.38 to 0.49), a gain of 0.15 (0.09 to 0.22); answers went from 24 to 22 words, and from 0.95 to 0.89 that
-# end. It is one seed. Here are its 64 validation prompts, form by form: PPO learnt what SFT sometimes did (a word to use, the
+# end. It is one seed. PPO learnt what SFT sometimes did (a word to use, the
 # first word, the last words, quotation marks), and not what SFT never did (capital letters only). What nobody ever draws,
 # nobody can reward.
+#
+# Was it the seed? Three others, each with an SFT policy, a reward model and a PPO of its own (half an hour
+# a seed on one core, and as much again for DPO and GRPO beside it: `python notebooks/record.py --seeds`), by now with $\lambda = 1$, a critic that learns twice from each
+# rollout, and 12 steps. On the same 264 prompts:
+#
+# | seed | reward model, of 264 pairs | SFT obeys | PPO obeys | gain, 95 % interval | tokens | ended |
+# | --- | --- | --- | --- | --- | --- | --- |
+# | 1 | {{forms.1.rm.val_acc}} | {{forms.1.sft.obeys.0}} | {{forms.1.ppo.obeys.0}} | {{forms.1.ppo.obeys_gain.0:+.2f}} ({{forms.1.ppo.obeys_gain.1:+.2f}} to {{forms.1.ppo.obeys_gain.2:+.2f}}) | {{forms.1.sft.tokens.0:.0f}} → {{forms.1.ppo.tokens.0:.0f}} | {{forms.1.sft.ended.0}} → {{forms.1.ppo.ended.0}} |
+# | 2 | {{forms.2.rm.val_acc}} | {{forms.2.sft.obeys.0}} | {{forms.2.ppo.obeys.0}} | {{forms.2.ppo.obeys_gain.0:+.2f}} ({{forms.2.ppo.obeys_gain.1:+.2f}} to {{forms.2.ppo.obeys_gain.2:+.2f}}) | {{forms.2.sft.tokens.0:.0f}} → {{forms.2.ppo.tokens.0:.0f}} | {{forms.2.sft.ended.0}} → {{forms.2.ppo.ended.0}} |
+# | 3 | {{forms.3.rm.val_acc}} | {{forms.3.sft.obeys.0}} | {{forms.3.ppo.obeys.0}} | {{forms.3.ppo.obeys_gain.0:+.2f}} ({{forms.3.ppo.obeys_gain.1:+.2f}} to {{forms.3.ppo.obeys_gain.2:+.2f}}) | {{forms.3.sft.tokens.0:.0f}} → {{forms.3.ppo.tokens.0:.0f}} | {{forms.3.sft.ended.0}} → {{forms.3.ppo.ended.0}} |
+# | all | {{forms.all.rm.val_acc}} | {{forms.all.sft.obeys.0}} | {{forms.all.ppo.obeys.0}} | {{forms.all.ppo.obeys_gain.0:+.2f}} ({{forms.all.ppo.obeys_gain.1:+.2f}} to {{forms.all.ppo.obeys_gain.2:+.2f}}) | {{forms.all.sft.tokens.0:.0f}} → {{forms.all.ppo.tokens.0:.0f}} | {{forms.all.sft.ended.0}} → {{forms.all.ppo.ended.0}} |
+#
+# Here are the 64 validation prompts of the recorded run, form by form.
 
 # %%
 longer = Recording("ppo-forms", speed=float("inf"))
