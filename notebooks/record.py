@@ -10,7 +10,7 @@ not made again.
                           changed, which it stops as a reader does when the alarms sound; sixteen answers of the SFT
                           policy to a prompt. An hour
     --seeds               PPO, DPO and GRPO on the forms in their place, with three training seeds, on all held-out prompts: an
-                          hour and a half a seed and core; the figures go to OUT/seeds.json, for `build.py --record`
+                          hour a seed and core; the figures go to OUT/seeds.json, for `build.py --record`
     --hunt                notebook 10's runs in their place: ten faults and two healthy ones, smoke, ten minutes
 """
 

@@ -429,13 +429,12 @@ print(
 # steps on 32 responses, about twenty minutes on two cores for the three of them (`PPO_ON_FORMS` in
 # `aligner_lib/tutorial/longer_runs.py`). On all 264 held-out prompts, one answer each, SFT obeyed in 0.28 (0.23 to 0.33) of them
 # and PPO in 0.43 (0.38 to 0.49), a gain of 0.15 (0.09 to 0.22); answers went from 24 to 22 words, and from 0.95 to 0.89 that
-# end. It is one seed. PPO learnt what SFT sometimes did (a word to use, the
-# first word, the last words, quotation marks), and not what SFT never did (capital letters only). What nobody ever draws,
-# nobody can reward.
+# end. PPO learnt what SFT sometimes did (a word to use, the first word, the last words, quotation marks), and not what SFT never
+# did (capital letters only). What nobody ever draws, nobody can reward.
 #
-# Was it the seed? Three others, each with an SFT policy, a reward model and a PPO of its own (half an hour
-# a seed on one core, and as much again for DPO and GRPO beside it: `python notebooks/record.py --seeds`), by now with $\lambda = 1$, a critic that learns twice from each
-# rollout, and 12 steps. On the same 264 prompts:
+# Was it the seed? Three others (`python notebooks/record.py --seeds`), each with an SFT policy, a reward model and a PPO of its own:
+# half an hour a seed on one core. They have the settings of by now: $\lambda = 1$, a critic that learns twice from each rollout, a
+# penalty for a missing end, and 12 steps. On the same 264 prompts, one answer each:
 #
 # | seed | reward model, of 264 pairs | SFT obeys | PPO obeys | gain, 95 % interval | tokens | ended |
 # | --- | --- | --- | --- | --- | --- | --- |
