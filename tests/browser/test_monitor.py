@@ -149,6 +149,24 @@ def write_run(folder, records: list[dict], **info) -> str:
 SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 
 
+def test_labels_of_the_axis_stand_where_their_steps_are(page, tmp_path):
+    records = [
+        {"step": step, "time": 100.0 + step, "train/loss": 1.0 / step} for step in range(1, 42)
+    ]  # 41: an edge that is near to the label 40, and leaves it room
+    page.show("axis.ipynb", f"{START}\nMonitor({write_run(tmp_path / 'run', records)!r})")
+    page.wait_for_points(41)
+    labels = page.page.get_by_role("slider", name="Loss", exact=True).locator(".lab-grid text:not([dy])")
+    wait_for(lambda: "40" in labels.all_text_contents(), 60)
+    centres = {
+        int(label.text_content()): box["x"] + box["width"] / 2
+        for label in labels.all()
+        if (box := label.bounding_box())
+    }
+    steps = sorted(centres)
+    widths = [(centres[b] - centres[a]) / (b - a) for a, b in zip(steps, steps[1:])]
+    assert max(widths) < 1.05 * min(widths)
+
+
 def test_equal_steps_of_the_time_axis_have_equal_labels(page, tmp_path):
     records = [{"step": i, "time": 1e9 + 47.0 * i, "train/loss": 1.0 / i} for i in range(1, 9)]
     page.show("clock.ipynb", f"{START}\nMonitor({write_run(tmp_path / 'run', records)!r}, axis='time')")

@@ -18,11 +18,12 @@ function timerRow(parts, name, longest) {
   const total = sum(parts);
   const bar = make("div", { class: "lab-stack", "aria-hidden": "true", style: `width: ${(100 * total) / longest}%` });
   const legend = make("ul", { class: "lab-legend", "aria-label": `Time of a step ${name}` });
-  parts.forEach(([stage, seconds], i) => {
-    const fill = stage.startsWith("other") ? "lab-fill-rest" : `lab-fill-${i % 6}`;
+  let colours = 0; // the rest is grey: a step of PPO with environments has six other stages, and there are six colours
+  for (const [stage, seconds] of parts) {
+    const fill = stage.startsWith("other") ? "lab-fill-rest" : `lab-fill-${colours++ % 6}`;
     bar.append(make("span", { class: `lab-part ${fill}`, style: `flex-grow: ${seconds}`, title: `${stage} ${number(seconds)} s` }));
     legend.append(make("li", {}, make("i", { class: `lab-key ${fill}`, "aria-hidden": "true" }), `${stage} `, make("b", {}, seconds < 0.01 ? "0" : number(Number(seconds.toPrecision(3))))));
-  });
+  }
   return make("div", { class: "lab-timer" }, name ? make("div", { class: "lab-name" }, name) : null, bar, legend);
 }
 

@@ -122,8 +122,8 @@ class ChartView {
     for (const place of x.places) {
       const at = this.px(place);
       if (at < EDGE.left - 1 || at > width - EDGE.right + 1) continue;
-      const anchor = at > width - 30 ? "end" : "middle"; // a label that would be cut at the edge
-      parts.push(make("text", { x: (anchor === "end" ? width : at).toFixed(1), y: bottom + 14, "text-anchor": anchor }, x.label(place)));
+      const label = x.label(place), half = 3.5 * label.length; // about half its width: one that the edge would cut is moved
+      parts.push(make("text", { x: Math.min(at, width - half).toFixed(1), y: bottom + 14, "text-anchor": "middle" }, label));
     }
     this.grid.replaceChildren(...parts);
   }
