@@ -1,0 +1,106 @@
+"""`python -m benchmarks.exporters`: what a run loses in time by exporters that follow it.
+
+The same SFT run, in turn with no exporter and with each service that is installed, all at once. The ratio of both runs of a pair
+counts, not their seconds: a machine's speed changes within minutes. A run's command is timed from its start to its end, Python's own
+included, and so are its steps.
+
+    --profile smoke       whose steps are timed
+    --steps 150           of each run
+    --pairs 6             after one that does not count
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+from statistics import median
+from typing import NamedTuple
+
+from aligner_lib.run_folder.exporters.services import SERVICES, lacking
+from aligner_lib.run_folder.jsonl import JsonlReader
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.workspace import Workspace
+
+SENT_WITHIN = 120.0  # seconds after a run's end
+
+
+class Seconds(NamedTuple):
+    """Of one run: its command's, and its median step's."""
+
+    command: float
+    step: float
+
+
+def timed(lab: Workspace, name: str, steps: int, services: list[str]) -> Seconds:
+    """One run of SFT, followed by these services and no other."""
+    settings = {
+        "trainer.sft.max_steps": steps,
+        "trainer.sft.val_check_interval": steps,
+        "trainer.sft.save_interval": steps,
+    }
+    settings |= {f"exp_manager.create_{service}_logger": service in services for service in SERVICES}
+    [command] = lab.commands("sft", name, **settings).values()
+    log = lab.out / f"{name}.log"
+    started = time.perf_counter()
+    with log.open("w") as file:
+        subprocess.run(command, check=True, stdout=file, stderr=file)
+    seconds = time.perf_counter() - started
+    run = lab.run(name)
+    wait_until_sent(run, services, steps)
+    return Seconds(seconds, median(run.series("train/step_time")[1]))
+
+
+def wait_until_sent(run: RunFolder, services: list[str], step: int) -> None:
+    """Until these services have all there is, so that none works beside the next run. Raises TimeoutError."""
+    until = time.monotonic() + SENT_WITHIN
+    while waiting := [name for name in services if last_sent(run, name) != step]:
+        if time.monotonic() > until:
+            raise TimeoutError(
+                f"{', '.join(waiting)}: not all was sent within {SENT_WITHIN} s; see {run.path}/exporters"
+            )
+        time.sleep(0.1)
+
+
+def last_sent(run: RunFolder, service: str) -> int | None:
+    """The last step that a service has noted."""
+    notes = JsonlReader(run.path / "exporters" / f"{service}.jsonl").poll()
+    return notes[-1]["step"] if notes else None
+
+
+def main() -> None:
+    asked = _parse()
+    services = [name for name in SERVICES if lacking(name) is None]
+    with tempfile.TemporaryDirectory(prefix="aligner-exporters-") as folder:
+        lab = Workspace(folder, asked.profile)
+        pairs = []
+        for pair in range(asked.pairs + 1):
+            both = {}
+            for is_followed in (True, False) if pair % 2 else (False, True):
+                name = f"{pair}-{'with' if is_followed else 'without'}"
+                both[is_followed] = timed(lab, name, asked.steps, services if is_followed else [])
+            if pair:  # the first one warms up
+                pairs.append((both[True], both[False]))
+                print(f"pair {pair}: {both[True]} with, {both[False]} without", flush=True)
+    print(f"\n{len(pairs)} pairs of {asked.steps} steps, {asked.profile}; with {', '.join(services)}\n")
+    print("| seconds | without | with | ratio, median (least to most) |\n| --- | --- | --- | --- |")
+    for what in Seconds._fields:
+        followed, alone = ([getattr(one[side], what) for one in pairs] for side in (0, 1))
+        ratios = [a / b for a, b in zip(followed, alone)]
+        spread = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+        print(f"| {what} | {median(alone):.3f} | {median(followed):.3f} | {spread} |")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--profile", default="smoke")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--pairs", type=int, default=6)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
