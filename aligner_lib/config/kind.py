@@ -67,12 +67,18 @@ class Chart:
     exact: bool = False  # a schedule, not a measurement: never smoothed
 
 
+SETTINGS = ("lr", "kl_coef")  # metrics that are no measurements, by the last part of their names
+
+
 def chart(title: str, *lines: Line | Sequence[str], hint="", unit="", exact=False) -> Chart:
     """chart("Loss", ("train", "train/loss"), …): a line is a label and the metrics to look for, in order.
 
-    It may also be a metric's name alone, or a Line. hint: what a healthy run shows. exact: never smoothed.
+    It may also be a metric's name alone, or a Line. hint: what a healthy run shows. exact: never smoothed, as no setting is
+    (SETTINGS).
     """
-    return Chart(title, tuple(map(_as_line, lines)), hint, unit, exact)
+    drawn = tuple(map(_as_line, lines))
+    is_setting = all(metric.rpartition("/")[2] in SETTINGS for line in drawn for metric in line.metrics)
+    return Chart(title, drawn, hint, unit, exact or is_setting)
 
 
 def _as_line(line: Line | Sequence[str]) -> Line:

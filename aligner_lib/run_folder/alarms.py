@@ -222,8 +222,8 @@ def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         "kl",
         now.step,
         "Far from the reference",
-        f"The policy is {kl:.2f} nats a token from its reference, beyond {limits.kl:g}: it may write what the reward "
-        "was never made for.",
+        f"In the last {RECENT} steps the policy was {kl:.2f} nats a token from its reference on average, beyond {limits.kl:g}: it may "
+        "write what the reward was never made for.",
         "Raise initial_policy_kl_penalty, or lower the actor's learning rate.",
     )
 
@@ -252,8 +252,8 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
         "reward_hacking",
         now.step,
         "Reward hacking?",
-        f"The reward rose by {change('rewards'):.2f} while responses became {abs(drift):.0%} "
-        f"{'longer' if drift > 0 else 'shorter'} and the KL grew to {kl:.2f}: the policy may win the reward "
+        f"In the last {RECENT} steps, on average, the reward was {change('rewards'):.2f} higher than at the start, responses "
+        f"{abs(drift):.0%} {'longer' if drift > 0 else 'shorter'} and the KL {kl:.2f}: the policy may win the reward "
         "without being better. Read its responses.",
         "Stop; raise initial_policy_kl_penalty and start again from an earlier checkpoint.",
     )

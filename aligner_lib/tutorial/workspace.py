@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -41,6 +42,7 @@ LORA = {
     "lora_tuning.alpha": 32,
 }
 LORA_RATE = 10  # times the learning rate of all weights
+LORA_RATE_OF_LAST_LAYERS = 3  # times that of the last layers alone, which is about three times as high
 REWARD = "reward"  # a function that judges, and the environment that it becomes
 # that it judges answers to
 PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}
@@ -265,8 +267,9 @@ class Workspace:
             if key.endswith(f"model.peft.{next(iter(LORA))}"):
                 model = key.partition("model.peft.")[0] + "model"
                 found |= {f"{model}.peft.{name}": value for name, value in LORA.items()}
-                rate = attrgetter(f"{model}.optim.lr")(usual)
-                found[f"{model}.optim.lr"] = float(f"{LORA_RATE * rate:g}")
+                settings = attrgetter(model)(usual)
+                times = LORA_RATE_OF_LAST_LAYERS if settings.get("num_layers_unfrozen") else LORA_RATE
+                found[f"{model}.optim.lr"] = float(f"{times * settings.optim.lr:g}")
         return found
 
     def _formatted(self, file: str | list[str]) -> Path | list[Path]:
@@ -286,6 +289,7 @@ class Workspace:
     def _is_trained(self, name: str) -> bool:
         """Whether the run has left a model. Raises UserError when it is another profile's: its model is another one."""
         run = self.run(name)
+        self._wait_for(run)
         if run.latest_checkpoint() is None:
             return False
         profile = run.info.get("profile")
@@ -295,6 +299,16 @@ class Workspace:
                 f"own (out=…), or remove {self.out}"
             )
         return True
+
+    def _wait_for(self, run: RunFolder) -> None:
+        """Until a job of this run that still goes on has ended: what begins with its model would take an older one, or none."""
+        from cluster import Job, JobNotFound, State
+
+        with suppress(JobNotFound):
+            job = Job.attach(run.path)
+            if job.state in (State.PENDING, State.RUNNING):
+                print(f"{run.name} is being trained: this begins with what it leaves, and waits for it")
+                job.wait()
 
     def _wanted(self, resources):
         """Resources by component; None leaves the number of processes to the settings."""

@@ -63,13 +63,15 @@ parts = {
     "MLP": a.num_layers * 3 * a.hidden_size * a.ffn_hidden_size,
     "norms": (2 * a.num_layers + 1) * a.hidden_size,
 }
+if not a.tied_embeddings:  # the matrix that gives the logits is one of its own
+    parts["output"] = a.vocab_size * a.hidden_size
 figure, axes = plt.subplots(figsize=(8, 1.6))
 left = 0
-for (name, count), color in zip(parts.items(), ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]):
+for (name, count), color in zip(parts.items(), ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"]):
     axes.barh(0, count / 1e6, left=left / 1e6, color=color, label=f"{name} {count / 1e6:.1f} M")
     left += count
 axes.set(xlabel="parameters (millions)", yticks=[])
-axes.legend(ncol=4, loc="upper center", bbox_to_anchor=(0.5, 1.45), frameon=False)
+axes.legend(ncol=5, loc="upper center", bbox_to_anchor=(0.5, 1.45), frameon=False)
 plt.show()
 
 # %% [markdown]
@@ -167,7 +169,8 @@ perplexity_check = check("perplexity", perplexity)
 display(perplexity_check)
 
 # %% [markdown]
-# Now of the real model: a sensible answer, and the same words in another order.
+# Now of the real model: a sensible answer, and the same words in another order. (The model of `smoke` is random: to it both are about
+# as likely as any other of its 1,024 tokens.)
 
 # %%
 from aligner_lib.jobs.inference import log_probability

@@ -71,7 +71,7 @@ Pairs(preferences / "train_comparisons.jsonl")
 # can be checked ("Write without commas."), and the chosen answer is the one that obeys. That is a gold standard: whatever a
 # reward model says later, a program can say whether it is true. People make mistakes, so the training labels have some:
 # 15 % of them are turned round. The held-out ones are as the program found them. (The tiny model of `smoke` can't read
-# an instruction. Its pairs are a friendly answer and a rude one.)
+# an instruction. Its pairs are a friendly answer and one that is rude, evasive or off the topic, and no label is turned round.)
 
 # %%
 from data.forms import instruction_in
@@ -97,7 +97,7 @@ print(
 # If the chosen answer were always the longer one, a reward model could learn to count words. Try rules that read nothing:
 # which answer is longer, which has more of the question's words, which one ends, and naive Bayes, which counts how often
 # each word stands in chosen and in rejected answers. A reward model that is no better has learnt nothing that they don't
-# know.
+# know. (With `smoke` naive Bayes is right on all pairs, so that there nothing is left to learn for a better judge.)
 
 # %%
 from aligner_lib.tutorial.baselines import best_rules
@@ -109,7 +109,7 @@ print(f"{'a coin':36}0.500")
 
 # %% [markdown]
 # With the laptop's pairs no rule gets far: every answer that obeys one instruction fails another, so the answer alone says
-# little, and one has to read the question. With `smoke`, naive Bayes finds the rude words.
+# little, and one has to read the question. With `smoke`, the words alone tell.
 
 # %%
 import matplotlib.pyplot as plt

@@ -91,7 +91,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.tutorial.show_mask import show_mask
 
 tokenizer = Tokenizer(lab.model())
-samples, _ = load_sft([lab.sft_data() / "train.jsonl"], tokenizer, max_length=160)
+samples, _ = load_sft([lab.sft_data() / "train.jsonl"], tokenizer, max_length=320)
 display(show_mask(samples[0], tokenizer))
 
 # %% [markdown]
@@ -102,7 +102,9 @@ display(show_mask(samples[0], tokenizer))
 
 # %%
 chatty = use_template(Tokenizer(lab.model()), "tokenizer")
-samples, _ = load_sft([lab.sft_data() / "train.jsonl"], chatty, max_length=160)
+samples, _ = load_sft(
+    [lab.sft_data() / "train.jsonl"], chatty, max_length=320
+)  # room for the turns' own tokens
 display(show_mask(samples[0], chatty))
 
 # %% [markdown]

@@ -298,8 +298,8 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Try it with $\beta = 0.02$: the token with the reward of 0.9 was likely to begin with, the one with 1.0 was not. Which one wins, and
-# how long does it take?
+# Try it with $\beta = 0.02$: the token with the reward of 0.9 was seven times as likely to begin with as the one with 1.0. Which one
+# wins, and how long does it take?
 
 # %%
 if critic_placement == "remote":
@@ -429,7 +429,7 @@ print(
 # steps on 32 responses, about twenty minutes on two cores for the three of them (`PPO_ON_FORMS` in
 # `aligner_lib/tutorial/longer_runs.py`). On all 264 held-out prompts, one answer each, SFT obeyed in 0.28 (0.23 to 0.33) of them
 # and PPO in 0.43 (0.38 to 0.49), a gain of 0.15 (0.09 to 0.22); answers went from 24 to 22 words, and from 0.95 to 0.89 that
-# end. PPO learnt what SFT sometimes did (a word to use, the first word, the last words, quotation marks), and not what SFT never
+# end. PPO learnt what SFT did now and then (a word to use, the first word, the last words, quotation marks), and not what SFT never
 # did (capital letters only). What nobody ever draws, nobody can reward.
 #
 # Was it the seed? Three others (`python notebooks/record.py --seeds`), each with an SFT policy, a reward model and a PPO of its own:
@@ -443,7 +443,7 @@ print(
 # | 3 | {{forms.3.rm.val_acc}} | {{forms.3.sft.obeys.0}} | {{forms.3.ppo.obeys.0}} | {{forms.3.ppo.obeys_gain.0:+.2f}} ({{forms.3.ppo.obeys_gain.1:+.2f}} to {{forms.3.ppo.obeys_gain.2:+.2f}}) | {{forms.3.sft.tokens.0:.0f}} → {{forms.3.ppo.tokens.0:.0f}} | {{forms.3.sft.ended.0}} → {{forms.3.ppo.ended.0}} |
 # | all | {{forms.all.rm.val_acc}} | {{forms.all.sft.obeys.0}} | {{forms.all.ppo.obeys.0}} | {{forms.all.ppo.obeys_gain.0:+.2f}} ({{forms.all.ppo.obeys_gain.1:+.2f}} to {{forms.all.ppo.obeys_gain.2:+.2f}}) | {{forms.all.sft.tokens.0:.0f}} → {{forms.all.ppo.tokens.0:.0f}} | {{forms.all.sft.ended.0}} → {{forms.all.ppo.ended.0}} |
 #
-# Here are the 64 validation prompts of the recorded run, form by form.
+# Here are the 64 validation prompts of the recorded run, form by form. A form has a handful of them: a 0 there is seldom, not never.
 
 # %%
 longer = Recording("ppo-forms", speed=float("inf"))
@@ -458,7 +458,7 @@ before_and_after(longer)
 # and nothing else. `change` in the first cell says which: `"no-kl"` takes the penalty away, `"high-lr"` multiplies the learning rate
 # by 7.5, `"both"` does both. The bound at which a run ends itself (`max_init_policy_kl`) is off. With `exercise = "live"` you change
 # your own run. By default a recorded run of this project plays in a few seconds: that of *With more minutes* with this change, stopped
-# after nine of its 16 steps, where there is a recording of it; else an older one on pairs of manners (a friendly answer and a rude
+# after nine of its 16 steps, where there is a recording of it; else an older one on pairs of manners (a friendly answer and a worse
 # one, `data/samples/hh-sample-train.jsonl`), without the penalty and with 5 times the learning rate. What do you expect?
 
 # %%
@@ -483,8 +483,8 @@ display(monitor)
 await monitor
 
 # %% [markdown]
-# Press **Stop** when an alarm appears: the run saves a checkpoint and ends. These are the alarms that the run itself
-# raised; they are also in `alarms.jsonl` of the run folder.
+# Of a run that is live, **Stop** saves a checkpoint and ends it: press it when an alarm appears. These are the alarms that the run
+# itself raised; they are also in `alarms.jsonl` of the run folder.
 
 # %%
 for alarm in broken.alarms():
@@ -513,7 +513,7 @@ show_completions(broken, n=3, sort="worst", split="train")
 # The reward on the training prompts is what PPO is paid for, and it is higher. Now read what is paid best. Which came first, the alarm
 # or such texts?
 #
-# ### Two settings, four runs
+# ### Two settings
 #
 # The recorded runs on forms, after equally many steps. They began as the same policy, saw the same prompts in the same order, and
 # had the same reward model; the names say what differs. `reward` is what it gives, `obeys` the share of answers that a program finds
@@ -564,10 +564,10 @@ plt.show()
 # Best of n gets more of both, the further it goes: up to 16 answers this reward model can be followed. Each of its answers costs 16,
 # though, and PPO's costs one.
 #
-# The runs with the high rate are **over-optimised**, with the penalty as without it: it is the rate that matters here, for a
-# penalty of 0.03 a nat doesn't hold a policy that takes such steps. After four steps the first of them wrote hardly more than the
-# stop token. After eight nobody gets more from the reward model than these two, and from the program they have no more than the
-# leashed run gets after sixteen, at about three times its KL. How? They repeat their instruction, as in the best completions above:
+# The runs with the high rate are **over-optimised**, with the penalty as without it: a penalty of 0.03 a nat doesn't hold a policy that
+# takes such steps. After four steps the first of them wrote hardly more than the
+# stop token. After eight nobody gets more from the reward model than these two, and from the program they have hardly more
+# than the leashed run gets after sixteen, at about three times its KL. How? They repeat their instruction, as in the best completions above:
 # "Your last sentence must be a question." The reward model likes answers that speak of what was asked, and has never seen one that
 # does only that. Even the program is sometimes content: it checks the form, not whether anything was answered. So a number never
 # tells alone; read.

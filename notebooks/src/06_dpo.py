@@ -235,7 +235,7 @@ for name, models in {
 # ### What does each way give?
 #
 # On the held-out pairs the reward model and DPO's implicit reward can be asked the same question. A coin
-# gets 0.5, and the best of notebook 02's simple rules {{laptop.rm.best_baseline}}.
+# gets 0.5, and the best of notebook 02's simple rules {{laptop.rm.best_baseline}} ({{smoke.rm.best_baseline}} with `smoke`).
 
 # %%
 rm, dpo = lab.run("rm").metrics()[-1], run.metrics()[-1]

@@ -100,7 +100,7 @@ for baseline, scale in [("group_mean", "none"), ("group_mean", "group_std"), ("l
 # ## The task
 #
 # One-digit sums. Every prompt begins with the same two worked examples, so most of it is computed once for all prompts.
-# 30 of the 100 sums are held out.
+# 30 of the 100 sums are held out, and the two of the examples are in neither part.
 
 # %%
 from aligner_lib.rollouts.environments.registry import make
@@ -147,7 +147,7 @@ for said in ("8", " 8.", "9", "The answer is 8", ""):
 # %% [markdown]
 # A reward that can be cheated will be. Would `answer in response` do? A response of all the digits would have it.
 #
-# This one is strict: whoever says "The answer is 8." gets nothing. A more useful judge reads the last number of whatever is said.
+# This one is strict: whoever says "The answer is 8." gets next to nothing. A more useful judge reads the last number of whatever is said.
 # It sounds easy: 17 is not 7, −7 is not 7, 7.5 is not 7; 7.0 is, and so is "3 + 4 = 7."
 
 
@@ -256,7 +256,8 @@ await monitor
 #
 # The validation reward jumps within ten steps. Exact answers to held-out sums, four drawn for each: from
 # {{laptop.grpo.val_accuracy_before}} to {{laptop.grpo.val_accuracy_after}} with the laptop profile. (The random model of
-# `smoke` can't learn to add in a minute; it learns to say digits, and its reward rises to a tenth.)
+# `smoke` can't learn to add in a minute: no answer is right, before and after. What rises, from 0.0004 to 0.004, is the share of digits
+# in what it says, of which a tenth is paid; its answers don't end, and an alarm says so.)
 #
 # | you see | it means | change |
 # | --- | --- | --- |

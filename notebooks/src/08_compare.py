@@ -97,7 +97,8 @@ display(rate_check)
 
 # %% [markdown]
 # Now PPO against SFT. The library draws whole prompts again and again (a bootstrap) in place of the formula, so that an interval
-# doesn't reach beyond 1: the two should nearly agree.
+# doesn't reach beyond 1: the two should nearly agree, unless all prompts do. Then no draw differs from another, the formula's interval
+# has no width, and the table has the one that so few prompts leave open (Wilson's).
 
 # %%
 scores = {}
@@ -134,7 +135,7 @@ display(table)
 #
 # ### What you should see
 #
-# Wide intervals. On notebook 05's prompts the reward went from {{laptop.ppo.val_reward_sft:+.2f}} to
+# Wide intervals. With the laptop profile, on notebook 05's prompts the reward went from {{laptop.ppo.val_reward_sft:+.2f}} to
 # {{laptop.ppo.val_reward_ppo:+.2f}} with PPO, here at {{laptop.ppo.kl_per_token}} nats of KL a token; most intervals hold 0, and
 # nothing can be said of what obeys, of win rates, of DPO. That is what a comparison on a handful of prompts is worth;
 # `prompts = 100` takes some minutes for each policy and says more. Another seed trains other policies: with their folders in
@@ -197,7 +198,7 @@ parts_check = check("gain_in_parts", gain_in_parts)
 display(parts_check)
 
 # %% [markdown]
-# Notebook 05 took PPO's gain apart in this way. Here are six answers before and after, made up so that all three parts are there:
+# Notebook 05 took PPO's gain apart in this way, where a program could tell what obeys. Here are six answers before and after, made up so that all three parts are there:
 
 # %%
 rewards = torch.tensor([[0.0, 0.2, 0.4, 1.0, 0.2, 1.0], [0.1, 0.6, 1.0, 1.2, 0.6, 1.4]])
@@ -260,7 +261,7 @@ plt.show()
 #
 # Nobody has to trust a reward model here. What does SFT, PPO or DPO do to a skill that they did not train? In
 # notebook 07 GRPO took the share of right sums from {{laptop.grpo.val_accuracy_before}} to
-# {{laptop.grpo.val_accuracy_after}}.
+# {{laptop.grpo.val_accuracy_after}} (the random model of `smoke` adds nothing right, before and after).
 
 # %%
 on_sums = compare_policies(of_seeds, against="SFT", environment="sums")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 from lab import wait_for
@@ -163,7 +164,7 @@ def test_labels_of_the_axis_stand_where_their_steps_are(page, tmp_path):
         if (box := label.bounding_box())
     }
     steps = sorted(centres)
-    widths = [(centres[b] - centres[a]) / (b - a) for a, b in zip(steps, steps[1:])]
+    widths = [(centres[b] - centres[a]) / (b - a) for a, b in pairwise(steps)]
     assert max(widths) < 1.05 * min(widths)
 
 

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from aligner_lib.config.compose import compose
 from aligner_lib.errors import ConfigError, UserError
 from aligner_lib.tutorial.workspace import Workspace
-from cluster import Resources, RunBusy
+from cluster import Resources, RunBusy, State
 from data.forms import instruction_in
 
 FOUR = {f"model.data.{name}_ds.micro_batch_size": 4 for name in ("train", "validation")}
@@ -99,6 +100,20 @@ def test_another_profile_s_run_is_not_taken_for_this_one_s(tmp_path):
         Workspace(tmp_path, "laptop").policy()
 
 
+def test_what_begins_with_a_model_that_is_being_trained_waits_for_it(tmp_path, monkeypatch, capsys):
+    """Notebook 05, submitted while 04's reward model is trained once more: what lies there is about to be set aside."""
+    lab = Workspace(tmp_path, "smoke")
+
+    def train():
+        (lab.run("rm").path / "checkpoints" / "step_000001").mkdir(parents=True)
+
+    job = SimpleNamespace(state=State.RUNNING, wait=train)
+    monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=lambda run: job), raising=False)
+    monkeypatch.setattr(Workspace, "submit", lambda *_: pytest.fail("another one is trained"))
+    assert lab.reward_model() == lab.run("rm").path
+    assert "rm is being trained: this begins with what it leaves, and waits for it" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("sinfo", "where"),
     [
@@ -114,6 +129,18 @@ def test_auto_is_slurm_where_it_answers(tmp_path, monkeypatch, sinfo, where):
             (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Workspace(tmp_path, "smoke", where="auto").where == where
+
+
+def test_with_lora_the_last_layers_rate_is_taken_three_times(smoke, tmp_path, monkeypatch):
+    """They have about three times the rate of all layers already, and adapters sit in all of them."""
+    for name in ("model", "policy", "reward_model"):
+        monkeypatch.setattr(Workspace, name, lambda self: smoke)
+    lab = Workspace(tmp_path, "laptop", where="print", lora=True)
+    words = lab.commands("ppo")["main"]
+    usual = compose("ppo", profile="laptop")
+    assert usual.critic.model.num_layers_unfrozen and "num_layers_unfrozen" not in usual.model
+    assert f"model.optim.lr={10 * usual.model.optim.lr:g}" in words
+    assert f"critic.model.optim.lr={3 * usual.critic.model.optim.lr:g}" in words
 
 
 def test_with_lora_every_model_that_a_job_trains_has_adapters(smoke, tmp_path, monkeypatch, capsys):

@@ -58,7 +58,7 @@ HACKING = {"rollouts__rewards": 1.0, "rollouts__kl": 0.4, "rollouts__generation_
 def test_reward_hacking_is_more_than_a_large_kl():
     (kl, hacking) = active(PPO, records(4), records(3, 20, **HACKING))
     assert (kl.name, hacking.name) == ("kl", "reward_hacking")
-    assert "25% shorter and the KL grew to 0.40" in hacking.meaning
+    assert "25% shorter and the KL 0.40" in hacking.meaning
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,11 @@ def test_a_line_is_a_label_and_its_metrics(line, metrics):
     hash(made)  # as frozen as it says
 
 
+def test_settings_are_drawn_as_they_were_and_measurements_are_smoothed():
+    settings, measured = ["train/lr", "critic/lr"], ["train/lr", "train/loss"]
+    assert [chart("Some", *names).exact for names in (settings, measured)] == [True, False]
+
+
 def test_names_become_charts_and_charts_stay():
     mine = chart("Mine", "train/loss")
     one, together, same = charts_for([], "sft", ["train/loss", ["train/loss", "validation/loss"], mine])
