@@ -219,17 +219,17 @@ def seconds(run) -> float:
     )
 
 
-def gigabytes(run) -> float:
-    return sum(path.stat().st_size for path in run.latest_checkpoint().rglob("*.safetensors")) / 1e9
+def megabytes(run) -> float:
+    return sum(path.stat().st_size for path in run.latest_checkpoint().rglob("*.safetensors")) / 1e6
 
 
-print(f"{'run':6}{'seconds':>9}{'checkpoint, GB':>17}   sets of weights at work")
+print(f"{'run':6}{'seconds':>9}{'checkpoint, MB':>17}   sets of weights at work")
 for name, models in {
     "rm": "1: reward model",
     "ppo": "4: actor, reference, critic, reward model",
     "dpo": "2: policy, reference (1 with model.dpo.precompute_reference_logprobs=True)",
 }.items():
-    print(f"{name:6}{seconds(lab.run(name)):9.0f}{gigabytes(lab.run(name)):17.2f}   {models}")
+    print(f"{name:6}{seconds(lab.run(name)):9.0f}{megabytes(lab.run(name)):17,.1f}   {models}")
 
 # %% [markdown]
 # ### What does each way give?

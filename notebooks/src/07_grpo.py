@@ -326,7 +326,7 @@ lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
 #
 # A critic can stand in for the group: `aligner ppo` takes environments, too. It begins as the policy with a new head
 # that says 0 everywhere, and each of a step's 64 responses answers a prompt of its own. These sums are the environment
-# `sums` of this project, whose reward is exactness alone. You see a recorded run that was stopped after eight steps;
+# `sums` of this project, whose reward is exactness alone. You see a recorded run of the laptop profile's model, stopped after eight steps;
 # `beside = "live"` trains it, for as many steps as GRPO.
 
 # %%
