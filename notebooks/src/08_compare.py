@@ -144,22 +144,25 @@ display(table)
 # This project did so once: three seeds, each with more steps than the tutorial has minutes for, and all 264 held-out prompts
 # (`python notebooks/record.py --seeds`):
 #
-# | | SFT | DPO | PPO |
-# | --- | --- | --- | --- |
-# | obeys | {{forms.all.sft.obeys.0}} ({{forms.all.sft.obeys.1}} to {{forms.all.sft.obeys.2}}) | {{forms.all.dpo.obeys.0}} ({{forms.all.dpo.obeys.1}} to {{forms.all.dpo.obeys.2}}) | {{forms.all.ppo.obeys.0}} ({{forms.all.ppo.obeys.1}} to {{forms.all.ppo.obeys.2}}) |
-# | obeys more than SFT | | {{forms.all.dpo.obeys_gain.0:+.2f}} ({{forms.all.dpo.obeys_gain.1:+.2f}} to {{forms.all.dpo.obeys_gain.2:+.2f}}) | {{forms.all.ppo.obeys_gain.0:+.2f}} ({{forms.all.ppo.obeys_gain.1:+.2f}} to {{forms.all.ppo.obeys_gain.2:+.2f}}) |
-# | reward | {{forms.all.sft.reward.0:+.2f}} ({{forms.all.sft.reward.1:+.2f}} to {{forms.all.sft.reward.2:+.2f}}) | {{forms.all.dpo.reward.0:+.2f}} ({{forms.all.dpo.reward.1:+.2f}} to {{forms.all.dpo.reward.2:+.2f}}) | {{forms.all.ppo.reward.0:+.2f}} ({{forms.all.ppo.reward.1:+.2f}} to {{forms.all.ppo.reward.2:+.2f}}) |
-# | win rate | | {{forms.all.dpo.win_rate.0}} ({{forms.all.dpo.win_rate.1}} to {{forms.all.dpo.win_rate.2}}) | {{forms.all.ppo.win_rate.0}} ({{forms.all.ppo.win_rate.1}} to {{forms.all.ppo.win_rate.2}}) |
-# | win rate at equal length | | {{forms.all.dpo.win_rate_at_equal_length.0}} ({{forms.all.dpo.win_rate_at_equal_length.1}} to {{forms.all.dpo.win_rate_at_equal_length.2}}) | {{forms.all.ppo.win_rate_at_equal_length.0}} ({{forms.all.ppo.win_rate_at_equal_length.1}} to {{forms.all.ppo.win_rate_at_equal_length.2}}) |
-# | KL, nats a token | {{forms.all.sft.kl_per_token}} | {{forms.all.dpo.kl_per_token}} | {{forms.all.ppo.kl_per_token}} |
-# | tokens | {{forms.all.sft.tokens.0:.0f}} | {{forms.all.dpo.tokens.0:.0f}} | {{forms.all.ppo.tokens.0:.0f}} |
-# | ended | {{forms.all.sft.ended.0}} | {{forms.all.dpo.ended.0}} | {{forms.all.ppo.ended.0}} |
-# | distinct 2 | {{forms.all.sft.distinct_2}} | {{forms.all.dpo.distinct_2}} | {{forms.all.ppo.distinct_2}} |
+# | | SFT | DPO | PPO | GRPO |
+# | --- | --- | --- | --- | --- |
+# | obeys | {{forms.all.sft.obeys.0}} ({{forms.all.sft.obeys.1}} to {{forms.all.sft.obeys.2}}) | {{forms.all.dpo.obeys.0}} ({{forms.all.dpo.obeys.1}} to {{forms.all.dpo.obeys.2}}) | {{forms.all.ppo.obeys.0}} ({{forms.all.ppo.obeys.1}} to {{forms.all.ppo.obeys.2}}) | {{forms.all.grpo.obeys.0}} ({{forms.all.grpo.obeys.1}} to {{forms.all.grpo.obeys.2}}) |
+# | obeys more than SFT | | {{forms.all.dpo.obeys_gain.0:+.2f}} ({{forms.all.dpo.obeys_gain.1:+.2f}} to {{forms.all.dpo.obeys_gain.2:+.2f}}) | {{forms.all.ppo.obeys_gain.0:+.2f}} ({{forms.all.ppo.obeys_gain.1:+.2f}} to {{forms.all.ppo.obeys_gain.2:+.2f}}) | {{forms.all.grpo.obeys_gain.0:+.2f}} ({{forms.all.grpo.obeys_gain.1:+.2f}} to {{forms.all.grpo.obeys_gain.2:+.2f}}) |
+# | reward | {{forms.all.sft.reward.0:+.2f}} ({{forms.all.sft.reward.1:+.2f}} to {{forms.all.sft.reward.2:+.2f}}) | {{forms.all.dpo.reward.0:+.2f}} ({{forms.all.dpo.reward.1:+.2f}} to {{forms.all.dpo.reward.2:+.2f}}) | {{forms.all.ppo.reward.0:+.2f}} ({{forms.all.ppo.reward.1:+.2f}} to {{forms.all.ppo.reward.2:+.2f}}) | {{forms.all.grpo.reward.0:+.2f}} ({{forms.all.grpo.reward.1:+.2f}} to {{forms.all.grpo.reward.2:+.2f}}) |
+# | win rate | | {{forms.all.dpo.win_rate.0}} ({{forms.all.dpo.win_rate.1}} to {{forms.all.dpo.win_rate.2}}) | {{forms.all.ppo.win_rate.0}} ({{forms.all.ppo.win_rate.1}} to {{forms.all.ppo.win_rate.2}}) | {{forms.all.grpo.win_rate.0}} ({{forms.all.grpo.win_rate.1}} to {{forms.all.grpo.win_rate.2}}) |
+# | win rate at equal length | | {{forms.all.dpo.win_rate_at_equal_length.0}} ({{forms.all.dpo.win_rate_at_equal_length.1}} to {{forms.all.dpo.win_rate_at_equal_length.2}}) | {{forms.all.ppo.win_rate_at_equal_length.0}} ({{forms.all.ppo.win_rate_at_equal_length.1}} to {{forms.all.ppo.win_rate_at_equal_length.2}}) | {{forms.all.grpo.win_rate_at_equal_length.0}} ({{forms.all.grpo.win_rate_at_equal_length.1}} to {{forms.all.grpo.win_rate_at_equal_length.2}}) |
+# | KL, nats a token | {{forms.all.sft.kl_per_token}} | {{forms.all.dpo.kl_per_token}} | {{forms.all.ppo.kl_per_token}} | {{forms.all.grpo.kl_per_token}} |
+# | tokens | {{forms.all.sft.tokens.0:.0f}} | {{forms.all.dpo.tokens.0:.0f}} | {{forms.all.ppo.tokens.0:.0f}} | {{forms.all.grpo.tokens.0:.0f}} |
+# | ended | {{forms.all.sft.ended.0}} | {{forms.all.dpo.ended.0}} | {{forms.all.ppo.ended.0}} | {{forms.all.grpo.ended.0}} |
+# | distinct 2 | {{forms.all.sft.distinct_2}} | {{forms.all.dpo.distinct_2}} | {{forms.all.ppo.distinct_2}} | {{forms.all.grpo.distinct_2}} |
 #
 # Now the intervals tell something. DPO obeys most, and half of its answers are cut off: nothing in a pair of whole answers says when
-# to end. PPO was paid for ending. A reward model that saw whole answers alone likes cut ones: without `missing_eos_penalty` PPO's
-# answers stopped ending, too, and GRPO's with this reward model all of them, after eleven steps; with it GRPO obeyed more than SFT by
-# 0.09 (0.03 to 0.15) and 0.06 (0.00 to 0.11), on the two seeds that were tried.
+# to end. PPO and GRPO were paid for ending. A reward model that saw whole answers alone likes cut ones: without
+# `missing_eos_penalty` PPO's answers stopped ending, too, and GRPO's with this reward model all of them, after eleven steps.
+#
+# GRPO, with as many responses and no critic, went twice as far from SFT as PPO and got more from the reward model; from the program it
+# got no more. By seed PPO obeyed more than SFT by {{forms.1.ppo.obeys_gain.0}}, {{forms.2.ppo.obeys_gain.0}} and
+# {{forms.3.ppo.obeys_gain.0}}, GRPO by {{forms.1.grpo.obeys_gain.0}}, {{forms.2.grpo.obeys_gain.0}} and {{forms.3.grpo.obeys_gain.0}}.
 
 # %% [markdown]
 # ## What is a gain made of?
