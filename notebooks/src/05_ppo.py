@@ -312,7 +312,8 @@ await monitor
 # A KL that grows slowly from exactly 0, and answers that end: those that don't lose `missing_eos_penalty`. The rewards on held-out
 # prompts rise in seven steps from {{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}}, where their
 # standard deviation under the SFT policy is {{laptop.ppo.val_reward_sft_std}}; those on training prompts jump, for each step has eight
-# others. With `smoke`: {{smoke.ppo.val_reward_sft:+.2f}} to {{smoke.ppo.val_reward_ppo:+.2f}}.
+# others. With `smoke`: {{smoke.ppo.val_reward_sft:+.2f}} to {{smoke.ppo.val_reward_ppo:+.2f}}. With `lora = True`, in a run whose policy
+# and reward model had adapters, too: -0.15 to +0.47.
 #
 # | you see | it means | change |
 # | --- | --- | --- |
