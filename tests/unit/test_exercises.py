@@ -5,6 +5,9 @@ import importlib
 import json
 import os
 import random
+import warnings
+from collections import Counter
+from math import log
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,116 @@ def test_each_planted_mistake_is_rejected_and_called_by_its_name(name, mistake):
 def test_right_values_with_wrong_gradients_are_wrong(name, mistake, said):
     (planted,) = [one for one in ALL[name].mistakes if one.name == mistake]
     assert said in judge(ALL[name], planted.answer, SEED).sentence
+
+
+# ---- as a learner writes them: not the planted code, and yet told ---------------------------------------------------
+
+
+def each_side_s_own_vocabulary(chosen, rejected, answer):
+    good, bad = (Counter(word for words in texts for word in words) for texts in (chosen, rejected))
+    seen = [word for word in answer if word in good or word in bad]
+    of_good, of_bad = sum(good.values()) + len(good), sum(bad.values()) + len(bad)
+    return sum(log((good[word] + 1) / of_good) - log((bad[word] + 1) / of_bad) for word in seen)
+
+
+def best_of_the_first_round(score, answer, words, rounds):
+    best = max(words, key=lambda word: score(f"{answer} {word}"))
+    return answer + f" {best}" * rounds
+
+
+def best_as_often_as_it_pays(score, answer, words, rounds):
+    best = max(words, key=lambda word: score(f"{answer} {word}"))
+    for _ in range(rounds):
+        if score(f"{answer} {best}") > score(answer):
+            answer = f"{answer} {best}"
+    return answer
+
+
+def penalty_of_the_size(rewards, kl, mask, coefficient):
+    result = -coefficient * kl.abs() * mask
+    last = (mask * torch.arange(mask.shape[1])).argmax(dim=1)
+    result[torch.arange(len(mask)), last] += rewards
+    return result
+
+
+def returns_of_rewards(values, rewards, mask, discount, gae_lambda):
+    advantages, _ = ALL["gae"].reference(values, rewards, mask, discount, gae_lambda)
+    returns, ahead = torch.zeros_like(values), torch.zeros(len(values))
+    for t in reversed(range(values.shape[1])):
+        ahead = (rewards[:, t] + discount * ahead) * mask[:, t]
+        returns[:, t] = ahead
+    return advantages, returns
+
+
+def right_of_all(rewards, ended, right):
+    before, first, good = rewards[0], ended[0], (ended & right).float().mean(dim=1)
+    ending = (ended[1].float().mean() - first.float().mean()) * (before[first].mean() - before[~first].mean())
+    worth = before[first & right[0]].mean() - before[first & ~right[0]].mean()
+    gold = (good[1] - good[0]) * worth
+    return ending, gold, rewards[1].mean() - before.mean() - ending - gold
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "mistake"),
+    [
+        (
+            "grpo_advantages",
+            lambda rewards, group: (rewards - rewards.mean()) / (rewards.std() + 1e-4),
+            "groups_ignored",
+        ),
+        (
+            "next_logprobs",
+            lambda logits, tokens: logits.log_softmax(-1)[:, 1:].gather(-1, tokens[:, 1:, None]).squeeze(-1),
+            "wrong_side_shifted",
+        ),
+        ("naive_bayes", each_side_s_own_vocabulary, "a_vocabulary_for_each_side"),
+        ("first_losses", lambda size, beta: (log(size), log(2), log(2), (1 / beta) ** 2), "two_forgotten"),
+        ("fool", best_of_the_first_round, "one_word_repeated"),
+        ("fool", best_as_often_as_it_pays, "one_word_repeated"),
+        (
+            "fool",
+            lambda score, answer, words, rounds: " ".join([answer] + [words[0]] * rounds),
+            "one_word_repeated",
+        ),
+        ("gae", returns_of_rewards, "returns_without_lambda"),
+        ("token_rewards", penalty_of_the_size, "absolute_kl"),
+        ("gain_in_parts", right_of_all, "joint_share"),
+        ("bradley_terry", lambda chosen, rejected: -(chosen - rejected).sigmoid().log(), "log_of_zero"),
+        ("bradley_terry", lambda chosen, rejected: (1 + (rejected - chosen).exp()).log(), "log_of_zero"),
+        ("bradley_terry", lambda chosen, rejected: (rejected - chosen).exp().log1p(), "log_of_zero"),
+    ],
+)
+def test_natural_wrong_answers_are_called_by_their_names(name, answer, mistake):
+    verdict = judge(ALL[name], answer, SEED)
+    assert not verdict and verdict.mistake and verdict.mistake.name == mistake, repr(verdict)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda score, answer, words, rounds: None,
+        lambda score, answer, words, rounds: (answer, rounds),
+        lambda score, answer, words, rounds: words[0],
+        lambda score, answer, words, rounds: f"{answer} {words[0]}",
+        lambda score, answer, words, rounds: " ".join([answer, *words]),
+        lambda score, answer, words, rounds: answer[rounds:1000:0],
+    ],
+)
+def test_a_word_is_repeated_only_where_one_is(answer):
+    verdict = judge(ALL["fool"], answer, SEED)
+    assert not verdict and verdict.mistake is None, repr(verdict)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_checking_warns_of_nothing(name):
+    """A warning out of the exercises' own code would be read as one about the learner's."""
+    answers = [functions("notebooks/solved", "solution")[name], ALL[name].reference]
+    answers += [mistake.answer for mistake in ALL[name].mistakes]
+    for answer in answers:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            judge(ALL[name], answer, SEED)
+        assert not said, [f"{one.filename}:{one.lineno}: {one.message}" for one in said]
 
 
 # ---- what else can go wrong -----------------------------------------------------------------------------------------
@@ -234,6 +347,16 @@ def test_solutions_pass_and_stubs_say_kindly_that_nothing_is_there():
         with pytest.raises(NotImplementedError, match=STUB):
             stubs[name](*ALL[name].inputs(Draw(0)).values())
         assert solution.__doc__ == stubs[name].__doc__ and "→" in solution.__doc__
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_expected_is_of_the_type_that_the_solution_returns(name):
+    """A docstring that promises float [] has a tensor shown beside the learner's."""
+    inputs = ALL[name].inputs(Draw(SEED)).values()
+    own, expected = functions("notebooks/solved", "solution")[name](*inputs), ALL[name].reference(*inputs)
+    assert type(own) is type(expected)
+    if isinstance(own, tuple):
+        assert list(map(type, own)) == list(map(type, expected))
 
 
 @pytest.mark.parametrize("name", [name for name, one in ALL.items() if one.trains])

@@ -60,11 +60,14 @@ def _praise(asked: Exercise) -> str:
 
 
 def _recognised(asked: Exercise, cases: list[dict[str, Any]], own: list[Outcome]) -> Mistake | None:
-    """The planted wrong answer that gives the same on every input."""
+    """The planted wrong answer that gives the same on every input, or the mistake that can be seen in what was returned."""
     for mistake in asked.mistakes:
         planted = (outcome(mistake.answer, case, asked.gradients) for case in cases)
         if all(alike(*both) for both in zip(planted, own)):
             return mistake
+    if not any(one.error for one in own):
+        outputs = [one.outputs for one in own]
+        return next((one for one in asked.mistakes if one.seen_in and one.seen_in(cases, outputs)), None)
     return None
 
 

@@ -29,6 +29,8 @@ class Mistake:
     name: str
     meaning: str  # a sentence: what goes wrong, and what it does
     answer: Callable
+    # whether wrong answers have this mistake that no planted one equals, by the inputs and what was returned to each
+    seen_in: Callable[[list[dict[str, Any]], list[tuple]], bool] | None = None
 
 
 @dataclass(frozen=True)

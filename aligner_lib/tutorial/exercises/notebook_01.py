@@ -45,6 +45,12 @@ NEXT_LOGPROBS = Exercise(
             lambda logits, tokens: _picked(logits[:, :-1].log_softmax(-1), tokens[:, :-1]),
         ),
         Mistake(
+            "wrong_side_shifted",
+            "the logits are shifted where the tokens should be: token t+1 is scored with the logits at position t+1, which have "
+            "already read it. Those that predict it stand one place before: drop the last logits (`logits[:, :-1]`), not the first.",
+            lambda logits, tokens: _picked(logits[:, 1:].log_softmax(-1), tokens[:, 1:]),
+        ),
+        Mistake(
             "shifted_backwards",
             "each position is asked for the token before it, which it knows.",
             lambda logits, tokens: _picked(logits[:, 1:].log_softmax(-1), tokens[:, :-1]),

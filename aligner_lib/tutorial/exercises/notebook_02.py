@@ -35,6 +35,15 @@ def _ratio_of_counts(chosen, rejected, answer):
     return sum(log((good[word] + 1) / (bad[word] + 1)) for word in answer if word in good or word in bad)
 
 
+def _own_vocabularies(chosen, rejected, answer):
+    good, bad = _counted(chosen), _counted(rejected)
+    return sum(
+        log((good[word] + 1) / (good.total() + len(good))) - log((bad[word] + 1) / (bad.total() + len(bad)))
+        for word in answer
+        if word in good or word in bad
+    )
+
+
 def _without_log(chosen, rejected, answer):
     good, bad = _counted(chosen), _counted(rejected)
     vocabulary = len(good.keys() | bad.keys())
@@ -91,6 +100,12 @@ NAIVE_BAYES = Exercise(
             "1 is added to each count, but the total doesn't grow by the number of different words: the probabilities of all "
             "words add up to more than 1.",
             lambda chosen, rejected, answer: _naive_bayes(chosen, rejected, answer, 1, 0),
+        ),
+        Mistake(
+            "a_vocabulary_for_each_side",
+            "each side's total grows by the number of its own different words. But 1 is added to every word of either side, also to "
+            "those that this side has never used: both totals grow by V, the different words of both sides together.",
+            _own_vocabularies,
         ),
         Mistake(
             "sign",

@@ -233,6 +233,11 @@ FIRST_LOSSES = Exercise(
             lambda size, beta: (log(size), log(2), log(2), 1 / (2 * beta)),
         ),
         Mistake(
+            "two_forgotten",
+            "IPO's goal is 1 / (2β); this is the square of 1 / β, four times the loss. The 2 stands within the square.",
+            lambda size, beta: (log(size), log(2), log(2), (1 / beta) ** 2),
+        ),
+        Mistake(
             "half_of_beta",
             "IPO's goal is 1 / (2β), not β / 2 and not 1/2 · β.",
             lambda size, beta: (log(size), log(2), log(2), (beta / 2) ** 2),

@@ -59,7 +59,9 @@ BRADLEY_TERRY = Exercise(
         ),
         Mistake(
             "log_of_zero",
-            "far apart, the sigmoid is exactly 0, and its log is infinite; the gradient is lost with it.",
+            "right while the rewards are near each other. Far apart, a number on the way is too small or too large for float32: the "
+            "sigmoid becomes exactly 0, whose log is infinite, and exp(−margin) becomes infinite itself. The gradient is NaN then. "
+            "`logsigmoid` computes the log without either of them.",
             lambda chosen, rejected: -torch.log(torch.sigmoid(chosen - rejected)),
         ),
         Mistake(
@@ -167,8 +169,8 @@ LAST_AND_MEAN = Exercise(
 class WordJudge:
     """A judge with a taste of its own: each word and each pair of neighbours has a worth, and length a price."""
 
-    def __init__(self, seed: int):
-        self.seed = seed
+    def __init__(self, seed: int, price: float):
+        self.seed, self.price = seed, price
 
     def worth(self, *words: str) -> float:
         return random.Random(f"{self.seed} {words}").gauss(0.0, 1.0)
@@ -176,10 +178,10 @@ class WordJudge:
     def __call__(self, answer: str) -> float:
         words = answer.split()
         pairs = sum(self.worth(*pair) for pair in pairwise(words))
-        return round(sum(map(self.worth, words)) + pairs - 1.6 * len(words), 6)
+        return round(sum(map(self.worth, words)) + pairs - self.price * len(words), 6)
 
     def __repr__(self) -> str:
-        return f"WordJudge(seed={self.seed})"
+        return f"WordJudge(seed={self.seed}, price={self.price})"
 
 
 def _fool(score, answer, words, rounds, stops=True, join="{} {}".format, pick=max):
@@ -221,12 +223,23 @@ def _best_of_all_that_were_tried(score, answer, words, rounds):
     )
 
 
+def _repeats_one_word(cases: list[dict], outputs: list[tuple]) -> bool:
+    """Whether no answer has more than one word added, and some have it twice at least."""
+    added = []
+    for case, (text, *_) in zip(cases, outputs):
+        if not isinstance(text, str) or not text.startswith(case["answer"]):
+            return False
+        added.append(text.removeprefix(case["answer"]).split())
+    return all(len(set(words)) <= 1 for words in added) and any(len(words) > 1 for words in added)
+
+
 def _search(draw: Draw) -> dict:
+    """Words cost so much that many searches end early, or less, so that others go on and a word can be worth repeating."""
     words = "sure great thanks you indeed honestly please ok".split()
     draw.random.shuffle(words)
     seed = draw.random.randint(0, 10**6)
     return {
-        "score": WordJudge(seed),
+        "score": WordJudge(seed, draw.in_turn((1.6, 1.0))),
         "answer": draw.one_of(("I can't say", "It depends on you", "No")),
         "words": words,
         "rounds": draw.one_of((3, 4, 6)),
@@ -244,7 +257,7 @@ FOOL = Exercise(
     reference=_fool,
     inputs=_search,
     outputs=("answer",),
-    cases=12,
+    cases=20,  # what a judge likes is chance: with fewer, a wrong answer is right everywhere once in a few hundred seeds
     mistakes=(
         Mistake(
             "never_stops",
@@ -280,8 +293,10 @@ FOOL = Exercise(
         ),
         Mistake(
             "one_word_repeated",
-            "one word is added again and again: each round has to try all of them anew.",
+            "one word is added again and again, however it was chosen. What a word is worth depends on what it stands behind, so each "
+            "round has to try all of them anew, behind the answer as it is by then.",
             _best_of_all_that_were_tried,
+            seen_in=_repeats_one_word,
         ),
     ),
 )

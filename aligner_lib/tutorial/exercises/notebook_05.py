@@ -111,6 +111,12 @@ TOKEN_REWARDS = Exercise(
             _with_kl(lambda kl, mask: kl.sum(1, keepdim=True) * _last_place(mask)),
         ),
         Mistake(
+            "absolute_kl",
+            "the absolute value of the KL is the penalty: a token pays also where the policy finds it less likely than the reference "
+            "does. Keep the sign: terms below 0 belong to the KL, and only with them the mean over many draws is the KL.",
+            _with_kl(lambda kl, mask: kl.abs()),
+        ),
+        Mistake(
             "penalty_forgotten",
             "there is no KL penalty: nothing keeps the policy near its reference.",
             _with_kl(lambda kl, mask: 0 * kl),
@@ -227,6 +233,15 @@ GAE = Exercise(
             "returns_from_rewards",
             "returns are advantages plus values, not plus rewards.",
             _changed_returns(lambda advantages, values, rewards, mask: (advantages + rewards) * mask),
+        ),
+        Mistake(
+            "returns_without_lambda",
+            "the advantages are right; the returns are the discounted rewards still to come, added up. That is advantages plus values "
+            "where λ = 1, and only there: add the values to the advantages.",
+            lambda values, rewards, mask, discount, lam: (
+                _gae(values, rewards, mask, discount, lam)[0],
+                _gae(values, rewards, mask, discount, 1.0)[1],
+            ),
         ),
         Mistake(
             "returns_in_padding",

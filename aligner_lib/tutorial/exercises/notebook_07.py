@@ -27,8 +27,13 @@ def _by_group(advantages, guarded=True):
     return answer
 
 
+def _deviation(rewards):
+    """std(), NaN for a single reward as there, but without torch's warning: a learner who has not asked for it would read it."""
+    return rewards.std() if len(rewards) > 1 else torch.tensor(float("nan"))
+
+
 def _standardized(rewards):
-    return (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+    return (rewards - rewards.mean()) / (_deviation(rewards) + 1e-4)
 
 
 def _in_the_order_of_groups(rewards, group):
@@ -63,6 +68,12 @@ GRPO_ADVANTAGES = Exercise(
     outputs=("advantages",),
     mistakes=(
         Mistake(
+            "groups_ignored",
+            "mean and deviation are those of the whole batch, and the groups don't matter: a response to an easy prompt looks good "
+            "whatever it says. Each response is compared with those to the same prompt, group by group.",
+            lambda rewards, group: _standardized(rewards),
+        ),
+        Mistake(
             "mean_of_the_batch",
             "the mean is that of all prompts: a response to an easy prompt looks good whatever it says.",
             _by_group(lambda mine, everyone: (mine - everyone.mean()) / (mine.std() + 1e-4)),
@@ -90,7 +101,7 @@ GRPO_ADVANTAGES = Exercise(
         Mistake(
             "divided_by_zero",
             "a group whose rewards are all alike has a deviation of 0, and 0 / 0 is NaN: it would destroy the model.",
-            _by_group(lambda mine, everyone: (mine - mine.mean()) / mine.std(), guarded=False),
+            _by_group(lambda mine, everyone: (mine - mine.mean()) / _deviation(mine), guarded=False),
         ),
         Mistake(
             "alone",

@@ -190,12 +190,18 @@ def _right_among_ended(ended, right):
     return (ended & right).sum(1) / ended.sum(1)
 
 
-def _parts(rewards, ended, right, *, worth=_worth, gold=_right_among_ended, share_of=1):
-    """share_of: whose share of ended answers weighs the gold part (0: before, 1: after)."""
+def _right_among_all(ended, right):
+    return (ended & right).float().mean(1)
+
+
+def _parts(
+    rewards, ended, right, *, worth=_worth, gold=_right_among_ended, weight=lambda before, after: after
+):
+    """weight(share that ended before, after): what the gold part is weighed by."""
     of_ending, of_being_right = worth(rewards, ended, right)
     share, golden = ended.float().mean(1), gold(ended, right)
     by_ending = (share[1] - share[0]) * of_ending
-    by_gold = share[share_of] * (golden[1] - golden[0]) * of_being_right
+    by_gold = weight(*share) * (golden[1] - golden[0]) * of_being_right
     return by_ending, by_gold, rewards[1].mean() - rewards[0].mean() - by_ending - by_gold
 
 
@@ -234,7 +240,7 @@ GAIN_IN_PARTS = Exercise(
     hint="Five means of `rewards[0]` (before): of ended and of cut answers, of right and of wrong ones among the ended. The change of "
     "the share that ends, times what ending was worth; the change of the share that is right among the ended, times what being "
     "right was worth, times the share that ends *now*. The rest is the gain less both.",
-    reference=lambda *inputs: statistics.gain_in_parts(*inputs),
+    reference=lambda *inputs: tuple(map(torch.tensor, statistics.gain_in_parts(*inputs))),
     library="aligner_lib.tutorial.statistics.gain_in_parts",
     inputs=_before_and_after,
     outputs=("ended", "gold", "rest"),
@@ -247,13 +253,20 @@ GAIN_IN_PARTS = Exercise(
         Mistake(
             "weighed_by_the_old_share",
             "the gold part is weighed by the share that ended before. The parts then overlap, and the rest takes up the error.",
-            _with(share_of=0),
+            _with(weight=lambda before, after: before),
         ),
         Mistake(
             "right_among_all",
             "the share that is right is taken among all answers. More answers that end make it rise by themselves: ending is "
             "counted twice.",
-            _with(gold=lambda ended, right: (ended & right).float().mean(1)),
+            _with(gold=_right_among_all),
+        ),
+        Mistake(
+            "joint_share",
+            "the gold part is the change of the share that is right among all answers. That share rises also where more answers end, "
+            "which the first part has counted already: take the share among those that ended, and multiply by the share that ends "
+            "now.",
+            _with(gold=_right_among_all, weight=lambda before, after: 1.0),
         ),
         Mistake(
             "cut_answers_count",
