@@ -185,7 +185,8 @@ def test_natural_wrong_answers_are_called_by_their_names(name, answer, mistake):
     "answer",
     [
         lambda score, answer, words, rounds: None,
-        lambda score, answer, words, rounds: (answer, rounds),
+        lambda score, answer, words, rounds: (),
+        lambda score, answer, words, rounds: (" ".join([answer] + [words[0]] * rounds), rounds),
         lambda score, answer, words, rounds: words[0],
         lambda score, answer, words, rounds: f"{answer} {words[0]}",
         lambda score, answer, words, rounds: " ".join([answer, *words]),

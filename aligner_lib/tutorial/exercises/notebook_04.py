@@ -226,7 +226,8 @@ def _best_of_all_that_were_tried(score, answer, words, rounds):
 def _repeats_one_word(cases: list[dict], outputs: list[tuple]) -> bool:
     """Whether no answer has more than one word added, and some have it twice at least."""
     added = []
-    for case, (text, *_) in zip(cases, outputs):
+    for case, returned in zip(cases, outputs):
+        text = returned[0] if len(returned) == 1 else None
         if not isinstance(text, str) or not text.startswith(case["answer"]):
             return False
         added.append(text.removeprefix(case["answer"]).split())
