@@ -444,6 +444,17 @@ print(
 # | 3 | {{forms.3.rm.val_acc}} | {{forms.3.sft.obeys.0}} | {{forms.3.ppo.obeys.0}} | {{forms.3.ppo.obeys_gain.0:+.2f}} ({{forms.3.ppo.obeys_gain.1:+.2f}} to {{forms.3.ppo.obeys_gain.2:+.2f}}) | {{forms.3.sft.tokens.0:.0f}} → {{forms.3.ppo.tokens.0:.0f}} | {{forms.3.sft.ended.0}} → {{forms.3.ppo.ended.0}} |
 # | all | {{forms.all.rm.val_acc}} | {{forms.all.sft.obeys.0}} | {{forms.all.ppo.obeys.0}} | {{forms.all.ppo.obeys_gain.0:+.2f}} ({{forms.all.ppo.obeys_gain.1:+.2f}} to {{forms.all.ppo.obeys_gain.2:+.2f}}) | {{forms.all.sft.tokens.0:.0f}} → {{forms.all.ppo.tokens.0:.0f}} | {{forms.all.sft.ended.0}} → {{forms.all.ppo.ended.0}} |
 #
+# And twice as many steps? The same with `trainer.ppo.max_steps=24`:
+#
+# | seed | reward model is right on | reward after 12 and 24 steps | KL a token | gain after 12 | gain after 24, 95 % interval | tokens after 12, 24 |
+# | --- | --- | --- | --- | --- | --- | --- |
+# | 1 | 0.73 | 0.37, 0.86 | 0.11, 0.48 | +0.14 | **+0.05** (0.00 to +0.11) | 33, 28 |
+# | 2 | 0.82 | 0.48, 1.27 | 0.07, 0.30 | +0.08 | **+0.14** (+0.08 to +0.20) | 36, 35 |
+# | 3 | 0.84 | 0.35, 0.92 | 0.06, 0.44 | +0.12 | **+0.27** (+0.19 to +0.34) | 31, 21 |
+#
+# The reward rises for all, and by the reward alone seed 1 does as well as seed 3. The program says that one lost most of its gain, and
+# one doubled it: how far a reward model can be followed depends on how often it is right. KL alone doesn't tell them apart either.
+#
 # Here are the 64 validation prompts of the recorded run, form by form. A form has a handful of them: a 0 there is seldom, not never.
 
 # %%

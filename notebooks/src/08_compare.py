@@ -160,7 +160,8 @@ display(table)
 # to end. PPO and GRPO were paid for ending. A reward model that saw whole answers alone likes cut ones: without
 # `missing_eos_penalty` PPO's answers stopped ending, too, and GRPO's with this reward model all of them, after eleven steps.
 #
-# GRPO had half of PPO's responses, and no critic. By seed PPO obeyed more than SFT by {{forms.1.ppo.obeys_gain.0}}, {{forms.2.ppo.obeys_gain.0}} and
+# GRPO, with as many responses and no critic, went twice as far from SFT as PPO and got more from the reward model; from the program it
+# got no more. By seed PPO obeyed more than SFT by {{forms.1.ppo.obeys_gain.0}}, {{forms.2.ppo.obeys_gain.0}} and
 # {{forms.3.ppo.obeys_gain.0}}, GRPO by {{forms.1.grpo.obeys_gain.0}}, {{forms.2.grpo.obeys_gain.0}} and {{forms.3.grpo.obeys_gain.0}}.
 
 # %% [markdown]
