@@ -453,7 +453,8 @@ print(
 # | 3 | 0.84 | 0.35, 0.92 | 0.06, 0.44 | +0.12 | **+0.27** (+0.19 to +0.34) | 31, 21 |
 #
 # The reward rises for all, and by the reward alone seed 1 does as well as seed 3. The program says that one lost most of its gain, and
-# one doubled it: how far a reward model can be followed depends on how often it is right. KL alone doesn't tell them apart either.
+# one doubled it. The one that lost followed the reward model that is right least often; three seeds make no rule of it, but it is what
+# one would expect. The KL doesn't tell them apart either.
 #
 # Here are the 64 validation prompts of the recorded run, form by form. A form has a handful of them: a 0 there is seldom, not never.
 
