@@ -1,12 +1,13 @@
 """`python -m benchmarks.exporters`: what a run loses in time by exporters that follow it.
 
-The same SFT run, in turn with no exporter and with each service that is installed, all at once. The ratio of both runs of a pair
+The same SFT run, in turn with no exporter and with several, all at once. The ratio of both runs of a pair
 counts, not their seconds: a machine's speed changes within minutes. A run's command is timed from its start to its end, Python's own
 included, and so are its steps.
 
     --profile smoke       whose steps are timed
     --steps 800           of each run
     --pairs 3             after one that does not count
+    --services NAME,NAME  in place of all that are installed
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def last_sent(run: RunFolder, service: str) -> int | None:
 
 def main() -> None:
     asked = _parse()
-    services = [name for name in SERVICES if lacking(name) is None]
+    services = asked.services or [name for name in SERVICES if lacking(name) is None]
     with tempfile.TemporaryDirectory(prefix="aligner-exporters-") as folder:
         lab = Workspace(folder, asked.profile)
         pairs = []
@@ -102,6 +103,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--profile", default="smoke")
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--services", type=lambda text: text.split(","))
     return parser.parse_args()
 
 

@@ -7,15 +7,19 @@ import os
 import select
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.exporters.tail import follow
 from aligner_lib.run_folder.reader import RunFolder
 
+LOWEST = 19  # nice values end here
+
 
 def main(run: str, service: str) -> None:
-    """Send a run until it has ended, at low priority. Exits with 1 when not all was sent."""
-    os.nice(10)
+    """Send a run until it has ended, at the lowest priority. Exits with 1 when not all was sent."""
+    _step_back()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
     logging.raiseExceptions = False  # a full disk
     try:
@@ -24,6 +28,13 @@ def main(run: str, service: str) -> None:
     except (UserError, OSError) as error:  # a disk that is full from the beginning
         logging.error("%s", error)
         sys.exit(1)
+
+
+def _step_back() -> None:
+    """Take the cores that the run leaves."""
+    os.nice(LOWEST)
+    with suppress(OSError):  # where Linux shares the cores among sessions, nice holds within one alone
+        Path("/proc/self/autogroup").write_text(str(LOWEST))
 
 
 class Pause:
