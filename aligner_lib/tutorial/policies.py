@@ -91,7 +91,7 @@ def compare_policies(
     for name, own in asked.items():
         if own != asked[against]:
             raise ValueError(
-                f"{name} and {against} answered other prompts: evaluate them with the same settings"
+                f"{name} and {against} answered other prompts: evaluate them with the same settings, to the end"
             )
     judged = [
         at for at in answers[against] if all(of_one[at]["reward"] is not None for of_one in answers.values())

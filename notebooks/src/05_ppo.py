@@ -426,7 +426,7 @@ print(
 #
 # Here the share that obeys went from {{laptop.ppo.gold_sft}} to {{laptop.ppo.gold_ppo}}, one seed, and 32 answers are few: by the
 # interval the gain may be {{laptop.ppo.gold_gain_low:.2f}} as well. The tutorial has minutes for a few steps of 16 responses, and for a
-# reward model that saw 256 pairs. A recorded run of this project had more: SFT of 40 steps, a reward model of 48 steps on 16 pairs each (right on 0.81 of the held-out ones), PPO of 16
+# reward model that saw 384 pairs. A recorded run of this project had more: SFT of 40 steps, a reward model of 48 steps on 16 pairs each (right on 0.81 of the held-out ones), PPO of 16
 # steps on 32 responses, about twenty minutes on two cores for the three of them (`PPO_ON_FORMS` in
 # `aligner_lib/tutorial/longer_runs.py`). On all 264 held-out prompts, one answer each, SFT obeyed in 0.28 (0.23 to 0.33) of them
 # and PPO in 0.43 (0.38 to 0.49), a gain of 0.15 (0.09 to 0.22); answers went from 24 to 22 words, and from 0.95 to 0.89 that
