@@ -42,7 +42,7 @@ LORA = {
     "lora_tuning.alpha": 32,
 }
 LORA_RATE = 10  # times the learning rate of all weights
-LORA_RATE_OF_LAST_LAYERS = 3  # times that of the last layers alone, which is about three times as high
+LORA_RATE_OF_LAST_LAYERS = 3  # times that of the last layers alone, which is higher to begin with
 REWARD = "reward"  # a function that judges, and the environment that it becomes
 # that it judges answers to
 PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}

@@ -444,6 +444,12 @@ print(
 # | 3 | {{forms.3.rm.val_acc}} | {{forms.3.sft.obeys.0}} | {{forms.3.ppo.obeys.0}} | {{forms.3.ppo.obeys_gain.0:+.2f}} ({{forms.3.ppo.obeys_gain.1:+.2f}} to {{forms.3.ppo.obeys_gain.2:+.2f}}) | {{forms.3.sft.tokens.0:.0f}} → {{forms.3.ppo.tokens.0:.0f}} | {{forms.3.sft.ended.0}} → {{forms.3.ppo.ended.0}} |
 # | all | {{forms.all.rm.val_acc}} | {{forms.all.sft.obeys.0}} | {{forms.all.ppo.obeys.0}} | {{forms.all.ppo.obeys_gain.0:+.2f}} ({{forms.all.ppo.obeys_gain.1:+.2f}} to {{forms.all.ppo.obeys_gain.2:+.2f}}) | {{forms.all.sft.tokens.0:.0f}} → {{forms.all.ppo.tokens.0:.0f}} | {{forms.all.sft.ended.0}} → {{forms.all.ppo.ended.0}} |
 #
+# On each seed more answers obey, and by more than chance. But look at the tokens: seed 3's answers are half as long as SFT's, and of
+# its answers that should have *more* words than a number none obeys any longer (0.36 before). The reward model didn't begin it: in the
+# first four steps it likes longer answers better. Two prices press on length: that of a missing end (`missing_eos_penalty`, 2 here), which
+# only long answers pay, and the KL penalty, which every token pays. With 1 for a missing end the same seed's training answers were 43
+# tokens long after eight steps, and 0.78 of them ended.
+#
 # Does the reward model matter so much? Here is the same with 48 steps for it in place of 96, and PPO of 12 and of 24 steps:
 #
 # | seed | reward model, of 264 pairs | reward after 12 and 24 steps | KL a token | gain after 12 | gain after 24, 95 % interval | tokens after 12, 24 |
@@ -454,7 +460,7 @@ print(
 #
 # The reward rises for all, and by the reward alone seed 1 does as well as seed 3. The program says that it lost most of its gain by
 # going on: its reward model was right least often. With twice as many pairs that one was right on {{forms.1.rm.val_acc}}, and the policy that
-# followed it, as far from SFT as before, obeys more than the others. The KL doesn't tell the two apart.
+# followed it, as far from SFT as the one that had lost its gain, gained {{forms.1.ppo.obeys_gain.0:+.2f}}. The KL doesn't tell the two apart.
 #
 # Here are the 64 validation prompts of the recorded run, form by form. A form has a handful of them: a 0 there is seldom, not never.
 

@@ -156,12 +156,12 @@ display(table)
 # | ended | {{forms.all.sft.ended.0}} | {{forms.all.dpo.ended.0}} | {{forms.all.ppo.ended.0}} | {{forms.all.grpo.ended.0}} |
 # | distinct 2 | {{forms.all.sft.distinct_2}} | {{forms.all.dpo.distinct_2}} | {{forms.all.ppo.distinct_2}} | {{forms.all.grpo.distinct_2}} |
 #
-# Now the intervals tell something. DPO obeys most, and half of its answers are cut off: nothing in a pair of whole answers says when
-# to end. PPO and GRPO were paid for ending. A reward model that saw whole answers alone likes cut ones: without
-# `missing_eos_penalty` PPO's answers stopped ending, too, and GRPO's with this reward model all of them, after eleven steps.
+# Now the intervals tell something. PPO and DPO obey equally often, and half of DPO's answers are cut off: nothing in a pair of whole
+# answers says when to end. PPO and GRPO were paid for ending. A reward model that saw whole answers alone likes cut ones: with one of half
+# the training, PPO without `missing_eos_penalty` soon cut off every second answer, and GRPO all of them.
 #
-# GRPO, with as many responses and no critic, went twice as far from SFT as PPO and got more from the reward model; from the program it
-# got no more. By seed PPO obeyed more than SFT by {{forms.1.ppo.obeys_gain.0}}, {{forms.2.ppo.obeys_gain.0}} and
+# GRPO had two thirds of PPO's responses, to a sixth of the prompts, and no critic; it stayed nearer to SFT and got less. By seed PPO
+# obeyed more than SFT by {{forms.1.ppo.obeys_gain.0}}, {{forms.2.ppo.obeys_gain.0}} and
 # {{forms.3.ppo.obeys_gain.0}}, GRPO by {{forms.1.grpo.obeys_gain.0}}, {{forms.2.grpo.obeys_gain.0}} and {{forms.3.grpo.obeys_gain.0}}.
 
 # %% [markdown]
