@@ -166,7 +166,7 @@ show_source(pair_loss)
 # best of notebook 02's simple rules gets {{laptop.rm.best_baseline}} ({{smoke.rm.best_baseline}}). The labels of the held-out
 # pairs are a program's, so what is missing to 1 is the model's mistake; of the training labels 15 % are wrong (with `smoke`
 # none). The 128 pairs of `laptop` are few (a standard error of 0.04), and so is one seed: with `seed = 1` this notebook's was right
-# on 0.70, with 2 on 0.75. The learning rate decides more than the seed: twice this one, with 8 pairs a step, left seed 1's at 0.61 of
+# on 0.70, with 2 on 0.75. The learning rate matters as much: twice this one, with 8 pairs a step, left seed 1's at 0.61 of
 # all 264 pairs after as many steps, and this one took it to 0.69. On real
 # human preferences no more is normal: NeMo-Aligner reports 0.70 on HH with a 2 B model, since people disagree.
 #
