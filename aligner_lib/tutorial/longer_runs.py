@@ -91,33 +91,33 @@ PPO_ON_FORMS = {
 # The same with three training seeds, and with a reward model and a critic that begin as the profile's do by now.
 # DPO beside it on twice as many, and GRPO with the same reward model: as many responses, to a quarter of the prompts.
 TRAINING_SEEDS = (1, 2, 3)
-RM_FOR_SEEDS = RM_FOR_FORMS | {
-    "trainer.rm.max_steps": 96,  # with half of them one seed's was right on 0.73 of the pairs, and PPO lost by it what it had gained
-    "trainer.rm.val_check_interval": 96,
-    "trainer.rm.save_interval": 96,
-    "trainer.rm.limit_val_batches": 24,
-    "model.num_layers_unfrozen": 15,
-    "model.init_method_std": 0.02,
-    "model.center_rewards_coefficient": 0.05,
-    "model.optim.lr": 3e-4,
-}
-PPO_FOR_SEEDS = (
-    PPO_ON_FORMS
+RM_FOR_SEEDS = (
+    RM_FOR_FORMS
     | {
-        "trainer.ppo.max_steps": 18,
-        "trainer.ppo.val_check_interval": 18,
-        "trainer.ppo.save_interval": 18,
-        "trainer.ppo.gae_lambda": 1.0,
-        # without it every second answer was cut off after six steps, on two seeds; with 1 every fifth after eight, on a third
-        "trainer.ppo.missing_eos_penalty": 2.0,
-        "trainer.ppo.reward_clip": 1.5,
-        "model.ppo.critic_rollout_epochs": 2,
-        "critic.model.num_layers_unfrozen": 10,
-        "critic.model.new_head": True,
-        "critic.model.loss_clip_val": 1.0,
-        "critic.model.optim.lr": 3e-4,
+        "trainer.rm.max_steps": 96,  # with half of them one seed's was right on 0.73 of the pairs, and PPO lost by it what it had gained
+        "trainer.rm.val_check_interval": 96,
+        "trainer.rm.save_interval": 96,
+        "trainer.rm.limit_val_batches": 24,
+        "model.num_layers_unfrozen": 15,
+        "model.init_method_std": 0.02,
+        "model.center_rewards_coefficient": 0.05,
+        "model.optim.lr": 3e-4,
     }
 )
+PPO_FOR_SEEDS = PPO_ON_FORMS | {
+    "trainer.ppo.max_steps": 18,
+    "trainer.ppo.val_check_interval": 18,
+    "trainer.ppo.save_interval": 18,
+    "trainer.ppo.gae_lambda": 1.0,
+    # without it every second answer was cut off after six steps, on two seeds; with 1 every fifth after eight, on a third
+    "trainer.ppo.missing_eos_penalty": 2.0,
+    "trainer.ppo.reward_clip": 1.5,
+    "model.ppo.critic_rollout_epochs": 2,
+    "critic.model.num_layers_unfrozen": 10,
+    "critic.model.new_head": True,
+    "critic.model.loss_clip_val": 1.0,
+    "critic.model.optim.lr": 3e-4,
+}
 DPO_ON_FORMS = {
     "trainer.dpo.max_steps": 48,
     "trainer.dpo.val_check_interval": 48,
