@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from aligner_lib import __version__
 from aligner_lib.cli import model_data
 from aligner_lib.cli.workshop import workshop
 from aligner_lib.config.kind import JobKind, load
@@ -38,6 +39,22 @@ Bundle = Annotated[
     Path | None, typer.Option(help="A workshop's bundle: packages, model and recorded runs come from it.")
 ]
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"aligner {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and stop.", callback=_print_version, is_eager=True),
+    ] = False,
+):
+    """The options that stand before a command."""
 
 
 # ---- the tutorial ---------------------------------------------------------------------------------------------------

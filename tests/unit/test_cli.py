@@ -13,6 +13,7 @@ import pytest
 from forks import until
 
 import cluster
+from aligner_lib import __version__
 from aligner_lib.cli import main as cli
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import UserError
@@ -92,6 +93,11 @@ def test_every_command_has_help(inside, capsys):
     ]:
         assert inside(*name.split(), "--help") == 0
         assert "Usage" in capsys.readouterr().out
+
+
+def test_version_option_prints_the_package_version(inside, capsys):
+    assert inside("--version") == 0
+    assert capsys.readouterr().out == f"aligner {__version__}\n"
 
 
 # ---- jobs -----------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tomllib
+import zipfile
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from omegaconf import OmegaConf
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import aligner_lib
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -187,3 +191,38 @@ def test_ruff_is_content():
         [sys.executable, "-m", "ruff", "check", "--quiet", "."], cwd=ROOT, capture_output=True, text=True
     )
     assert answer.returncode == 0, answer.stdout
+
+
+# ---- licence and version --------------------------------------------------------------------------------------------
+
+
+def test_a_wheel_carries_its_licence(tmp_path):
+    """Built from the files that describe the project, without its modules, so that the build takes a second."""
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    described = ["pyproject.toml", "setup.py", *PROJECT["license-files"], PROJECT["readme"]]
+    for path in [*map(ROOT.joinpath, described), *ROOT.glob("requirements*.lock")]:
+        shutil.copy(path, source)
+    (source / "aligner_lib").mkdir()
+    (source / "aligner_lib" / "__init__.py").touch()
+    build = f"import setuptools.build_meta as backend; backend.build_wheel({str(out)!r})"
+    done = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [wheel] = out.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        assert "\nLicense-Expression: Apache-2.0\n" in archive.read(metadata).decode()
+        licence = archive.read(metadata.replace("METADATA", "licenses/LICENSE"))
+        assert licence == (ROOT / "LICENSE").read_bytes() and b"Apache License" in licence
+        assert metadata.replace("METADATA", "licenses/THIRD_PARTY_NOTICES.md") in archive.namelist()
+
+
+def test_package_changelog_and_pyproject_name_one_version():
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert PROJECT["version"] == aligner_lib.__version__ == newest
+
+
+def test_third_party_notices_name_the_folders_of_everything_that_others_made():
+    notices = (ROOT / "THIRD_PARTY_NOTICES.md").read_text()
+    for folder in ("data/samples/", "data/sample_text/", "widgets/recordings/"):
+        assert (ROOT / folder).is_dir() and f"`{folder}`" in notices
