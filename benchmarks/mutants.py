@@ -1,0 +1,167 @@
+"""`python -m benchmarks.mutants`: how many planted mistakes the tests notice.
+
+Each mutant changes one expression of the library, cluster/, data/ or widgets/ (`benchmarks/mutations.py`). A seed draws the mutants, so two
+commits meet the same draw where their code is the same. For each mutant, the test files that name the mutated module run first,
+then every test file that can reach it (`./lab test --since HEAD`), until a test fails.
+
+Run it in a clean clone: the mutant is written into the checkout and taken back afterwards.
+
+    --count 60 --seed 0   how many mutants, and which draw
+    --list                print the mutants and run no test
+    --minutes 10          the limit for each mutant; a test that hangs longer than that is counted as `slow`, not as caught
+    --json FILE           the verdicts; a mutant that stands there already is not run again
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.mutations import MISTAKES, Mutant, mutants_of, planted
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("aligner_lib", "cluster", "data", "widgets")
+PLANTED_ALREADY = "aligner_lib/tutorial/exercises/notebook_"  # these hold wrong answers on purpose
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the tests said of a mutant. outcome: caught, survived or slow; by: the first test that failed."""
+
+    mutant: Mutant
+    outcome: str
+    seconds: float
+    by: str = ""
+
+
+# ---- the draw -------------------------------------------------------------------------------------------------------
+
+
+def draw(count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
+    """Mutants of as many kinds of mistakes as there are, equally often, no two on one line."""
+    pools: dict[str, list[Mutant]] = {mistake: [] for mistake in MISTAKES}
+    for room in ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            if not name.startswith(PLANTED_ALREADY):
+                for mutant in mutants_of(name, path.read_text(encoding="utf-8")):
+                    pools[mutant.mistake].append(mutant)
+    for mistake, pool in pools.items():
+        random.Random(f"{seed} {mistake}").shuffle(pool)
+    drawn: dict[tuple[str, int], Mutant] = {}
+    while len(drawn) < count and any(pools.values()):
+        for pool in pools.values():
+            if pool and len(drawn) < count:
+                mutant = pool.pop()
+                drawn.setdefault((mutant.path, mutant.line), mutant)
+    return list(drawn.values())
+
+
+# ---- the trial ------------------------------------------------------------------------------------------------------
+
+
+def try_out(mutant: Mutant, seconds: float) -> Verdict:
+    """Run the tests with the mutant in the checkout, those that name its module first.
+
+    seconds: the limit for all of them.
+    """
+    path, begin = ROOT / mutant.path, time.monotonic()
+    source = path.read_text(encoding="utf-8")
+    path.write_text(planted(source, mutant), encoding="utf-8")
+    try:
+        for chosen in (_naming(mutant.path), ["--since", "HEAD"]):
+            left = seconds - (time.monotonic() - begin)
+            failed = _first_failure(chosen, left) if chosen else None
+            if failed is not None:
+                return Verdict(mutant, "caught", time.monotonic() - begin, failed)
+        return Verdict(mutant, "survived", time.monotonic() - begin)
+    except subprocess.TimeoutExpired:
+        return Verdict(mutant, "slow", time.monotonic() - begin)
+    finally:
+        path.write_text(source, encoding="utf-8")
+
+
+def _naming(path: str) -> list[str]:
+    """The test files of the default lane that name a module."""
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    words = (module, f"from {module.rpartition('.')[0]} import {module.rpartition('.')[2]}")
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(file) for file in files if any(word in file.read_text(encoding="utf-8") for word in words)]
+
+
+def _first_failure(arguments: list[str], seconds: float) -> str | None:
+    """The first test that fails, None where all pass.
+
+    Raises subprocess.TimeoutExpired after `seconds`, and ValueError where pytest itself could not run.
+    """
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--no-header", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=max(seconds, 1)
+    )
+    if done.returncode in (0, 5):  # 5: no test was chosen
+        return None
+    failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if not failures:
+        raise ValueError(f"pytest {' '.join(arguments)} did not run:\n{(done.stdout + done.stderr)[-2000:]}")
+    return failures[0].partition(" ")[2].partition(" - ")[0]
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(words)
+    mutants = draw(options.count, options.seed)
+    if options.list:
+        print(*mutants, sep="\n")
+        return
+    if changes := _changes():
+        sys.exit(f"error: {ROOT} has changes that are not committed; run this in a clean clone:\n{changes}")
+    verdicts = _known(options.json)
+    for mutant in mutants:
+        if mutant not in verdicts:
+            verdicts[mutant] = try_out(mutant, 60 * options.minutes)
+            if options.json:
+                records = [asdict(verdict) for verdict in verdicts.values()]
+                options.json.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
+        verdict = verdicts[mutant]
+        print(f"{verdict.outcome:8} {verdict.seconds:5.0f} s  {mutant}  {verdict.by}", flush=True)
+    print(_summary([verdicts[mutant] for mutant in mutants]))
+
+
+def _changes() -> str:
+    status = ["git", "status", "--porcelain"]
+    return subprocess.run(status, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def _known(file: Path | None) -> dict[Mutant, Verdict]:
+    if file is None or not file.exists():
+        return {}
+    records = json.loads(file.read_text())
+    verdicts = [Verdict(**record | {"mutant": Mutant(**record["mutant"])}) for record in records]
+    return {verdict.mutant: verdict for verdict in verdicts}
+
+
+def _summary(verdicts: list[Verdict]) -> str:
+    caught = Counter(verdict.mutant.mistake for verdict in verdicts if verdict.outcome == "caught")
+    planted_ = Counter(verdict.mutant.mistake for verdict in verdicts)
+    rows = [f"{mistake:17} {caught[mistake]:3} of {planted_[mistake]}" for mistake in MISTAKES]
+    total = f"{'caught':17} {caught.total():3} of {planted_.total()}"
+    return "\n".join([*rows, f"{total} = {caught.total() / max(planted_.total(), 1):.2f}"])
+
+
+if __name__ == "__main__":
+    main()
