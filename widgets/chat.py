@@ -24,7 +24,6 @@ class Chat(Tabled, frontend.Widget):
     """
 
     _esm = frontend.script("dom", "format", "lost", "textbox", "chat")
-    _css = frontend.style("base", "cards")
     names = traitlets.List(traitlets.Unicode()).tag(sync=True)
     turns = traitlets.List().tag(
         sync=True

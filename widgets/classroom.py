@@ -200,7 +200,6 @@ class Classroom(Tabled, frontend.Widget):
     """
 
     _esm = frontend.script("dom", "format", "lost", "classroom")
-    _css = frontend.style("base", "classroom")
     view = traitlets.Dict().tag(sync=True)
 
     def __init__(self, folder: str | Path, pattern: str = "*"):

@@ -218,7 +218,6 @@ class Completions(Paged):
     """
 
     _esm = frontend.script("dom", "format", "lost", "textbox", "paged", "completions", "completions_widget")
-    _css = frontend.style("base", "cards")
 
     def __init__(self, run, reference=None):
         self._pages = CompletionPages(run, reference)

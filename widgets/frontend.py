@@ -2,10 +2,14 @@
 
 A widget's script is one ES module. Its files share a scope, so they import nothing from each other: they run
 in the order in which they are named, and the last one exports the widget.
+
+All widgets have one style sheet, which their scripts put into the page once. With anywidget's `_css` each class of
+widgets would add a sheet of its own, and the one that came last would decide what the others look like.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import anywidget
@@ -14,14 +18,18 @@ import traitlets
 STATIC = Path(__file__).parent / "static"
 
 
+SHEETS = ("base", "cards", "monitor", "quiz", "classroom")  # the general first
+
+
 def script(*names: str) -> str:
-    """One ES module of static/{name}.js files."""
-    return "\n".join((STATIC / f"{name}.js").read_text() for name in names)
+    """One ES module of static/{name}.js files, which begins by giving the page the widgets' style sheet."""
+    files = [(STATIC / f"{name}.js").read_text() for name in ("style", *names)]
+    return "\n".join([f"const STYLE_SHEET = {json.dumps(style())};", *files])
 
 
-def style(*names: str) -> str:
-    """One style sheet of static/{name}.css files."""
-    return "\n".join((STATIC / f"{name}.css").read_text() for name in names)
+def style() -> str:
+    """The style sheet of all widgets, joined from static/*.css."""
+    return "\n".join((STATIC / f"{name}.css").read_text() for name in SHEETS)
 
 
 class Widget(anywidget.AnyWidget):

@@ -52,7 +52,6 @@ class Monitor(frontend.Widget):
         ),
         *("controls", "textbox", "paged", "completions", "texts", "monitor"),
     )
-    _css = frontend.style("base", "cards", "monitor")
     data = traitlets.Bytes().tag(sync=True)
     axis = traitlets.Enum(AXES, default_value="step").tag(sync=True)
     texts_query = traitlets.Dict().tag(sync=True)  # {run, step, …}: a click on a point asks for completions

@@ -30,7 +30,6 @@ class Pairs(Paged):
     """
 
     _esm = frontend.script("dom", "format", "lost", "textbox", "paged", "pairs")
-    _css = frontend.style("base", "cards")
 
     def __init__(self, pairs, scores: Sequence[tuple[float, float]] | None = None):
         self.pairs = (

@@ -24,7 +24,6 @@ class JobPanel(frontend.Widget):
     """
 
     _esm = frontend.script("dom", "format", "lost", "controls", "panel")
-    _css = frontend.style("base", "cards")
     view = traitlets.Dict().tag(sync=True)
 
     def __init__(self, run, job=None):

@@ -33,7 +33,6 @@ class Quiz(frontend.Widget):
     """
 
     _esm = frontend.script("dom", "quiz")
-    _css = frontend.style("base", "quiz")
     title = traitlets.Unicode().tag(sync=True)
     questions = traitlets.List().tag(sync=True)  # [{id, ask, choices: [{place, text, why}]}]
     answers = traitlets.Dict().tag(

@@ -1,15 +1,17 @@
 // The classroom: a row a participant; who may need help comes first.
 
+const COLUMNS = [["seat", "seat"], ["run", "run"], ["step", "step"], ["state", "state"], ["alarms", "alarms"], ["exercises", "exercises"],
+  ["quiz", "quiz"], ["last", "last news"]];
+
 class ClassroomView {
   constructor(model, element) {
     this.model = model;
     this.summary = make("p", { class: "lab-said", role: "status" });
     this.order = make("select", { onchange: () => this.draw() }, ...["who may need help", "seat"].map((name) => make("option", {}, name)));
     this.note = make("small", {});
-    const head = ["seat", "run", "step", "state", "alarms", "exercises", "quiz", "last news"];
     this.rows = make("tbody");
     this.table = make("table", { class: "lab-seats" }, make("caption", { class: "lab-hidden" }, "participants"),
-      make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name)))), this.rows);
+      make("thead", {}, make("tr", {}, ...COLUMNS.map(([, name]) => make("th", { scope: "col" }, name)))), this.rows);
     this.body = make("div", { class: "lab-body" }, this.summary,
       make("div", { class: "lab-tools" }, make("label", {}, "first", this.order), this.note),
       make("div", { class: "lab-scroll", tabindex: 0, role: "region", "aria-label": "participants" }, this.table));
@@ -51,7 +53,7 @@ class ClassroomView {
 
   line(name) {
     if (!this.lines.has(name)) {
-      const cells = { seat: make("th", { scope: "row" }), run: make("td"), step: make("td"), state: make("td"), alarms: make("td"), exercises: make("td"), quiz: make("td"), last: make("td") };
+      const cells = Object.fromEntries(COLUMNS.map(([of]) => [of, of === "seat" ? make("th", { scope: "row" }) : make("td", { "data-of": of })]));
       const bar = make("span", { class: "lab-bar" }), count = make("span");
       cells.step.append(bar, count);
       this.lines.set(name, { cells, bar, count, row: make("tr", {}, ...Object.values(cells)) });
@@ -86,6 +88,7 @@ function fill({ cells, bar, count, row }, seat) {
   say(cells.exercises, `${seat.exercises ?? 0}${seat.tried?.length ? ` · at ${seat.tried[0]}` : ""}`);
   say(cells.quiz, seat.answered ? `${seat.right}/${seat.answered}` : "–");
   say(cells.last, seat.age === null ? "–" : seat.age < 10 ? "now" : `${duration(seat.age)} ago`);
+  Object.values(cells).forEach((cell) => set(cell, { "data-empty": cell.textContent === "–" }));
 }
 
 export default {

@@ -1,0 +1,86 @@
+"""How widgets look: one style sheet a page, and nothing wider than its column. Kernelless pages (kernelless.py)."""
+
+import json
+
+import pytest
+from kernelless import Desk
+from test_classroom_page import write_run
+
+from widgets import Chat, Classroom, Completions, Monitor, Pairs, Quiz
+
+
+@pytest.fixture
+def desk(browser):
+    """Makes desks: desk(width=…, theme=…)."""
+    desks = []
+
+    def make(**options) -> Desk:
+        desks.append(Desk(browser, **options))
+        return desks[-1]
+
+    yield make
+    for one in desks:
+        one.__exit__()
+        assert one.errors == []
+
+
+@pytest.fixture
+def room(tmp_path):
+    """Three seats: one failed with a long message, one with alarms and a name, one without anything to say."""
+    for number, status in enumerate(("failed", "running", "running")):
+        message = "out of memory after step 3: lower model.micro_batch_size and start the job again"
+        write_run(tmp_path / f"seat-{number}" / "runs" / "ppo", status, number + 3, message=message)
+    alarms = [
+        {"name": name, "title": name, "step": 5} for name in ("Far from the reference", "Reward hacking?")
+    ]
+    (tmp_path / "seat-1" / "runs" / "ppo" / "alarms.jsonl").write_text(
+        "".join(json.dumps(alarm) + "\n" for alarm in alarms)
+    )
+    (tmp_path / "seat-1" / "participant.json").write_text('{"name": "Ada Countess of Lovelace"}')
+    return Classroom(tmp_path)
+
+
+ALIGNED = "() => getComputedStyle(document.querySelector('.lab-classroom tbody td')).textAlign"
+
+
+def test_a_page_has_one_style_sheet_and_a_later_widget_does_not_undo_an_earlier_one_s(desk, room):
+    page = desk()
+    page.show(room)
+    assert page.page.evaluate(ALIGNED) == "left"
+    page.show(Pairs([{"prompt": "p", "chosen": "c", "rejected": "r"}]))
+    page.show(Quiz("03"))
+    assert page.page.evaluate(ALIGNED) == "left"
+    sheets = "() => [...document.styleSheets].filter((s) => [...s.cssRules].some((r) => r.selectorText === '.lab-widget')).length"
+    assert page.page.evaluate(sheets) == 1
+
+
+@pytest.mark.parametrize("width", [838, 360])
+def test_the_classroom_fits_its_column(desk, room, width):
+    page = desk(width=width)
+    page.show(room)
+    scroll = page.page.locator(".lab-classroom .lab-scroll")
+    assert scroll.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
+    assert page.overflow() == []
+    for text in (
+        "Ada Countess of Lovelace · seat-1",
+        "model.micro_batch_size",
+        "Reward hacking? (step 5)",
+        "4/12",
+    ):
+        box = page.page.get_by_text(text).last.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width, text
+
+
+@pytest.mark.parametrize("width", [838, 360])
+def test_every_widget_fits_its_column(desk, healthy, width):
+    page = desk(width=width)
+    pairs = [{"prompt": "a question " * 20, "chosen": "c" * 90, "rejected": "r"}]
+    for widget in (
+        Monitor([healthy, healthy]),
+        Completions(healthy),
+        Chat({"a": str.upper}),
+        Pairs(pairs, scores=[(1, 0)]),
+    ):
+        page.show(widget)
+    page.page.locator(".lab-chart").first.wait_for()
+    assert page.overflow() == []
