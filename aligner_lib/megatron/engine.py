@@ -23,6 +23,7 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import adam, checkpoint, cpu, parallel
 from aligner_lib.megatron.lora import LoRA, add_adapters, reset_adapters, seed_dropout
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
+from aligner_lib.megatron.seeded import seeded_generator
 from aligner_lib.datasets.batches import TokenBatch
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.peft_folder import open_adapters
@@ -287,7 +288,7 @@ class Engine:
         """A new scalar head: weights of N(0, std), the same on all ranks that have it, and no bias."""
         head = getattr(self.module, "value_head", None)  # on the last pipeline stage
         if head is not None:
-            drawn = torch.randn(head.weight.shape, generator=torch.Generator().manual_seed(seed))
+            drawn = torch.randn(head.weight.shape, generator=seeded_generator(seed))
             head.weight.data.copy_(std * drawn)
             head.bias.data.zero_()
         if self.optimizer is not None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from aligner_lib.megatron import cpu, parallel
 from aligner_lib.megatron.model import add_gradient_for_recomputation
+from aligner_lib.megatron.seeded import seed_default_generators, seeded_generator
 from aligner_lib.models.adapters import A, Adapter, B
 
 cpu.prepare()
@@ -71,10 +72,8 @@ def reset_adapters(model, lora: LoRA) -> None:
     for layer in model.decoder.layers:
         for name, linear in _linear_layers_of(layer):
             if name in lora.layers:
-                number = layer.layer_number * len(names) + names.index(
-                    name
-                )  # layers are counted over all stages
-                linear.reset_adapter(torch.Generator().manual_seed((lora.seed << 24) + number))
+                # layers are counted over all stages
+                linear.reset_adapter(seeded_generator(lora.seed, layer.layer_number, names.index(name)))
 
 
 def seed_dropout(lora: LoRA, step: int, micro_batch: int) -> None:
@@ -82,9 +81,7 @@ def seed_dropout(lora: LoRA, step: int, micro_batch: int) -> None:
 
     Tensor-parallel ranks draw alike, as they must where each has all inputs.
     """
-    ranks = parallel.dp_size()
-    number = ((lora.seed << 20) + step) * 4096 + micro_batch * ranks + parallel.dp_rank()
-    torch.manual_seed(number % 2**63)
+    seed_default_generators(lora.seed, step, micro_batch, parallel.dp_rank())
 
 
 def _linear_layers(model) -> Iterator[tuple[str, nn.Module]]:

@@ -13,7 +13,7 @@ from lora_layouts import LAYERS, LORA, NAMES
 from tiny import ARCHITECTURE, MODELS, Samples, loss_of, new_engine, randomize
 
 from aligner_lib.megatron.engine import Engine, FrozenWeights
-from aligner_lib.megatron.lora import COLUMN_PARALLEL, LoRA
+from aligner_lib.megatron.lora import COLUMN_PARALLEL, LoRA, reset_adapters, seed_dropout
 from aligner_lib.megatron.model import Numerics
 from aligner_lib.models.adapters import Adapter, AdapterRecord, open_weights
 from aligner_lib.models.merge import merge
@@ -68,6 +68,27 @@ def test_a_is_drawn_by_layer_and_b_is_zero(starts, one_process):
             assert parameter.std().item() == pytest.approx(math.sqrt(2 / (rank + inputs)), rel=0.25)
             drawn[name] = parameter[0, :8].tolist()
     assert len({tuple(values) for values in drawn.values()}) == len(drawn) == 4 * ARCHITECTURE.num_layers
+
+
+SEEDS = (
+    0,
+    1234,
+    1490,
+    3026,
+    1234 + 2**32,
+    1234 + 2**63,
+)  # the middle three were equal when a seed lost its high bits
+
+
+def test_another_seed_draws_other_adapters(starts, one_process):
+    engine = new_engine("untied", starts / "untied", lora=LORA)
+    drawn = []
+    for seed in SEEDS:
+        reset_adapters(engine.module, replace(LORA, seed=seed))
+        parameters = engine.module.named_parameters()
+        drawn += [tuple(p[0, :4].tolist()) for name, p in parameters if name.endswith("lora_a")]
+    assert len(drawn) == len(SEEDS) * 4 * ARCHITECTURE.num_layers
+    assert len(set(drawn)) == len(drawn)
 
 
 @each_model
@@ -262,6 +283,16 @@ def test_dropout_is_a_function_of_seed_and_step(starts, tmp_path, figures, one_p
         engine, "untied", range(STEPS, STEPS + 2)
     )
     assert mapped(engine, "untied") == mapped(engine, "untied")  # none outside of training
+
+
+def test_another_seed_step_or_micro_batch_drops_others(one_process):
+    def drawn(seed: int, step: int = 0, micro_batch: int = 0) -> tuple[float, ...]:
+        seed_dropout(replace(LORA, seed=seed), step, micro_batch)
+        return tuple(torch.rand(4).tolist())
+
+    places = [(seed, step, micro_batch) for seed in SEEDS for step in (0, 7) for micro_batch in (0, 1)]
+    assert len({drawn(*place) for place in places}) == len(places)
+    assert drawn(*places[3]) == drawn(*places[3])
 
 
 @pytest.mark.parametrize("granularity", ["selective", "full"])
