@@ -53,6 +53,7 @@ from aligner_lib.jobs.inputs import (
     task_source,
     warn_about_template,
 )
+from aligner_lib.jobs.overlap import warn_about_overlap
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
@@ -107,6 +108,7 @@ def sft(config: DictConfig) -> PreparedJob:
 
     train, validation = load(data.train_ds, "train_ds"), load(data.validation_ds, "validation_ds")
     validation = for_validation(limited(validation, loop, data.validation_ds.global_batch_size), config)
+    warn_about_overlap(train, validation)
     max_steps = steps_of(loop, len(train), data.train_ds.global_batch_size)
 
     def build(run):
@@ -203,11 +205,13 @@ def _on_pairs(
         return log_report(name, load(files_of_split(config, name), tokenizer, model.encoder_seq_length))
 
     train, validation = split("train"), split("validation")
+    validation = for_validation(limited(validation, loop, model.global_batch_size), config)
+    warn_about_overlap(train, validation)
     max_steps = steps_of(loop, len(train), model.global_batch_size)
     common = {
         "tokenizer": tokenizer,
         "train": train,
-        "validation": for_validation(limited(validation, loop, model.global_batch_size), config),
+        "validation": validation,
         "lr_schedule": LRSchedule(model.optim, max_steps, functions.learning_rate),
         "functions": functions,
         "global_batch_size": model.global_batch_size,

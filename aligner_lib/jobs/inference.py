@@ -26,6 +26,7 @@ from aligner_lib.datasets.chat_template import (
     with_response,
 )
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.jobs.drawn_answer import DrawnAnswer
 from aligner_lib.jobs.inputs import check_head
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine
@@ -52,7 +53,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 
 
 def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:
-    """What the model answers to a question or a conversation: the same text whenever it is asked the same.
+    """What the model answers to a question or a conversation: the same text whenever it is asked the same, as a DrawnAnswer.
 
     model: a model folder, checkpoint or run folder. max_length: tokens of an answer. sampling: fields of Sampling,
     such as temperature. Raises ValueError for sampling that makes no sense, UserError for a reward model.
@@ -67,7 +68,8 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
             tokenizer.decode, special_tokens=True, continues=True
         )  # for end strings, as in a rollout
         (response,) = generate(module, [prompt], [seed], drawn, stop_id=tokenizer.eos_id, decode=decode)
-        return tokenizer.decode(response.tokens).strip()
+        text = tokenizer.decode(response.tokens).strip()
+        return DrawnAnswer(text, response.finished, response.tokens, tokenizer.hash)
 
     return answer
 
@@ -75,17 +77,29 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
 def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
     """What the reward model gives an answer to a question or a conversation, standardised as PPO sees it.
 
-    Raises UserError for a language model.
+    An answer that `answering` drew is scored token by token as it was drawn, so one that was cut off has no stop token, as in
+    a rollout. A text that a person wrote is taken to be complete, and gets one. Raises UserError for a language model.
     """
     start = resolve_with_head(reward_model, "scalar")
     tokenizer = tokenizer_of(start)
     judge = RewardModel(load_engine(start), RewardScale.load(start), micro_batch_size=1)
 
     def score(text: str, answer: str) -> float:
-        tokens, _ = with_response(tokenizer, as_prompt(text), f" {answer}")
+        tokens = scored_tokens(tokenizer, as_prompt(text), answer)
         return judge.score(TokenBatch(*pad_rows([tokens], tokenizer.pad_id))).result().item()
 
     return score
+
+
+def scored_tokens(tokenizer: Tokenizer, prompt: str, answer: str) -> list[int]:
+    """The token ids that a reward model reads of a prompt and its answer. See `scoring`."""
+    drawn = isinstance(answer, DrawnAnswer)
+    if drawn and answer.tokens and answer.tokenizer == tokenizer.hash:
+        return [*encode_prompt(tokenizer, prompt), *answer.tokens]
+    row, begins = with_response(tokenizer, prompt, f" {answer}")
+    if drawn and not answer.finished:  # a template may write more behind the stop token
+        return row[: row.index(tokenizer.eos_id, begins)]
+    return row
 
 
 def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, float]]]:

@@ -29,6 +29,7 @@ from aligner_lib.datasets.indexed_dataset import files_of_prefix, prefix_of
 from aligner_lib.datasets.samples import LoadReport
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
+from aligner_lib.jobs.overlap import warn_about_overlap, warn_about_overlap_of_environments
 from aligner_lib.models import model_hash, resolve
 from aligner_lib.models.adapters import AdapterRecord
 from aligner_lib.models.architecture import Architecture
@@ -50,11 +51,14 @@ def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> li
 def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
     """Where prompts come from: environments where there are any, else data files. Raises UserError for wrong ones."""
     if environments_of(config):
+        warn_about_overlap_of_environments(config)
         return _environment_tasks(config, tokenizer, ("train", "validation"))
     validation = prompts_of_split(config, "validation", tokenizer)
     validation = limited(validation, loop_settings(config), val_rollout_micro_batch_size(config))
     validation = for_validation(validation[: rollout_settings(config).num_val_samples], config)
-    return FileTasks(prompts_of_split(config, "train", tokenizer), validation, config.model.seed)
+    train = prompts_of_split(config, "train", tokenizer)
+    warn_about_overlap(train, validation)
+    return FileTasks(train, validation, config.model.seed)
 
 
 def held_out_tasks(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from aligner_lib.datasets.chat_template import turns_of
 from aligner_lib.errors import UserError
+from aligner_lib.jobs.drawn_answer import DrawnAnswer
 
 TIMEOUT_S = 600.0
 
@@ -22,6 +23,8 @@ def answering_at(
     url: str, token: str, max_length: int = 64, seed: int = 0, model: str | None = None, **sampling
 ) -> Callable[[str], str]:
     """What a served model answers to a question or a conversation: of `aligner serve`, or any OpenAI-compatible server.
+
+    An answer is a DrawnAnswer, which knows whether it was cut off.
 
     url: as http://127.0.0.1:8000, with or without /v1. max_length: tokens of an answer. model: its name there; None: the
     first one that is served. sampling: further fields of the request, such as temperature. Raises UserError, with the
@@ -49,7 +52,7 @@ def answering_at(
 
     def answer(text: str) -> str:
         (choice,) = ask("chat/completions", messages=turns_of(text), **settings)["choices"]
-        return choice["message"]["content"].strip()
+        return DrawnAnswer(choice["message"]["content"].strip(), choice.get("finish_reason") != "length")
 
     return answer
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from aligner_lib.errors import UserError
+from aligner_lib.tutorial.statistics import win_rate
 from data.sources import SAMPLES
 
 QUESTIONS = SAMPLES / "two-turn-questions.jsonl"
@@ -21,6 +21,9 @@ INSTRUCTION = (
     "the user asked? Length alone is no virtue. End with one word on a line of its own: FIRST, SECOND or TIE."
 )
 VERDICTS = {"FIRST": 1.0, "TIE": 0.5, "SECOND": 0.0}
+VERDICT_LINE = re.compile(
+    rf"[\s*_#>`\"'\[]*(?:verdict\s*:)?[\s*_`\"'\[]*({'|'.join(VERDICTS)})[\s*_`\"'\].!]*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,30 @@ def ask_in_turns(answer: Callable[[str], str], questions: Sequence[TwoTurns]) ->
 
 
 @dataclass(frozen=True)
+class Judgement:
+    """What a judge says of pairs of dialogues.
+
+    wins: of each pair that it decided, 1 for one's own dialogue, 0 for the other one, 0.5 for a tie; pairs: which pairs these
+    are; not_understood: answers of the judge without a verdict, with an example of one. A pair with such an answer has no win.
+    """
+
+    wins: list[float]
+    pairs: list[int]
+    not_understood: int
+    asked: int
+    example: str = ""
+
+    def __str__(self) -> str:
+        rate = f"wins {win_rate(self.wins, self.pairs)}" if self.wins else "no pair was decided"
+        if not self.not_understood:
+            return rate
+        return (
+            f"{rate}; {self.not_understood} of {self.asked} verdicts were not understood, and their pairs are left out; "
+            f"one ends with {self.example!r}"
+        )
+
+
+@dataclass(frozen=True)
 class Judge:
     """A language model that says which of two dialogues ends better.
 
@@ -80,20 +107,34 @@ class Judge:
 
     answer: Callable[[str], str]
 
-    def compare(self, own: Dialogue, other: Dialogue) -> float:
-        """1 where `own` ends better, 0 where `other` does, else 0.5.
+    def compare(self, own: Sequence[Dialogue], others: Sequence[Dialogue]) -> Judgement:
+        """One's own dialogues against others to the same questions, pair by pair.
 
-        It is asked twice, with the two in exchanged places: a judge that prefers whatever stands first says "tie".
-        Raises UserError for an answer with neither of the three words.
+        The judge is asked twice about a pair, with the two in exchanged places: one that prefers whatever stands first says
+        "tie". Source: Zheng et al. 2023 (arXiv:2306.05685), section 3.4.
         """
-        forth, back = self._verdict(own, other), 1.0 - self._verdict(other, own)
-        return forth if forth == back else 0.5
+        wins, pairs, unclear = [], [], []
+        for number, (one, other) in enumerate(zip(own, others, strict=True)):
+            answers = [self._asked(one, other), self._asked(other, one)]
+            forth, back = map(verdict, answers)
+            unclear += [answer for answer in answers if verdict(answer) is None]
+            if forth is not None and back is not None:
+                wins.append(forth if forth == 1.0 - back else 0.5)
+                pairs.append(number)
+        example = unclear[0][-200:] if unclear else ""
+        return Judgement(wins, pairs, len(unclear), 2 * len(own), example)
 
-    def _verdict(self, first: Dialogue, second: Dialogue) -> float:
-        said = self.answer(
+    def _asked(self, first: Dialogue, second: Dialogue) -> str:
+        return self.answer(
             f"{INSTRUCTION}\n\n[The first assistant]\n{first}\n\n[The second assistant]\n{second}"
         )
-        verdicts = re.findall(rf"\b({'|'.join(VERDICTS)})\b", said.upper())
-        if not verdicts:
-            raise UserError(f"the judge gave no verdict (FIRST, SECOND or TIE): {said[-200:]!r}")
-        return VERDICTS[verdicts[-1]]
+
+
+def verdict(answer: str) -> float | None:
+    """What a judge's answer says: 1 for FIRST, 0 for SECOND, 0.5 for TIE; None where it can't be understood.
+
+    Only a line of the verdict alone counts, in capitals or not, in bold or after "Verdict:"; words within a sentence are an
+    explanation. None as well for lines that contradict each other.
+    """
+    verdicts = {match[1].upper() for line in answer.splitlines() if (match := VERDICT_LINE.fullmatch(line))}
+    return VERDICTS[verdicts.pop()] if len(verdicts) == 1 else None

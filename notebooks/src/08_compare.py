@@ -322,8 +322,7 @@ for name, values in scores.items():
 print(f"PPO wins {win_rate(compare(scores['PPO'], scores['SFT']), range(len(questions)))} of them")
 if judge_url:
     judge = Judge(answering_at(judge_url, judge_token, max_length=512, model=judge_model, temperature=0))
-    wins = [judge.compare(own, other) for own, other in zip(dialogues["PPO"], dialogues["SFT"])]
-    print(f"{judge_model} says: PPO wins {win_rate(wins, range(len(wins)))}")
+    print(f"{judge_model} says of PPO: {judge.compare(dialogues['PPO'], dialogues['SFT'])}")
 print(f"\n{dialogues['PPO'][0]}")
 
 # %% [markdown]

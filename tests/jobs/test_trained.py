@@ -414,6 +414,25 @@ def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
     assert answer("User: Hello.\n\nAssistant:") == answer("Hello.")
 
 
+def test_a_talk_scores_an_answer_that_was_cut_without_a_stop_token_as_a_rollout_does(smoke, rm):
+    from aligner_lib.datasets.chat_template import encode_prompt
+    from aligner_lib.jobs.inference import answering, as_prompt, scoring, tokenizer_of
+    from aligner_lib.rollouts.critic import RewardModel
+
+    answer, score, folder = (
+        answering(smoke, max_length=8, seed=3)("Hello."),
+        scoring(rm.path),
+        resolve(rm.path),
+    )
+    tokenizer = tokenizer_of(folder)
+    assert not answer.finished and len(answer.tokens) == 8 and tokenizer.eos_id not in answer.tokens
+    drawn = [*encode_prompt(tokenizer, as_prompt("Hello.")), *answer.tokens]
+    reward_model = RewardModel(scalar_engine(folder), RewardScale.load(folder), micro_batch_size=1)
+    rollout = reward_model.score(TokenBatch(*pad_rows([drawn], tokenizer.pad_id))).result().item()
+    assert score("Hello.", answer) == pytest.approx(rollout, abs=1e-6)
+    assert score("Hello.", str(answer)) != pytest.approx(rollout, abs=1e-3)  # a text is taken to be complete
+
+
 def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here):
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.generate import Sampling

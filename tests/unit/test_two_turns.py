@@ -11,7 +11,14 @@ import pytest
 
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.served import answering_at
-from aligner_lib.tutorial.two_turns import Dialogue, Judge, TwoTurns, ask_in_turns, two_turn_questions
+from aligner_lib.tutorial.two_turns import (
+    Dialogue,
+    Judge,
+    TwoTurns,
+    ask_in_turns,
+    two_turn_questions,
+    verdict,
+)
 
 QUESTION = TwoTurns("math", ("What is 6 times 7?", "And half of it?"))
 
@@ -25,13 +32,15 @@ def judge():
     """judge(verdict): a Judge whose server says verdict(text); `judge.servers[0].asked` are the requests it got."""
     servers = []
 
-    def start(verdict, status: int = 200) -> Judge:
+    def start(verdict, status: int = 200, reason: str = "stop") -> Judge:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 server.asked.append((self.path, self.headers.get("Authorization"), body))
                 said = verdict(body["messages"][0]["content"])
-                reply = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+                reply = json.dumps(
+                    {"choices": [{"message": {"content": said}, "finish_reason": reason}]}
+                ).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(reply)))
                 self.end_headers()
@@ -82,25 +91,75 @@ def test_the_second_turn_has_the_first_answer_in_it():
     assert said.answers == ("42", "21") and str(said) == f"{asked[1]} 21"
 
 
+def judged(judge: Judge, own: str, other: str) -> list[float]:
+    return judge.compare([dialogue(own)], [dialogue(other)]).wins
+
+
 def test_a_judge_that_reads_prefers_the_right_answer_wherever_it_stands(judge):
     reads = judge(prefers_21)
-    assert reads.compare(dialogue("21"), dialogue("20")) == 1.0
-    assert reads.compare(dialogue("20"), dialogue("21")) == 0.0
-    assert reads.compare(dialogue("21"), dialogue("It is 21")) == 0.5
+    assert judged(reads, "21", "20") == [1.0]
+    assert judged(reads, "20", "21") == [0.0]
+    assert judged(reads, "21", "It is 21") == [0.5]
     path, authorization, body = judge.servers[0].asked[0]
     assert (path, authorization) == ("/v1/chat/completions", "Bearer secret")
     assert body["model"] == "a-judge" and body["temperature"] == 0
 
 
 def test_a_judge_that_takes_what_stands_first_decides_nothing(judge):
-    assert judge(lambda text: "FIRST").compare(dialogue("21"), dialogue("20")) == 0.5
+    assert judged(judge(lambda text: "FIRST"), "21", "20") == [0.5]
 
 
-def test_a_judge_without_a_verdict_and_one_that_fails_are_told(judge):
-    with pytest.raises(UserError, match=r"the judge gave no verdict .*'Both are nice\.'"):
-        judge(lambda text: "Both are nice.").compare(dialogue("21"), dialogue("20"))
+def test_a_judge_that_explains_after_its_verdict_is_understood(judge):
+    """Its explanation names both assistants; the last of the words says nothing."""
+
+    def explains(text: str) -> str:
+        place = "First" if "21" in text.split("[The second assistant]")[0] else "Second"
+        return f"**{place}**\n\nThe first answer is compared with the second: 21 is half of 42."
+
+    assert judged(judge(explains), "21", "20") == [1.0]
+    assert judged(judge(explains), "20", "21") == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("FIRST", 1.0),
+        ("Both add up.\n\nVerdict: **SECOND**.", 0.0),
+        ("TIE\nNeither the FIRST nor the SECOND is wrong.", 0.5),
+        ("The FIRST is better than the SECOND.", None),  # within a sentence
+        ("FIRST\nOn second thought:\nSECOND", None),
+        ("FIRST, SECOND or TIE", None),
+        ("", None),
+    ],
+)
+def test_a_verdict_is_a_line_of_its_own(answer, expected):
+    assert verdict(answer) == expected
+
+
+def test_verdicts_that_are_not_understood_are_counted_and_their_pairs_left_out(judge):
+    """Of four pairs the judge hedges on the second one, in one of the two orders."""
+
+    def hedges(text: str) -> str:
+        return "Both are nice." if text.index("nice 20") < text.index("nice 21") else "TIE"
+
+    pairs = [[dialogue("20"), dialogue("nice 21"), dialogue("20"), dialogue("20")]]
+    pairs += [[dialogue("21"), dialogue("nice 20"), dialogue("21"), dialogue("21")]]
+    told = judge(lambda text: hedges(text) if "nice" in text else prefers_21(text)).compare(*pairs)
+    assert (told.wins, told.pairs) == ([0.0, 0.0, 0.0], [0, 2, 3])
+    assert (told.not_understood, told.asked) == (1, 8)
+    assert "1 of 8 verdicts were not understood" in str(told) and "'Both are nice.'" in str(told)
+    nothing = judge(lambda text: "Both are nice.").compare([dialogue("21")], [dialogue("20")])
+    assert nothing.wins == [] and str(nothing).startswith("no pair was decided; 2 of 2 verdicts")
+
+
+def test_a_judge_that_fails_is_told(judge):
     with pytest.raises(UserError, match="500"):
-        judge(lambda text: "FIRST", status=500).compare(dialogue("21"), dialogue("20"))
+        judged(judge(lambda text: "FIRST", status=500), "21", "20")
     with pytest.raises(UserError, match="no server answers"):
-        nobody = Judge(answering_at("http://127.0.0.1:9/v1", "", model="nobody"))
-        nobody.compare(dialogue("21"), dialogue("20"))
+        judged(Judge(answering_at("http://127.0.0.1:9/v1", "", model="nobody")), "21", "20")
+
+
+@pytest.mark.parametrize(("reason", "finished"), [("stop", True), ("length", False)])
+def test_a_served_answer_says_whether_it_was_cut(judge, reason, finished):
+    served = judge(lambda text: "21", reason=reason).answer
+    assert served("Half of 42?") == "21" and served("Half of 42?").finished is finished
