@@ -6,7 +6,7 @@ B rows of the batch, P longest prompt, V vocabulary
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +18,7 @@ from aligner_lib.megatron import parallel
 from aligner_lib.megatron.attention import KVCache
 from aligner_lib.megatron.logprobs import gather_vocab
 from aligner_lib.megatron.pipeline import pass_through_stages
+from aligner_lib.megatron.shares import Share, is_owed, next_in_line, rows_to_give_up
 
 # Rows that are over leave, or others take their places, once they are this part of the batch: leaving copies the cache,
 # and a prompt alone costs a pass over all weights.
@@ -117,6 +118,12 @@ class _Request:
     sampling: Sampling
     uniforms: list[float]  # the random number of each token
     response: Response
+    share: Share = None  # requests of one share compete as one for rows
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """What the model has to read before the next token: the prompt, and the response so far."""
+        return self.prompt + tuple(self.response.tokens) if self.response.tokens else self.prompt
 
     @property
     def remaining(self) -> int:
@@ -144,7 +151,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Computed:
-    """A prompt that went through the model."""
+    """A context that went through the model."""
 
     cache: KVCache
     row: int  # of the cache
@@ -174,14 +181,18 @@ class ContinuousBatch:
         self._decode, self._observe = decode, observe
         self._waiting: deque[_Request] = deque()
         self._running: list[_Request] = []  # by row; one that is over stays until its row is taken
-        self._computed: dict[tuple[int, ...], _Computed] = {}  # prompts that others wait for, too
+        self._computed: dict[tuple[int, ...], _Computed] = {}  # contexts that others wait for, too
         self._device = next(model.parameters()).device
         self._cache = KVCache(torch.zeros(0, dtype=torch.int64, device=self._device), 0)
 
-    def add(self, prompt: list[int], seed: int, sampling: Sampling) -> Response:
-        """The response to a prompt (token ids, not empty), which grows with each step. seed: of its random numbers."""
+    def add(self, prompt: list[int], seed: int, sampling: Sampling, share: Share = None) -> Response:
+        """The response to a prompt (token ids, not empty), which grows with each step. seed: of its random numbers.
+
+        share: rows are shared fairly among those that differ in it, such as the clients of a server; a response may lose
+        its row to a share with fewer rows, and goes on later where it was. Those of one share are served in order.
+        """
         assert prompt, "an empty prompt can't be continued"
-        request = _Request(tuple(prompt), sampling, _uniforms(seed, sampling.max_length), Response())
+        request = _Request(tuple(prompt), sampling, _uniforms(seed, sampling.max_length), Response(), share)
         self._waiting.append(request)
         return request.response
 
@@ -205,8 +216,9 @@ class ContinuousBatch:
 
     def step(self) -> None:
         """Draw a token for each row, or let waiting prompts join. Inside of `generating`."""
+        owed = self._waiting and self._give_up_rows()
         free = self.rows - sum(one.remaining > 0 for one in self._running)
-        if self._waiting and free and free >= LEAVE_FRACTION * self.rows:
+        if self._waiting and free and (owed or free >= LEAVE_FRACTION * self.rows):
             self._join(min(free, len(self._waiting)))
         else:
             self._advance()
@@ -216,10 +228,28 @@ class ContinuousBatch:
 
     # -- rows of the cache ----------------------------------------------------------------------------------------
 
+    def _give_up_rows(self) -> bool:
+        """Shares with more rows than others that wait give some up. Whether a waiting share was owed a row.
+
+        Of a share, those responses wait that cost the least to read again.
+        """
+        waiting = Counter(request.share for request in self._waiting)
+        running = Counter(request.share for request in self._running if request.remaining)
+        if not is_owed(waiting, running):
+            return False
+        for share, count in rows_to_give_up(waiting, running, self.rows - running.total()).items():
+            rows = [row for row, one in enumerate(self._running) if one.remaining and one.share == share]
+            for row in sorted(rows, key=lambda row: len(self._running[row].context))[:count]:
+                request = self._running[row]
+                self._waiting.appendleft(request)
+                # its row is free from here on: a copy that is over stands there until another takes it
+                self._running[row] = replace(request, response=replace(request.response, is_over=True))
+        return True
+
     def _join(self, count: int) -> None:
         """The next waiting requests take free rows, or new ones, and get their first tokens."""
         # shortest first: how a row is rounded depends on its place in the batch, and all recorded figures are of this order
-        joining = sorted((self._waiting.popleft() for _ in range(count)), key=lambda one: len(one.prompt))
+        joining = sorted(self._next_in_line(count), key=lambda request: len(request.context))
         computed = self._prefilled(joining)
         width = max(one.cache.sequence_len_offset for one in computed)
         present = len(self._running)
@@ -238,6 +268,14 @@ class ContinuousBatch:
             )
         hidden = torch.stack([one.hidden for one in computed]) if parallel.is_last_stage() else None
         self._draw(joining, hidden)
+
+    def _next_in_line(self, count: int) -> list[_Request]:
+        """The waiting requests that get the next rows, which wait no more."""
+        running = Counter(request.share for request in self._running if request.remaining)
+        places = next_in_line([request.share for request in self._waiting], running, count)
+        chosen, left = [self._waiting[place] for place in places], set(places)
+        self._waiting = deque(one for place, one in enumerate(self._waiting) if place not in left)
+        return chosen
 
     def _advance(self) -> None:
         """A token more for each row."""
@@ -274,8 +312,8 @@ class ContinuousBatch:
     # -- prompts and tokens ---------------------------------------------------------------------------------------
 
     def _prefilled(self, requests: list[_Request]) -> list[_Computed]:
-        """Each request's prompt as it went through the model; those that did not yet go together, and each once."""
-        prompts = dict.fromkeys(one.prompt for one in requests if one.prompt not in self._computed)
+        """Each request's context as it went through the model; those that did not yet go together, and each once."""
+        prompts = dict.fromkeys(one.context for one in requests if one.context not in self._computed)
         if prompts:
             longest = max(map(len, prompts))
             padding = [longest - len(prompt) for prompt in prompts]
@@ -285,8 +323,8 @@ class ContinuousBatch:
             cache.increment_sequence_len_offset(longest)
             last = hidden[-1] if parallel.is_last_stage() else [None] * len(prompts)
             self._computed |= {prompt: _Computed(cache, row, last[row]) for row, prompt in enumerate(prompts)}
-        computed = [self._computed[one.prompt] for one in requests]
-        wanted = {one.prompt for one in self._waiting}
+        computed = [self._computed[one.context] for one in requests]
+        wanted = {one.context for one in self._waiting}
         self._computed = {prompt: one for prompt, one in self._computed.items() if prompt in wanted}
         return computed
 

@@ -250,6 +250,7 @@ def test_requests_may_come_and_go_at_any_time(model, alone, data):
     """Whatever else is asked for or given up meanwhile, and however it is drawn, a response is the one it is alone."""
     arrivals = data.draw(st.lists(st.integers(0, 6), min_size=len(REQUESTS), max_size=len(REQUESTS)))
     given_up = data.draw(st.dictionaries(st.integers(0, len(REQUESTS) - 1), st.integers(0, 8), max_size=3))
+    shares = data.draw(st.lists(st.sampled_from("abc"), min_size=len(REQUESTS), max_size=len(REQUESTS)))
     batch = ContinuousBatch(model, data.draw(st.integers(1, 5)), stop_id=UNSAID)
     responses, step = {}, 0
     with generating(model):
@@ -257,7 +258,7 @@ def test_requests_may_come_and_go_at_any_time(model, alone, data):
             for number, (prompt, length) in enumerate(REQUESTS):
                 if number not in responses and arrivals[number] <= step:
                     how = replace((GREEDY, DRAWN)[number % 2], max_length=length)
-                    responses[number] = batch.add(prompt, number, how)
+                    responses[number] = batch.add(prompt, number, how, shares[number])
                 if number in responses and given_up.get(number) == step:
                     batch.cancel(responses[number])
             if batch:
@@ -270,6 +271,23 @@ def test_requests_may_come_and_go_at_any_time(model, alone, data):
             assert response.tokens == expected[: len(response.tokens)]
         else:
             assert response.tokens == expected
+
+
+def test_a_short_response_does_not_wait_for_another_share_s_long_ones(model):
+    """Twenty responses of 30 tokens hold all rows; four tokens that another share wants are there five steps later."""
+    batch, long_ones = ContinuousBatch(model, 4, stop_id=UNSAID), replace(DRAWN, max_length=30)
+    many = [batch.add([5, 6, 7], seed, long_ones, "many") for seed in range(20)]
+    with generating(model):
+        for _ in range(6):
+            batch.step()
+        short = batch.add([9, 4], 1, replace(DRAWN, max_length=4), "one")
+        for _ in range(5):
+            batch.step()
+        assert short.is_over and len(short.tokens) == 4
+        batch.run()
+    for seed, response in enumerate(many):  # the one that lost its row has gone on where it was
+        (expected,) = generate(model, [[5, 6, 7]], [seed], long_ones, stop_id=UNSAID)
+        assert response.tokens == expected.tokens
 
 
 def test_a_batch_that_nobody_waits_for_holds_no_rows(model):
