@@ -42,6 +42,7 @@ class Generation:
     seed: int
     sampling: Sampling
     alternatives: int | None = None  # likeliest tokens that are told for each place; None: not even its own
+    request: object = None  # those of one request share rows with each other, and all requests alike
     events: asyncio.Queue = field(default_factory=asyncio.Queue)
     response: Response | None = None  # once the thread has it
     told: int = 0  # tokens that are in events
@@ -128,7 +129,9 @@ class GenerationThread(threading.Thread):
         return ContinuousBatch(self.model, self.rows, stop_id=self.stop_id, observe=self._observe)
 
     def _begin(self, generation: Generation) -> None:
-        generation.response = self._batch.add(generation.prompt, generation.seed, generation.sampling)
+        generation.response = self._batch.add(
+            generation.prompt, generation.seed, generation.sampling, share=generation.request
+        )
         self._running[id(generation.response)] = generation
 
     def _cancel(self, generation: Generation) -> None:

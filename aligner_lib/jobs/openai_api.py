@@ -1,4 +1,4 @@
-"""OpenAI's completions and chat completions: what a request may say, and how answers and errors are written.
+"""OpenAI's completions and chat completions: what a request may say, and how errors are written.
 
 Knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
 """
@@ -6,15 +6,21 @@ Knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions a
 from __future__ import annotations
 
 import secrets
-import time
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 COMPLETION_TOKENS = 16  # of a completion whose request does not say how many
 CHAT_TOKENS = 512  # … of a chat's answer, where the context leaves room for them
 MOST_CHOICES, MOST_STOPS, MOST_ALTERNATIVES = 128, 16, 20
+MOST_STOP_CHARACTERS = 1000  # of one
 # What is not done here, and the only value for which that makes no difference.
 NOT_DONE: dict[str, Any] = {
     "frequency_penalty": 0,
@@ -51,6 +57,9 @@ class _Stream(BaseModel):
     include_usage: bool = False
 
 
+_Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
     model: str
@@ -60,7 +69,7 @@ class _Request(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0  # not OpenAI's; 0: off
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63 - MOST_CHOICES)] | None = None
-    stop: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MOST_STOPS)] = []
+    stop: Annotated[list[_Stop], Field(max_length=MOST_STOPS, fail_fast=True)] = []
     stream: bool = False
     stream_options: _Stream = _Stream()
 
@@ -90,13 +99,15 @@ class _Request(BaseModel):
         return [first + choice for choice in range(self.n)]
 
 
-Ids = Annotated[list[int], Field(min_length=1)]
+Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
+SeveralIds = Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
 
 
 class CompletionRequest(_Request):
     """A request to /v1/completions."""
 
-    prompt: str | Ids | Annotated[list[str], Field(min_length=1)] | Annotated[list[Ids], Field(min_length=1)]
+    prompt: str | Ids | Texts | SeveralIds
     logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
     echo: bool = False
     best_of: int | None = None
@@ -126,20 +137,29 @@ class _Part(BaseModel):
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-    role: str
-    content: str | list[_Part]
+    model_config = ConfigDict(extra="forbid")
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[_Part], Field(fail_fast=True)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_fields(cls, value: object) -> object:
+        """Answers that clients send back have a field for each kind of content, and nothing in most of them."""
+        if not isinstance(value, dict):
+            return value
+        return {name: part for name, part in value.items() if name == "content" or part not in (None, [], {})}
 
     def plain(self) -> dict[str, str]:
+        """The turn as templates read it. `developer` is OpenAI's newer name of the system's turn."""
         parts = self.content
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-        return {"role": self.role, "content": text}
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 class ChatRequest(_Request):
     """A request to /v1/chat/completions."""
 
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
@@ -186,6 +206,12 @@ def _explained(kind: type[_Request], error: ValidationError) -> ApiError:
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else None
     place = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden" and name == "messages":
+        return ApiError(
+            f"{place} is not supported here: a message has a role and a content, which is text",
+            param=name,
+            code="unsupported",
+        )
     if first["type"] == "extra_forbidden":
         known = ", ".join(sorted(kind.model_fields))
         return ApiError(f"there is no field {place!r}; there are {known}", param=name, code="unknown_field")
@@ -196,127 +222,3 @@ def _explained(kind: type[_Request], error: ValidationError) -> ApiError:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-# ---- answers --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TokenLogprob:
-    """A token's text with its log-probability in nats, None for a text's first, and the likeliest tokens in its place."""
-
-    text: str
-    logprob: float | None
-    likeliest: tuple[tuple[str, float], ...] = ()
-    offset: int = 0  # where its text begins in the answer's
-
-
-@dataclass
-class Choice:
-    """One answer to a prompt, or the next part of it."""
-
-    index: int
-    text: str = ""
-    finish_reason: str | None = None  # stop or length; None: it goes on
-    tokens: list[TokenLogprob] | None = None  # where they were asked for
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Tokens read and drawn."""
-
-    prompt: int
-    completion: int
-
-    def body(self) -> dict:
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": self.prompt + self.completion,
-        }
-
-
-@dataclass(frozen=True)
-class Writer:
-    """Writes the answers to one request. chat: as chat completions, else as completions."""
-
-    model: str
-    chat: bool
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def whole(self, choices: list[Choice], usage: Usage) -> dict:
-        """The answer of a request that is not streamed."""
-        return self._head("") | {"choices": list(map(self._choice, choices)), "usage": usage.body()}
-
-    def part(self, choice: Choice) -> dict:
-        """The next part of a choice that is streamed."""
-        return self._head(".chunk") | {
-            "choices": [self._delta(choice) if self.chat else self._choice(choice)]
-        }
-
-    def begin(self, index: int) -> dict:
-        """What a streamed chat's choice begins with."""
-        delta = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-        return self._head(".chunk") | {"choices": [delta]}
-
-    def usage(self, usage: Usage) -> dict:
-        """The last part of a stream, where it was asked for."""
-        return self._head(".chunk") | {"choices": [], "usage": usage.body()}
-
-    def _head(self, suffix: str) -> dict:
-        kind = f"chat.completion{suffix}" if self.chat else "text_completion"
-        return {
-            "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}",
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-        }
-
-    def _choice(self, choice: Choice) -> dict:
-        own = {
-            "index": choice.index,
-            "finish_reason": choice.finish_reason,
-            "logprobs": self._logprobs(choice),
-        }
-        if self.chat:
-            return own | {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
-        return own | {"text": choice.text}
-
-    def _delta(self, choice: Choice) -> dict:
-        return {
-            "index": choice.index,
-            "delta": {"content": choice.text} if choice.text else {},
-            "finish_reason": choice.finish_reason,
-            "logprobs": self._logprobs(choice),
-        }
-
-    def _logprobs(self, choice: Choice) -> dict | None:
-        if choice.tokens is None:
-            return None
-        if self.chat:
-            return {"content": [_of_chat(one) for one in choice.tokens], "refusal": None}
-        return {
-            "tokens": [one.text for one in choice.tokens],
-            "token_logprobs": [one.logprob for one in choice.tokens],
-            "top_logprobs": [dict(one.likeliest) or None for one in choice.tokens],
-            "text_offset": [one.offset for one in choice.tokens],
-        }
-
-
-def _of_chat(one: TokenLogprob) -> dict:
-    def told(text: str, logprob: float | None) -> dict:
-        complete = "\ufffd" not in text  # else a part of a character, whose bytes are not in its text
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if complete else None}
-
-    return told(one.text, one.logprob) | {"top_logprobs": [told(*other) for other in one.likeliest]}
-
-
-def models(name: str, created: int) -> dict:
-    """The answer of /v1/models."""
-    return {"object": "list", "data": [model(name, created)]}
-
-
-def model(name: str, created: int) -> dict:
-    """The answer of /v1/models/NAME."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "aligner"}

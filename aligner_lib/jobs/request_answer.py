@@ -11,16 +11,16 @@ from itertools import accumulate
 from aligner_lib.datasets.chat_template import ANSWER, encode, render
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.generation_thread import Drawn, End, Ended, Generation, GenerationThread
-from aligner_lib.jobs.openai_api import (
-    ApiError,
-    ChatRequest,
-    Choice,
-    CompletionRequest,
-    TokenLogprob,
-    Usage,
-    Writer,
+from aligner_lib.jobs.generation_thread import (
+    Drawn,
+    End,
+    Ended,
+    Generation,
+    GenerationThread,
+    Likeliest,
 )
+from aligner_lib.jobs.openai_answers import Choice, TokenLogprob, Usage, Writer
+from aligner_lib.jobs.openai_api import ApiError, ChatRequest, CompletionRequest
 from aligner_lib.jobs.response_text import ResponseText
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.megatron.model import Transformer
@@ -59,7 +59,7 @@ class Answer:
         self._prompts = [self._encoded(prompt) for prompt in request.prompts]
         self._drawn = 0  # tokens
         self.generations = [
-            Generation(prompt, seed, sampling, request.alternatives)
+            Generation(prompt, seed, sampling, request.alternatives, request=self)
             for prompt, sampling in [(prompt, self._sampling(prompt)) for prompt in self._prompts]
             for seed in request.seeds()
         ]
@@ -141,10 +141,13 @@ class Answer:
         if choice.tokens is None:
             return
         told = await self._thread.prompt_logprobs(prompt, self._request.alternatives)
+        choice.tokens += await asyncio.to_thread(self._told_prompt, prompt, told)
+
+    def _told_prompt(self, prompt: list[int], told: list[tuple[float, Likeliest]]) -> list[TokenLogprob]:
         begins = [0, *accumulate(map(len, self._model.tokenizer.tokens(prompt)))]
-        choice.tokens.append(TokenLogprob(self._text(prompt[0]), None))
-        for token, one, begin in zip(prompt[1:], told, begins[1:]):
-            choice.tokens.append(self._told(Drawn(token, *one), begin))
+        first = TokenLogprob(self._text(prompt[0]), None)
+        others = zip(prompt[1:], told, begins[1:])
+        return [first, *(self._told(Drawn(token, *logprobs), begin) for token, logprobs, begin in others)]
 
     def _told(self, drawn: Drawn, begin: int) -> TokenLogprob:
         likeliest = tuple((self._text(token), logprob) for token, logprob in drawn.likeliest)

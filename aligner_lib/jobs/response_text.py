@@ -3,10 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from aligner_lib.datasets.tokenizer import REPLACEMENT, Tokenizer
 
 LONGEST_CHARACTER = 4  # bytes, each of which may be a token
+
+
+class StopString:
+    """Finds the first place of a text in one that grows, in time linear in both.
+
+    Source: Knuth, Morris and Pratt 1977, Fast Pattern Matching in Strings.
+    """
+
+    def __init__(self, text: str):
+        self.text = text
+        self.matched = 0  # characters at the end of what was read that the text begins with
+        self._fallbacks = _fallbacks(text)
+
+    def read(self, piece: str) -> int | None:
+        """How many characters of a piece are read when the text is complete; None where it does not end in it."""
+        for count, character in enumerate(piece, 1):
+            while self.matched and self.text[self.matched] != character:
+                self.matched = self._fallbacks[self.matched - 1]
+            self.matched += self.text[self.matched] == character
+            if self.matched == len(self.text):
+                return count
+        return None
+
+
+@lru_cache(maxsize=64)
+def _fallbacks(text: str) -> tuple[int, ...]:
+    """Of each beginning of a text: the length of its longest end, not all of it, that the text begins with."""
+    lengths = [0]
+    for character in text[1:]:
+        length = lengths[-1]
+        while length and text[length] != character:
+            length = lengths[length - 1]
+        lengths.append(length + (text[length] == character))
+    return tuple(lengths)
 
 
 class ResponseText:
@@ -14,7 +49,7 @@ class ResponseText:
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), strip: bool = False):
         """stop: what ends the text, and is not in it. strip: leave out the space that it begins with."""
-        self._tokenizer, self._stop = tokenizer, stop
+        self._tokenizer, self._stop = tokenizer, [StopString(text) for text in stop]
         self._strip = strip
         self._pending: list[int] = []  # tokens of a character that is not complete
         self.text = ""
@@ -40,22 +75,19 @@ class ResponseText:
         self._pending = []
         if self._strip and not self.text:
             piece = piece.lstrip()
-        searched = len(self.text)
+        if self.stopped:
+            return
+        before = len(self.text)
         self.text += piece
-        found = [
-            (at, stop)
-            for stop in self._stop
-            if (at := self.text.find(stop, max(0, searched - len(stop) + 1))) >= 0
+        begins = [
+            before + read - len(stop.text) for stop in self._stop if (read := stop.read(piece)) is not None
         ]
-        if found and not self.stopped:
-            self.text, self.stopped = self.text[: min(found)[0]], True
+        if begins:
+            self.text, self.stopped = self.text[: min(begins)], True
 
     def _held(self) -> int:
         """The length of the end that a stop string may begin with."""
-        lengths = range(1, max(map(len, self._stop), default=0))
-        return max(
-            (n for n in lengths if any(stop.startswith(self.text[-n:]) for stop in self._stop)), default=0
-        )
+        return max((stop.matched for stop in self._stop), default=0)
 
     def _give(self, end: int) -> str:
         given, self._given = self.text[self._given : end], max(self._given, end)

@@ -264,6 +264,11 @@ def test_an_echo_has_the_prompt_s_logprobs(client, name, smoke, generated):
 
 COMPLETION = {"prompt": "Hello."}
 CHAT = {"messages": QUESTION}
+NESTED = json.loads("[" * 40 + "]" * 40)
+
+
+def turn(**changed: object) -> dict:
+    return {"messages": [{"role": "user", "content": "Hello."} | changed]}
 
 
 @pytest.mark.parametrize(
@@ -280,10 +285,33 @@ CHAT = {"messages": QUESTION}
         ("completions", {"tempreature": 1}, 400, "tempreature", "there is no field 'tempreature'"),
         ("completions", {"frequency_penalty": 0.5}, 400, "frequency_penalty", "not supported here"),
         ("completions", {"stop": [""]}, 400, "stop", "at least 1 character"),
+        ("completions", {"stop": ["a" * 1001]}, 400, "stop", "at most 1000 characters"),
+        (
+            "completions",
+            {"prompt": "a \ud800"},
+            400,
+            "prompt",
+            "character 2 of a text in prompt is '\\ud800'",
+        ),
+        ("completions", {"model": "\udfff"}, 400, "model", "half of a surrogate pair"),
+        ("completions", b"[" * 200_000, 400, None, "more than 32 deep"),
+        ("completions", {"logit_bias": NESTED}, 400, "logit_bias", "more than 32 deep"),
+        ("completions", {"prompt": [[]] * 20_000}, 400, "prompt", "20000 parts, and 16384 may be"),
+        ("completions", {"prompt": [1] * 300_000}, 400, "prompt", "more than 262144 token ids"),
         ("completions", {"model": "gpt-9"}, 404, "model", "there is no model 'gpt-9' here"),
         ("completions", {"echo": True, "stream": True}, 400, "echo", "leave one of them out"),
         ("chat/completions", {"messages": []}, 400, "messages", "at least 1 item"),
         ("chat/completions", {"messages": "Hello."}, 400, "messages", "valid list"),
+        (
+            "chat/completions",
+            turn(role="tool"),
+            400,
+            "messages",
+            "'system', 'developer', 'user' or 'assistant'",
+        ),
+        ("chat/completions", turn(role="wizard"), 400, "messages", "(it is 'wizard')"),
+        ("chat/completions", turn(tool_calls=[{"id": "1"}]), 400, "messages", "messages.0.tool_calls is not"),
+        ("chat/completions", turn(name="Ada"), 400, "messages", "messages.0.name is not supported here"),
         ("chat/completions", {"top_logprobs": 2}, 400, "top_logprobs", "logprobs=true"),
         ("chat/completions", {"tools": [{"type": "function"}]}, 400, "tools", "not supported here"),
         ("chat/completions", b"{", 400, None, "the body is no JSON"),
@@ -307,6 +335,35 @@ def test_a_request_that_makes_no_sense_is_told_what_is_wrong(
 def test_what_makes_no_difference_is_accepted(server, name):
     ignored = {"user": "me", "presence_penalty": 0, "logit_bias": None, "response_format": {"type": "text"}}
     assert server.post("chat/completions", {"model": name, "max_tokens": 1, **CHAT, **ignored})[0] == 200
+    sent_back = {
+        "role": "assistant",
+        "content": "Well.",
+        "refusal": None,
+        "tool_calls": None,
+        "annotations": [],
+    }
+    messages = [{"role": "developer", "content": "Be kind."}, *QUESTION, sent_back, *QUESTION]
+    status, answer = server.post("chat/completions", {"model": name, "max_tokens": 1, "messages": messages})
+    assert status == 200, answer
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("token", "status"), [(TOKEN, 413), ("another", 401)])
+def test_a_body_that_is_too_large_is_refused_when_all_of_it_has_come(server, token, status, chunked):
+    """A client that still sends reads no answer: its connection would be reset."""
+    connection = http.client.HTTPConnection(*server.address, timeout=forks.BOUND_S)
+    parts = [b" " * (1 << 20)] * 9
+    connection.request(
+        "POST",
+        "/v1/completions",
+        iter(parts) if chunked else b"".join(parts),
+        {"Authorization": f"Bearer {token}"},
+        encode_chunked=chunked,
+    )
+    answer = connection.getresponse()
+    message = json.loads(answer.read())["error"]["message"]
+    assert answer.status == status
+    assert ("larger than 8388608 bytes" if status == 413 else "the token is missing") in message
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(client, name, smoke):
@@ -367,6 +424,16 @@ def test_a_request_that_comes_while_others_run_joins_them(client, name):
         short = client.completions.create(model=name, prompt="Hi.", max_tokens=2, seed=0)
         assert short.choices[0].text
     # … and was answered before the long one, which went on meanwhile
+
+
+def test_a_request_of_many_answers_does_not_make_another_wait(server, client, name):
+    """Four tokens come while the other request's answers are still waiting for rows."""
+    many = without_end(name) | {"n": 100}
+    with client.completions.create(**many, stream=True) as stream:
+        next(stream)
+        client.completions.create(model=name, prompt="Hi.", max_tokens=4, seed=0)
+        assert server.open_responses() > 100 - 2 * ROWS
+    forks.until(lambda: server.open_responses() == 0, "rows to be free", bound_s=10)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -436,6 +503,9 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(smoke, tmp_path)
             UserError, match=rf"port {port} of 127.0.0.1 can't be used \(Address already in use\)"
         ):
             serve("no such model", host="127.0.0.1", port=port, token=None, rows=1, say=print)
+    for port in (99999, -1):  # 99999 is 34463 in 16 bits
+        with pytest.raises(UserError, match=f"there is no port {port}: give --port from 1 to 65535"):
+            serve("smoke", host="127.0.0.1", port=port, token=None, rows=1, say=print)
     with pytest.raises(UserError, match="the token is empty"):
         serve("smoke", host="127.0.0.1", port=0, token="", rows=1, say=print)
 

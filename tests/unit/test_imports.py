@@ -91,7 +91,7 @@ def test_no_modules_import_each_other(room):
 
 LIGHT = [
     "config", "models", "run_folder", "tutorial", "errors", "cli.main", "cli.model_data", "cli.run_tables", "cli.doctor", "cli.progress",
-    "jobs.command_line", "jobs.torchrun", "jobs.openai_api", "jobs.response_text", "jobs.served",
+    "jobs.command_line", "jobs.torchrun", "jobs.openai_answers", "jobs.openai_api", "jobs.request_body", "jobs.response_text", "jobs.served",
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.jobs.response_text import ResponseText
+from aligner_lib.jobs.response_text import ResponseText, StopString
 
 WORDS = st.text(st.sampled_from("ab \n北😀é"), max_size=20)
 
@@ -59,3 +59,36 @@ def test_the_space_before_an_answer_is_left_out_where_that_is_asked(tokenizer):
     growing = ResponseText(tokenizer, strip=True)
     parts = [growing.add(token) for token in tokenizer.encode("  Yes. No.")] + [growing.end()]
     assert "".join(parts) == "Yes. No."
+
+
+class CountedText(str):
+    """A text that counts how often its characters are looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, place):
+        self.looked_at += 1
+        return super().__getitem__(place)
+
+
+def test_a_stop_string_costs_a_few_looks_for_each_character():
+    """Of a text that almost matches everywhere; a search that begins anew at each place looks 1000 times at each."""
+    stop = StopString(CountedText("a" * 999 + "b"))
+    assert stop.read(("a" * 998 + "c") * 20) is None
+    assert stop.text.looked_at <= 4 * 999 * 20
+    assert stop.read("a" * 5000 + "b" + "a") == 5001
+
+
+@given(st.lists(WORDS), st.text(st.sampled_from("ab北"), min_size=1, max_size=4))
+def test_what_may_begin_a_stop_string_is_the_longest_end_that_does(pieces, text):
+    stop, read = StopString(text), ""
+    for piece in pieces:
+        if text in read + piece:
+            assert (
+                read[: len(read)] + piece[: stop.read(piece)]
+                == (read + piece)[: (read + piece).index(text) + len(text)]
+            )
+            return
+        assert stop.read(piece) is None
+        read += piece
+        assert stop.matched == max(n for n in range(len(text)) if n == 0 or read.endswith(text[:n]))

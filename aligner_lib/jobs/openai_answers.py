@@ -1,0 +1,131 @@
+"""OpenAI's completions and chat completions: how answers are written, whole or streamed.
+
+Knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token's text with its log-probability in nats, None for a text's first, and the likeliest tokens in its place."""
+
+    text: str
+    logprob: float | None
+    likeliest: tuple[tuple[str, float], ...] = ()
+    offset: int = 0  # where its text begins in the answer's
+
+
+@dataclass
+class Choice:
+    """One answer to a prompt, or the next part of it."""
+
+    index: int
+    text: str = ""
+    finish_reason: str | None = None  # stop or length; None: it goes on
+    tokens: list[TokenLogprob] | None = None  # where they were asked for
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens read and drawn."""
+
+    prompt: int
+    completion: int
+
+    def body(self) -> dict:
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+        }
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes the answers to one request. chat: as chat completions, else as completions."""
+
+    model: str
+    chat: bool
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, choices: list[Choice], usage: Usage) -> dict:
+        """The answer of a request that is not streamed."""
+        return self._head("") | {"choices": list(map(self._choice, choices)), "usage": usage.body()}
+
+    def part(self, choice: Choice) -> dict:
+        """The next part of a choice that is streamed."""
+        return self._head(".chunk") | {
+            "choices": [self._delta(choice) if self.chat else self._choice(choice)]
+        }
+
+    def begin(self, index: int) -> dict:
+        """What a streamed chat's choice begins with."""
+        delta = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        return self._head(".chunk") | {"choices": [delta]}
+
+    def usage(self, usage: Usage) -> dict:
+        """The last part of a stream, where it was asked for."""
+        return self._head(".chunk") | {"choices": [], "usage": usage.body()}
+
+    def _head(self, suffix: str) -> dict:
+        kind = f"chat.completion{suffix}" if self.chat else "text_completion"
+        return {
+            "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
+
+    def _choice(self, choice: Choice) -> dict:
+        own = {
+            "index": choice.index,
+            "finish_reason": choice.finish_reason,
+            "logprobs": self._logprobs(choice),
+        }
+        if self.chat:
+            return own | {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+        return own | {"text": choice.text}
+
+    def _delta(self, choice: Choice) -> dict:
+        return {
+            "index": choice.index,
+            "delta": {"content": choice.text} if choice.text else {},
+            "finish_reason": choice.finish_reason,
+            "logprobs": self._logprobs(choice),
+        }
+
+    def _logprobs(self, choice: Choice) -> dict | None:
+        if choice.tokens is None:
+            return None
+        if self.chat:
+            return {"content": [_of_chat(one) for one in choice.tokens], "refusal": None}
+        return {
+            "tokens": [one.text for one in choice.tokens],
+            "token_logprobs": [one.logprob for one in choice.tokens],
+            "top_logprobs": [dict(one.likeliest) or None for one in choice.tokens],
+            "text_offset": [one.offset for one in choice.tokens],
+        }
+
+
+def _of_chat(one: TokenLogprob) -> dict:
+    def told(text: str, logprob: float | None) -> dict:
+        complete = "\ufffd" not in text  # else a part of a character, whose bytes are not in its text
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if complete else None}
+
+    return told(one.text, one.logprob) | {"top_logprobs": [told(*other) for other in one.likeliest]}
+
+
+def models(name: str, created: int) -> dict:
+    """The answer of /v1/models."""
+    return {"object": "list", "data": [model(name, created)]}
+
+
+def model(name: str, created: int) -> dict:
+    """The answer of /v1/models/NAME."""
+    return {"id": name, "object": "model", "created": created, "owned_by": "aligner"}
