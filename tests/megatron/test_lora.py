@@ -178,7 +178,8 @@ def test_other_families_layers_are_adapted_alike(family, tmp_path, one_process):
     merged.load(tmp_path / "checkpoint")
     before, expected = mapped(base, "untied"), mapped(adapted, "untied")
     assert max(abs(a - b) for a, b in zip(before[0], expected[0])) > 0.01
-    assert_close(mapped(merged, "untied"), expected)
+    for ours, theirs in zip(mapped(merged, "untied"), expected, strict=True):
+        assert ours == pytest.approx(theirs, abs=CLOSE, rel=5 * CLOSE)  # large logits round more
 
 
 @pytest.mark.parametrize("granularity", ["selective", "full"])
