@@ -14,5 +14,7 @@ def pins(lock: str) -> list[str]:
 
 setup(
     install_requires=pins("requirements.lock"),
-    extras_require={extra: pins(f"requirements-{extra}.lock") for extra in ("bench", "exporters", "gpu")},
+    extras_require={
+        extra: pins(f"requirements-{extra}.lock") for extra in ("bench", "exporters", "hub", "gpu")
+    },
 )

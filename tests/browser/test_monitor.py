@@ -1,7 +1,9 @@
 """The monitor's gates, in a real JupyterLab in a real Chromium."""
 
 import json
+import os
 import re
+import signal
 from itertools import pairwise
 
 import pytest
@@ -68,10 +70,16 @@ def test_a_monitor_without_its_kernel_says_so_and_a_reloaded_page_shows_the_pict
     assert run.status == "running"
 
 
-def test_a_kernel_that_dies_is_noticed(page, trainer):
+def test_a_kernel_that_dies_is_noticed(page, trainer, tmp_path):
     """JupyterLab starts another kernel then, and tells widgets nothing: that no more is heard is all that can be seen."""
     run = trainer("run", steps=3000, seconds=0.1)
-    page.show("dies.ipynb", f"{START}\nMonitor({str(run.path)!r})", "import os\nos.kill(os.getpid(), 9)")
+    pid = tmp_path / "pid"
+    note_pid = f"import os, pathlib\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))"
+    page.show("dies.ipynb", f"{START}\n{note_pid}\nMonitor({str(run.path)!r})")
+    page.wait_for_points(
+        3
+    )  # a kernel that dies before its widget is on the page leaves no widget to notice it
+    os.kill(int(pid.read_text()), signal.SIGKILL)
     page.page.locator(".lab-monitor > .lab-lost").wait_for()
     assert page.page.locator(".lab-body[inert]").count() == 1
 
