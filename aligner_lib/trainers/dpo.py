@@ -19,7 +19,7 @@ from aligner_lib.algorithms import preference
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.preference import PairLogprobs
 from aligner_lib.config.functions import own_functions
-from aligner_lib.config.kinds.dpo import OF_MEANS, WITHOUT_REFERENCE
+from aligner_lib.config.kinds.dpo import WITHOUT_REFERENCE, takes_means
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.samples import PreferenceSample
 from aligner_lib.megatron import parallel
@@ -62,10 +62,12 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
 
     def loss(self, model, batch: ResponseBatch, hidden: Tensor) -> LossTerms:
         """The loss of a micro batch of B pairs. hidden: [S, 2B, H]."""
-        sums = response_logprobs(model, batch, hidden)
-        lengths = batch.response_mask.sum(dim=1)
-        policy, reference = _pairs(sums), _pairs(batch.reference_logprobs)
-        losses = self._losses(policy, reference, _pairs(lengths))
+        sums, reference = _pairs(response_logprobs(model, batch, hidden)), _pairs(batch.reference_logprobs)
+        lengths = _pairs(batch.response_mask.sum(dim=1))
+        means, policy = sums.per_token(lengths), sums
+        if takes_means(self.settings):
+            policy, reference = means, reference.per_token(lengths)
+        losses = self._losses(policy, reference) - self.settings.sft_loss_weight * means.chosen
         with torch.no_grad():
             ratios = policy.minus(reference)
             rewards = PairLogprobs(*(self.settings.ref_policy_kl_penalty * ratio for ratio in ratios))
@@ -73,8 +75,8 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
                 "acc": preference.preference_accuracy(*rewards).sum(),
                 "rewards_chosen_mean": rewards.chosen.sum(),
                 "rewards_rejected_mean": rewards.rejected.sum(),
-                "logprobs_chosen": policy.chosen.sum(),
-                "logprobs_rejected": policy.rejected.sum(),
+                "logprobs_chosen": sums.chosen.sum(),
+                "logprobs_rejected": sums.rejected.sum(),
             }
         return LossTerms(losses.sum(), len(losses), terms)
 
@@ -86,16 +88,13 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         """Metrics over the validation samples, and how far the policy's own responses are from the reference."""
         return super().validate(step) | self._kl(step)
 
-    def _losses(self, policy: PairLogprobs, reference: PairLogprobs, lengths: PairLogprobs) -> Tensor:
-        """Of each pair: float [B]. policy, reference: log-probabilities, summed over `lengths` tokens."""
+    def _losses(self, policy: PairLogprobs, reference: PairLogprobs) -> Tensor:
+        """Of each pair: float [B]. policy, reference: log-probabilities, as sums or means, as `takes_means` says."""
         settings, beta = self.settings, self.settings.ref_policy_kl_penalty
-        means = policy.per_token(lengths)
-        if settings.preference_average_log_probs or settings.preference_loss in OF_MEANS:
-            policy, reference = means, reference.per_token(lengths)
         ratios = policy.minus(reference)
         smoothing = 0.1 if settings.label_smoothing is None else settings.label_smoothing
         gamma = beta / 2 if settings.simpo_margin is None else settings.simpo_margin
-        losses = {
+        return {
             "dpo": lambda: self.functions.loss(*policy, *reference, beta),
             "cdpo": lambda: preference.conservative_dpo_loss(ratios, beta, smoothing),
             "robust": lambda: preference.robust_dpo_loss(ratios, beta, smoothing),
@@ -103,7 +102,6 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
             "simpo": lambda: preference.simpo_loss(policy, beta, gamma),
             "orpo": lambda: preference.orpo_loss(policy, beta),
         }[settings.preference_loss]()
-        return losses - settings.sft_loss_weight * means.chosen
 
     def _micro_batches(self, samples: list[PreferenceSample], size: int) -> list[ResponseBatch]:
         """With the reference's log-probabilities, computed in the same micro batches: equal weights give equal bits."""

@@ -6,6 +6,7 @@ of a batch before it applies that formula, so on one pair at a time it is the sa
 """
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -58,8 +59,14 @@ def as_pairs(pairs: list[dict]) -> list[PreferenceSample]:
 # ---- both sides -----------------------------------------------------------------------------------------------------
 
 
-def our_gradient(sides, samples: list, **settings) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients, under transformers' names, of the trainer that `aligner dpo` makes."""
+class Computed(NamedTuple):
+    loss: float  # the mean over pairs or responses
+    gradients: dict[str, torch.Tensor]  # by transformers' names
+    figures: dict[str, float]  # accuracy and rewards, as the trainer reports them
+
+
+def our_gradient(sides, samples: list, **settings) -> Computed:
+    """What the trainer that `aligner dpo` makes computes from the samples."""
     from omegaconf import OmegaConf
 
     from aligner_lib.config.kinds.dpo import WITHOUT_REFERENCE
@@ -91,11 +98,15 @@ def our_gradient(sides, samples: list, **settings) -> tuple[float, dict[str, tor
         parameter.data.copy_(parameter.grad)  # so that what is stored as its weights are its gradients
     folder = sides.out / f"gradients-{len(list(sides.out.iterdir()))}"
     engine.save(folder)
-    return mean.item(), stored_tensors(folder)
+    figures = {name: (value / terms.count).item() for name, value in terms.metrics.items()}
+    return Computed(mean.item(), stored_tensors(folder), figures)
 
 
-def trl_gradient(sides, make, batches: list[dict]) -> tuple[float, dict[str, torch.Tensor]]:
-    """The mean of TRL's loss over these batches, and its gradients. make: its trainer, of what all of them take."""
+def trl_gradient(sides, make, batches: list[dict]) -> Computed:
+    """The mean of TRL's loss over these batches, its gradients, and the last batch's figures.
+
+    make: its trainer, of what all of them take.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     policy, reference = (
@@ -109,16 +120,32 @@ def trl_gradient(sides, make, batches: list[dict]) -> tuple[float, dict[str, tor
     losses = [trainer.compute_loss(policy, batch) for batch in batches]
     mean = sum(losses) / len(losses)
     mean.backward()
-    return mean.item(), {name: parameter.grad for name, parameter in policy.named_parameters()}
+    recorded = trainer._metrics["train"] if hasattr(trainer, "_metrics") else trainer._stored_metrics["train"]
+    figures = {
+        ours: float(recorded[theirs][-1]) for ours, theirs in TRL_FIGURES.items() if theirs in recorded
+    }
+    return Computed(mean.item(), {name: value.grad for name, value in policy.named_parameters()}, figures)
 
 
-def assert_same(ours: tuple[float, dict], theirs: tuple[float, dict]) -> None:
-    assert ours[0] == pytest.approx(theirs[0], rel=CLOSE)
-    assert ours[1].keys() == theirs[1].keys()
-    scale = torch.stack([gradient.norm() for gradient in theirs[1].values()]).norm()
+TRL_FIGURES = {
+    "acc": "rewards/accuracies",
+    "rewards_chosen_mean": "rewards/chosen",
+    "rewards_rejected_mean": "rewards/rejected",
+}
+
+
+def assert_same(ours: Computed, theirs: Computed) -> None:
+    assert ours.loss == pytest.approx(theirs.loss, rel=CLOSE)
+    assert ours.gradients.keys() == theirs.gradients.keys()
+    scale = torch.stack([gradient.norm() for gradient in theirs.gradients.values()]).norm()
     assert scale > 0.01
-    for name, gradient in theirs[1].items():
-        assert (ours[1][name] - gradient).norm() <= CLOSE * scale, name
+    for name, gradient in theirs.gradients.items():
+        assert (ours.gradients[name] - gradient).norm() <= CLOSE * scale, name
+
+
+def assert_same_figures(ours: dict[str, float], theirs: dict[str, float]) -> None:
+    assert theirs.keys() == TRL_FIGURES.keys()
+    assert {name: ours[name] for name in TRL_FIGURES} == pytest.approx(theirs, rel=CLOSE)
 
 
 def arguments(sides) -> dict:
@@ -167,7 +194,39 @@ def test_with_a_reference(sides, ours, theirs):
     collate = DataCollatorForPreference(pad_token_id=0)
     batches = [[pair] for pair in PAIRS] if theirs["loss_type"] == "aot" else [PAIRS]
     expected = trl_gradient(sides, make, [collate(batch) for batch in batches])
-    assert_same(our_gradient(sides, as_pairs(PAIRS), **ours), expected)
+    found = our_gradient(sides, as_pairs(PAIRS), **ours)
+    assert_same(found, expected)
+    if theirs["loss_type"] in ("sigmoid", "robust"):  # aot: of one pair at a time; the others: below
+        assert_same_figures(found.figures, expected.figures)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"preference_loss": "ipo"}, {"preference_loss": "dpo", "preference_average_log_probs": True}],
+    ids=["ipo", "length-normalised"],
+)
+def test_rewards_of_a_loss_of_means_are_means(sides, settings):
+    """TRL 1.16 reports sums here, also where its loss takes means: of one pair at a time they are known from its figures."""
+    from trl import DPOConfig, DPOTrainer
+    from trl.trainer.dpo_trainer import DataCollatorForPreference
+
+    def make(policy, reference, tokenizer):
+        rows = dataset(chosen=" b", rejected=" c")
+        return DPOTrainer(
+            policy, reference, DPOConfig(**arguments(sides)), train_dataset=rows, processing_class=tokenizer
+        )
+
+    collate = DataCollatorForPreference(pad_token_id=0)
+    rewards = {"chosen": [], "rejected": []}
+    for pair in PAIRS:
+        sums = trl_gradient(sides, make, [collate([pair])]).figures
+        for side, values in rewards.items():
+            values.append(sums[f"rewards_{side}_mean"] / len(pair[f"{side}_ids"]))
+    found = our_gradient(sides, as_pairs(PAIRS), **settings).figures
+    right = [chosen > rejected for chosen, rejected in zip(*rewards.values())]
+    expected = {f"rewards_{side}_mean": sum(values) / len(PAIRS) for side, values in rewards.items()}
+    expected["acc"] = sum(right) / len(PAIRS)
+    assert_same_figures(found, expected)
 
 
 def padded(pairs: list[dict]) -> dict[str, torch.Tensor]:
@@ -196,7 +255,9 @@ def test_simpo(sides):
         return CPOTrainer(policy, config, train_dataset=rows, processing_class=tokenizer)
 
     expected = trl_gradient(sides, make, [padded(PAIRS)])
-    assert_same(our_gradient(sides, as_pairs(PAIRS), preference_loss="simpo", simpo_margin=0.4), expected)
+    found = our_gradient(sides, as_pairs(PAIRS), preference_loss="simpo", simpo_margin=0.4)
+    assert_same(found, expected)
+    assert_same_figures(found.figures, expected.figures)
 
 
 def test_orpo(sides):
@@ -208,7 +269,9 @@ def test_orpo(sides):
         return ORPOTrainer(policy, config, train_dataset=rows, processing_class=tokenizer)
 
     expected = trl_gradient(sides, make, [padded(SHORT_PROMPTS)])
-    assert_same(our_gradient(sides, as_pairs(SHORT_PROMPTS), preference_loss="orpo"), expected)
+    found = our_gradient(sides, as_pairs(SHORT_PROMPTS), preference_loss="orpo")
+    assert_same(found, expected)
+    assert_same_figures(found.figures, expected.figures)
 
 
 # ---- labels ---------------------------------------------------------------------------------------------------------

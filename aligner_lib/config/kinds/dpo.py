@@ -95,6 +95,13 @@ class DPOConfig:
     functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
+def takes_means(loss: DPOLoss) -> bool:
+    """Whether the loss takes a response's log-probability as its mean over the tokens; else as the sum."""
+    return loss.preference_loss in OF_MEANS or (
+        loss.preference_average_log_probs and loss.preference_loss != "kto"
+    )
+
+
 def _without_effect(config: DictConfig) -> dict[str, str]:
     """Constants of another loss than the one that was chosen."""
     loss, found = config.model.dpo.preference_loss, NO_TEST_SPLIT | packing_without_effect(config)
@@ -132,8 +139,10 @@ def _check_loss(config: DictConfig) -> None:
 PREFERENCES = MetricGroup(
     "DPO",
     "`train/` is over the step's global batch of pairs, before its update; `validation/` is over the validation pairs, "
-    "with the weights after the step. A response's implicit reward is β (log π − log π_ref) (simpo, orpo: β log π), "
-    "summed over its tokens. With kto a batch has responses in place of pairs: those that are desirable are the chosen "
+    "with the weights after the step. A response's implicit reward is β (log π − log π_ref) (simpo, orpo: β log π), in "
+    "which the loss's own log-probabilities stand: their sum over the response's tokens, or their mean with ipo, simpo, "
+    "orpo and `model.dpo.preference_average_log_probs`. So the accuracy is of the comparison that the loss makes. (TRL "
+    "reports means for simpo and orpo, too, but sums for ipo and length-normalised dpo.) With kto a batch has responses in place of pairs: those that are desirable are the chosen "
     "ones, the others the rejected ones.",
     (
         metric(
@@ -147,7 +156,7 @@ PREFERENCES = MetricGroup(
         metric(
             "train/acc validation/acc",
             "",
-            "share of pairs whose chosen response has the higher implicit reward (simpo, orpo: log-probability); kto: "
+            "share of pairs whose chosen response has the higher implicit reward; kto: "
             "share of responses on their label's side of the reference point",
             "0 at step 0 (all tie; not simpo, orpo), then above 0.5",
             "`model.optim.lr`, data",
