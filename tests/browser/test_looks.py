@@ -1,6 +1,7 @@
 """How widgets look: one style sheet a page, and nothing wider than its column. Kernelless pages (kernelless.py)."""
 
 import json
+import re
 
 import pytest
 from kernelless import Desk
@@ -84,3 +85,26 @@ def test_every_widget_fits_its_column(desk, healthy, width):
         page.show(widget)
     page.page.locator(".lab-chart").first.wait_for()
     assert page.overflow() == []
+
+
+def shades(page, selector: str) -> list[float]:
+    """The strengths of the colours of an element's background, per cent."""
+    style = page.page.locator(selector).first.get_attribute("style")
+    return [float(part) for part in re.findall(r"([\d.]+)%, transparent", style)]
+
+
+def test_colours_of_tokens_grow_evenly_on_both_sides_and_their_sign_is_a_line(desk, tmp_path):
+    tokens = {"tokens": ["a", "b", "c", "d", "e"], "token_kl": [-2.0, -1.0, 0.0, 1.0, 2.0]}
+    record = {"step": 1, "prompt": "p", "response": "abcde", "reward": 1.0, "length": 5, "finished": True}
+    (tmp_path / "run.json").write_text('{"kind": "ppo", "status": "finished"}')
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps(record | tokens) + "\n")
+    completions = Completions(tmp_path)
+    completions.query = {"colour": "KL", "end": True}
+    page = desk()
+    page.show(completions)
+    tokens = page.page.locator(".lab-text [title^=KL]")
+    lines = [token.evaluate("(e) => getComputedStyle(e).textDecorationLine") for token in tokens.all()]
+    assert lines == ["underline", "underline", "none", "overline", "overline"]
+    assert shades(page, ".lab-ramp i[data-sign=minus]") == [45, 22.5, 0]
+    assert shades(page, ".lab-ramp i[data-sign=plus]") == [0, 22.5, 45]
+    assert page.page.locator(".lab-ramp b").all_inner_texts() == ["-2", "0", "2"]

@@ -99,17 +99,20 @@ function moves(record) {
 }
 
 const STRONGEST = 45; // per cent of the colour: text stays readable on it
+const FAINT = 0.08; // of the scale: a token nearer to 0 has no line
 
 function shade(weight, most) {
   const strength = Math.min(1, Math.abs(weight) / most) * STRONGEST;
   return `color-mix(in srgb, ${weight < 0 ? "var(--lab-1)" : "var(--lab-0)"} ${strength.toFixed(1)}%, transparent)`;
 }
 
-// One scale for the page: `most` is its strongest colour, on both sides of 0.
+// One scale for the page: `most` is its strongest colour, on both sides of 0. The sign is a line, too, for eyes and prints
+// without colours: above a token that weighs more than 0, below one that weighs less.
 function colouredTokens(tokens, weights, most, by) {
   return tokens.map((token, i) => {
     const weight = typeof weights[i] === "number" ? weights[i] : 0;
-    return make("span", { title: `${by} ${number(weights[i])}`, style: `background: ${shade(weight, most)}` }, token);
+    const sign = Math.abs(weight) < FAINT * most ? null : weight < 0 ? "minus" : "plus";
+    return make("span", { class: "lab-token", "data-sign": sign, title: `${by} ${number(weights[i])}`, style: `background: ${shade(weight, most)}` }, token);
   });
 }
 
@@ -118,12 +121,14 @@ function drawScale(element, scale, by) {
   set(element, { hidden: !scale });
   if (!scale) return element.replaceChildren();
   const { least, most, beyond, percentile } = scale;
-  const stops = [least, (least + Math.min(0, least)) / 2, 0, most / 2, most].map((weight) => shade(weight, most));
-  const places = least < 0 ? [least, 0, most] : [0, most / 2, most];
+  const places = least < 0 ? [least, least / 2, 0, most / 2, most] : [0, most / 2, most];
+  const numbers = least < 0 ? [least, 0, most] : places;
+  const half = (sign, ends) => make("i", { class: "lab-token", "data-sign": sign, style: `background: linear-gradient(to right, ${ends.map((end) => shade(end, most)).join(", ")})` });
   element.replaceChildren(
     make("span", { class: "lab-name" }, `${by} of a token`),
     make("span", { class: "lab-ramp" },
-      make("i", { style: `background: linear-gradient(to right, ${(least < 0 ? stops : stops.slice(2)).join(", ")})`, "aria-hidden": "true" }),
-      make("span", {}, ...places.map((place) => make("b", {}, number(Number(place.toPrecision(2))))))),
-    make("small", {}, beyond ? `${beyond} ${beyond === 1 ? "token is" : "tokens are"} beyond the ${percentile}th percentile and have its colour` : ""));
+      make("span", { class: "lab-ramp-halves", "aria-hidden": "true" }, least < 0 ? half("minus", places.slice(0, 3)) : null, half("plus", places.slice(-3))),
+      make("span", { class: "lab-ramp-numbers" }, ...numbers.map((place) => make("b", {}, number(Number(place.toPrecision(2))))))),
+    make("small", {}, [least < 0 ? "A line above a token: more than 0; below: less." : "",
+      beyond ? `${beyond} ${beyond === 1 ? "token is" : "tokens are"} beyond the ${percentile}th percentile and have its colour.` : ""].filter(Boolean).join(" ")));
 }
