@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,8 @@ from aligner_lib.config.kind import Chart, Line, chart
 from aligner_lib.config.kinds import charts_of, kinds
 from widgets.series import Series
 
+LARGEST = 1e30  # a chart's points are 32-bit floats; beside one value beyond this no other could be seen
+MOST_GAPS = 50  # of a line that are marked
 OWN_CHARTS = 3  # of an environment's own metrics, before the reader adds others
 
 
@@ -29,6 +32,57 @@ def column(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
     other_rows, others = series.column(line.minus)
     rows, mine, theirs = np.intersect1d(rows, other_rows, return_indices=True)
     return rows, values[mine] - others[theirs]
+
+
+def drawable(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """A line's (rows, values) without those beyond LARGEST, which `gaps` names beside NaN and infinity."""
+    rows, values = column(line, series)
+    small = np.abs(values) <= LARGEST
+    return (rows, values) if small.all() else (rows[small], values[small])
+
+
+def gaps(line: Line, series: Series) -> list[tuple[int, int, str]]:
+    """Where a line has records that no chart can draw: (first row, last row, value), the first MOST_GAPS of them.
+
+    value: `NaN`, `∞`, `−∞`, or a number beyond LARGEST. Records in a row with the same value are one gap.
+    """
+    found = []
+    for metric in filter(None, (metric_of(line, series), line.minus)):
+        places, rows, values = series.beyond(metric, LARGEST)
+        for place, row, name in zip(places.tolist(), rows.tolist(), map(_named, values.tolist())):
+            if found and found[-1][3] == (metric, name, place - 1):
+                found[-1] = (found[-1][0], row, name, (metric, name, place))
+            else:
+                found.append((row, row, name, (metric, name, place)))
+    return [gap[:3] for gap in sorted(found)[:MOST_GAPS]]
+
+
+def last_value(line: Line, series: Series) -> float | None:
+    """The value of a line's last record, finite or not; None without one."""
+    value = series.latest(metric_of(line, series))
+    other = series.latest(line.minus) if line.minus else 0.0
+    return None if None in (value, other) else value - other
+
+
+def _named(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value:.0e}".replace("e+", "e").replace("-", "−")
+
+
+def deviations(line: Line, series: Series) -> np.ndarray | None:
+    """The standard deviation at each drawable record of a line, float64 [records]: NaN where it has none; None without any."""
+    metric = spread(line, series)
+    if not metric:
+        return None
+    rows, _ = drawable(line, series)
+    aligned = np.full(len(rows), np.nan)
+    spread_rows, values = series.column(metric)
+    _, here, there = np.intersect1d(rows, spread_rows, return_indices=True)
+    aligned[here] = np.where(np.abs(values[there]) <= LARGEST, values[there], np.nan)
+    return aligned
 
 
 def spread(line: Line, series: Series) -> str:

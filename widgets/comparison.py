@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from aligner_lib.config.kind import Chart
 from aligner_lib.run_folder.reader import flatten
-from widgets.charts import column
+from widgets.charts import last_value
 from widgets.series import Series
 
 # of the attempt or of the machine, which say nothing of what was trained
@@ -23,18 +25,21 @@ def compare(runs: list, series: list[Series], charts: list[Chart]) -> dict:
 def last_values(series: list[Series], charts: list[Chart]) -> list[dict]:
     """[{label, unit, values, differences}] of every line: each run's last value, and those less the first run's.
 
-    None for a run without the metric, and for a difference to one.
+    None for a run without the metric, and for a difference to one or to a NaN.
     """
     found = []
     for chart in charts:
         for line in chart.lines:
-            columns = [column(line, one)[1] for one in series]
-            values = [float(values[-1]) if len(values) else None for values in columns]
+            values = [last_value(line, one) for one in series]
             label = chart.title if len(chart.lines) == 1 else f"{chart.title}, {line.label}"
             first, *others = values
-            differences = [None if None in (first, other) else other - first for other in others]
+            differences = [_difference(first, other) for other in others]
             found.append({"label": label, "unit": chart.unit, "values": values, "differences": differences})
     return found
+
+
+def _difference(first: float | None, other: float | None) -> float | None:
+    return None if None in (first, other) or not math.isfinite(other - first) else other - first
 
 
 def settings_that_differ(infos: list[dict]) -> list[dict]:

@@ -4,7 +4,8 @@ Buckets hold a power of two of records and are counted from the first record. So
 last bucket. When a series outgrows its limit, two neighbouring buckets become one; kernel and browser can
 each do that alone (`fold`), and only the new end of a series has to be sent.
 
-A point is (x, y, mean), where mean is the bucket's, for smoothing. Below the limit each record is a point.
+A point is (x, y, mean), where mean is the bucket's, for smoothing. A y may be NaN, where a record has none: the mean is of
+the others. Below the limit each record is a point.
 The last point is always the last record.
 """
 
@@ -55,17 +56,26 @@ def fold(points: np.ndarray) -> np.ndarray:
     groups = points[: len(points) // 4 * 4].reshape(-1, 4, 3)
     chosen = _pick(groups[:, :, 1])
     folded = np.take_along_axis(groups, chosen[:, :, None], axis=1)
-    folded[:, :, 2] = groups[:, :, 2].mean(axis=1, keepdims=True)
+    folded[:, :, 2] = _mean(groups[:, :, 2])
     return folded.reshape(-1, 3)
 
 
 def _extremes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Buckets [n, size] → points [2n, 3]: the lowest and highest record, in order of time."""
     chosen = _pick(y)
-    mean = np.broadcast_to(y.mean(axis=1, keepdims=True), chosen.shape)
+    mean = np.broadcast_to(_mean(y), chosen.shape)
     return np.stack(
         [np.take_along_axis(x, chosen, 1), np.take_along_axis(y, chosen, 1), mean], axis=2
     ).reshape(-1, 3)
+
+
+def _mean(y: np.ndarray) -> np.ndarray:
+    """Each row's mean, [n, 1], of its numbers; NaN of a row without one."""
+    numbers = ~np.isnan(y)
+    if numbers.all():
+        return y.mean(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        return np.where(numbers, y, 0).sum(axis=1, keepdims=True) / numbers.sum(axis=1, keepdims=True)
 
 
 def _pick(y: np.ndarray) -> np.ndarray:

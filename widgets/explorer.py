@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from widgets import downsample
-from widgets.charts import column
+from widgets.charts import drawable
 from widgets.feed import MAX_POINTS, open_feed
 from widgets.palette import pen
 from widgets.series import Series
@@ -77,7 +77,7 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
     for r, one in enumerate(series):
         x = one.axis(axis)
         for k, line in enumerate(chart.lines):
-            rows, values = column(line, one)
+            rows, values = drawable(line, one)
             if not len(values):
                 continue
             size = downsample.bucket_size(len(values), MAX_POINTS)
@@ -99,7 +99,7 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
 
 def _flat_range(chart, series: list[Series]) -> tuple[float, float] | None:
     """The y range of lines that are constant up to rounding, which plotly would magnify; else None."""
-    values = [value for one in series for line in chart.lines for value in column(line, one)[1]]
+    values = [value for one in series for line in chart.lines for value in drawable(line, one)[1]]
     return flat_range(min(values), max(values)) if values else None
 
 

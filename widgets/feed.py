@@ -133,11 +133,10 @@ class Feed:
                 yield f"{r}/step", x, series.axis("step")
             for c, chart in enumerate(self.charts):
                 for k, line in enumerate(chart.lines):
-                    rows, values = charts.column(line, series)
+                    rows, values = charts.drawable(line, series)
                     yield f"{r}/{c}/{k}", x[rows], values
-                    if spread := charts.spread(line, series):
-                        rows, values = series.column(spread)
-                        yield f"{r}/{c}/{k}/spread", x[rows], values
+                    if (deviations := charts.deviations(line, series)) is not None:
+                        yield f"{r}/{c}/{k}/spread", x[rows], deviations
 
     def _points(self, key: str, x: np.ndarray, y: np.ndarray) -> tuple[dict, np.ndarray] | None:
         """The points that the browser lacks, and how to merge them; None when it has all."""
@@ -164,13 +163,24 @@ class Feed:
             "steering": self._steering and self._steering.view(self.series[0]),
             "records": [len(series) for series in self.series],
             "skipped": [series.skipped for series in self.series],
-            "not_finite": [{m: bad[:5] for m, bad in s.not_finite.items()} for s in self.series],
+            "gaps": self._gaps(),
             "metrics": sorted({metric for series in self.series for metric in series.metrics}),
             "alarms": self._alarms(),
             "stale_seconds": self.limits.heartbeat_seconds,
             "players": [_player(run) for run in self.runs],
             "can_stop": all(hasattr(run, "request_stop") for run in self.runs),
         }
+
+    def _gaps(self) -> dict[str, list]:
+        """{line: [[first x, last x, value]]} of the records that no chart can draw (charts.gaps)."""
+        gaps = {}
+        for r, series in enumerate(self.series):
+            x = series.axis(self.axis)
+            for c, chart in enumerate(self.charts):
+                for k, line in enumerate(chart.lines):
+                    found = [[float(x[i]), float(x[j]), name] for i, j, name in charts.gaps(line, series)]
+                    gaps |= {f"{r}/{c}/{k}": found} if found else {}
+        return gaps
 
     def _alarms(self) -> list[dict]:
         several = len(self.runs) > 1

@@ -142,6 +142,17 @@ class Series:
         finite = np.isfinite(values)
         return (rows, values) if finite.all() else (rows[finite], values[finite])
 
+    def beyond(self, metric: str, largest: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The records of a metric that are NaN, infinite or larger than `largest`: (places, rows, values), each [n].
+
+        A place counts the metric's own records, a row those of the run.
+        """
+        if metric not in self._values:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), np.empty(0)
+        values = np.array(self._values[metric])
+        places = np.flatnonzero(~(np.abs(values) <= largest))
+        return places, np.array(self._rows[metric], dtype=np.int32)[places], values[places]
+
     def axis(self, name: str) -> np.ndarray:
         """Every row's x on an axis, float64 [rows].
 

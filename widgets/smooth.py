@@ -13,7 +13,7 @@ def smooth(points: np.ndarray, size: int, fraction: float = DEFAULT) -> np.ndarr
     """Smoothed y, float64 [n], of points [n, 3] that stand for buckets of `size` records.
 
     The half-life is a fraction of the line's records, so a run looks equally smooth at 20 steps and at a
-    million. The mean is bias-corrected: the first value is the first point.
+    million. The mean is bias-corrected: the first value is the first point. A NaN stays where it is and is left out.
     """
     records_a_point = 1 if size == downsample.RAW else size / 2
     half_life = fraction * len(points) * records_a_point
@@ -23,6 +23,9 @@ def smooth(points: np.ndarray, size: int, fraction: float = DEFAULT) -> np.ndarr
     total = weight = 0.0
     smoothed = np.empty(len(points))
     for i, value in enumerate(points[:, 2]):
+        if np.isnan(value):
+            smoothed[i] = value
+            continue
         total, weight = keep * total + value, keep * weight + 1
         smoothed[i] = total / weight
     return smoothed

@@ -5,16 +5,14 @@ from __future__ import annotations
 import io
 from html import escape
 
-import numpy as np
-
 from widgets import downsample
-from widgets.charts import Chart, column, spread, timers
+from widgets.charts import Chart, column, deviations, drawable, gaps, timers
 from widgets.feed import Feed, open_feed
 from widgets.palette import pen
 from widgets.series import Series
 from widgets.smooth import DEFAULT, smooth
 
-INK, SOFT, GRID = "#222222", "#666666", "#E3E3E3"
+INK, SOFT, GRID, BAD = "#222222", "#666666", "#E3E3E3", "#B3261E"
 POINTS = 600  # a line: more than a chart has pixels
 DPI = 144
 COLOURS = 128
@@ -105,10 +103,12 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
     for r, one in enumerate(series):
         x = one.axis(axis)
         for k, line in enumerate(chart.lines):
-            rows, values = column(line, one)
+            rows, values = drawable(line, one)
+            for first, last, _ in gaps(line, one):
+                _draw_gap(axes, x[first], x[last], pen(r if several else k))
             if len(values):
                 label = " ".join(_labels(runs[r], line.label, several, k > 0))
-                spread = _spread(line, one, rows)
+                spread = deviations(line, one)
                 _draw_line(
                     axes,
                     x[rows],
@@ -148,13 +148,13 @@ def _draw_line(axes, x, y, spread, pen, faint: bool, label: str, smoothing: floa
     )
 
 
-def _spread(line, series: Series, rows):
-    """The standard deviation at the line's records, when the run logs it at every one of them."""
-    metric = spread(line, series)
-    if not metric:
-        return None
-    spread_rows, deviations = series.column(metric)
-    return deviations if np.array_equal(spread_rows, rows) else None
+def _draw_gap(axes, first: float, last: float, pen) -> None:
+    """A cross on the bottom where a line has no drawable value, with a bar as far as it lasts."""
+    bottom = axes.get_xaxis_transform()
+    axes.plot([first, last], [0.02, 0.02], color=pen.colour, linewidth=2, transform=bottom, clip_on=False)
+    axes.plot(
+        [first], [0.02], "x", color=BAD, markersize=6, markeredgewidth=1.8, transform=bottom, clip_on=False
+    )
 
 
 def _plain(axes) -> None:
@@ -206,17 +206,26 @@ def describe(runs, series: list[Series], charts: list[Chart]) -> str:
                 _, values = column(line, one)
                 if len(values):
                     sentences.append(_in_words(chart, line, values))
+                sentences += [
+                    f"{_name(chart, line)} is {value} at step {one.steps[first]}"
+                    + (f" to {one.steps[last]}." if last > first else ".")
+                    for first, last, value in gaps(line, one)[:3]
+                ]
         if parts := timers(one):
             sentences.append("Seconds a step: " + ", ".join(f"{name} {s:.3g}" for name, s in parts) + ".")
     return " ".join(sentences)
 
 
 def _in_words(chart: Chart, line, values) -> str:
-    name = chart.title if len(chart.lines) == 1 else f"{chart.title} ({line.label})"
+    name = _name(chart, line)
     text = f"{name}: {values[0]:.3g} at first, {values[-1]:.3g} at last"
     low, high = values.min(), values.max()
     outside = low < min(values[0], values[-1]) or high > max(values[0], values[-1])
     return text + (f", between {low:.3g} and {high:.3g}." if outside else ".")
+
+
+def _name(chart: Chart, line) -> str:
+    return chart.title if len(chart.lines) == 1 else f"{chart.title} ({line.label})"
 
 
 def in_words(text: str) -> dict:

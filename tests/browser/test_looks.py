@@ -108,3 +108,50 @@ def test_colours_of_tokens_grow_evenly_on_both_sides_and_their_sign_is_a_line(de
     assert shades(page, ".lab-ramp i[data-sign=minus]") == [45, 22.5, 0]
     assert shades(page, ".lab-ramp i[data-sign=plus]") == [0, 22.5, 45]
     assert page.page.locator(".lab-ramp b").all_inner_texts() == ["-2", "0", "2"]
+
+
+NAN = float("nan")
+
+
+def write_metrics(folder, values: dict[str, list], **info) -> str:
+    """A finished run folder with a record a step of each metric's values; returns its path."""
+    folder.mkdir()
+    (folder / "run.json").write_text(
+        json.dumps({"kind": "sft", "status": "finished", "name": folder.name} | info)
+    )
+    records = [
+        {"step": i + 1, "time": 1e9 + i} | {name: of_metric[i] for name, of_metric in values.items()}
+        for i in range(len(next(iter(values.values()))))
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(folder)
+
+
+def test_a_nan_is_marked_the_line_is_broken_and_the_rest_stays(desk, tmp_path):
+    loss = [1.0, 0.9, NAN, 0.7, 1e300, 0.5, 0.4]
+    spread = [0.1, 0.1, 0.1, 0.1, 0.1, NAN, 0.1]
+    run = write_metrics(tmp_path / "run", {"train/loss": loss, "train/loss_std": spread})
+    page = desk()
+    page.show(Monitor(run, ["train/loss"]))
+    chart = page.page.locator(".lab-chart")
+    chart.locator(".lab-gap").first.wait_for(state="attached")
+    titles = chart.locator(".lab-gap title").all_text_contents()
+    assert titles == ["loss: NaN at step 3", "loss: 1e300 at step 5"]
+    assert chart.locator(".lab-line").get_attribute("d").count("M") == 3
+    assert chart.locator(".lab-band").get_attribute("d").count("Z") == 1
+    assert "NaN" not in chart.locator(".lab-plot").inner_html().replace("loss: NaN", "")
+    labels = [float(text) for text in chart.locator(".lab-grid text[dy]").all_text_contents()]
+    assert min(labels) >= 0 and max(labels) <= 1.2, "the axis is that of the values that can be drawn"
+    slider = page.page.get_by_role("slider", name="train/loss")
+    slider.focus()
+    for key in ("Home", "ArrowRight", "ArrowRight"):
+        page.page.keyboard.press(key)
+    assert slider.get_attribute("aria-valuetext") == "step 3: loss NaN"
+
+
+def test_a_run_that_ends_in_nan_says_so_in_place_of_its_last_number(desk, tmp_path):
+    page = desk()
+    page.show(Monitor(write_metrics(tmp_path / "run", {"train/loss": [1.0, NAN, NAN]}), ["train/loss"]))
+    value = page.page.locator(".lab-chart .lab-value b")
+    value.wait_for()
+    assert value.inner_text() == "NaN"

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from widgets.downsample import bucket_size, closed_points, downsample, fold
+from widgets.smooth import smooth
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)
 
@@ -51,3 +52,12 @@ def test_folding_points_is_thinning_records(y):
 def test_a_start_inside_a_bucket_is_a_mistake():
     with pytest.raises(AssertionError, match="record 3 begins no bucket of 4"):
         downsample(range(9), range(9), 4, start=3)
+
+
+def test_a_bucket_with_a_nan_has_the_mean_of_the_others_and_smoothing_leaves_it_out():
+    points = downsample(range(4), [1.0, np.nan, 5.0, 3.0], size=4)
+    assert points[:, 2].tolist() == [3, 3, 3]
+    raw = downsample(range(3), [1.0, np.nan, 5.0], size=2)
+    assert np.array_equal(smooth(raw, 2, 0), [1, np.nan, 5], equal_nan=True)
+    calm = smooth(raw, 2, 1 / 3)  # a half-life of one record: (0.5 · 1 + 5) / 1.5
+    assert np.array_equal(calm, [1, np.nan, 5.5 / 1.5], equal_nan=True)

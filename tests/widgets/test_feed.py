@@ -141,9 +141,30 @@ def test_infinite_values_travel_as_text_and_are_not_drawn(tmp_path):
     append(tmp_path, 4, 4, **{"train/loss": float("nan")})
     _, browser = follow(tmp_path)
     assert browser.lines["0/0/0"][:, 0].tolist() == [1, 2, 3]
-    assert browser.head["not_finite"] == [{"train/loss": [4]}]
+    assert browser.head["gaps"] == {"0/0/0": [[4, 4, "NaN"]]}
     assert [alarm["name"] for alarm in browser.head["alarms"]] == ["not_finite"]
     assert finite({"a": [float("inf")]}) == {"a": ["inf"]}
+
+
+def test_one_value_that_no_chart_can_draw_leaves_the_others_and_is_named(tmp_path):
+    for step, loss in enumerate([1.0, 1e300, -1e300, float("nan"), float("nan"), float("inf"), 2.0], 1):
+        append(tmp_path, step, step, **{"train/loss": loss})
+    _, browser = follow(tmp_path)
+    assert browser.lines["0/0/0"][:, :2].tolist() == [[1, 1], [7, 2]]
+    assert browser.head["gaps"]["0/0/0"] == [
+        [2, 2, "1e300"],
+        [3, 3, "−1e300"],
+        [4, 5, "NaN"],
+        [6, 6, "∞"],
+    ]
+
+
+def test_a_nan_in_the_spread_takes_one_record_out_of_the_band(tmp_path):
+    for step, spread in enumerate([0.5, float("nan"), 0.25], 1):
+        append(tmp_path, step, step, **{"train/loss_std": spread})
+    _, browser = follow(tmp_path)
+    assert browser.lines["0/0/0/spread"][:, 0].tolist() == [1, 2, 3]
+    assert np.array_equal(browser.lines["0/0/0/spread"][:, 2], [0.5, np.nan, 0.25], equal_nan=True)
 
 
 def test_a_line_without_points_is_a_mistake():

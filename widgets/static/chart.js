@@ -54,11 +54,12 @@ class ChartView {
     const found = [];
     store.head.runs.forEach((run, r) => this.spec.lines.forEach((label, k) => {
       const key = `${r}/${this.index}/${k}`, line = store.line(key, state.view);
-      if (state.hidden.has(r) || !line || !line.x.length) return;
+      const gaps = store.head.gaps[key] ?? [];
+      if (state.hidden.has(r) || !line || (!line.x.length && !gaps.length)) return;
       const name = this.several ? (k ? `${run.name} ${label}` : run.name) : label;
       const pen = penOf(r, k, this.several);
       const spread = pen.faint ? undefined : store.line(`${key}/spread`, state.view); // a band for each would be a fog
-      found.push({ key, run: r, pen, label, name, split: this.spec.splits[k], line, spread });
+      found.push({ key, run: r, pen, label, name, split: this.spec.splits[k], line, spread, gaps });
     }));
     return found;
   }
@@ -85,7 +86,7 @@ class ChartView {
       line.x.forEach((x, i) => {
         if (x < x0 || x > x1) return;
         see(line.y[i]);
-        if (band) { see(calm[i] - band[i]); see(calm[i] + band[i]); }
+        if (band) { see(calm[i] - band[i]); see(calm[i] + band[i]); } // a NaN is neither below nor above
       });
     }
     if (low > high) [low, high] = [0, 1];
@@ -128,23 +129,48 @@ class ChartView {
     this.grid.replaceChildren(...parts);
   }
 
-  strokes({ line, calm, spread, pen }) {
+  strokes({ line, calm, spread, pen, gaps, name }) {
     const classes = `lab-pen-${pen.index}${pen.faint ? " lab-faint" : ""}`;
-    const parts = [], band = this.band(line, spread);
-    if (band) {
-      const up = calm.map((y, i) => y + band[i]), down = calm.map((y, i) => y - band[i]);
-      const back = this.path([...line.x].reverse(), down.reverse()).replace("M", "L");
-      parts.push(make("path", { class: `lab-band ${classes}`, d: `${this.path(line.x, up)}${back}Z` }));
-    }
-    parts.push(make("path", { class: `lab-raw ${classes}`, d: this.path(line.x, line.y) }));
-    parts.push(make("path", { class: `lab-line ${classes}`, d: this.path(line.x, calm), "stroke-dasharray": pen.dash }));
-    return parts.concat(this.markers(line, calm, pen, classes));
+    const parts = this.band(line, spread) ? [make("path", { class: `lab-band ${classes}`, d: this.bandPath(line, calm, this.band(line, spread)) })] : [];
+    parts.push(make("path", { class: `lab-raw ${classes}`, d: this.path(line.x, line.y, gaps) }));
+    parts.push(make("path", { class: `lab-line ${classes}`, d: this.path(line.x, calm, gaps), "stroke-dasharray": pen.dash }));
+    return parts.concat(this.markers(line, calm, pen, classes), gaps.map((gap) => this.gap(gap, classes, name)));
   }
 
-  path(x, y) {
-    let text = "";
-    for (let i = 0; i < x.length; i++) text += `${i ? "L" : "M"}${this.px(x[i]).toFixed(1)} ${this.py(y[i]).toFixed(1)}`;
+  // A line, which ends where it has no drawable value and begins again after it.
+  path(x, y, gaps = []) {
+    let text = "", next = 0;
+    for (let i = 0; i < x.length; i++) {
+      const broken = next < gaps.length && gaps[next][0] < x[i];
+      while (next < gaps.length && gaps[next][0] < x[i]) next++;
+      text += `${i && !broken ? "L" : "M"}${this.px(x[i]).toFixed(1)} ${this.py(y[i]).toFixed(1)}`;
+    }
     return text;
+  }
+
+  // The band around a line: a piece for each stretch of points that have a spread.
+  bandPath({ x }, calm, band) {
+    let text = "";
+    for (let first = 0, i = 0; i <= x.length; i++) {
+      if (i < x.length && !Number.isNaN(band[i])) continue;
+      const places = Array.from({ length: i - first }, (_, n) => first + n);
+      if (places.length > 1) {
+        text += this.path(places.map((p) => x[p]), places.map((p) => calm[p] + band[p]));
+        places.reverse();
+        text += `${this.path(places.map((p) => x[p]), places.map((p) => calm[p] - band[p])).replace("M", "L")}Z`;
+      }
+      first = i + 1;
+    }
+    return text;
+  }
+
+  // Where there is nothing to draw: a cross on the axis, with a bar as far as it lasts.
+  gap([first, last, value], classes, name) {
+    const from = this.px(first), y = HEIGHT - EDGE.bottom - 5, steps = this.shared.stretch(first, last);
+    return make("g", { class: `lab-gap ${classes}` }, make("title", {}, `${name}: ${value} ${steps}`),
+      make("line", { class: "lab-gap-guide", x1: from, x2: from, y1: EDGE.top, y2: y }),
+      make("line", { class: "lab-gap-bar", x1: from, x2: this.px(last), y1: y, y2: y }),
+      make("path", { class: "lab-cross", d: `M${from - 4} ${y - 4}l8 8m0 -8l-8 8` }));
   }
 
   // A marker about every 70 pixels and one on the last point.
@@ -174,6 +200,13 @@ class ChartView {
     return exact || within ? at : -1;
   }
 
+  // What a line has in place of a drawable value at the cursor, or at its end; undefined where it has one.
+  gapAt({ run, line, gaps }) {
+    const { cursor } = this.shared.state, end = line.x.length ? line.x[line.x.length - 1] : -Infinity;
+    const record = cursor === null ? null : this.shared.recordAt(run, cursor);
+    return gaps.find(([first, last]) => (cursor === null ? last > end : record !== null && first <= record && record <= last))?.[2];
+  }
+
   drawCursor() {
     const { cursor } = this.shared.state, parts = [];
     const places = this.drawn.map((one) => this.place(one));
@@ -195,7 +228,7 @@ class ChartView {
   }
 
   drawValues(places) {
-    const shown = this.drawn.map((one, n) => ({ ...one, value: places[n] < 0 ? null : one.line.y[places[n]] }));
+    const shown = this.drawn.map((one, n) => ({ ...one, value: this.gapAt(one) ?? (places[n] < 0 ? null : one.line.y[places[n]]) }));
     this.values.replaceChildren(...(this.several ? this.rows(shown) : this.chips(shown)));
     const at = this.shared.state.cursor ?? this.domain[1];
     const text = shown.filter(({ value }) => value !== null).map(({ name, value }) => `${name} ${number(value)}`).join(", ");
@@ -231,9 +264,10 @@ class ChartView {
   // The record nearest to a place on the axis, of any line here.
   snap(x) {
     let best = null;
-    for (const { line } of this.drawn) {
-      const found = line.x[nearest(line.x, x)];
-      if (best === null || Math.abs(found - x) < Math.abs(best - x)) best = found;
+    for (const { line, gaps } of this.drawn) {
+      const places = gaps.flatMap(([first, last]) => [first, last]);
+      if (line.x.length) places.push(line.x[nearest(line.x, x)]);
+      for (const found of places) if (best === null || Math.abs(found - x) < Math.abs(best - x)) best = found;
     }
     return best;
   }
@@ -280,7 +314,7 @@ class ChartView {
 
   key(event) {
     if (!this.drawn?.length) return;
-    const all = this.drawn[0].line.x, { cursor, view } = this.shared.state;
+    const all = this.places(this.drawn[0]), { cursor, view } = this.shared.state;
     const here = nearest(all, cursor ?? Infinity), stride = event.shiftKey ? 10 : 1;
     const go = { ArrowLeft: here - stride, ArrowRight: here + stride, Home: 0, End: all.length - 1 }[event.key];
     if (go !== undefined) this.shared.moveCursor(all[Math.max(0, Math.min(all.length - 1, go))]);
@@ -290,6 +324,11 @@ class ChartView {
     else return;
     event.preventDefault();
     event.stopPropagation(); // the notebook has uses of its own for these keys
+  }
+
+  // Where a line has records, drawable or not.
+  places({ line, gaps }) {
+    return gaps.length ? [...new Set([...line.x, ...gaps.flatMap(([first, last]) => [first, last])])].sort((a, b) => a - b) : line.x;
   }
 
   zoomBy(factor, centre) {

@@ -1,7 +1,7 @@
 // Elements with attributes and children. Text is always text: nothing here reads markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-const SVG_NAMES = new Set(["svg", "g", "path", "line", "rect", "text", "circle", "clipPath"]);
+const SVG_NAMES = new Set(["svg", "g", "path", "line", "rect", "text", "circle", "clipPath", "title"]);
 
 function make(name, attributes = {}, ...children) {
   const element = SVG_NAMES.has(name) ? document.createElementNS(SVG, name) : document.createElement(name);

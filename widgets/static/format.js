@@ -1,7 +1,9 @@
 // Numbers for people.
 
+const NO_NUMBERS = { nan: "NaN", inf: "∞", "-inf": "−∞" };
+
 function number(value) {
-  if (typeof value === "string") return value; // NaN and infinities travel as text
+  if (typeof value === "string") return NO_NUMBERS[value] ?? value; // NaN and infinities travel as text
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e+", "e");

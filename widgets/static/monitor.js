@@ -62,6 +62,11 @@ class MonitorView {
 
   extent() {
     let low = Infinity, high = -Infinity;
+    for (const [key, gaps] of Object.entries(this.store.head.gaps)) {
+      if (this.state.hidden.has(Number.parseInt(key, 10))) continue;
+      low = Math.min(low, gaps[0][0]);
+      high = Math.max(high, gaps.at(-1)[1]);
+    }
     for (const [key, line] of this.store.lines) {
       if (!line.x.length || this.state.hidden.has(Number.parseInt(key, 10))) continue;
       low = Math.min(low, line.x[0]);
@@ -99,6 +104,13 @@ class MonitorView {
     if (this.store.head.axis === "step") return Math.round(x);
     const steps = this.store.line(`${run}/step`, this.state.view);
     return Math.round(steps.y[nearest(steps.x, x)]);
+  }
+
+  // A stretch of the axis in words.
+  stretch(first, last) {
+    const place = { step: (x) => String(Math.round(x)), time: (x) => clock(Math.round(x)), tokens: number }[this.store.head.axis];
+    const axis = this.store.head.axis === "step" ? "step " : "";
+    return last > first ? `from ${axis}${place(first)} to ${place(last)}` : `at ${axis}${place(first)}`;
   }
 
   // The place of the cursor in words, with the step, which on other axes is not its x.

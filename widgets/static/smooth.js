@@ -1,4 +1,4 @@
-// An exponential mean whose half-life is a fraction of the line's records. As widgets/smooth.py.
+// An exponential mean whose half-life is a fraction of the line's records; a NaN stays and is left out. As widgets/smooth.py.
 
 function smooth(line, values, fraction) {
   const recordsAPoint = line.size === 2 ? 1 : line.size / 2;
@@ -7,6 +7,7 @@ function smooth(line, values, fraction) {
   const keep = 0.5 ** (recordsAPoint / halfLife);
   let total = 0, weight = 0;
   return values.map((value) => {
+    if (Number.isNaN(value)) return value;
     total = keep * total + value;
     weight = keep * weight + 1;
     return total / weight;

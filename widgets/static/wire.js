@@ -39,18 +39,18 @@ class Line {
   fold() {
     const groups = this.x.length >> 2;
     for (let g = 0; g < groups; g++) {
-      let low = 4 * g, high = 4 * g, sum = 0;
+      let low = 4 * g, high = 4 * g, sum = 0, count = 0;
       for (let i = 4 * g; i < 4 * g + 4; i++) {
         if (this.y[i] < this.y[low]) low = i;
         if (this.y[i] > this.y[high]) high = i;
-        sum += this.mean[i];
+        if (!Number.isNaN(this.mean[i])) { sum += this.mean[i]; count++; }
       }
       const first = Math.min(low, high), second = Math.max(low, high);
       const kept = [[this.x[first], this.y[first]], [this.x[second], this.y[second]]];
       kept.forEach(([x, y], i) => {
         this.x[2 * g + i] = x;
         this.y[2 * g + i] = y;
-        this.mean[2 * g + i] = sum / 4;
+        this.mean[2 * g + i] = sum / count;
       });
     }
     this.cut(2 * groups);
