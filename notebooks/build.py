@@ -1,9 +1,10 @@
-"""Make the notebooks from their sources: `python notebooks/build.py` (`--check` only compares).
+"""Make the notebooks from their sources, and fill in the pages' figures: `python notebooks/build.py` (`--check` only compares).
 
     python notebooks/build.py --record runs/tutorial-laptop-…/summary.json    take over a run's figures
 
 Sources are py:percent files in src/. `{{laptop.sft.val_loss_after}}` stands for a figure in recorded.json, which a run
-of this project wrote; `{{card}}` and `{{map}}` for a notebook's card and its place in the pipeline. A cell tagged `solution`
+of this project wrote, or in measured.toml; README.md and docs/ have `2.15<!--laptop.sft.val_loss_after-->` in its place
+(aligner_lib/tutorial/figures.py). `{{card}}` and `{{map}}` for a notebook's card and its place in the pipeline. A cell tagged `solution`
 has the answer to an exercise, a function of its name. The learner's notebooks have a stub in its place, with the signature
 and the docstring; the solved ones, in solved/, have it. Above either stands what the exercise is.
 """
@@ -17,9 +18,11 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
 from aligner_lib.tutorial.exercises.exercise import Exercise
 from aligner_lib.tutorial.exercises.registry import exercise
+from aligner_lib.tutorial.figures import fill_markers, fill_placeholders, read_figures
 
 STAGES = {
     "00": ("00_start_here", "start"),
@@ -39,15 +42,15 @@ FURTHER = {
 PROFILES = ("smoke", "laptop")
 
 
-def build(source: Path, recorded: dict, solved: bool = False) -> str:
+def build(source: Path, figures: dict, solved: bool = False) -> str:
     """The notebook of a source as JSON text, the learner's or the solved one: fixed cell ids, no outputs."""
     import jupytext
     from nbformat.v4 import new_markdown_cell
 
     number = source.name[:2]
     text = source.read_text()
-    text = text.replace("{{map}}", pipeline_map(number)).replace("{{card}}", card(source.stem, recorded))
-    text = re.sub(r"\{\{([\w./]+)(?::([^}]+))?\}\}", lambda match: figure(match, recorded, source), text)
+    text = text.replace("{{map}}", pipeline_map(number)).replace("{{card}}", card(source.stem, figures))
+    text = fill_placeholders(text, figures, source.name)
     notebook = jupytext.reads(text, fmt="py:percent")
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -95,53 +98,52 @@ def pipeline_map(number: str) -> str:
     return " → ".join(words) + (f" · **{FURTHER[number][1]}**" if number in FURTHER else "")
 
 
-def card(stem: str, recorded: dict) -> str:
+def card(stem: str, figures: dict) -> str:
     """Run time and memory of a notebook as measured, a row a profile."""
-    rows = ["# | profile | run time | largest process of the whole tutorial |", "# | --- | --- | --- |"]
+    rows = ["# | profile | run time | largest process |", "# | --- | --- | --- |"]
     for profile in PROFILES:
-        run = recorded[profile]
+        run = figures[profile]
         if stem not in run["seconds"]:
             continue  # not measured with this profile yet
-        rows.append(f"# | `{profile}` | {run['seconds'][stem]:.0f} s | {run['peak_memory_gib']:.1f} GiB |")
+        rows.append(
+            f"# | `{profile}` | {run['seconds'][stem]:.0f} s | {run['peak_memory_gib'][stem]:.1f} GiB |"
+        )
     return "\n".join(rows).removeprefix("# ")
 
 
-def figure(match: re.Match, recorded: dict, source: Path) -> str:
-    value = recorded
-    for key in match[1].split("."):
-        try:
-            value = value[int(key) if isinstance(value, list) else key]  # a list: a figure and its interval
-        except (KeyError, IndexError):
-            raise KeyError(f"{source.name}: recorded.json has no {match[1]}") from None
-    return format(value, match[2] or ".2f")
+def documents() -> dict[Path, str]:
+    """What is made, as it should be: each notebook, and each page with its figures."""
+    figures = read_figures(ROOT)
+    made = {}
+    for source in sorted((HERE / "src").glob("[0-9]*.py")):
+        for folder in (HERE, HERE / "solved"):
+            made[folder / f"{source.stem}.ipynb"] = build(source, figures, solved=folder != HERE)
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        made[page] = fill_markers(page.read_text(encoding="utf-8"), figures, page.name)
+    return made
 
 
 def main(check: bool) -> int:
-    recorded = json.loads((HERE / "recorded.json").read_text())
-    stale = []
-    for source in sorted((HERE / "src").glob("[0-9]*.py")):
-        for folder in (HERE, HERE / "solved"):
-            target = folder / f"{source.stem}.ipynb"
-            text = build(source, recorded, solved=folder != HERE)
-            if not target.exists() or target.read_text() != text:
-                stale.append(str(target.relative_to(HERE)))
-                if not check:
-                    folder.mkdir(exist_ok=True)
-                    target.write_text(text)
+    made = documents()
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
+    for path in [] if check else stale:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(made[path], encoding="utf-8")
     if stale:
-        print(("not current: " if check else "written: ") + ", ".join(stale))
+        names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+        print(("not current: " if check else "written: ") + names)
     return 1 if check and stale else 0
 
 
-def record(summary: Path) -> None:
+def record(summary: Path, path: Path = HERE / "recorded.json") -> None:
     """Put a tutorial's summary into recorded.json, under its profile; what it did not run stays as it was."""
     figures = json.loads(summary.read_text())
-    recorded = json.loads((HERE / "recorded.json").read_text())
-    before = recorded.setdefault(figures["profile"], {"seconds": {}, "peak_memory_gib": 0.0})
-    figures["seconds"] = before["seconds"] | figures["seconds"]
-    figures["peak_memory_gib"] = max(before["peak_memory_gib"], figures["peak_memory_gib"])
+    recorded = json.loads(path.read_text())
+    before = recorded.setdefault(figures["profile"], {})
+    for of_each_notebook in ("seconds", "peak_memory_gib"):
+        figures[of_each_notebook] = before.get(of_each_notebook, {}) | figures[of_each_notebook]
     before |= figures
-    (HERE / "recorded.json").write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

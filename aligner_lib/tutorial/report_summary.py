@@ -14,11 +14,12 @@ from aligner_lib.tutorial.report_stages import stages_table
 def summary_section(summary: dict, runs: Path) -> str:
     """The section as HTML. summary: the figures of the notebooks, as in summary.json; runs: the folder of their runs."""
     seconds = sum(summary.get("seconds", {}).values())
+    peak = max(summary.get("peak_memory_gib", {}).values(), default=0.0)
     facts = [
         f"profile {summary['profile']}" if "profile" in summary else "",
         summary.get("model", {}).get("name", ""),
         f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s" if seconds else "",
-        f"largest process {summary['peak_memory_gib']:.1f} GiB" if "peak_memory_gib" in summary else "",
+        f"largest process {peak:.1f} GiB" if peak else "",
     ]
     failed = (
         f'<p class="failed">Stopped in {html.escape(summary["failed"])}</p>' if "failed" in summary else ""

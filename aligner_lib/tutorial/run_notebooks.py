@@ -120,18 +120,20 @@ def run(notebooks: list[Notebook], profile: str, out: Path, parameters: dict[str
     values = parameters | {"profile": profile, "out": str(out)}
     (out / "notebooks").mkdir(parents=True, exist_ok=True)
     (out / "results").mkdir(exist_ok=True)
-    seconds, failure = {}, None
-    with PeakMemory() as memory, Progress(len(notebooks)) as progress:
+    seconds, peak_gib, failure = {}, {}, None
+    with Progress(len(notebooks)) as progress:
         for notebook in notebooks:
             start = time.monotonic()
             given = {name: value for name, value in values.items() if name in accepted[notebook]}
-            failure = _run_one(notebook, out, given, progress)
+            with PeakMemory() as memory:
+                failure = _run_one(notebook, out, given, progress)
             seconds[notebook.name] = round(time.monotonic() - start, 1)
+            peak_gib[notebook.name] = round(memory.gib, 2)
             progress.finish_notebook(notebook.name, seconds[notebook.name], failed=failure is not None)
             if failure:
                 _stop_runs(out)
                 break
-    summary = _write_summary(out, profile, seconds, memory.gib, failure, progress.echo)
+    summary = _write_summary(out, profile, seconds, peak_gib, failure, progress.echo)
     _tell(out, summary, failure, progress)
     return failure is None
 
@@ -219,17 +221,17 @@ def _write_summary(
     out: Path,
     profile: str,
     seconds: dict,
-    peak_gib: float,
+    peak_gib: dict,
     failure: Failure | None,
     echo: Callable[[str], None],
 ) -> dict:
-    """Merge the notebooks' results; notebooks that ran earlier in the same folder keep their seconds."""
+    """Merge the notebooks' results. Seconds and memory are a figure for each notebook, and the one that ran last stands."""
     path = out / "summary.json"
     earlier = read_object(path, echo) if path.exists() else {}
     summary = {
         "profile": profile,
         "seconds": dict(sorted((earlier.get("seconds", {}) | seconds).items())),
-        "peak_memory_gib": round(max(peak_gib, earlier.get("peak_memory_gib", 0.0)), 2),
+        "peak_memory_gib": dict(sorted((earlier.get("peak_memory_gib", {}) | peak_gib).items())),
     }
     merge(summary, read_results(out, echo))
     if failure:

@@ -313,7 +313,7 @@ await monitor
 # prompts rise in seven steps from {{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}}, where their
 # standard deviation under the SFT policy is {{laptop.ppo.val_reward_sft_std}}; those on training prompts jump, for each step has eight
 # others. With `smoke`: {{smoke.ppo.val_reward_sft:+.2f}} to {{smoke.ppo.val_reward_ppo:+.2f}}. With `lora = True`, in a run whose policy
-# and reward model had adapters, too: -0.15 to +0.47.
+# and reward model had adapters, too: {{lora.ppo.val_reward_sft:+.2f}} to {{lora.ppo.val_reward_ppo:+.2f}}.
 #
 # | you see | it means | change |
 # | --- | --- | --- |

@@ -12,6 +12,7 @@ from pages import external_references
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import run_notebooks
 from aligner_lib.tutorial.peak_memory import GIB, PeakMemory
+from aligner_lib.tutorial.report_summary import summary_section
 
 PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
 RESULT = "import json, pathlib\n(pathlib.Path(out) / 'results' / '{}.json').write_text(json.dumps({}))"
@@ -63,7 +64,8 @@ def test_summary_merges_what_the_notebooks_measured(finished):
     assert summary["profile"] == "smoke"
     assert summary["sft"] == {"before": 3.5, "steps": 5, "profile": "smoke"} and summary["ended"] is True
     assert set(summary["seconds"]) == {"00_start", "01_next"}
-    assert summary["peak_memory_gib"] > 0.4  # the kernel's, a process below this one
+    assert set(summary["peak_memory_gib"]) == set(summary["seconds"])
+    assert min(summary["peak_memory_gib"].values()) > 0.02  # a kernel's, a process below this one
     assert "failed" not in summary
 
 
@@ -193,12 +195,14 @@ def test_a_torn_record_is_said_and_left_out(tmp_path, name, torn):
     (tmp_path / "results" / "04.json").write_text('{"rm": {"accuracy": 0.9}}')
     (tmp_path / name).write_text(torn)
     said = []
-    run_notebooks._write_summary(tmp_path, "smoke", {"04_reward_model": 2.0}, 1.5, None, said.append)
+    run_notebooks._write_summary(
+        tmp_path, "smoke", {"04_reward_model": 2.0}, {"04_reward_model": 1.5}, None, said.append
+    )
     assert said == [f"{tmp_path / name} is damaged, and is left out of the summary; run its notebooks again"]
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "profile": "smoke",
         "seconds": {"04_reward_model": 2.0},
-        "peak_memory_gib": 1.5,
+        "peak_memory_gib": {"04_reward_model": 1.5},
         "rm": {"accuracy": 0.9},
     }
 
@@ -206,13 +210,23 @@ def test_a_torn_record_is_said_and_left_out(tmp_path, name, torn):
 def test_the_summary_is_replaced_never_overwritten(tmp_path):
     (tmp_path / "summary.json").write_text('{"seconds": {"03_sft": 1.0}}')
     os.link(tmp_path / "summary.json", tmp_path / "before")
-    run_notebooks._write_summary(tmp_path, "smoke", {"04_reward_model": 2.0}, 1.5, None, print)
+    run_notebooks._write_summary(
+        tmp_path, "smoke", {"04_reward_model": 2.0}, {"04_reward_model": 1.5}, None, print
+    )
     assert (tmp_path / "before").read_text() == '{"seconds": {"03_sft": 1.0}}'
     assert set(json.loads((tmp_path / "summary.json").read_text())["seconds"]) == {
         "03_sft",
         "04_reward_model",
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "summary.json"]
+
+
+def test_a_notebook_that_runs_again_replaces_its_memory_and_no_other_s(tmp_path):
+    for peaks in ({"04_reward_model": 7.6, "05_ppo": 2.0}, {"04_reward_model": 5.7}):
+        run_notebooks._write_summary(tmp_path, "laptop", {}, peaks, None, print)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["peak_memory_gib"] == {"04_reward_model": 5.7, "05_ppo": 2.0}
+    assert "largest process 5.7 GiB" in summary_section(summary, tmp_path / "runs")
 
 
 def test_peak_memory_sees_what_was_freed_again():

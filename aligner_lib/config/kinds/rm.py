@@ -94,8 +94,7 @@ PAIRS = MetricGroup(
             "train/acc validation/acc",
             "",
             "share of pairs whose chosen response scores strictly higher",
-            "0 at step 0 (all scores tie), then above 0.5. On the bundled samples above 0.9; on real human preferences 0.6 "
-            "to 0.75",
+            "0 at step 0 (all scores tie), then above 0.5; on real human preferences 0.6 to 0.75",
             "`model.optim.lr`, data",
         ),
         metric(

@@ -109,7 +109,7 @@ KIND = JobKind(
                     "nats",
                     "mean of −log p over the tokens of the answers and their stop tokens (`answer_only_loss=False`: over "
                     "all tokens but the first)",
-                    "falls fast, then flattens; on the smoke model from 6.9 to 2.3",
+                    "falls fast, then flattens",
                     "flat: `model.optim.lr` up; jumps: down",
                 ),
                 metric(
