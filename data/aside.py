@@ -1,7 +1,7 @@
-"""Files that get their names only when they are complete."""
+"""Files and folders that get their names only when they are complete."""
 
 import errno
-import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,26 +9,35 @@ from typing import TextIO
 
 
 @contextmanager
+def path_aside(path: Path) -> Iterator[Path]:
+    """A free path in a new hidden folder beside `path`, for a file or a folder that is then renamed to `path`.
+
+    The hidden folder has a random name that nothing else has, so only what this call made is removed at the end. A kill
+    leaves the folder behind. Makes the folders above `path`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    prefix, suffix = f".{path.name[:50]}.", ".partial"
+    with tempfile.TemporaryDirectory(suffix, prefix, path.parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder) / path.name  # inside: the folder itself can be entered by its owner alone
+
+
+@contextmanager
 def written_aside(*paths: Path) -> Iterator[tuple[TextIO, ...]]:
     """Open ASCII text files under temporary names; rename them when the block ends without an error.
 
-    An error removes them and keeps the earlier files; a kill leaves at most a hidden `.partial` file. Raises
+    An error removes them and keeps the earlier files; a kill leaves at most a hidden `.partial` folder. Raises
     OSError, which names the files, when the disk is full.
     """
-    for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    partials = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in paths]
     try:
         with ExitStack() as stack:
-            opened = (partial.open("w", encoding="ascii", newline="\n") for partial in partials)
-            yield tuple(stack.enter_context(stream) for stream in opened)
-        for partial, path in zip(partials, paths, strict=True):
-            partial.replace(path)
+            partials = [stack.enter_context(path_aside(path)) for path in paths]
+            with ExitStack() as files:
+                opened = (partial.open("w", encoding="ascii", newline="\n") for partial in partials)
+                yield tuple(files.enter_context(stream) for stream in opened)
+            for partial, path in zip(partials, paths, strict=True):
+                partial.replace(path)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             names = " and ".join(map(str, paths))
             raise OSError(errno.ENOSPC, f"the disk is full; free space to write {names}") from error
         raise
-    finally:
-        for partial in partials:
-            partial.unlink(missing_ok=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from aligner_lib.errors import UserError
+from data.aside import path_aside
 
 
 class DiskFull(UserError, OSError):
@@ -34,29 +34,21 @@ def told_when_full(folder: Path, elsewhere: str) -> Iterator[None]:
 
 @contextmanager
 def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
-    """A context manager: a path beside `out` to write a folder or a file to, which gets the name `out` at the end.
+    """A context manager: a path to write a folder or a file to, which gets the name `out` at the end.
 
-    Nothing is left if the block fails. elsewhere: see `told_when_full`. Raises ValueError when `out` exists, DiskFull.
+    The path lies in a new hidden folder beside `out`, and nothing else is ever removed. Nothing is left if the block
+    fails. elsewhere: see `told_when_full`. Raises ValueError when `out` exists before or after the block, DiskFull.
     """
-    if out.exists():
+    _check_free(out)
+    with told_when_full(out, elsewhere), path_aside(out) as partial:
+        yield partial
+        _check_free(out)  # a large model takes minutes, and a rename replaces a file without a word
+        os.rename(partial, out)
+
+
+def _check_free(out: Path) -> None:
+    if os.path.lexists(out):
         raise ValueError(f"{out} exists already: remove it, or choose another name")
-    partial = out.with_name(out.name + ".partial")
-    _remove(partial)
-    try:
-        with told_when_full(out, elsewhere):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            yield partial
-            os.rename(partial, out)
-    except BaseException:
-        _remove(partial)
-        raise
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -208,15 +208,18 @@ def test_line_counts_and_round_trip(rows):
     assert all(b.startswith(a[:-2]) for a, b in zip(prompts, comparisons[::2], strict=True))
 
 
-def test_partial_file_name_is_hidden_and_of_this_process(write_raw, tmp_path, monkeypatch):
+def test_partial_files_lie_in_hidden_folders_with_names_of_their_own(write_raw, tmp_path, monkeypatch):
+    theirs = tmp_path / "out" / f".train_prompts.jsonl.{os.getpid()}.partial"
+    theirs.parent.mkdir()
+    theirs.write_text("mine")
     seen = []
 
     def watch(paths, read=hh.read_records):
-        seen.extend(path.name for path in (tmp_path / "out").iterdir())
+        seen.extend(sorted(path.name for path in theirs.parent.iterdir() if path != theirs))
         yield from read(paths)
 
     monkeypatch.setattr(hh, "read_records", watch)
     format_hh(write_raw([pair("a", "b", "c")]), tmp_path / "out", "train")
-    assert sorted(seen) == [
-        f".train_{what}.jsonl.{os.getpid()}.partial" for what in ("comparisons", "prompts")
-    ]
+    for name, what in zip(seen, ("comparisons", "prompts"), strict=True):
+        assert name.startswith(f".train_{what}.jsonl.") and name.endswith(".partial")
+    assert theirs.read_text() == "mine" and len(list(theirs.parent.iterdir())) == 3

@@ -342,6 +342,14 @@ def test_what_is_there_is_not_written_over(tmp_path, model):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize("to", ["hf", "nemo"])
+def test_what_lies_beside_it_under_a_similar_name_is_kept(tmp_path, model, to):
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial/mine").write_text("kept")
+    export(model, to, tmp_path / "out")
+    assert (tmp_path / "out.partial/mine").read_text() == "kept" and (tmp_path / "out").exists()
+
+
 def too_large(model):
     store = StoreReader(model / "weights")
     weights = {name: store.read_whole(name) for name in store.names()}

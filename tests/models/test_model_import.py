@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import gguf
 import numpy as np
@@ -18,7 +19,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import import_hf, model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.convert import open_source
-from aligner_lib.models.disk import DiskFull
+from aligner_lib.models.disk import DiskFull, whole_or_absent
 from aligner_lib.models.names import to_hf, weights
 from aligner_lib.models.tensor_store import StoreReader, check_store, read_header
 
@@ -55,7 +56,7 @@ def test_safetensors_arrive_whole(tmp_path, smoke, arch, shards):
     assert seen == [(done, total) for done in range(1, total + 1)]
     assert Tokenizer(out).encode("Hello, 2024!") == Tokenizer(smoke).encode("Hello, 2024!")
     assert json.loads((out / "source.json").read_text())["hash"] == model_hash(out)
-    assert not (tmp_path / "model.partial").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"hf", "model"}
 
 
 def test_one_file_and_shards_give_the_same_bytes(tmp_path, smoke):
@@ -354,6 +355,33 @@ def test_an_unknown_pre_tokenizer_is_cured_by_the_models_own_tokenizer(tmp_path,
 def test_an_existing_folder_is_left_alone(tmp_path, smoke):
     with pytest.raises(ValueError, match="exists already"):
         import_hf(write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke), smoke)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_folder_named_partial_is_the_user_s(tmp_path, smoke, fails):
+    notes = tmp_path / "model.partial" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("kept")
+    tensors = random_weights(ARCH)
+    if fails:
+        tensors["model.extra.weight"] = tensors["model.norm.weight"]
+    source = write_hf(tmp_path / "hf", ARCH, tensors, smoke)
+    with pytest.raises(ValueError, match="have no place") if fails else nullcontext():
+        import_hf(source, tmp_path / "model")
+    assert notes.read_text() == "kept"
+    assert {path.name for path in tmp_path.iterdir()} == {"hf", "model.partial"} | (
+        set() if fails else {"model"}
+    )
+
+
+def test_a_file_that_appears_while_a_model_is_written_is_left_alone(tmp_path):
+    with (
+        pytest.raises(ValueError, match="exists already"),
+        whole_or_absent(tmp_path / "model.nemo", "--out") as path,
+    ):
+        path.write_text("new")
+        (tmp_path / "model.nemo").write_text("mine")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_path_that_is_no_model(tmp_path):
