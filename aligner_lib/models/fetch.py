@@ -69,12 +69,12 @@ def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
 def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
     """`folder`, made by the recipe if it is not there or is damaged. name: the model, for what is printed."""
     echo = echo_to(progress)
-    if _is_usable(folder, recipe):
+    if is_usable(folder, recipe):
         return folder
     with told_when_full(folder, "ALIGNER_CACHE"), _told_when_read_only(name, folder):
         _make_parents(folder)
         with _lock(folder.with_name(f".{folder.name}.lock"), echo):
-            if not _is_usable(folder, recipe):  # another process may have made it while this one waited
+            if not is_usable(folder, recipe):  # another process may have made it while this one waited
                 if folder.exists():
                     echo(f"{name}: {folder} is damaged or of another version, and is made anew")
                     shutil.rmtree(folder)
@@ -113,7 +113,7 @@ def cache_root() -> Path:
 def is_cached(name: str, cache: Path | None = None) -> bool:
     """Whether `fetch` would return at once, without a download."""
     recipe = _recipe(name)
-    return recipe is not None and _is_usable(_folder(name, recipe, cache), recipe)
+    return recipe is not None and is_usable(_folder(name, recipe, cache), recipe)
 
 
 def _recipe(name: str) -> Recipe | None:
@@ -125,7 +125,7 @@ def _folder(name: str, recipe: Recipe, cache: Path | None) -> Path:
     return models / (recipe.folder_name if isinstance(recipe, HubModel) else name)
 
 
-def _is_usable(folder: Path, recipe: Recipe) -> bool:
+def is_usable(folder: Path, recipe: Recipe) -> bool:
     """Whether the cached model is complete and current.
 
     Its hash covers every file's length and samples of its bytes.

@@ -14,15 +14,17 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import shutil
 import sys
 import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from aligner_lib.errors import UserError
+from aligner_lib.tutorial.bundle_manifest import BadManifest, read_manifest
+from data.aside import path_aside
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = "manifest.json"
@@ -57,13 +59,16 @@ class Bundle:
                 first = archive.next()
                 if first is None or first.name != MANIFEST or not 0 < first.size < MANIFEST_BYTES:
                     raise BadBundle(f"{self.path} is no bundle: its first file is not {MANIFEST}")
-                self.manifest = json.load(archive.extractfile(first))
-            self.files: dict[str, dict] = self.manifest["files"]
-            known = self.manifest["format"] == FORMAT
-        except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
+                self.manifest = read_manifest(archive.extractfile(first).read(), FORMAT)
+        except BadManifest as error:
+            raise BadBundle(f"{self.path}: {error}") from None
+        except (
+            tarfile.TarError,
+            EOFError,
+            AttributeError,
+        ) as error:  # AttributeError: the first entry is no file
             raise BadBundle(f"{self.path} is no bundle, or its beginning is damaged ({error})") from None
-        if not known:
-            raise BadBundle(f"{self.path} has another format than this project reads: pack it anew")
+        self.files: dict[str, dict] = self.manifest["files"]
 
     def check_fits(self, here: Mapping[str, str] | None = None) -> None:
         """Raises BadBundle, with the cure, for a bundle of another Python, platform, lock or commit."""
@@ -95,64 +100,77 @@ class Bundle:
         return file.is_file() and _sha256(file) == self.files[name]["sha256"]
 
     def unpack(self, prefix: str, into: Path) -> Path:
-        """Write the files below `prefix`, without it, to a folder, each checked against the manifest.
-
-        A folder that stands there already is replaced, at the end: nothing is left of a bundle that is damaged. Raises
-        BadBundle, which names the file.
-        """
-        partial = into.with_name(f".{into.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            missing = set(self.names(prefix))
-            for name, source in self._members(prefix):
-                _write(
-                    partial / _safe(name.removeprefix(prefix)),
-                    source,
-                    self.files[name],
-                    f"{self.path}: {name}",
-                )
-                missing.discard(name)
-            if missing:
-                raise BadBundle(f"{self.path} is cut short: {min(missing)} is missing; copy it again")
-            shutil.rmtree(into, ignore_errors=True)
-            partial.rename(into)
-        except (tarfile.TarError, EOFError) as error:
-            raise BadBundle(f"{self.path} is cut short or damaged ({error}): copy it again") from None
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        """Write the files below `prefix`, without it, to a folder. See `unpacked`."""
+        with self.unpacked({prefix: into}) as folders:
+            replace_folder(into, folders[prefix])
         return into
 
-    def _members(self, prefix: str) -> Iterator[tuple[str, object]]:
-        """The archive's files below a prefix, once each. A file that the manifest does not name is an error."""
-        seen = {MANIFEST}
+    @contextmanager
+    def unpacked(self, places: Mapping[str, Path]) -> Iterator[dict[str, Path]]:
+        """A context manager: the files below each prefix, without it, in new folders beside the places that they are for.
+
+        places: prefix → the folder that the caller will replace or make (`replace_folder`). The block begins when
+        all these files were compared with the manifest, so that nothing is removed for a bundle that is damaged. Raises
+        BadBundle, which names the file.
+        """
+        with ExitStack() as stack:
+            folders = {prefix: stack.enter_context(path_aside(into)) for prefix, into in places.items()}
+            for folder in folders.values():
+                folder.mkdir()
+            try:
+                for name, source in self._members():
+                    prefix = next((prefix for prefix in folders if name.startswith(prefix)), None)
+                    if prefix is not None:
+                        target = folders[prefix] / name.removeprefix(prefix)
+                        _copy(source, target, self.files[name], f"{self.path}: {name}")
+            except (tarfile.TarError, EOFError) as error:
+                raise BadBundle(f"{self.path} is cut short or damaged ({error}): copy it again") from None
+            yield folders
+
+    def _members(self) -> Iterator[tuple[str, object]]:
+        """The archive's files, once each, and all that the manifest names. Raises BadBundle where they differ."""
+        missing = dict(self.files)
         with tarfile.open(self.path, "r:") as archive:
             archive.next()
             while member := archive.next():
-                if member.name not in self.files or member.name in seen or not member.isreg():
+                listed = missing.pop(member.name, None)
+                if listed is None or member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
                     raise BadBundle(
                         f"{self.path}: {member.name!r} is not what the manifest says: it was changed"
                     )
-                seen.add(member.name)
-                if member.name.startswith(prefix):
-                    yield member.name, archive.extractfile(member)
+                if member.size != listed["size"]:
+                    raise BadBundle(_damaged(f"{self.path}: {member.name}"))
+                yield member.name, archive.extractfile(member)
+        if missing:
+            raise BadBundle(f"{self.path} is cut short: {min(missing)} is missing; copy it again")
+
+
+def replace_folder(folder: Path, new: Path) -> None:
+    """Give a complete folder its name, in the place of an earlier one, which is removed then."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    with path_aside(folder) as old:
+        folder.rename(old)
+        try:
+            new.rename(folder)
+        except OSError:
+            old.rename(folder)
+            raise
 
 
 def write(path: Path, manifest: dict, files: Mapping[str, Path]) -> Path:
     """Write a bundle. files: the name in the archive → where it lies; manifest: the rest of what it says."""
-    partial = path.with_name(f".{path.name}.partial")
     listed = {name: {"size": file.stat().st_size, "sha256": _sha256(file)} for name, file in files.items()}
     text = json.dumps({"format": FORMAT, **manifest, "files": listed}, indent=1).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    read_manifest(text, FORMAT)  # what would be refused elsewhere is refused here
+    with path_aside(path) as partial:
         head = partial.with_name(f"{partial.name}.json")
         head.write_bytes(text)
         with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT, dereference=True) as archive:
             for name, file in [(MANIFEST, head), *files.items()]:
                 archive.add(file, arcname=name, recursive=False, filter=_without_owner)
         partial.rename(path)
-    finally:
-        head.unlink(missing_ok=True)
-        partial.unlink(missing_ok=True)
     return path
 
 
@@ -188,24 +206,20 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _safe(name: str) -> PurePosixPath:
-    """A relative path that stays where it is put. Raises BadBundle."""
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in name:
-        raise BadBundle(f"a bundle may not hold a file named {name!r}: it was not packed by this project")
-    return path
-
-
-def _write(path: Path, source, expected: dict, named: str) -> None:
+def _copy(source, path: Path, expected: dict, named: str) -> None:
+    """Write a file of the archive. Raises BadBundle where it differs from the manifest."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     with open(path, "wb") as file:
         while chunk := source.read(CHUNK):
             digest.update(chunk)
-            size += len(chunk)
             file.write(chunk)
-    if size != expected["size"] or digest.hexdigest() != expected["sha256"]:
-        raise BadBundle(f"{named} is damaged: its SHA-256 is not the manifest's; copy the bundle again")
+    if digest.hexdigest() != expected["sha256"]:
+        raise BadBundle(_damaged(named))
+
+
+def _damaged(named: str) -> str:
+    return f"{named} is damaged: its SHA-256 is not the manifest's; copy the bundle again"
 
 
 def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:

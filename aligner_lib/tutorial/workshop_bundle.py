@@ -14,12 +14,21 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from aligner_lib.config.compose import profile_section
+from aligner_lib.config.compose import profile_section, profiles
 from aligner_lib.errors import UserError
 from aligner_lib.models import MODELS, fetch
-from aligner_lib.models.fetch import cache_root, is_cached, obtain
+from aligner_lib.models.fetch import cache_root, is_cached, is_usable, obtain
 from aligner_lib.tutorial import recorded_runs
-from aligner_lib.tutorial.bundle import PACKAGES, ROOT, WHEELS, BadBundle, Bundle, made_for, write
+from aligner_lib.tutorial.bundle import (
+    PACKAGES,
+    ROOT,
+    WHEELS,
+    BadBundle,
+    Bundle,
+    made_for,
+    replace_folder,
+    write,
+)
 
 PROJECT = "project.tar.gz"
 MODEL, RECORDED = "model/", "recorded/"
@@ -146,42 +155,70 @@ def _check_profile(run, profile: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Bundled:
-    """A model's recipe that takes the folder out of a bundle."""
+class _Unpacked:
+    """A model's recipe that takes a folder which a bundle was unpacked to."""
 
-    bundle: Bundle
+    folder: Path
     name: str
 
     def is_current(self, origin: dict) -> bool:
         return MODELS[self.name].is_current(origin)
 
     def make(self, name: str, out: Path, progress: bool) -> None:
-        self.bundle.unpack(MODEL, out)
+        self.folder.rename(out)
 
 
 def take_over(path: str | Path, echo: Echo = print) -> Bundle:
-    """Bring a bundle's model and recorded runs into the cache. Raises BadBundle for one that is damaged or another's."""
+    """Bring a bundle's model and recorded runs into the cache.
+
+    Raises BadBundle for one that is damaged, another's, or has a name that leads out of the cache. The cache is changed
+    only after the whole bundle was checked.
+    """
     bundle = Bundle(path)
     bundle.check_fits()
-    its = bundle.manifest
-    name, profile = its["model"], its["profile"]
+    name, profile, runs = (bundle.manifest[field] for field in ("model", "profile", "runs"))
     if name not in MODELS:
         raise BadBundle(
             f"{bundle.path} holds the model {name!r}, which this project does not know: pack it anew"
         )
-    obtain(name, _Bundled(bundle, name), cache_root() / "models" / name, progress=True)
-    if not is_cached(name):
+    if profile not in profiles():
+        raise BadBundle(
+            f"{bundle.path} is for the profile {profile!r}, which this project does not have: pack it anew"
+        )
+    model, recorded = cache_root() / "models" / name, recorded_runs.recorded_root(profile)
+    places = {} if is_cached(name) else {MODEL: _inside(model.parent, name, bundle)}
+    for run in runs:
+        into = _inside(recorded, run, bundle)
+        if not bundle.has(f"{RECORDED}{run}/run.json", into / "run.json"):
+            places[f"{RECORDED}{run}/"] = into
+    if places:
+        with bundle.unpacked(places) as folders:
+            _take_model(bundle, name, model, folders.get(MODEL))
+            for prefix in places.keys() - {MODEL}:
+                replace_folder(places[prefix], folders[prefix])
+    echo(f"model {name}: in {cache_root()}")
+    if runs:
+        echo(f'recorded runs ({profile}): {", ".join(runs)}; notebooks use them with start = "recorded"')
+    return bundle
+
+
+def _inside(root: Path, name: str, bundle: Bundle) -> Path:
+    """A folder of the cache. Raises BadBundle where a link leads elsewhere."""
+    folder = root / name
+    if folder.resolve() != root.resolve() / name:
+        raise BadBundle(
+            f"{bundle.path} would replace {folder}, which leads to {folder.resolve()}: remove that link, and start again"
+        )
+    return folder
+
+
+def _take_model(bundle: Bundle, name: str, place: Path, unpacked: Path | None) -> None:
+    """Bring a model into the cache, if it is what this project makes of that name. Raises BadBundle."""
+    if unpacked is None:
+        return
+    recipe = _Unpacked(unpacked, name)
+    if not is_usable(unpacked, recipe):
         raise BadBundle(
             f"{bundle.path}: its model {name} is not what this project makes of that name: pack it anew"
         )
-    echo(f"model {name}: in {cache_root()}")
-    for run in its["runs"]:
-        into = recorded_runs.recorded_root(profile) / run
-        into.parent.mkdir(parents=True, exist_ok=True)
-        if not bundle.has(f"{RECORDED}{run}/run.json", into / "run.json"):
-            bundle.unpack(f"{RECORDED}{run}/", into)
-    if its["runs"]:
-        echo(
-            f'recorded runs ({profile}): {", ".join(its["runs"])}; notebooks use them with start = "recorded"'
-        )
-    return bundle
+    obtain(name, recipe, place, progress=True)

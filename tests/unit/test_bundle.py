@@ -1,5 +1,6 @@
 """A workshop's bundle, with a stand-in for the wheels: what is packed comes out again, and a damaged or foreign one is refused."""
 
+import hashlib
 import io
 import json
 import os
@@ -11,6 +12,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aligner_lib.errors import UserError
 from aligner_lib.models.fetch import is_cached
@@ -198,19 +201,171 @@ def test_a_file_that_the_manifest_does_not_name_is_refused(packed, as_project, t
         bundles.unpack_wheels(tmp_path / "more.tar", tmp_path / "wheels")
 
 
-@pytest.mark.parametrize("name", ["wheels/../../evil", "wheels//etc/evil", "wheels/a\\b"])
-def test_a_name_that_leads_elsewhere_is_refused(packed, as_project, tmp_path, name):
-    bundle = Bundle(packed)
-    bundle.manifest["files"] = {name: {"size": 0, "sha256": ""}}
-    with tarfile.open(tmp_path / "bad.tar", "w") as archive:
-        text = json.dumps(bundle.manifest).encode()
-        head = tarfile.TarInfo("manifest.json")
-        head.size = len(text)
-        archive.addfile(head, io.BytesIO(text))
-        archive.addfile(tarfile.TarInfo(name))
+def with_manifest(packed: Path, out: Path, change, members=()) -> Path:
+    """A copy of a bundle with another manifest: `change` gets it and gives the new one, or its text. members: added."""
+    with tarfile.open(packed) as old, tarfile.open(out, "w") as new:
+        for member in old:
+            content = old.extractfile(member).read()
+            if member.name == "manifest.json":
+                manifest = change(json.loads(content))
+                content = manifest.encode() if isinstance(manifest, str) else json.dumps(manifest).encode()
+            member.size = len(content)
+            new.addfile(member, io.BytesIO(content))
+        for member, content in members:
+            member.size = len(content)
+            new.addfile(member, io.BytesIO(content))
+    return out
+
+
+def listed(content: bytes) -> dict:
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+HOSTILE_NAMES = st.sampled_from(
+    ["", ".", "..", "../victim", "../../../victim", "a/../../victim", "/etc/x", "//x", "a//b", "a/", "a/./b", "a\\b",
+     "..\\..\\victim", "C:\\x", "C:x", "a\0b", "a\nb", "\udc80", "\u202e", "n" * 256]
+)  # fmt: skip
+HOSTILE_CHANGES = st.one_of(
+    st.tuples(st.just("run"), HOSTILE_NAMES),
+    st.tuples(st.just("profile"), HOSTILE_NAMES),
+    st.tuples(st.just("model"), HOSTILE_NAMES),
+    st.tuples(st.just("file"), HOSTILE_NAMES),
+    st.tuples(st.just("size"), st.sampled_from([-1, 1.0, True, None, "1", 1 << 70])),
+    st.tuples(st.just("sha256"), st.sampled_from(["", "0" * 63, "G" * 64, 0, None])),
+    st.tuples(st.just("type"), st.sampled_from([tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.GNUTYPE_SPARSE])),
+    st.tuples(st.just("twice"), st.sampled_from(["run", "key", "member", "file and folder"])),
+    st.tuples(st.just("gone"), st.sampled_from(["files", "runs", "profile", "model", "commit", "run.json", "a file"])),
+)  # fmt: skip
+
+
+def hostile_bundle(packed: Path, out: Path, kind: str, value) -> Path:
+    """A bundle that differs from a good one in one place; where it names something, the archive holds that too."""
+    evil, name = b"evil", f"recorded/sft/{value}"
+    member = tarfile.TarInfo("recorded/sft/evil")
+    members = [(member, evil)]
+
+    def change(manifest: dict) -> dict | str:
+        files = manifest["files"]
+        if kind == "run":
+            manifest["runs"] = [value]
+            files[f"recorded/{value}/run.json"] = listed(evil)
+            member.name = f"recorded/{value}/run.json"
+        elif kind in ("profile", "model"):
+            manifest[kind] = value
+            members.clear()
+        elif kind == "file":
+            files[name] = listed(evil)
+            member.name = name
+        elif kind in ("size", "sha256"):
+            files[member.name] = listed(evil) | {kind: value}
+        elif kind == "type":
+            files[member.name] = listed(evil)
+            member.type, member.linkname = value, "../../../victim"
+        elif value == "run":
+            manifest["runs"] *= 2
+            members.clear()
+        elif value == "key":
+            members.clear()
+            return json.dumps(manifest)[:-1] + ', "runs": []}'
+        elif value == "member":
+            files[member.name] = listed(evil)
+            members.append((member, evil))
+        elif value == "file and folder":
+            files |= {member.name: listed(evil), f"{member.name}/below": listed(evil)}
+            below = tarfile.TarInfo(f"{member.name}/below")
+            members.append((below, evil))
+        elif value == "run.json":
+            del files["recorded/sft/run.json"]
+            members.clear()
+        elif value == "a file":
+            files["recorded/sft/missing"] = listed(evil)
+            members.clear()
+        else:
+            del manifest[value]
+            members.clear()
+        return manifest
+
+    return with_manifest(packed, out, change, members)
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+        if not path.name.endswith(".lock")
+    }
+
+
+@given(change=HOSTILE_CHANGES)
+def test_a_hostile_bundle_is_refused_before_anything_is_touched(
+    packed, project, smoke, tmp_path_factory, change
+):
+    """The cache lies three folders deep, so that ../../../victim is the folder beside it."""
+    place = tmp_path_factory.mktemp("hostile")
+    run = place / "home" / "cache" / "recorded" / "smoke" / "sft"
+    (place / "home" / "cache" / "models").mkdir(parents=True)
+    for folder in (place / "victim", place / "home" / "victim", place / "home" / "cache" / "victim", run):
+        folder.mkdir(parents=True)
+        (folder / "precious").write_text("mine")
+    bad = hostile_bundle(packed, place / "bad.tar", *change)
+    before = tree(place)
+    here = bundles.made_for(project)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ALIGNER_CACHE", str(place / "home" / "cache"))
+        patch.setattr(bundles, "made_for", lambda root=None: here)
+        with pytest.raises(BadBundle):
+            workshop_bundle.take_over(bad)
+    assert tree(place) == before
+    shutil.rmtree(place)
+
+
+@given(name=HOSTILE_NAMES)
+def test_a_name_that_leads_elsewhere_is_refused(packed, project, tmp_path_factory, name):
+    place = tmp_path_factory.mktemp("names")
+    member = tarfile.TarInfo(f"wheels/{name}")
+
+    def change(manifest):
+        manifest["files"][member.name] = listed(b"evil")
+        return manifest
+
+    bad = with_manifest(packed, place / "bad.tar", change, [(member, b"evil")])
     with pytest.raises(BadBundle, match="may not hold a file named"):
-        bundles.unpack_wheels(tmp_path / "bad.tar", tmp_path / "wheels")
-    assert os.listdir(tmp_path) == ["bad.tar"]
+        bundles.unpack_wheels(bad, place / "home" / "wheels")
+    assert os.listdir(place) == ["bad.tar"]
+    shutil.rmtree(place)
+
+
+def test_a_run_s_place_that_is_a_link_is_left_alone(packed, as_project, tmp_path, monkeypatch):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("kept")
+    (tmp_path / "cache" / "recorded" / "smoke").mkdir(parents=True)
+    (tmp_path / "cache" / "recorded" / "smoke" / "sft").symlink_to(tmp_path / "mine")
+    with pytest.raises(BadBundle, match=r"leads to .*mine: remove that link"):
+        workshop_bundle.take_over(packed)
+    assert (tmp_path / "mine" / "notes").read_text() == "kept" and not is_cached("smoke")
+
+
+def test_an_older_model_and_run_are_replaced_by_the_bundle_s(
+    packed, as_project, tmp_path, monkeypatch, smoke
+):
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    for folder in ("models/smoke", "recorded/smoke/sft"):
+        (tmp_path / "cache" / folder).mkdir(parents=True)
+        (tmp_path / "cache" / folder / "old").write_text("old")
+    workshop_bundle.take_over(packed)
+    assert is_cached("smoke") and recorded("smoke", "sft").info["kind"] == "sft"
+    assert not list((tmp_path / "cache").rglob("old")) and not list((tmp_path / "cache").rglob("*.partial"))
+
+
+def test_packing_keeps_files_that_others_have_beside_it(project, wheels, tmp_path):
+    for name in (".out.tar.partial", ".out.tar.partial.json"):
+        (tmp_path / name).write_text("mine")
+    workshop_bundle.pack("smoke", tmp_path / "out.tar", None, wheels, root=project, echo=lambda _: None)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir() if path.suffix != ".tar"} == {
+        ".out.tar.partial": "mine",
+        ".out.tar.partial.json": "mine",
+    }
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\0" * 10240])
