@@ -8,12 +8,12 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-import os
 import platform
 import socket
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -106,11 +106,11 @@ def _model(profile: str) -> Finding:
 def _shared(folder: Path) -> str:
     """Write as a run folder does: append, rename, read again."""
     folder.mkdir(parents=True, exist_ok=True)
-    probe = folder / f".preflight-{os.getpid()}"
+    probe = folder / f".preflight-{uuid.uuid4().hex}"
     probe.write_text("one")
     with open(probe, "a") as file:
         file.write("two")
-    moved = probe.rename(folder / ".preflight")
+    moved = probe.rename(probe.with_name(f"{probe.name}-renamed"))
     assert moved.read_text() == "onetwo", f"{folder} does not give back what was written"
     moved.unlink()
     return f"{folder} takes files"

@@ -28,6 +28,7 @@ KILLED_S = (
 SHARED_MEMORY = Path("/dev/shm")
 TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 LONGEST_SOCKET = "checkpoint_0_0-server.sock"
+WORKSPACE = "aligner-"  # begins the name of a workspace in the temporary folder
 
 
 def note_down(folder: Path, children: list[psutil.Process], environments: list[str]) -> None:
@@ -54,9 +55,12 @@ def clear(folder: Path) -> None:
             os.rmdir(environment)
     _note(folder).unlink(missing_ok=True)
     place = _place(folder)
-    shutil.rmtree(place.resolve(), ignore_errors=True)
-    if place.is_symlink():
-        place.unlink()
+    if not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+        return
+    if place.resolve().name.startswith(WORKSPACE):  # else a link of the user's own
+        shutil.rmtree(place.resolve(), ignore_errors=True)
+    place.unlink()
 
 
 def workspace(folder: Path) -> Path:
@@ -71,7 +75,7 @@ def workspace(folder: Path) -> Path:
             probe.bind(str(place.resolve() / LONGEST_SOCKET))
     except OSError:
         shutil.rmtree(place)
-        place.symlink_to(tempfile.mkdtemp(prefix="aligner-"))
+        place.symlink_to(tempfile.mkdtemp(prefix=WORKSPACE))
     target = place.resolve()
     shutil.rmtree(target)  # PyTriton wants to make it
     return target

@@ -12,9 +12,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from aligner_lib.config.compose import compose, save
+from aligner_lib.errors import UserError
 from aligner_lib.models.fetch import cache_root
 from aligner_lib.models.hash import file_hash, model_hash
 from aligner_lib.run_folder.reader import RunFolder, flatten, without_paths
@@ -131,8 +134,8 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
 
 
 def place(run: RunFolder, into: Path) -> Path:
-    """Put a recorded run where a workspace expects its run: the records are copied, checkpoints linked."""
-    shutil.rmtree(into, ignore_errors=True)
+    """Put a recorded run where a workspace expects its run: the records are copied, checkpoints linked. See `make_way`."""
+    make_way(into)
     into.mkdir(parents=True)
     for name in RECORDS:
         if (run.path / name).exists():
@@ -142,6 +145,27 @@ def place(run: RunFolder, into: Path) -> Path:
     for checkpoint in run.checkpoints():
         os.symlink(checkpoint, into / "checkpoints" / checkpoint.name, target_is_directory=True)
     return into
+
+
+def make_way(folder: Path) -> None:
+    """Remove what `place` put into a run folder. Anything else stays, in a folder `NAME-kept-1`, `-2` …, which is printed.
+
+    Raises UserError where a run of this folder still goes on.
+    """
+    run = RunFolder(folder)
+    if is_recorded(run):
+        links = [path for path in folder.glob("checkpoints/*") if path.is_symlink()]
+        for path in (*(folder / name for name in RECORDS), *links):
+            path.unlink(missing_ok=True)
+    elif run.status == "running":
+        raise UserError(f"{folder} still goes on: stop it, or wait for its end, and start again")
+    for empty in (folder / "checkpoints", folder):
+        with suppress(OSError):  # not there, or not empty
+            empty.rmdir()
+    if folder.exists():
+        names = (folder.with_name(f"{folder.name}-kept-{number}") for number in count(1))
+        kept = folder.rename(next(name for name in names if not name.exists()))
+        print(f"{folder} had files that no recording left there: they are in {kept}")
 
 
 def is_recorded(run: RunFolder) -> bool:

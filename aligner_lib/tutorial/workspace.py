@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -198,7 +197,7 @@ class Workspace:
         if self.start == "recorded" and fault is None and (job := self._recorded_job(kind, run, settings)):
             return job
         if recorded_runs.is_recorded(run):
-            shutil.rmtree(run.path)  # copies and links: the recording itself stays where it is
+            recorded_runs.make_way(run.path)
         try:
             commands = self.commands(kind, run.name, wanted, fault, **settings)
             return submit(commands, run.path, self.where, wanted)
@@ -318,6 +317,8 @@ class Workspace:
 
     def _recorded_job(self, kind: str, run: RunFolder, settings: dict) -> RecordedJob | None:
         """The handle of a recorded run that has these settings, put in the run's place; None, and why, where none has."""
+        if run.status == "running" and not recorded_runs.is_recorded(run):
+            return None  # what goes on is followed
         found = recorded_runs.recorded(self.profile, run.name)
         if found is None:
             where = recorded_runs.recorded_root(self.profile)

@@ -72,6 +72,18 @@ def test_shared_memory_of_a_process_that_has_the_pid_now_stays(tmp_path, mark, s
     segment.unlink(missing_ok=True)
 
 
+@pytest.mark.parametrize("name, stays", [("aligner-a1b2", False), ("my-results", True)])
+def test_a_link_in_the_workspace_s_place_leads_to_a_folder_that_a_server_made_or_it_stays(
+    tmp_path, name, stays
+):
+    target = tmp_path / name
+    target.mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "pytriton").symlink_to(target)
+    pytriton_cleanup.clear(tmp_path / "run")
+    assert target.exists() == stays and not (tmp_path / "run" / "pytriton").is_symlink()
+
+
 HALF_GONE = """
 import ctypes, socket, threading
 listening = socket.create_server(("127.0.0.1", 0))

@@ -116,6 +116,25 @@ def test_a_clone_that_was_moved_installs_again(clone):
     assert f"-e {clone.root}" in clone.installs()[1]
 
 
+def test_programs_that_another_hand_put_into_the_folder_are_kept(clone):
+    """LAB_VENV=~ must not cost the user ~/bin."""
+    tool = clone.root / "home" / "bin" / "tool"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("kept")
+    code, _, err = clone.lab("runs", LAB_VENV="home")
+    assert code == 1 and "did not make it: remove" in err and "LAB_VENV=DIR" in err
+    assert tool.read_text() == "kept"
+
+
+def test_an_environment_of_a_python_that_is_gone_is_made_anew(clone):
+    clone.lab("runs")
+    python = clone.root / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nowhere/python3.12")
+    (clone.root / "requirements.lock").write_text("# changed\n")
+    assert clone.lab("runs")[0] == 0 and python.exists()
+
+
 @pytest.mark.parametrize("command", ["bench", "test"])
 def test_trl_is_installed_on_demand_and_once(clone, command):
     clone.lab("runs")

@@ -155,6 +155,27 @@ def test_training_after_all_begins_anew_and_leaves_the_recording(recorded, start
     assert recorded_runs.recorded("smoke", "sft").latest_checkpoint()
 
 
+@pytest.mark.parametrize("start", ["recorded", "fresh"])
+def test_a_learner_s_own_files_are_kept_when_a_run_takes_their_place(
+    recorded, started, tmp_path, capsys, start
+):
+    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
+    own = lab.run("sft").path
+    if start == "recorded":  # an hour's training of the learner's own
+        (own / "checkpoints" / "step_000009").mkdir(parents=True)
+        (own / "run.json").write_text(json.dumps({"name": "sft", "kind": "sft", "status": "finished"}))
+    else:  # notes beside a recording
+        lab.submit("sft")
+        (own / "checkpoints" / "step_000009").mkdir()
+    (own / "notes.txt").write_text("kept")
+    Workspace(tmp_path / "seat", "smoke", start=start).submit("sft")
+    kept = own.with_name("sft-kept-1")
+    assert (kept / "notes.txt").read_text() == "kept" and (kept / "checkpoints" / "step_000009").is_dir()
+    assert str(kept) in capsys.readouterr().out
+    assert started == ([] if start == "recorded" else ["sft"])
+    assert recorded_runs.recorded("smoke", "sft").latest_checkpoint()
+
+
 def test_only_finished_runs_that_left_a_model_are_packed(recorded):
     tutorial = recorded.path.parents[1]
     assert [run.name for run in recorded_runs.packable(tutorial)] == ["sft"]
