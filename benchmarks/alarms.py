@@ -90,8 +90,8 @@ def trials(lab: Workspace) -> Iterator[Trial]:
             for name, settings in variants.items():
                 yield _trial(f"healthy-ppo-{name}", "ppo", seed, loop | settings)
         if seed <= 3:
-            yield _trial("healthy-grpo-short", "grpo", seed, groups | _judged_by(lab, reward_short))
-            yield _trial("healthy-grpo-model", "grpo", seed, groups | _judged_by(lab))
+            yield _trial("healthy-grpo-short", "grpo", seed, groups | judged_by(lab, reward_short))
+            yield _trial("healthy-grpo-model", "grpo", seed, groups | judged_by(lab))
             for kind in ("sft", "rm", "dpo"):
                 yield _trial(f"healthy-{kind}", kind, seed, {})
     yield from _broken(lab, loop, groups)
@@ -108,7 +108,7 @@ def _broken(lab: Workspace, loop: dict, groups: dict) -> Iterator[Trial]:
     yield _trial("no-leash", "ppo", 2, loop | unleashed, breaks=("kl", "reward_hacking", "entropy"))
     yield _trial("cut-short", "ppo", 2, loop | cut, breaks=("endless",))
     yield _trial("long-steps", "ppo", 2, loop | eager, breaks=("clip_fraction", "kl", "entropy"))
-    yield _trial("no-reward", "grpo", 2, groups | _judged_by(lab, reward_none), breaks=("groups_alike",))
+    yield _trial("no-reward", "grpo", 2, groups | judged_by(lab, reward_none), breaks=("groups_alike",))
     eagerly = {"sft": {}, "rm": {"trainer.rm.max_steps": 120, "model.optim.lr": 2e-3}}
     for kind, more in eagerly.items():
         yield _trial(f"by-heart-{kind}", kind, 2, _few_samples(lab, kind) | more, breaks=("overfitting",))
@@ -128,7 +128,7 @@ def reward_none(prompt: str, response: str) -> float:
     return 0.0
 
 
-def _judged_by(lab: Workspace, reward: Callable | None = None) -> dict[str, object]:
+def judged_by(lab: Workspace, reward: Callable | None = None) -> dict[str, object]:
     """Settings of GRPO from the SFT policy on the preferences' prompts. reward: None: the reward model's."""
     prompts = lab.preference_data()
     judge = {"model.environments.own.use": "reward_model", "reward_model.rm_model_file": lab.reward_model()}
@@ -156,17 +156,18 @@ def _few_samples(lab: Workspace, kind: str) -> dict[str, object]:
     return loop | {key: part if kind == "sft" else [part]}
 
 
-def carry_out(lab: Workspace, trial: Trial) -> RunFolder:
-    """The trial's run, made where it isn't there; its figures alone are kept."""
-    run = lab.run(trial.name)
+def carry_out(
+    lab: Workspace, name: str, kind: str, settings: dict[str, object], is_healthy: bool
+) -> RunFolder:
+    """The run of this name, made where it isn't there; its figures alone are kept. settings: as of `lab.submit`."""
+    run = lab.run(name)
     if not run.is_over:
-        planted = {"fault": trial.fault} if trial.fault else {}
         alone = {"exp_manager.create_tensorboard_logger": False}
-        job = lab.submit(trial.kind, trial.name, **planted, **alone, **trial.settings)
+        job = lab.submit(kind, name, **alone, **settings)
         try:
             job.wait()
         except JobFailed:
-            if trial.is_healthy or not run.metrics():  # a broken one may end at max_init_policy_kl
+            if is_healthy or not run.metrics():  # a broken one may end at max_init_policy_kl
                 raise
         _keep_few(run)
     return run
@@ -360,7 +361,8 @@ def main() -> None:
         if not lab.run(kind).is_over:
             lab.submit(kind).wait()
     for trial in trials(lab):
-        run = carry_out(lab, trial)
+        fault = {"fault": trial.fault} if trial.fault else {}
+        run = carry_out(lab, trial.name, trial.kind, trial.settings | fault, trial.is_healthy)
         verdicts.append(verdict := judged(trial, run))
         print(
             f"{trial.name}: {verdict.status}, {verdict.alarms or 'quiet'}, {verdict.cause or 'nothing'}",

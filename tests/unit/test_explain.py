@@ -183,7 +183,15 @@ def off(run: Run) -> dict[str, int]:
 def test_figures_that_agree_are_healthy():
     found = explain(Run(ppo()))
     assert found.is_healthy and all(
-        check.name in ("mean_loss", "first_token", "last_token", "end_follows_reward")
+        check.name
+        in (
+            "mean_loss",
+            "first_token",
+            "last_token",
+            "end_follows_reward",
+            "advantage_sign",
+            "critic_gradient",
+        )
         for check in found.unseen
     )
 
@@ -210,7 +218,11 @@ def after(step: int, value: float):
             {"reference_first": 1},
             "wrong_start",
         ),
-        ({"rollouts__rlhf_rewards": lambda step, value: 1.0 + 0.4 * step}, {"kl_penalty": 2}, "kl_sign"),
+        (
+            {"rollouts__rlhf_rewards": lambda step, value: 1.0 + 0.4 * step},
+            {"kl_penalty": 2, "kl_penalty_sign": 2},
+            "kl_sign",
+        ),
         ({"rollouts__kl": lambda step, value: -value}, {"kl_positive": 2}, "kl_sign"),
         ({"optim__loss": -0.5, "optim__updates": 1}, {"mean_loss": 1}, "padding"),
         ({"optim__tokens": 190}, {"tokens_learnt": 1}, "stop_token"),  # one of each of 10 responses

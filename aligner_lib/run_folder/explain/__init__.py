@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aligner_lib.run_folder.explain import checks_of_signs  # noqa: F401, its checks join CHECKS
 from aligner_lib.run_folder.explain.causes import CAUSES, Cause
 from aligner_lib.run_folder.explain.checks import CHECKS, Check, Quantity
 from aligner_lib.run_folder.explain.evidence import Evidence
@@ -49,11 +50,19 @@ class Diagnosis:
     cause: Cause
     evidence_for: list[str]
     evidence_against: list[str]
+    unexplained: list[str] = field(
+        default_factory=list
+    )  # figures out of their ranges that it would leave alone
 
     @property
-    def weight(self) -> tuple[int, int]:
-        """To rank by: what speaks against a cause counts first."""
-        return (-len(self.evidence_against), len(self.evidence_for))
+    def fits(self) -> bool:
+        """Whether nothing speaks against it, and it accounts for all that is out of its range."""
+        return not self.evidence_against and not self.unexplained
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """To rank by: what speaks against a cause counts first, then what it leaves unexplained."""
+        return (-len(self.evidence_against), -len(self.unexplained), len(self.evidence_for))
 
 
 @dataclass(frozen=True)
@@ -81,9 +90,14 @@ class Explanation:
         return not (self.off or self.alarms or self.failure)
 
     @property
+    def likeliest(self) -> list[Diagnosis]:
+        """All causes that fit; none: the cause is unknown."""
+        return [one for one in self.diagnoses if one.fits]
+
+    @property
     def cause(self) -> Cause | None:
-        """The likeliest one."""
-        return self.diagnoses[0].cause if self.diagnoses else None
+        """The first that fits; None: the cause is unknown, or nothing is wrong."""
+        return self.likeliest[0].cause if self.likeliest else None
 
     def __str__(self) -> str:
         return "\n".join([*self._verdict(), *self._causes(), *self._alarms(), *self._looked_at()])
@@ -103,8 +117,8 @@ class Explanation:
         return [*failed, f"{self.run} looks wrong from step {begins} on:", *(f"  {one}" for one in self.off)]
 
     def _causes(self) -> list[str]:
-        lines = []
-        for number, found in enumerate(self.diagnoses[:SHOWN_CAUSES], start=1):
+        lines = [*self._how_sure()]
+        for number, found in enumerate((self.likeliest or self.diagnoses)[:SHOWN_CAUSES], start=1):
             lines += [
                 "",
                 f"{number}. {found.cause.title}",
@@ -113,9 +127,21 @@ class Explanation:
             ]
             lines += [f"   + {text}" for text in found.evidence_for]
             lines += [f"   − {text}" for text in found.evidence_against]
-        if self.off and not self.diagnoses:
-            lines += ["", "No cause that is known here breaks these checks."]
+            lines += [f"   ? It does not explain: {text}" for text in found.unexplained]
         return lines
+
+    def _how_sure(self) -> list[str]:
+        fit = len(self.likeliest)
+        if self.is_healthy or not self.steps or fit == 1:
+            return []
+        if fit:
+            return ["", f"{fit} causes fit these figures; the figures alone do not decide between them."]
+        if self.diagnoses:
+            return [
+                "",
+                "Unknown cause: none of the known ones accounts for all of these figures. The nearest:",
+            ]
+        return ["", "Unknown cause: no cause that is known here breaks these checks."]
 
     def _alarms(self) -> list[str]:
         if not self.alarms:
@@ -177,7 +203,11 @@ def _weighed(cause: Cause, readings: dict[str, Reading]) -> Diagnosis | None:
     for name in cause.holds:
         if name in readings:
             (against if readings[name].is_off else speaks_for).append(str(readings[name]))
-    return Diagnosis(cause, speaks_for, against)
+    known = {*(name for group in cause.breaks for name in group), *cause.holds, *cause.brings}
+    open_ones = [
+        one for one in readings.values() if one.is_off and not one.check.is_clue and one.name not in known
+    ]
+    return Diagnosis(cause, speaks_for, against, [str(one) for one in open_ones])
 
 
 def _first_of_each(alarms: list[dict]) -> list[dict]:

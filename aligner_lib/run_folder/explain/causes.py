@@ -10,13 +10,14 @@ class Cause:
     """A fault, by what it does to the checks (explain/checks.py).
 
     breaks: of each group of names one at least is off; holds: these stay in their range. Both are evidence for it where
-    they are so, and against it where they aren't.
+    they are so, and against it where they aren't. brings: checks that it may break as well.
     """
 
     name: str
     title: str
     breaks: tuple[tuple[str, ...], ...]
     holds: tuple[str, ...] = ()
+    brings: tuple[str, ...] = ()
     meaning: str = ""
     knob: str = ""  # the setting, or the place in the code
 
@@ -25,8 +26,9 @@ CAUSES = (
     Cause(
         "kl_sign",
         "The KL penalty has the wrong sign",
-        breaks=(("kl_penalty", "kl_positive"),),
+        breaks=(("kl_penalty_sign", "kl_positive"),),
         holds=("sampler_first", "sampler_later", "reference_first", "reward_at_the_end"),
+        brings=("kl_penalty", "first_move"),
         meaning="The policy is paid for leaving its reference: KL grows without a bound, and the texts decay.",
         knob="rewards_with_kl in aligner_lib/algorithms/ppo.py: −coefficient · KL; the difference is log π − log π_ref.",
     ),
@@ -34,7 +36,8 @@ CAUSES = (
         "mask_shift",
         "The response mask is off by one",
         breaks=(("first_ratio", "sampler_first", "first_token"),),
-        holds=("odd_tokens", "last_tokens", "reference_first"),
+        holds=("odd_tokens", "last_tokens", "reference_first", "tokens_beyond"),
+        brings=("tokens_learnt", "mean_loss", "sampler_later"),
         meaning="A token beside the response is trained (the prompt's last one, or the padding), and one of its own is not.",
         knob="response_mask in aligner_lib/algorithms/ppo.py: columns P−1 to L−1, as column i predicts token i+1.",
     ),
@@ -42,7 +45,8 @@ CAUSES = (
         "stop_token",
         "The stop token is never trained",
         breaks=(("tokens_learnt", "last_token"), ("last_tokens", "last_token")),
-        holds=("first_ratio", "sampler_first", "advantages_scaled"),
+        holds=("first_ratio", "sampler_first", "advantages_scaled", "tokens_beyond"),
+        brings=("mean_loss",),
         meaning="Nothing makes an ending likelier, whatever it earns: responses grow to their limit.",
         knob="loss_mask in aligner_lib/algorithms/policy_gradient.py: the stop token is a response token like the others.",
     ),
@@ -50,7 +54,8 @@ CAUSES = (
         "tokens_left_out",
         "Some response tokens are never trained",
         breaks=(("tokens_learnt",),),
-        holds=("last_tokens", "last_token", "first_ratio", "sampler_first"),
+        holds=("last_tokens", "last_token", "first_ratio", "sampler_first", "tokens_beyond"),
+        brings=("mean_loss",),
         meaning="The loss's mask leaves tokens out that the rollout has.",
         knob="loss_mask in aligner_lib/algorithms/policy_gradient.py.",
     ),
@@ -58,7 +63,8 @@ CAUSES = (
         "padding",
         "Advantages are normalised over padding",
         breaks=(("advantages_scaled", "advantages_centred", "mean_loss"),),
-        holds=("tokens_learnt", "last_token", "reward_at_the_end", "first_ratio"),
+        holds=("tokens_learnt", "last_token", "reward_at_the_end", "first_ratio", "advantages_raw"),
+        brings=("end_follows_reward",),
         meaning="The zeros of prompts and padding count in mean and deviation: advantages are too large and have a sign in "
         "common, the more so the shorter the responses.",
         knob="normalize in aligner_lib/algorithms/ppo.py, and the mask that it is given.",
@@ -67,7 +73,7 @@ CAUSES = (
         "moving_reference",
         "The reference trains along",
         breaks=(("reference_rests",),),
-        holds=("reference_first", "sampler_later", "gradient"),
+        holds=("reference_first", "sampler_later", "gradient", "weights_move"),
         meaning="The policy is compared with itself: the KL stays 0, the penalty holds nothing, and no alarm on KL can sound.",
         knob="FrozenWeights in aligner_lib/megatron/engine.py: the reference's weights have to be a copy.",
     ),
@@ -75,7 +81,8 @@ CAUSES = (
         "temperature",
         "Log-probabilities are taken at another temperature than the sampler's",
         breaks=(("sampler_first", "first_ratio"), ("odd_tokens",)),
-        holds=("tokens_learnt",),
+        holds=("tokens_learnt", "tokens_beyond"),
+        brings=("sampler_later",),
         meaning="Nearly every token's log-probability is another one than that it was drawn with: the ratio compares two "
         "distributions, and every gradient is biased.",
         knob="sampling_params.temperature, and where log-probabilities are divided by it: TokenScorer in "
@@ -84,8 +91,15 @@ CAUSES = (
     Cause(
         "reward_token",
         "The reward is given to the wrong token",
-        breaks=(("reward_at_the_end", "end_follows_reward"),),
-        holds=("advantages_scaled", "mean_loss", "last_token", "kl_penalty", "reward_scale"),
+        breaks=(("reward_at_the_end",), ("end_follows_reward",)),
+        holds=(
+            "advantages_scaled",
+            "mean_loss",
+            "last_token",
+            "kl_penalty",
+            "reward_scale",
+            "advantage_sign",
+        ),
         meaning="Tokens are praised for what came before them or for nothing, and the last one learns nothing of the reward.",
         knob="rewards_with_kl in aligner_lib/algorithms/ppo.py: the reward belongs to the last column of the response's mask.",
     ),
@@ -93,7 +107,8 @@ CAUSES = (
         "stale_rollouts",
         "The rollouts are older than the policy",
         breaks=(("sampler_later", "repeated"),),
-        holds=("sampler_first", "reference_first"),
+        holds=("sampler_first", "reference_first", "tokens_beyond"),
+        brings=("kl_positive", "first_ratio"),
         meaning="Responses were drawn with the weights of an earlier step (or are an earlier step's): the policy learns from "
         "what it no longer says.",
         knob="Policy.refresh_generator in aligner_lib/rollouts/policy.py: generation has to get each step's weights; where "
@@ -103,7 +118,15 @@ CAUSES = (
         "learning_rate",
         "The learning rate is far too high",
         breaks=(("learning_rate", "first_move", "loss_falls"),),
-        holds=("sampler_first", "first_ratio", "reward_at_the_end", "tokens_learnt", "kl_penalty"),
+        holds=(
+            "sampler_first",
+            "first_ratio",
+            "reward_at_the_end",
+            "tokens_learnt",
+            "kl_penalty",
+            "loss_positive",
+        ),
+        brings=("kl_positive",),
         meaning="One rollout's updates take the policy further than its rewards can tell of.",
         knob="model.optim.lr, and aligner_lib/trainers/lr.py where the logged rate is not the setting's.",
     ),
@@ -119,8 +142,12 @@ CAUSES = (
     Cause(
         "wrong_start",
         "The policy is not its own reference at the start",
-        breaks=(("reference_first", "first_loss", "reference_of_dpo"),),
+        breaks=(
+            ("reference_first", "first_loss", "reference_of_dpo"),
+            ("reference_first", "reference_of_dpo", "start_rewards"),
+        ),
         holds=("sampler_first", "first_ratio"),
+        brings=("kl_penalty", "reward_at_the_end", "pair_loss_bound"),
         meaning="Before any update policy and reference have to agree, and a new head to give 0: one of them was loaded from "
         "elsewhere, or computes otherwise.",
         knob="pretrained_checkpoint.restore_from_path.",
@@ -129,7 +156,144 @@ CAUSES = (
         "nothing_learns",
         "Nothing is learnt",
         breaks=(("gradient",),),
+        brings=("weights_move", "reference_rests"),
         meaning="The gradient is exactly 0.",
         knob="Which parameters train (model.peft), and whether any token or pair is in the loss.",
+    ),
+    Cause(
+        "rate_zero",
+        "The learning rate is 0",
+        breaks=(("rate_above_zero",),),
+        holds=("gradient",),
+        brings=("weights_move", "reference_rests"),
+        meaning="There are gradients, and the optimiser takes steps of length 0: the weights stay as they were.",
+        knob="model.optim.lr and model.optim.sched, and learning_rate in aligner_lib/algorithms/schedule.py.",
+    ),
+    Cause(
+        "weights_frozen",
+        "The weights do not move",
+        breaks=(("weights_move",),),
+        holds=("rate_above_zero", "gradient"),
+        meaning="Gradients and learning rate are not 0, and yet two validations give the same loss to the last digit: what the "
+        "optimiser changes is not what the model computes with.",
+        knob="Which parameters train (model.peft, model.num_layers_unfrozen), and the optimiser's own copies of them.",
+    ),
+    Cause(
+        "critic_frozen",
+        "The critic learns nothing",
+        breaks=(("critic_gradient",),),
+        holds=("gradient",),
+        meaning="Its gradient is exactly 0: advantages stay what the reward model's first guess makes of them.",
+        knob="Critic in aligner_lib/rollouts/critic.py, and critic_loss in aligner_lib/algorithms/ppo.py.",
+    ),
+    Cause(
+        "prompt_trained",
+        "Tokens outside of responses are trained",
+        breaks=(("tokens_beyond",),),
+        holds=("reference_first", "advantages_scaled"),
+        brings=(
+            "tokens_learnt",
+            "first_ratio",
+            "mean_loss",
+            "sampler_first",
+            "sampler_later",
+            "first_token",
+        ),
+        meaning="More tokens are learnt from than the policy has drawn: the prompt's, an environment's or the padding's. Nothing "
+        "was compared with them, and their ratios are not 1.",
+        knob="loss_mask in aligner_lib/algorithms/policy_gradient.py, and Rollouts.response_mask.",
+    ),
+    Cause(
+        "advantage_sign",
+        "Advantages have the wrong sign",
+        breaks=(("advantage_sign",),),
+        holds=("reward_at_the_end", "first_ratio", "group_centred"),
+        brings=("end_follows_reward", "first_move"),
+        meaning="Responses with a high reward become less likely, and those with a low one more likely: the reward falls.",
+        knob="advantages_and_returns in aligner_lib/algorithms/ppo.py, grpo_advantages in "
+        "aligner_lib/algorithms/policy_gradient.py: reward minus what was expected.",
+    ),
+    Cause(
+        "returns",
+        "The critic learns something else than returns",
+        breaks=(("reward_at_the_end",),),
+        holds=("end_follows_reward", "advantage_sign", "reward_scale", "kl_penalty_sign"),
+        meaning="Advantages follow the rewards, and the last token's return is not its reward: a return is the advantage plus the "
+        "critic's value.",
+        knob="advantages_and_returns in aligner_lib/algorithms/ppo.py, second result.",
+    ),
+    Cause(
+        "not_normalised",
+        "Advantages are not normalised",
+        breaks=(("advantages_scaled",), ("advantages_raw",)),
+        holds=("tokens_learnt", "first_ratio", "advantage_sign"),
+        brings=("advantages_centred", "mean_loss"),
+        meaning="trainer.ppo.normalize_advantages is set, and advantages have the mean and the deviation that the critic left: the "
+        "step's size depends on the reward's units.",
+        knob="normalize in aligner_lib/algorithms/ppo.py.",
+    ),
+    Cause(
+        "kl_penalty",
+        "The KL penalty is not the coefficient times the KL",
+        breaks=(("kl_penalty",),),
+        holds=("kl_penalty_sign", "kl_positive", "sampler_first", "reference_first", "reward_at_the_end"),
+        brings=("first_move",),
+        meaning="What is taken from a response's reward is several times its KL times the coefficient, or a fraction of it, or "
+        "nothing: the leash is another one than the setting says.",
+        knob="rewards_with_kl in aligner_lib/algorithms/ppo.py: −coefficient · KL at each token.",
+    ),
+    Cause(
+        "no_baseline",
+        "A group's advantages do not add up to 0",
+        breaks=(("group_centred",),),
+        holds=("advantage_sign", "first_ratio"),
+        meaning="Responses are not compared with their own group: where all rewards are above 0 every response becomes likelier, "
+        "the worst ones too.",
+        knob="grpo_advantages in aligner_lib/algorithms/policy_gradient.py: minus the mean of the group, whose members `group` "
+        "names.",
+    ),
+    Cause(
+        "kl_loss_sign",
+        "The KL term of the loss has the wrong sign",
+        breaks=(("kl_loss_positive",),),
+        holds=("group_centred", "advantage_sign", "first_ratio"),
+        meaning="The estimator can't be negative, and is: the policy is paid for leaving its reference.",
+        knob="kl_loss in aligner_lib/algorithms/policy_gradient.py: k3 is e^−d − 1 + d, with d = log π − log π_ref.",
+    ),
+    Cause(
+        "loss_sign",
+        "The loss has the wrong sign",
+        breaks=(("loss_positive",),),
+        holds=("pair_loss_bound",),
+        meaning="The likelihood of the samples is minimised: the loss falls without a bound, and the model unlearns them.",
+        knob="token_losses in aligner_lib/algorithms/supervised.py: −log p.",
+    ),
+    Cause(
+        "pair_swapped",
+        "Chosen and rejected are exchanged in the loss",
+        breaks=(("accuracy_by_chance",), ("pair_loss_bound",)),
+        holds=("first_loss", "loss_positive"),
+        brings=("validation_accuracy",),
+        meaning="The loss falls while the pairs are told the wrong way round, and it is smaller than the margins that are logged "
+        "allow: it is computed of the opposite margin.",
+        knob="preference_loss and dpo_loss in aligner_lib/algorithms/preference.py: chosen first.",
+    ),
+    Cause(
+        "pair_loss",
+        "The loss is not −log σ of the margin",
+        breaks=(("pair_loss_bound", "first_loss"),),
+        holds=("accuracy_by_chance", "validation_accuracy", "start_rewards", "reference_of_dpo"),
+        brings=("loss_positive",),
+        meaning="Both answers begin alike, accuracy rises, and the loss is not what the logged margins give: β, the reference or "
+        "log σ is left out or another one.",
+        knob="preference_loss and dpo_loss in aligner_lib/algorithms/preference.py; model.dpo.ref_policy_kl_penalty is β.",
+    ),
+    Cause(
+        "validation_turned",
+        "The validation pairs mean the opposite of the training pairs",
+        breaks=(("validation_accuracy",),),
+        holds=("accuracy_by_chance", "pair_loss_bound", "first_loss"),
+        meaning="Training pairs are told the right way round and held-out ones the wrong way, more often than by chance.",
+        knob="model.data.data_prefix.validation: which of a pair's two lines is the better one.",
     ),
 )

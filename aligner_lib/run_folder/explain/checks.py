@@ -32,6 +32,8 @@ class Limits:
     reward_std: tuple[float, float] = (0.1, 3.0)  # of the first rollout, by a standardised reward model
     first_kl: float = 0.5  # nats a token after the first rollout's updates
     end_follows: float = 0.3  # correlation of a response's last advantage with its reward, within steps
+    chance: float = 4.0  # standard errors that an accuracy may lie below 0.5
+    validation_accuracy: float = 0.2  # of held-out pairs, however few they are
     loss_rise: float = 0.1  # of the last quarter's mean loss over the first quarter's
 
 

@@ -1,0 +1,250 @@
+"""Checks of signs, bounds and exact zeros: what no setting and no data can change, whichever the kind of job.
+
+They are CHECKS as well; see checks.py.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from statistics import fmean
+
+from aligner_lib.algorithms.objective import PRESETS
+from aligner_lib.run_folder.explain.checks import (
+    CRITIC,
+    LIMITS,
+    PAIRS,
+    ROLLOUTS,
+    SOME,
+    SUPERVISED,
+    Quantity,
+    advantages_scaled,
+    check,
+    kl_penalty,
+)
+from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, first
+
+MAY_BE_NEGATIVE = ("robust",)  # of DPO's losses
+OWN_GROUP = ("group_mean", "leave_one_out", "batch_mean")  # baselines whose advantages add up to 0
+NEVER_NEGATIVE = ("k2", "k3")  # estimates of the KL
+
+
+# ---- every trainer --------------------------------------------------------------------------------------------------
+
+
+@check("learning rate ÷ model.optim.lr at the start", "a schedule begins above 0")
+def rate_above_zero(run: Evidence) -> Quantity | None:
+    rates, peak = run.of("train_optim/lr") or run.of("train/lr"), run.model("optim.lr")
+    if not peak:
+        return None
+    return Quantity({step: rate / peak for step, rate in list(rates.items())[:3]}, low=SOME)
+
+
+@check(
+    "critic/grad_norm",
+    "a gradient that is exactly 0 moves nothing: the critic's weights are frozen, or nothing is learnt from",
+)
+def critic_gradient(run: Evidence) -> Quantity | None:
+    return Quantity(run.of("critic/grad_norm"), low=SOME)
+
+
+# ---- sft, rm, dpo ---------------------------------------------------------------------------------------------------
+
+
+@check("train/loss", "no likelihood is above 1, so that −log p is not below 0", of=SUPERVISED)
+def loss_positive(run: Evidence) -> Quantity | None:
+    if run.kind not in ("sft", "rm", "dpo") or run.model("dpo.preference_loss") in MAY_BE_NEGATIVE:
+        return None
+    return Quantity(run.of("train/loss"), low=0.0)
+
+
+@check(
+    "|change| of validation/loss between validations",
+    "weights that move change the loss in its last digits at least",
+    of=SUPERVISED,
+)
+def weights_move(run: Evidence) -> Quantity | None:
+    losses = run.of("validation/loss")
+    moved = {step: abs(losses[step] - losses[before]) for before, step in pairwise(losses)}
+    return Quantity(moved, low=SOME)
+
+
+def _margins(run: Evidence, group: str) -> Series:
+    chosen, rejected = (run.of(f"{group}/rewards_{side}_mean") for side in ("chosen", "rejected"))
+    return combined(lambda a, b: a - b, chosen, rejected)
+
+
+@check(
+    "loss ÷ −log σ(rewards_chosen_mean − rewards_rejected_mean)",
+    "−log σ is convex: the mean loss of pairs is at least the loss of their mean margin",
+    of=PAIRS,
+)
+def pair_loss_bound(run: Evidence) -> Quantity | None:
+    """Of training and validation, where the loss is −log σ of the margin that is logged."""
+    is_dpo = run.model("dpo.preference_loss") == "dpo" and not run.model(
+        "dpo.preference_average_log_probs", False
+    )
+    if run.kind != "rm" and not is_dpo:
+        return None
+    shares: Series = {}
+    for group in ("validation", "train"):
+        of_group = combined(
+            lambda loss, margin: loss / max(_minus_log_sigmoid(margin), 1e-6),
+            run.of(f"{group}/loss"),
+            _margins(run, group),
+        )
+        shares |= {step: min(share, shares.get(step, share)) for step, share in of_group.items()}
+    slack = LIMITS.exact if run.in_float32 else 0.02
+    return Quantity(dict(sorted(shares.items())), low=1 - slack)
+
+
+def _minus_log_sigmoid(margin: float) -> float:
+    return max(-margin, 0.0) + math.log1p(math.exp(-abs(margin)))
+
+
+@check(
+    "train/acc, standard errors above 0.5, over the second half",
+    "whoever learns from pairs tells their better side at least as often as a coin",
+    of=PAIRS,
+)
+def accuracy_by_chance(run: Evidence) -> Quantity | None:
+    accuracies = run.of("train/acc")
+    margins = _margins(run, "train")
+    decided = {step: acc for step, acc in accuracies.items() if margins.get(step)}  # ties count as mistakes
+    second = dict(list(decided.items())[len(decided) // 2 :])
+    pairs = len(second) * run.model("global_batch_size", 1)
+    if run.model("dpo.preference_loss") == "kto" or len(second) < 5:
+        return None
+    errors = (fmean(second.values()) - 0.5) / (0.5 / math.sqrt(pairs))
+    return Quantity({min(second): errors}, low=-LIMITS.chance)
+
+
+@check(
+    "validation/acc after the start",
+    "held-out pairs that mean the same are not told the wrong way round",
+    of=PAIRS,
+)
+def validation_accuracy(run: Evidence) -> Quantity | None:
+    if run.model("dpo.preference_loss") == "kto":
+        return None
+    margins = _margins(run, "validation")
+    later = {step: acc for step, acc in run.of("validation/acc").items() if step > 0 and margins.get(step)}
+    return Quantity(later, low=LIMITS.validation_accuracy, times=2)
+
+
+@check(
+    "the largest |reward| of the pairs at step 0",
+    "a new head gives 0, and a policy that is its own reference has gained nothing",
+    of=PAIRS,
+    is_clue=True,
+)
+def start_rewards(run: Evidence) -> Quantity | None:
+    if run.kind == "dpo" and run.model("dpo.preference_loss") in ("simpo", "orpo"):
+        return None
+    if run.kind == "rm" and (
+        run.model("init_method_std", 0.0) or first(run.of("validation/rewards_all_std")) != {0: 0.0}
+    ):
+        return None
+    sides = [run.of(f"validation/rewards_{side}_mean") for side in ("chosen", "rejected")]
+    largest = combined(lambda a, b: max(abs(a), abs(b)), *sides)
+    return Quantity({step: value for step, value in largest.items() if step == 0}, high=1e-3)
+
+
+# ---- rollouts -------------------------------------------------------------------------------------------------------
+
+
+@check(
+    "train_optim/tokens ÷ response tokens, at most", "no token but a response's is learnt from", of=ROLLOUTS
+)
+def tokens_beyond(run: Evidence) -> Quantity | None:
+    epochs = run.rollout("rollout_epochs", 1)
+    names = ("train_rollouts/generation_length", "train_rollouts/rollout_size")
+    written = combined(lambda length, size: length * size * epochs, *map(run.of, names))
+    return Quantity(combined(lambda a, b: a / b, run.of("train_optim/tokens"), written), high=1 + 1e-5)
+
+
+@check(
+    "correlation of the advantages of a response's first and last token with its reward, the higher of both",
+    "a response that earned more than the others does not become less likely at both of its ends",
+    of=ROLLOUTS,
+)
+def advantage_sign(run: Evidence) -> Quantity | None:
+    """Within the responses to one prompt where they are known, else within steps; 20 responses at least."""
+    if _switch(run, "baseline") == "teacher":
+        return None
+    correlations = [_correlation_with_reward(run, place) for place in (0, -1)]
+    if None in correlations:
+        return None
+    return Quantity({min(run.learnt_rollouts): max(correlations)}, low=-LIMITS.end_follows)
+
+
+def _correlation_with_reward(run: Evidence, place: int) -> float | None:
+    """Of the advantage of each response's token at this place, within groups; None for fewer than 20 responses."""
+    groups: dict[tuple, list[tuple[float, float]]] = {}
+    for step, responses in run.learnt_rollouts.items():
+        for one in responses:
+            if one["reward"] is not None:
+                group = one.get("group") if run.kind == "grpo" else None
+                pair = (one["reward"], one["token_advantage"][place])
+                groups.setdefault((step, group), []).append(pair)
+    centred = []
+    for pairs in groups.values():
+        of_reward, of_advantage = (fmean(side) for side in zip(*pairs))
+        centred += [(x - of_reward, y - of_advantage) for x, y in pairs]
+    scale = sum(x * x for x, _ in centred) * sum(y * y for _, y in centred)
+    return sum(x * y for x, y in centred) / math.sqrt(scale) if len(centred) >= 20 and scale > 0 else None
+
+
+# ---- PPO ------------------------------------------------------------------------------------------------------------
+
+
+@check("the same share, its sign", "distance from the reference costs reward, and never earns it", of=CRITIC)
+def kl_penalty_sign(run: Evidence) -> Quantity | None:
+    share = kl_penalty(run)
+    return share and Quantity(share.values, low=-LIMITS.exact)
+
+
+@check(
+    "|learnt_advantages_std ÷ advantages_std − 1|",
+    "normalising changes the scale of advantages: where it is the same, nothing was normalised",
+    of=CRITIC,
+    is_clue=True,
+)
+def advantages_raw(run: Evidence) -> Quantity | None:
+    scaled = advantages_scaled(run)
+    if scaled is None or not scaled.off():
+        return None
+    learnt, raw = (run.of(f"train_rollouts/{name}_std") for name in ("learnt_advantages", "advantages"))
+    return Quantity(combined(lambda a, b: abs(a / b - 1) if b > 0 else None, learnt, raw), low=LIMITS.exact)
+
+
+# ---- GRPO -----------------------------------------------------------------------------------------------------------
+
+
+def _switch(run: Evidence, name: str) -> object:
+    """A switch of the objective: its own setting, else the named objective's; None where the run names no objective."""
+    return run.rollout(name) or getattr(PRESETS.get(str(run.rollout("objective"))), name, None)
+
+
+@check(
+    "advantages_mean ÷ advantages_std",
+    "advantages of a group are differences from its own mean, which add up to 0",
+    of="train_rollouts/reward_std_in_group",
+)
+def group_centred(run: Evidence) -> Quantity | None:
+    if _switch(run, "baseline") not in OWN_GROUP:
+        return None
+    mean, spread = (run.of(f"train_rollouts/advantages_{name}") for name in ("mean", "std"))
+    share = combined(lambda a, b: a / b if b > 0 else None, mean, spread)
+    return Quantity(share, -LIMITS.exact, LIMITS.exact)
+
+
+@check(
+    "train_optim/kl_loss",
+    "k2 and k3 estimate a KL by numbers that are never negative",
+    of="train_optim/kl_loss",
+)
+def kl_loss_positive(run: Evidence) -> Quantity | None:
+    if _switch(run, "kl") not in NEVER_NEGATIVE:
+        return None
+    return Quantity(run.of("train_optim/kl_loss"), low=-1e-6)
