@@ -8,9 +8,9 @@ checks were written, and half afterwards (HELD_OUT). A run that is there is not 
     --only seen           one half of the runs: seen or held-out
     --pack FOLDER         each run's figures, a few KB, as a recording (tests/unit/unseen has them)
 
-The verdict on a faulty run is `right` where the first cause is the planted one or explain says that several causes fit and the
-planted one is among them (`several`), `unknown` where explain finds figures out of range and names no cause, `missed` where
-nothing looks wrong, and `wrong` where explain names a cause that is not there. A healthy run is `quiet` or `accused`.
+The verdict on a faulty run is `right` where the planted cause alone fits, `several` where it is among those that fit, `unknown` where
+the run failed, alarms sounded or figures are out of range and no cause fits, `missed` where nothing looks wrong, and `wrong` where
+only causes fit that are not there. A healthy run is `quiet` or `accused`.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def dpo_without_reference(chosen, rejected, reference_chosen, reference_rejected
 
 
 def planted(lab: Workspace) -> Iterator[Planted]:
-    """All runs: twenty-one with a fault, and thirteen healthy ones."""
+    """All runs: twenty-two with a fault, and thirteen healthy ones."""
     yield from _faulty(lab)
     yield from _healthy(lab)
 

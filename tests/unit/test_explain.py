@@ -377,6 +377,25 @@ def test_a_cause_that_something_speaks_against_comes_after():
     assert against.startswith("tokens of a response whose passes differ, at the first step is 16 at step 1")
 
 
+def test_several_causes_that_fit_are_all_named():
+    """Without a token's advantage nothing tells a reward at another token from returns that are none."""
+    found = explain(Run(ppo(rollouts__returns_last=0.0)))
+    assert [one.cause.name for one in found.likeliest] == ["reward_token", "returns"]
+    assert "2 causes fit these figures" in str(found)
+
+
+def test_a_cause_that_leaves_figures_unexplained_is_not_named():
+    found = explain(Run(ppo(rollouts__rewards_std=6.0, optim__grad_norm=after(3, 0.0))))
+    assert {one.name for one in found.off} == {"gradient", "reward_scale"}
+    assert found.cause is None and found.likeliest == []
+    assert "Unknown cause: none of the known ones accounts for all of these figures" in str(found)
+    assert "? It does not explain: gradient norm is 0 at step 3" in str(found)
+
+
+def test_a_run_that_failed_without_a_sign_has_an_unknown_cause():
+    assert "Unknown cause" in str(explain(Run(ppo(), status="failed", message="the loss is nan")))
+
+
 def test_a_run_that_failed_says_why():
     found = explain(Run(ppo(), status="failed", message="the loss is nan"))
     assert not found.is_healthy and str(found).startswith("by-hand failed: the loss is nan")

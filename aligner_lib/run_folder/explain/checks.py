@@ -140,7 +140,8 @@ def gradient(run: Evidence) -> Quantity | None:
 )
 def first_loss(run: Evidence) -> Quantity | None:
     losses = run.of("train/loss")
-    of_dpo = run.model("dpo.preference_loss") in ("dpo", "cdpo", "robust")
+    has_sft_term = run.model("dpo.sft_loss_weight", 0.0) > 0
+    of_dpo = run.model("dpo.preference_loss") in ("dpo", "cdpo", "robust") and not has_sft_term
     new_head = list(run.of("validation/rewards_all_std").items())[:1] == [(0, 0.0)]
     if 1 not in losses or not (of_dpo or new_head):
         return None

@@ -154,7 +154,9 @@ def start_rewards(run: Evidence) -> Quantity | None:
 
 
 @check(
-    "train_optim/tokens ÷ response tokens, at most", "no token but a response's is learnt from", of=ROLLOUTS
+    "upper bound of train_optim/tokens ÷ response tokens",
+    "no token but a response's is learnt from",
+    of=ROLLOUTS,
 )
 def tokens_beyond(run: Evidence) -> Quantity | None:
     epochs = run.rollout("rollout_epochs", 1)
@@ -169,7 +171,7 @@ def tokens_beyond(run: Evidence) -> Quantity | None:
     of=ROLLOUTS,
 )
 def advantage_sign(run: Evidence) -> Quantity | None:
-    """Within the responses to one prompt where they are known, else within steps; 20 responses at least."""
+    """Within the responses to one prompt where they are known, else within steps; 16 responses at least."""
     if _switch(run, "baseline") == "teacher":
         return None
     correlations = [_correlation_with_reward(run, place) for place in (0, -1)]
@@ -179,7 +181,7 @@ def advantage_sign(run: Evidence) -> Quantity | None:
 
 
 def _correlation_with_reward(run: Evidence, place: int) -> float | None:
-    """Of the advantage of each response's token at this place, within groups; None for fewer than 20 responses."""
+    """Of the advantage of each response's token at this place, within groups; None for fewer than 16 responses."""
     groups: dict[tuple, list[tuple[float, float]]] = {}
     for step, responses in run.learnt_rollouts.items():
         for one in responses:
@@ -192,13 +194,17 @@ def _correlation_with_reward(run: Evidence, place: int) -> float | None:
         of_reward, of_advantage = (fmean(side) for side in zip(*pairs))
         centred += [(x - of_reward, y - of_advantage) for x, y in pairs]
     scale = sum(x * x for x, _ in centred) * sum(y * y for _, y in centred)
-    return sum(x * y for x, y in centred) / math.sqrt(scale) if len(centred) >= 20 and scale > 0 else None
+    return sum(x * y for x, y in centred) / math.sqrt(scale) if len(centred) >= 16 and scale > 0 else None
 
 
 # ---- PPO ------------------------------------------------------------------------------------------------------------
 
 
-@check("the same share, its sign", "distance from the reference costs reward, and never earns it", of=CRITIC)
+@check(
+    "sign of (rewards − rlhf_rewards) ÷ (kl_coef × init_policy_kl × length)",
+    "distance from the reference costs reward, and never earns it",
+    of=CRITIC,
+)
 def kl_penalty_sign(run: Evidence) -> Quantity | None:
     share = kl_penalty(run)
     return share and Quantity(share.values, low=-LIMITS.exact)
