@@ -139,13 +139,13 @@ def generation(setting: Setting, connection) -> None:
     samples = setting.answers(setting.prompts)
     prompts = [sample.tokens[: sample.answer_start] for sample in samples]
     lengths = [len(sample) - sample.answer_start for sample in samples]
-    stop_id = setting.tokenizer().eos_id
+    stop_ids = setting.tokenizer().stop_ids
     engine = make_engine(setting, setting.architecture())
     rounds = Rounds(setting, connection)
     number = 0
     while True:
         rounds.begin()
-        batch, said = ContinuousBatch(engine.module, setting.generation_batch, stop_id=stop_id), {}
+        batch, said = ContinuousBatch(engine.module, setting.generation_batch, stop_ids=stop_ids), {}
         # as a rollout orders them: the longest prompts first
         for i in chain(*length_grouped([len(prompt) for prompt in prompts], setting.generation_batch)):
             seed = setting.seed + number * len(prompts) + i

@@ -161,7 +161,7 @@ class BarePasses:
             self.prompts,
             self.seeds,
             self.sampling,
-            stop_id=self.tokenizer.eos_id,
+            stop_ids=self.tokenizer.stop_ids,
         )
         rollouts = to_rollouts(self.prompts, responses, range(len(responses)), self.tokenizer.pad_id)
         return rollouts

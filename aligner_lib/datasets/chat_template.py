@@ -122,48 +122,72 @@ def turns_of(text: str) -> list[Message]:
 def answer_parts(tokenizer: Tokenizer, messages: list[Message]) -> list[str]:
     """A conversation by the tokenizer's template, as what is read and what is learnt in turns: read, learnt, read, learnt, …
 
-    What is learnt is the assistant's, each answer with its stop token. Raises StopTokenError where the template ends
-    an answer without it, UserError where it writes earlier turns otherwise when later ones follow, ValueError for an
-    answer that holds the stop token itself.
+    What is learnt is the assistant's, each answer with the stop token that the template writes behind it. Raises
+    StopTokenError where the template ends an answer without one, UserError where it writes earlier turns otherwise when later ones follow, ValueError for an
+    answer that holds a stop token itself.
     """
-    stop, parts, done = stop_text(tokenizer), [], ""
-    if tokenizer.encode_parts([stop])[0] != [tokenizer.eos_id]:
-        raise StopTokenError(
-            f"its stop token {stop!r} would not be learnt: {tokenizer.folder / 'tokenizer.json'} has it in its vocabulary, "
-            f"but not among its added_tokens, so it is read as text; add it there, or give model.data.chat_template={PLAIN}"
-        )
+    parts, done = [], ""
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        if stop in message["content"]:
-            raise ValueError(holds_stop_token(stop))
+        if held := next((stop for stop in stop_texts(tokenizer) if stop in message["content"]), None):
+            raise ValueError(_holds_stop_token(held))
         head, whole = _apply(tokenizer, messages[:i], True), _apply(tokenizer, messages[: i + 1], False)
         if not head.startswith(done) or not whole.startswith(head):
             raise UserError(
                 f"{tokenizer.folder}: the chat template writes a conversation otherwise once it has been answered, so what "
                 f"is learnt would not be what is asked for; give model.data.chat_template={PLAIN}"
             )
-        answer, found, _ = whole[len(head) :].partition(stop)
-        if not found:
-            raise StopTokenError(
-                f"its stop token {stop!r} would not be learnt: the chat template of {tokenizer.folder} ends an answer with "
-                f"{_ending(whole, message['content'])!r}, and a policy that is trained so does not end its answers. Make "
-                f"that the eos_token in {tokenizer.folder / 'tokenizer_config.json'}, or give "
-                f"model.data.chat_template={PLAIN}"
-            )
-        parts += [head[len(done) :], answer + stop]
-        done = head + answer + stop
+        answer = _up_to_stop(tokenizer, whole[len(head) :], message["content"])
+        parts += [head[len(done) :], answer]
+        done = head + answer
     return parts
 
 
-def holds_stop_token(stop: str) -> str:
-    """Why a sample is left out."""
+def _up_to_stop(tokenizer: Tokenizer, answer: str, content: str) -> str:
+    """What a template writes of an answer, up to the first stop token, which is in it."""
+    stops = stop_texts(tokenizer)
+    found = [(answer.index(stop), stop) for stop in stops if stop in answer]
+    if not found:
+        raise StopTokenError(
+            f"its stop token {' or '.join(map(repr, stops))} would not be learnt: the chat template of {tokenizer.folder} "
+            f"ends an answer with {_ending(answer, content)!r}, and a policy that is trained so does not end its answers. "
+            f"Make that the eos_token in {tokenizer.folder / 'tokenizer_config.json'}, name its id in eos_token_id of "
+            f"{tokenizer.folder / 'generation_config.json'}, or give model.data.chat_template={PLAIN}"
+        )
+    place, stop = min(found)
+    if tokenizer.encode_parts([stop])[0] != [stops[stop]]:
+        raise StopTokenError(
+            f"its stop token {stop!r} would not be learnt: {tokenizer.folder / 'tokenizer.json'} has it in its vocabulary, "
+            f"but not among its added_tokens, so it is read as text; add it there, or give model.data.chat_template={PLAIN}"
+        )
+    return answer[: place + len(stop)]
+
+
+def stop_token_within(tokenizer: Tokenizer, ids: list[int]) -> str | None:
+    """Why a sample is left out whose answer has these token ids; None for one without a stop token."""
+    stop = next((token_id for token_id in ids if token_id in tokenizer.stop_ids), None)
+    return None if stop is None else _holds_stop_token(tokenizer.decode([stop], special_tokens=True))
+
+
+def _holds_stop_token(stop: str) -> str:
     return f"an answer holds the stop token {stop!r}, behind which a policy writes nothing"
 
 
-def stop_text(tokenizer: Tokenizer) -> str:
-    """The stop token, as a template writes it."""
-    return tokenizer.decode([tokenizer.eos_id], special_tokens=True)
+def stop_texts(tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids of the tokens that end a response, by their texts as a template writes them; the stop token is the first."""
+    return {tokenizer.decode([token_id], special_tokens=True): token_id for token_id in tokenizer.stop_ids}
+
+
+def answer_end(tokenizer: Tokenizer) -> int:
+    """The id of the token with which answers that are learnt from end: the one of the tokenizer's template, or the stop token.
+
+    Raises StopTokenError for a template that ends an answer otherwise.
+    """
+    if tokenizer.template != OWN:
+        return tokenizer.eos_id
+    row, _ = with_response(tokenizer, f"User: ?\n\n{ANSWER}", f" {RESPONSE}")
+    return row[-1]
 
 
 def answer_mark(tokenizer: Tokenizer) -> str:
@@ -208,7 +232,7 @@ def render_observation(
     """What stands behind a response up to the next one: the end of the turn, the observation, and the next turn's head.
 
     conversation: what was responded to. observation: messages, or the text of a user's turn; behind a text it follows as
-    it is. stopped: the response ended with the stop token, which is not given again. Raises UserError when the
+    it is. stopped: the response ended with a stop token, which is not given again. Raises UserError when the
     template writes the conversation before the response otherwise than the policy has read it.
     """
     if isinstance(conversation, str):
@@ -220,10 +244,8 @@ def render_observation(
             f"{tokenizer.folder}: the chat template writes earlier turns otherwise when later ones follow, so no "
             "episode of several turns can be continued; take a model with another template, or environments of one turn"
         )
-    stop = _special_tokens(tokenizer.config).get("eos_token", "")
-    if stopped and stop and after.lstrip().startswith(stop):
-        return after.lstrip().removeprefix(stop)
-    return after
+    stop = next((text for text in stop_texts(tokenizer) if after.lstrip().startswith(text)), "")
+    return after.lstrip().removeprefix(stop) if stopped and stop else after
 
 
 def extend(conversation: Conversation, response: str, observation: Conversation) -> Conversation:

@@ -20,8 +20,7 @@ from aligner_lib.datasets.chat_template import (
     StopTokenError,
     answer_parts,
     encode_prompt,
-    holds_stop_token,
-    stop_text,
+    stop_token_within,
     with_response,
 )
 from aligner_lib.datasets.json_lines import in_doubt, numbered_lines, parse, text_of
@@ -84,8 +83,8 @@ def _instruction(prompt: str, answer: str, tokenizer: Tokenizer, max_length: int
         head, tail = tokenizer.bos_ids, []
         *paragraphs, answer_ids = tokenizer.encode_parts([*PARAGRAPH_END.split(prompt), f" {answer}"])
         answer_ids.append(tokenizer.eos_id)
-    if tokenizer.eos_id in answer_ids[:-1]:
-        return holds_stop_token(stop_text(tokenizer))
+    if reason := stop_token_within(tokenizer, answer_ids[:-1]):
+        return reason
     room = max_length - len(head) - len(tail) - len(answer_ids)
     if room < 1:
         return f"output longer than {max_length} tokens (encoder_seq_length)"
@@ -150,8 +149,8 @@ def _conversation(turns: list[tuple[str, str]], tokenizer: Tokenizer, max_length
     for ids, (_, learnt) in zip(tokenizer.encode_parts([text for text, _ in parts]), parts):
         if learnt:
             answers.append((len(tokens), len(tokens) + len(ids)))
-            if tokenizer.eos_id in (ids if end else ids[:-1]):
-                return holds_stop_token(stop_text(tokenizer))
+            if reason := stop_token_within(tokenizer, ids if end else ids[:-1]):
+                return reason
         tokens += ids
     tokens += end
     if len(tokens) > max_length:

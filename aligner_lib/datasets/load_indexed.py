@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from aligner_lib.datasets.chat_template import OWN, PLAIN, answer_mark
+from aligner_lib.datasets.chat_template import OWN, PLAIN, answer_end, answer_mark
 from aligner_lib.datasets.indexed_dataset import IndexedDataset, prefix_of
 from aligner_lib.datasets.load import beside_others, labelled_sides, pair_problem, prompt_sample, usable
 from aligner_lib.datasets.samples import (
@@ -37,8 +37,10 @@ def load_pairs(
 ) -> tuple[list[PairSample], LoadReport]:
     """As load.load_pairs. files: prefixes of .bin and .idx. Raises UserError for files that can't be used as a whole."""
 
+    end = answer_end(tokenizer)
+
     def make(*rows: list[int]) -> PairSample | str:
-        pair = PairSample(*(row + [tokenizer.eos_id] for row in rows))
+        pair = PairSample(*(row + [end] for row in rows))
         return pair_problem(pair, max_length) or pair
 
     return _load(files, tokenizer, make, group=2)
@@ -101,7 +103,7 @@ def response_start(tokenizer: Tokenizer, ids: list[int], mark: str) -> int | Non
 
 def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
     """make(prompt, chosen, rejected), the responses with their stop tokens, of a pair's two rows."""
-    mark = answer_mark(tokenizer)
+    mark, end = answer_mark(tokenizer), answer_end(tokenizer)
 
     def split(*rows: list[int]):
         starts = [response_start(tokenizer, row, mark) for row in rows]
@@ -110,7 +112,7 @@ def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
         (prompt, chosen), (other, rejected) = ((row[:at], row[at:]) for at, row in zip(starts, rows))
         if prompt != other:
             return "chosen and rejected have different prompts"
-        return make(prompt, chosen + [tokenizer.eos_id], rejected + [tokenizer.eos_id])
+        return make(prompt, chosen + [end], rejected + [end])
 
     return split
 
@@ -140,8 +142,8 @@ def _load(
 
 
 def _bare(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """A document with the BOS token where there is one, and without the stop token."""
-    ids = ids[:-1] if ids and ids[-1] == tokenizer.eos_id else ids
+    """A document with the BOS token where there is one, and without its stop token."""
+    ids = ids[:-1] if ids and ids[-1] in tokenizer.stop_ids else ids
     bos = [] if tokenizer.template == OWN else tokenizer.bos_ids  # a template writes its own
     return ids if not ids or ids[: len(bos)] == bos else bos + ids
 
@@ -157,7 +159,7 @@ def _check_tokenizer(documents: IndexedDataset, tokenizer: Tokenizer) -> None:
     about = _about(documents.prefix)
     if about is None:
         lasts = {ids[-1] for _, ids in zip(range(ALIKE), documents) if ids}
-        if len(documents) >= ALIKE and len(lasts) == 1 and lasts != {tokenizer.eos_id}:
+        if len(documents) >= ALIKE and len(lasts) == 1 and not lasts <= {*tokenizer.stop_ids}:
             raise UserError(
                 f"{documents.bin_path}: documents end with token {min(lasts)}, and the stop token of {tokenizer.folder} is "
                 f"{tokenizer.eos_id}: another tokenizer wrote it; {again}"

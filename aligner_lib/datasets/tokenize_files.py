@@ -159,7 +159,7 @@ def _encode(lines: list[Line], recipe: Recipe, dtype: int) -> Encoded:
         try:
             ids = _document(tokenizer, _usable_text(line, recipe.key))
             documents.append(
-                [*ids, tokenizer.eos_id] if recipe.append_eod and ids[-1] != tokenizer.eos_id else ids
+                [*ids, tokenizer.eos_id] if recipe.append_eod and ids[-1] not in tokenizer.stop_ids else ids
             )
         except (ValueError, UserError) as error:
             documents.append([])

@@ -21,8 +21,8 @@ class Tokenizer:
     """A model folder's tokenizer: `tokenizer.json` and `tokenizer_config.json` (Hugging Face tokenizers).
 
     A text is tokenised whole and begins with `bos_ids`, so that its ids are those of `transformers`; what a
-    tokenizer puts behind a text is left out. The stop token (`eos_id`) ends a response. Padding uses the same id,
-    so code tells padding by masks and lengths, never by the id. Raises FileNotFoundError for a folder without a
+    tokenizer puts behind a text is left out. Any of `stop_ids` ends a response, and the first of them, the stop token
+    (`eos_id`), ends the plain texts that are learnt from. Padding uses the same id, so code tells padding by masks and lengths, never by the id. Raises FileNotFoundError for a folder without a
     tokenizer.
     """
 
@@ -47,6 +47,24 @@ class Tokenizer:
     def eos_id(self) -> int:
         """The id of the stop token. Raises ValueError when it is not in the vocabulary."""
         return self._id_of("eos_token", "stop token")
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The ids of all tokens that end a response: the stop token's first, then those that `eos_token_id` of
+        generation_config.json names, as instruct models have one for the end of a turn and one for the end of a text.
+
+        Raises ValueError for one that is no id of the vocabulary.
+        """
+        path = self.folder / "generation_config.json"
+        further = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+        ids = further if isinstance(further, list) else [] if further is None else [further]
+        for token_id in ids:
+            if type(token_id) is not int or token_id < 0 or self._tokenizer.id_to_token(token_id) is None:
+                raise ValueError(
+                    f"{path}: eos_token_id names {token_id!r}, which is no token of {self.folder / 'tokenizer.json'}: correct "
+                    "it, or remove it from the list"
+                )
+        return tuple(dict.fromkeys([self.eos_id, *ids]))
 
     @property
     def pad_id(self) -> int:

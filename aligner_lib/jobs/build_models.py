@@ -122,7 +122,7 @@ def _vllm(
     """A generator on the server that the settings name, or on one that the first rank starts."""
     settings, timeout = config.model.generation.vllm_cfg, 60 * config.trainer.distributed_timeout_minutes
     if settings.url is not None:
-        return VllmGenerator(settings.url, tokenizer.eos_id, timeout)
+        return VllmGenerator(settings.url, tokenizer.stop_ids, timeout)
     own: VllmGenerator | None = None
     outcome: tuple[str, str] | UserError | None = None
     if parallel.is_first_rank():
@@ -136,12 +136,12 @@ def _vllm(
         else:
             opened.callback(server.close)
             outcome = server.url, server.api_key
-            own = VllmGenerator(server.url, tokenizer.eos_id, timeout, server.api_key, server.last_words)
+            own = VllmGenerator(server.url, tokenizer.stop_ids, timeout, server.api_key, server.last_words)
     outcome = parallel.from_first_rank(outcome)
     if isinstance(outcome, UserError):
         raise outcome
     url, key = outcome
-    return own or VllmGenerator(url, tokenizer.eos_id, timeout, key)
+    return own or VllmGenerator(url, tokenizer.stop_ids, timeout, key)
 
 
 def build_teacher(config: DictConfig, start: Path) -> TokenScorer:
@@ -211,7 +211,7 @@ def warn_about_sampling(sampling: Sampling) -> None:
         )
     if sampling.min_length > 1:
         logger.warning(
-            f"min_length={sampling.min_length}: the stop token is barred from the first tokens, which the "
+            f"min_length={sampling.min_length}: stop tokens are barred from the first tokens, which the "
             "log-probabilities that are compared don't know of; prefer min_length=1 in training"
         )
     if sampling.top_k or sampling.top_p != 1.0:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -51,7 +51,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a response. finished: by the stop token, rather than by its length."""
+    """The end of a response. finished: by a stop token, rather than by its length."""
 
     finished: bool
 
@@ -63,9 +63,9 @@ class Ended(Exception):
 class GenerationThread(threading.Thread):
     """Generates up to so many responses at the same time. All methods are called from one asyncio loop."""
 
-    def __init__(self, model, rows: int, stop_id: int):
+    def __init__(self, model, rows: int, stop_ids: Sequence[int]):
         super().__init__(name="generation", daemon=True)
-        self.model, self.rows, self.stop_id = model, rows, stop_id
+        self.model, self.rows, self.stop_ids = model, rows, stop_ids
         self.open: set[Generation] = set()  # those that wait for something, of the loop's side
         self._loop = asyncio.get_running_loop()
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -126,7 +126,7 @@ class GenerationThread(threading.Thread):
         return True
 
     def _new_batch(self) -> ContinuousBatch:
-        return ContinuousBatch(self.model, self.rows, stop_id=self.stop_id, observe=self._observe)
+        return ContinuousBatch(self.model, self.rows, stop_ids=self.stop_ids, observe=self._observe)
 
     def _begin(self, generation: Generation) -> None:
         generation.response = self._batch.add(

@@ -67,7 +67,7 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
         decode = partial(
             tokenizer.decode, special_tokens=True, continues=True
         )  # for end strings, as in a rollout
-        (response,) = generate(module, [prompt], [seed], drawn, stop_id=tokenizer.eos_id, decode=decode)
+        (response,) = generate(module, [prompt], [seed], drawn, stop_ids=tokenizer.stop_ids, decode=decode)
         text = tokenizer.decode(response.tokens).strip()
         return DrawnAnswer(text, response.finished, response.tokens, tokenizer.hash)
 
@@ -98,7 +98,7 @@ def scored_tokens(tokenizer: Tokenizer, prompt: str, answer: str) -> list[int]:
         return [*encode_prompt(tokenizer, prompt), *answer.tokens]
     row, begins = with_response(tokenizer, prompt, f" {answer}")
     if drawn and not answer.finished:  # a template may write more behind the stop token
-        return row[: row.index(tokenizer.eos_id, begins)]
+        return row[: next(at for at in range(begins, len(row)) if row[at] in tokenizer.stop_ids)]
     return row
 
 

@@ -117,10 +117,15 @@ class Answer:
                 raise _failure(event)
             is_last = isinstance(event, End)
             begin = len(text.text)
-            certain = text.end() if is_last else text.add(event.token)
-            if not is_last:
+            certain = ""
+            if is_last:
+                certain = text.end()
+            else:
                 self._drawn += 1
-                if event.token != tokenizer.eos_id:
+                if (
+                    event.token not in tokenizer.stop_ids
+                ):  # of which some tokenizers don't say that it is no text
+                    certain = text.add(event.token)
                     told.append(self._told(event, begin))
             reason = None
             if is_last or text.stopped:

@@ -56,7 +56,7 @@ async def _serve(
     say: Callable[[str], None],
 ) -> None:
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
-    thread = GenerationThread(model.module, rows, model.tokenizer.eos_id)
+    thread = GenerationThread(model.module, rows, model.tokenizer.stop_ids)
     served = Served(model, thread, token)
     # bodies that are too large are read to their end and thrown away: a client that is still sending hears nothing
     server = HTTPServer(application(served), max_body_size=sys.maxsize, body_timeout=LONGEST_BODY_S)

@@ -34,7 +34,7 @@ class Sampling:
     """
 
     max_length: int  # tokens a response, the stop token included
-    min_length: int = 1  # the stop token is not drawn before this many tokens
+    min_length: int = 1  # no stop token is drawn before this many tokens
     temperature: float = 1.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # 1: off
@@ -60,7 +60,7 @@ class Response:
     logprobs: list[float] = field(
         default_factory=list
     )  # of each token, in the distribution it was drawn from
-    finished: bool = False  # by the stop token or an end string, rather than by max_length
+    finished: bool = False  # by a stop token or an end string, rather than by max_length
     is_over: bool = False  # finished, or as long as it may be
 
 
@@ -70,7 +70,7 @@ def generate(
     seeds: list[int],
     sampling: Sampling,
     *,
-    stop_id: int,
+    stop_ids: Sequence[int],
     rows: int | None = None,
     decode: Callable[[list[int]], str] | None = None,
 ) -> list[Response]:
@@ -78,7 +78,7 @@ def generate(
 
     rows: how many are generated at the same time; None: all. For the others see `ContinuousBatch`.
     """
-    batch = ContinuousBatch(model, rows or len(prompts), stop_id=stop_id, decode=decode)
+    batch = ContinuousBatch(model, rows or len(prompts), stop_ids=stop_ids, decode=decode)
     responses = [batch.add(prompt, seed, sampling) for prompt, seed in zip(prompts, seeds)]
     batch.run()
     return responses
@@ -132,7 +132,7 @@ class _Request:
 
     @property
     def is_too_short_to_stop(self) -> bool:
-        """Whether its next token may not be the stop token."""
+        """Whether its next token may not be a stop token."""
         return len(self.response.tokens) + 1 < self.sampling.min_length
 
     @property
@@ -140,12 +140,12 @@ class _Request:
         """The random number of its next token."""
         return self.uniforms[len(self.response.tokens)] if self.remaining else 0.0
 
-    def take(self, token: int, logprob: float, stop_id: int, decode) -> None:
+    def take(self, token: int, logprob: float, stop_ids: Sequence[int], decode) -> None:
         """Its next token, with which it may be over."""
         response = self.response
         response.tokens.append(token)
         response.logprobs.append(logprob)
-        response.finished = token == stop_id or _ends_with(response.tokens, self.sampling, decode)
+        response.finished = token in stop_ids or _ends_with(response.tokens, self.sampling, decode)
         response.is_over = response.finished or len(response.tokens) >= self.sampling.max_length
 
 
@@ -170,14 +170,14 @@ class ContinuousBatch:
         model,
         rows: int,
         *,
-        stop_id: int,
+        stop_ids: Sequence[int],
         decode: Callable[[list[int]], str] | None = None,
         observe: Callable[[list[Response], Tensor, Tensor], None] | None = None,
     ):
-        """rows: how many responses are generated at the same time. stop_id: id of the stop token. decode: text of token
-        ids, required for end strings. observe: is given, on the last stage, responses, the logits of their next
+        """rows: how many responses are generated at the same time. stop_ids: of the tokens that end a
+        response. decode: text of token ids, required for end strings. observe: is given, on the last stage, responses, the logits of their next
         tokens, float32 [B, V], and the tokens that were drawn, int64 [B], before the responses have them."""
-        self.model, self.rows, self.stop_id = model, rows, stop_id
+        self.model, self.rows, self.stop_ids = model, rows, list(stop_ids)
         self._decode, self._observe = decode, observe
         self._waiting: deque[_Request] = deque()
         self._running: list[_Request] = []  # by row; one that is over stays until its row is taken
@@ -317,7 +317,7 @@ class ContinuousBatch:
         if prompts:
             longest = max(map(len, prompts))
             padding = [longest - len(prompt) for prompt in prompts]
-            tokens = [[self.stop_id] * left + list(prompt) for left, prompt in zip(padding, prompts)]
+            tokens = [[self.stop_ids[0]] * left + list(prompt) for left, prompt in zip(padding, prompts)]
             cache = KVCache(self._indices(padding), longest)
             hidden = pass_through_stages(self.model, torch.tensor(tokens, device=self._device), cache)
             cache.increment_sequence_len_offset(longest)
@@ -338,7 +338,7 @@ class ContinuousBatch:
             logits = gather_vocab(self.model.logits(hidden).float(), parallel.tp_group())  # [B, V]
             early = [row for row, one in enumerate(requests) if one.is_too_short_to_stop]
             if early:
-                logits[self._indices(early), self.stop_id] = -torch.inf
+                logits[self._indices(early)[:, None], self._indices(self.stop_ids)] = -torch.inf
             uniforms = torch.tensor(
                 [one.uniform for one in requests], dtype=torch.float64, device=self._device
             )
@@ -350,7 +350,7 @@ class ContinuousBatch:
         tokens, logprobs = parallel.from_head(drawn).tolist()
         for request, token, logprob in zip(requests, tokens, logprobs):
             if request.remaining:
-                request.take(int(token), logprob, self.stop_id, self._decode)
+                request.take(int(token), logprob, self.stop_ids, self._decode)
 
 
 def _alike(requests: list[_Request]) -> dict[Sampling, list[int]]:

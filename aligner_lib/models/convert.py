@@ -151,7 +151,7 @@ def check_vocabulary(folder: Path, arch: Architecture) -> None:
         tokenizer = Tokenizer(folder)
     except Exception as error:  # the tokenizers library raises nothing more precise
         raise ValueError(f"the model's tokenizer.json can't be read ({error}); download it again") from error
-    tokenizer.eos_id  # noqa: B018 - raises when the stop token is not in the vocabulary
+    tokenizer.stop_ids  # noqa: B018 - raises when a stop token is not in the vocabulary
     if tokenizer.vocab_size > arch.vocab_size:
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model's embedding only {arch.vocab_size}"

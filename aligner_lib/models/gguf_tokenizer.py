@@ -9,11 +9,13 @@ from aligner_lib.models.hf_folder import copy_tokenizer
 from cluster.record import write_json
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # token types of the GGUF specification
+ENDS = ("eot", "eom")  # of a turn and of a message: they end an answer as the stop token does
 DIGITS_APART = {"smollm": True, "gpt-2": False}  # the pre-tokenizers that are known here
 
 
 def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json from a GGUF file's metadata.
+    """Write tokenizer.json and tokenizer_config.json from a GGUF file's metadata, and generation_config.json for further stop
+    tokens.
 
     field: looks a metadata key up. A tokenizer.json beside the GGUF file is used instead if there is one. A
     GGUF file names its pre-tokenizer without describing it; an unknown one raises ValueError, since a guess
@@ -43,6 +45,9 @@ def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
     if template := field("tokenizer.chat_template", ""):
         config["chat_template"] = template
     write_json(out / "tokenizer_config.json", config)
+    ids = [field(f"tokenizer.ggml.{name}_token_id", -1) for name in ("eos", *ENDS)]
+    if further := [token_id for token_id in ids[1:] if token_id >= 0]:
+        write_json(out / "generation_config.json", {"eos_token_id": [ids[0], *further]})
 
 
 def _build(tokens: list[str], types: list[int], merges: list[str], digits_apart: bool):

@@ -30,6 +30,7 @@ class HfFolder:
             )
         self.architecture = families.from_hf(config, str(self.folder / "config.json"))
         self._reward_constant = config.get("reward_constant")  # of `aligner model export`
+        self._stop_ids = config.get("eos_token_id")
         self._file_of = _files_by_weight(self.folder)
 
     def names(self) -> set[str]:
@@ -49,8 +50,13 @@ class HfFolder:
         return self._file_of[name].read(name)
 
     def write_tokenizer(self, out: Path) -> None:
-        """Copy tokenizer.json and tokenizer_config.json into a folder, and a reward model's scale where there is one."""
+        """Copy the tokenizer and what names further stop tokens into a folder, and a reward model's scale where there is one."""
         copy_tokenizer(self.folder, out)
+        settings = out / "generation_config.json"
+        if (
+            isinstance(self._stop_ids, list) and not settings.exists()
+        ):  # where transformers, too, looks for them then
+            write_json(settings, {"eos_token_id": self._stop_ids})
         if self._reward_constant is not None:
             RewardScale(mean=-self._reward_constant).save(out)
 

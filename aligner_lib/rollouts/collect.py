@@ -173,8 +173,8 @@ class Rollout:
             return False
         tokenizer = self.policy.tokenizer
         stopped = (
-            transcript.tokens[-1] == tokenizer.eos_id
-        )  # an end string ends a response, too, without the stop token
+            transcript.tokens[-1] in tokenizer.stop_ids
+        )  # an end string ends a response, too, without a stop token
         text = render_observation(tokenizer, episode.conversation, said.observation, stopped)
         tokens = tokenizer.encode_parts([text])[0]
         if len(transcript.tokens) + len(tokens) + self.policy.sampling.max_length > self.longest:
@@ -186,7 +186,7 @@ class Rollout:
 
     def _text(self, tokens: list[int]) -> str:
         return self.policy.tokenizer.decode(
-            tokens[:-1] if tokens[-1] == self.policy.tokenizer.eos_id else tokens, continues=True
+            tokens[:-1] if tokens[-1] in self.policy.tokenizer.stop_ids else tokens, continues=True
         )
 
 

@@ -135,7 +135,7 @@ def rollout_records(
     records = []
     for row in range(rollouts.size):
         response = rollouts.response_tokens(row)
-        text_ids = response[:-1] if response[-1] == tokenizer.eos_id else response
+        text_ids = response[:-1] if response[-1] in tokenizer.stop_ids else response
         record = {
             "step": step,
             "split": split,

@@ -94,8 +94,10 @@ def generated(smoke, here_for_the_module):
     from aligner_lib.jobs.inference import load_engine
     from aligner_lib.megatron.generate import Sampling, generate
 
-    module, stop_id = load_engine(smoke).module, Tokenizer(smoke).eos_id
-    return lambda prompt, seed, **how: generate(module, [prompt], [seed], Sampling(**how), stop_id=stop_id)[0]
+    module, stop_ids = load_engine(smoke).module, Tokenizer(smoke).stop_ids
+    return lambda prompt, seed, **how: generate(module, [prompt], [seed], Sampling(**how), stop_ids=stop_ids)[
+        0
+    ]
 
 
 @pytest.fixture(scope="module")

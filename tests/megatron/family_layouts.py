@@ -61,7 +61,7 @@ def measure(start: Path, out: Path, **numerics) -> None:
     engine.load(start)
     logits = engine.map(micro_batches(), all_logits)
     sampling = Sampling(max_length=NEW_TOKENS, greedy=True)
-    said = generate(engine.module, PROMPTS, [0] * len(PROMPTS), sampling, stop_id=STOP)
+    said = generate(engine.module, PROMPTS, [0] * len(PROMPTS), sampling, stop_ids=[STOP])
     save_gradients(engine, out / "gradients")
     if parallel.is_first_rank():
         torch.save({"logits": logits, "said": [response.tokens for response in said]}, out / "figures.pt")

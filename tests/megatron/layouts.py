@@ -111,7 +111,7 @@ def generated(module, sampling: Sampling) -> list:
     """In fewer rows than prompts, so that some take the rows of others."""
     numbers = range(len(PROMPTS))[parallel.dp_rank() :: parallel.dp_size()]
     prompts, seeds = [PROMPTS[i] for i in numbers], [1000 + i for i in numbers]
-    responses = generate(module, prompts, seeds, sampling, stop_id=STOP, rows=3)
+    responses = generate(module, prompts, seeds, sampling, stop_ids=[STOP], rows=3)
     return _in_order(parallel.gather_over_dp([[r.tokens, r.finished] for r in responses]))
 
 
@@ -125,7 +125,7 @@ def broadcast_to_draw(module) -> list:
     tensors = noted(dist.broadcast, lambda tensor: [list(tensor.shape), str(tensor.dtype)])
     objects = noted(dist.broadcast_object_list, lambda _: None)
     with patch.object(dist, "broadcast", tensors), patch.object(dist, "broadcast_object_list", objects):
-        generate(module, PROMPTS[:3], [0, 1, 2], Sampling(max_length=4, greedy=True), stop_id=STOP)
+        generate(module, PROMPTS[:3], [0, 1, 2], Sampling(max_length=4, greedy=True), stop_ids=[STOP])
     return seen
 
 

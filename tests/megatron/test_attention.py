@@ -77,7 +77,7 @@ def test_no_prompt_needs_a_table_of_scores(starts, one_process, monkeypatch):
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
     module = tiny.new_engine("untied", starts / "untied").module
-    generate(module, [[5, 6, 7], [8]], [0, 1], Sampling(max_length=3, greedy=True), stop_id=UNSAID)
+    generate(module, [[5, 6, 7], [8]], [0, 1], Sampling(max_length=3, greedy=True), stop_ids=[UNSAID])
     prompt, *decoded = (calls[i : i + 4] for i in range(0, len(calls), 4))  # four layers
     assert prompt == [(3, True, True, False)] * 4
     assert decoded == [[(1, True, False, True)] * 4] * 2  # one row of scores; the cache is not copied

@@ -53,7 +53,7 @@ def test_a_policy_has_the_engine_s_logits_and_greedy_text(layout, name, tmp_path
     said = twin.generate(prompt, max_new_tokens=12, do_sample=False, eos_token_id=None)[0, 8:].tolist()
     not_said = next(token for token in range(96) if token not in said)  # as the stop token it would end ours
     greedy = Sampling(max_length=12, min_length=12, greedy=True)
-    (response,) = generate(module, prompt.tolist(), [0], greedy, stop_id=not_said)
+    (response,) = generate(module, prompt.tolist(), [0], greedy, stop_ids=[not_said])
     assert response.tokens == said
 
 

@@ -40,14 +40,14 @@ COUNTING = Scripted({2: 3, 3: 4, 4: 5, 5: STOP, 1: 6, 6: STOP})
 
 
 def respond(
-    prompts: list[list[int]], model=COUNTING, rows: int | None = None, **sampling
+    prompts: list[list[int]], model=COUNTING, rows: int | None = None, stop_ids=(STOP,), **sampling
 ) -> list[tuple[list[int], bool]]:
     responses = generate(
         model,
         prompts,
         list(range(len(prompts))),
         Sampling(**{"max_length": 8, "greedy": True} | sampling),
-        stop_id=STOP,
+        stop_ids=stop_ids,
         rows=rows,
         decode=lambda ids: "".join("ABCDEFGHIJ"[i] for i in ids),
     )
@@ -67,7 +67,7 @@ def test_a_group_s_prompt_is_computed_once(starts, one_process):
     sampling = Sampling(max_length=6)
 
     def answers(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        return [response.tokens for response in generate(module, prompts, seeds, sampling, stop_id=0)]
+        return [response.tokens for response in generate(module, prompts, seeds, sampling, stop_ids=[0])]
 
     alone = [answers([prompt], [seed])[0] for seed, prompt in enumerate(prompts)]
     shapes = []
@@ -91,6 +91,18 @@ def test_the_stop_token_can_t_come_too_early(one_process):
     assert respond([[5]], min_length=1) == [([STOP], True)]
     assert respond([[5]], min_length=3) == [([1, 6, STOP], True)]  # 1 comes in the stop token's place
     assert respond([[6]], min_length=2) == [([1, 6, STOP], True)]
+
+
+def test_any_of_several_stop_tokens_ends_a_response_and_none_comes_too_early(one_process):
+    """4 and STOP are stop tokens: after 2 comes 3, then 4, or where no stop token may come, token 1."""
+
+    def several(prompt, **how):
+        return respond([prompt], stop_ids=[STOP, 4], **how)[0]
+
+    assert several([2]) == ([3, 4], True)
+    assert several([5]) == ([STOP], True)
+    assert several([3], min_length=2) == ([1, 6, STOP], True)
+    assert several([5], min_length=2) == ([1, 6, STOP], True)
 
 
 def test_an_end_string_ends_a_response(one_process):
@@ -137,7 +149,7 @@ def test_so_many_rows_are_computed_together_and_no_more(one_process, rows):
 def test_a_waiting_prompt_takes_the_row_of_one_that_ended(one_process):
     """Responses of 4, 1 and 2 tokens in two rows: the third begins as soon as the second is over."""
     tokens_at_each_step = []
-    batch = ContinuousBatch(COUNTING, 2, stop_id=STOP)
+    batch = ContinuousBatch(COUNTING, 2, stop_ids=[STOP])
     long, short, waiting = (batch.add(prompt, 0, Sampling(8, greedy=True)) for prompt in ([2], [5], [4]))
     while batch:
         batch.step()
@@ -185,7 +197,7 @@ def said(
     for start in range(0, len(prompts), micro_batch_size):
         batch = slice(start, start + micro_batch_size)
         seeds = [100 + number for number in numbers[batch]]
-        responses += generate(model, prompts[batch], seeds, sampling, stop_id=stop_id)
+        responses += generate(model, prompts[batch], seeds, sampling, stop_ids=[stop_id])
     return [(response.tokens, response.finished) for response in responses]
 
 
@@ -222,7 +234,7 @@ def alone(model) -> dict[tuple[int, Sampling], list[int]]:
     """What each request says alone, greedily and drawn."""
     return {
         (number, sampling): generate(
-            model, [prompt], [number], replace(sampling, max_length=length), stop_id=UNSAID
+            model, [prompt], [number], replace(sampling, max_length=length), stop_ids=[UNSAID]
         )[0].tokens
         for number, (prompt, length) in enumerate(REQUESTS)
         for sampling in (GREEDY, DRAWN)
@@ -234,7 +246,7 @@ def alone(model) -> dict[tuple[int, Sampling], list[int]]:
 def test_rows_that_others_take_say_what_each_prompt_alone_says(model, alone, sampling, room, monkeypatch):
     monkeypatch.setattr(generation, "ROOM", room)
     for rows in (1, 2, 4):
-        batch = ContinuousBatch(model, rows, stop_id=UNSAID)
+        batch = ContinuousBatch(model, rows, stop_ids=[UNSAID])
         responses = [
             batch.add(prompt, number, replace(sampling, max_length=length))
             for number, (prompt, length) in enumerate(REQUESTS)
@@ -251,7 +263,7 @@ def test_requests_may_come_and_go_at_any_time(model, alone, data):
     arrivals = data.draw(st.lists(st.integers(0, 6), min_size=len(REQUESTS), max_size=len(REQUESTS)))
     given_up = data.draw(st.dictionaries(st.integers(0, len(REQUESTS) - 1), st.integers(0, 8), max_size=3))
     shares = data.draw(st.lists(st.sampled_from("abc"), min_size=len(REQUESTS), max_size=len(REQUESTS)))
-    batch = ContinuousBatch(model, data.draw(st.integers(1, 5)), stop_id=UNSAID)
+    batch = ContinuousBatch(model, data.draw(st.integers(1, 5)), stop_ids=[UNSAID])
     responses, step = {}, 0
     with generating(model):
         while batch or len(responses) < len(REQUESTS):
@@ -275,7 +287,7 @@ def test_requests_may_come_and_go_at_any_time(model, alone, data):
 
 def test_a_short_response_does_not_wait_for_another_share_s_long_ones(model):
     """Twenty responses of 30 tokens hold all rows; four tokens that another share wants are there five steps later."""
-    batch, long_ones = ContinuousBatch(model, 4, stop_id=UNSAID), replace(DRAWN, max_length=30)
+    batch, long_ones = ContinuousBatch(model, 4, stop_ids=[UNSAID]), replace(DRAWN, max_length=30)
     many = [batch.add([5, 6, 7], seed, long_ones, "many") for seed in range(20)]
     with generating(model):
         for _ in range(6):
@@ -286,12 +298,12 @@ def test_a_short_response_does_not_wait_for_another_share_s_long_ones(model):
         assert short.is_over and len(short.tokens) == 4
         batch.run()
     for seed, response in enumerate(many):  # the one that lost its row has gone on where it was
-        (expected,) = generate(model, [[5, 6, 7]], [seed], long_ones, stop_id=UNSAID)
+        (expected,) = generate(model, [[5, 6, 7]], [seed], long_ones, stop_ids=[UNSAID])
         assert response.tokens == expected.tokens
 
 
 def test_a_batch_that_nobody_waits_for_holds_no_rows(model):
-    batch = ContinuousBatch(model, 4, stop_id=UNSAID)
+    batch = ContinuousBatch(model, 4, stop_ids=[UNSAID])
     for _ in range(2):
         for prompt in PROMPTS:
             batch.add(prompt, 0, GREEDY)
@@ -311,11 +323,11 @@ def test_a_group_that_is_larger_than_the_rows_has_its_prompt_computed_once(model
     handle = model.embedding.register_forward_pre_hook(
         lambda _, args, kwargs: seen.append(tuple((args or [kwargs["input_ids"]])[0].shape)), with_kwargs=True
     )
-    together = generate(model, prompts, list(range(8)), DRAWN, stop_id=UNSAID, rows=2)
+    together = generate(model, prompts, list(range(8)), DRAWN, stop_ids=[UNSAID], rows=2)
     handle.remove()
     assert sorted(shape for shape in seen if shape[1] > 1) == [(1, 2), (1, 4)]
     for seed, prompt in enumerate(prompts):
-        (one,) = generate(model, [prompt], [seed], DRAWN, stop_id=UNSAID)
+        (one,) = generate(model, [prompt], [seed], DRAWN, stop_ids=[UNSAID])
         assert together[seed].tokens == one.tokens
         assert together[seed].logprobs == pytest.approx(one.logprobs, abs=1e-5)
 
@@ -327,7 +339,7 @@ def test_what_observes_a_batch_sees_the_logits_that_its_tokens_were_drawn_from(m
         for response, row, token in zip(responses, logits.log_softmax(-1), tokens.tolist()):
             seen.setdefault(id(response), []).append((token, row[token].item()))
 
-    batch = ContinuousBatch(model, 2, stop_id=UNSAID, observe=observe)
+    batch = ContinuousBatch(model, 2, stop_ids=[UNSAID], observe=observe)
     responses = [batch.add(prompt, 0, Sampling(max_length=5)) for prompt in PROMPTS[:3]]
     batch.run()
     for response in responses:

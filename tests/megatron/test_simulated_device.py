@@ -74,7 +74,7 @@ def test_generation_there_says_what_the_cpu_says(starts, copies):
     def said(sampling: Sampling) -> list[list[int]]:
         module = tiny.new_engine("untied", starts / "untied").module
         prompts = [[5, 6, 7], [8], list(range(20, 40))]
-        return [response.tokens for response in generate(module, prompts, [0, 1, 2], sampling, stop_id=3)]
+        return [response.tokens for response in generate(module, prompts, [0, 1, 2], sampling, stop_ids=[3])]
 
     drawn = Sampling(max_length=12, min_length=2, temperature=1.2, top_k=30, top_p=0.95)
     there = said(drawn)

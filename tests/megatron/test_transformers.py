@@ -35,7 +35,7 @@ def assert_same_logits(engine, twin, tokens: torch.Tensor) -> None:
 
 def assert_same_continuations(engine, twin, prompts: list[list[int]], count: int) -> None:
     sampling = Sampling(max_length=count, min_length=count, greedy=True)
-    ours = generate(engine.module, prompts, [0] * len(prompts), sampling, stop_id=NOT_SAID)
+    ours = generate(engine.module, prompts, [0] * len(prompts), sampling, stop_ids=[NOT_SAID])
     for prompt, response in zip(prompts, ours):
         tokens = torch.tensor([prompt])
         whole = twin.generate(

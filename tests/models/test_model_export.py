@@ -228,6 +228,15 @@ def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_p
     assert stop == 2
     written = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert written == came_with | {"eos_token_id": [2, 0, 1], "pad_token_id": 2, "bos_token_id": 0}
+    assert Tokenizer(model).stop_ids == (2, 0, 1)
+
+
+def test_stop_tokens_in_the_configuration_alone_are_imported(tmp_path, hf):
+    """transformers looks there where no generation_config.json lies beside it."""
+    (hf / "generation_config.json").unlink(missing_ok=True)
+    config = json.loads((hf / "config.json").read_text())
+    (hf / "config.json").write_text(json.dumps(config | {"eos_token_id": [1, 2]}))
+    assert Tokenizer(import_hf(hf, tmp_path / "model")).stop_ids == (2, 1)
 
 
 def test_transformers_generates_by_these_settings(tmp_path, model):

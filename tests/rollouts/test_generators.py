@@ -5,6 +5,7 @@ import socket
 import stat
 import sys
 import threading
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -52,7 +53,7 @@ def server(smoke, one_rank):
 @pytest.fixture
 def policy(engine, smoke, server):
     tokenizer = Tokenizer(smoke)
-    generator = VllmGenerator(server.url, tokenizer.eos_id, timeout=60, api_key="open sesame")
+    generator = VllmGenerator(server.url, tokenizer.stop_ids, timeout=60, api_key="open sesame")
     return Policy(engine, tokenizer, Sampling(max_length=8), forward_micro_batch_size=4, generator=generator)
 
 
@@ -96,7 +97,9 @@ def test_the_server_has_the_policy_s_weights_to_the_bit_after_each_step_and_no_o
 def test_a_request_says_all_that_the_sampling_says(policy, server, smoke):
     policy.refresh_generator()
     asked = len(server.asked)
-    responses(policy.generator, [[5, 6]], [7], SAMPLINGS["cut"])
+    stop_id = Tokenizer(smoke).eos_id
+    generator = replace(policy.generator, stop_ids=(stop_id, 9))
+    responses(generator, [[5, 6]], [7], SAMPLINGS["cut"])
     (request,) = server.asked[asked:]
     assert request == {
         "prompt": [5, 6],
@@ -107,7 +110,7 @@ def test_a_request_says_all_that_the_sampling_says(policy, server, smoke):
         "top_k": 9,
         "top_p": 0.9,
         "stop": [],
-        "stop_token_ids": [Tokenizer(smoke).eos_id],
+        "stop_token_ids": [stop_id, 9],
         "ignore_eos": True,
         "skip_special_tokens": False,
         "logprobs": 0,
@@ -196,7 +199,7 @@ def test_a_run_whose_server_dies_ends_with_a_sentence(jobs, one_rank):
 
 
 def failing(policy: Policy, server: VllmStandIn, timeout: float = 60) -> Policy:
-    policy.generator = VllmGenerator(server.url, 0, timeout)
+    policy.generator = VllmGenerator(server.url, [0], timeout)
     return policy
 
 
@@ -209,10 +212,10 @@ def test_a_server_that_hangs_is_waited_for_no_longer_than_the_bound(policy, smok
 def test_a_server_that_nobody_reaches(policy):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # does not listen
-        policy.generator = VllmGenerator(f"http://127.0.0.1:{taken.getsockname()[1]}", 0, 5)
+        policy.generator = VllmGenerator(f"http://127.0.0.1:{taken.getsockname()[1]}", [0], 5)
         with pytest.raises(UserError, match=r"went away .*refused"):
             policy.refresh_generator()
-    policy.generator = VllmGenerator("http://nowhere.invalid:80", 0, 5)
+    policy.generator = VllmGenerator("http://nowhere.invalid:80", [0], 5)
     with pytest.raises(UserError, match="is not to be found"):
         policy.refresh_generator()
 

@@ -142,7 +142,7 @@ class VllmStandIn:
                     [body["prompt"] for body in bodies],
                     [body["seed"] for body in bodies],
                     _sampling(bodies[0]),
-                    stop_id=bodies[0]["stop_token_ids"][0],
+                    stop_ids=bodies[0]["stop_token_ids"],
                     decode=partial(
                         self.tokenizer.decode,
                         special_tokens=not bodies[0]["skip_special_tokens"],

@@ -14,9 +14,11 @@ from aligner_lib.datasets.chat_template import (
     OWN,
     PLAIN,
     StopTokenError,
+    answer_end,
     encode_prompt,
     recorded_template,
     render,
+    render_observation,
     save_tokenizer,
     turns_of,
     use_template,
@@ -213,6 +215,64 @@ def test_an_answer_with_a_stop_token_of_its_own_is_left_out(smoke, jsonl, templa
     assert len(samples) == 1
     assert report.lines()[0].startswith(
         "1 of 2 samples left out: an answer holds the stop token '<|im_end|>'"
+    )
+
+
+@pytest.fixture
+def of_two_stops(smoke, tmp_path) -> Tokenizer:
+    """As Gemma's instruct models: a text ends with one token, a turn with another, which generation_config.json names."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(smoke / name, tmp_path)
+    config = json.loads((smoke / "tokenizer_config.json").read_text()) | {"eos_token": "<|endoftext|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2]}))
+    return Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("named", "ids"), [([2, 0], (0, 2)), (2, (0, 2)), (None, (0,)), ([], (0,)), ([0], (0,))]
+)
+def test_stop_tokens_are_those_of_the_tokenizer_and_of_the_generation_settings(of_two_stops, named, ids):
+    (of_two_stops.folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    assert Tokenizer(of_two_stops.folder).stop_ids == ids
+
+
+@pytest.mark.parametrize("wrong", [[0, 10**6], ["<|im_end|>"], [-1], [True]])
+def test_a_stop_token_that_is_not_in_the_vocabulary_is_refused(of_two_stops, wrong):
+    (of_two_stops.folder / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
+    with pytest.raises(
+        ValueError, match=r"generation_config\.json: eos_token_id names .*, which is no token of"
+    ):
+        Tokenizer(of_two_stops.folder).stop_ids  # noqa: B018
+
+
+def test_what_is_learnt_ends_with_the_stop_token_that_the_template_writes(of_two_stops, jsonl):
+    """Plain texts have the tokenizer's stop token; ChatML's answers end with <|im_end|> (2), not with <|endoftext|> (0)."""
+    record = {"input": "Hi?", "output": "Hello."}
+    for template, end in ((PLAIN, 0), (OWN, 2)):
+        tokenizer = use_template(Tokenizer(of_two_stops.folder), template)
+        (sample,), _ = load_sft(jsonl(record), tokenizer, 64)
+        assert sample.tokens[-1] == end and sample.learnt[-1]
+        (conversation,), _ = load_sft(jsonl({"messages": MESSAGES}), tokenizer, 128)
+        assert conversation.tokens[-1] == end
+        (pair,), _ = load_preferences(jsonl({"text": f"{PROMPT} A"}, {"text": f"{PROMPT} B"}), tokenizer, 128)
+        assert pair.chosen[-1] == pair.rejected[-1] == answer_end(tokenizer) == end
+
+
+@pytest.mark.parametrize("template", [PLAIN, OWN])
+@pytest.mark.parametrize("stop", ["<|im_end|>", "<|endoftext|>"])
+def test_an_answer_that_holds_any_stop_token_is_left_out(of_two_stops, jsonl, template, stop):
+    tokenizer = use_template(of_two_stops, template)
+    records = [{"input": "Hi?", "output": "Hello."}, {"input": "Hi?", "output": f"Hel{stop}lo."}]
+    samples, report = load_sft(jsonl(*records), tokenizer, 64)
+    assert len(samples) == 1 and f"holds the stop token '{stop}'" in report.lines()[0]
+
+
+def test_an_observation_behind_any_stop_token_does_not_end_the_turn_twice(of_two_stops):
+    asked = [{"role": "user", "content": "Hi?"}]
+    assert render_observation(of_two_stops, asked, "Well?", stopped=True).startswith("\n<|im_start|>user")
+    assert render_observation(of_two_stops, asked, "Well?", stopped=False).startswith(
+        "<|im_end|>\n<|im_start|>user"
     )
 
 

@@ -127,15 +127,13 @@ def _generation_config(trained: Trained, tokenizer: Tokenizer) -> dict:
     path = trained.folder / "generation_config.json"
     came_with = json.loads(path.read_text()) if path.exists() else {}
     came_with.pop("transformers_version", None)
-    stops = came_with.get("eos_token_id") or []
-    stops = [tokenizer.eos_id, *(stops if isinstance(stops, list) else [stops])]
     pad_id = tokenizer.id_of("pad_token")
     return (
         came_with
         | _sampling(trained)
         | {
             "bos_token_id": tokenizer.id_of("bos_token"),
-            "eos_token_id": list(dict.fromkeys(stops)),
+            "eos_token_id": list(tokenizer.stop_ids),
             "pad_token_id": tokenizer.eos_id if pad_id is None else pad_id,
         }
     )

@@ -24,7 +24,7 @@ class MegatronGenerator:
         return ContinuousBatch(
             self.engine.module,
             rows,
-            stop_id=self.tokenizer.eos_id,
+            stop_ids=self.tokenizer.stop_ids,
             # an end string may be a special token, or begin with a space
             decode=partial(self.tokenizer.decode, special_tokens=True, continues=True),
         )

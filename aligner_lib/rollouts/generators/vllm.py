@@ -13,7 +13,7 @@ import secrets
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -37,7 +37,7 @@ class VllmGenerator:
     """A `Generator` in a server that has weights of its own."""
 
     url: str
-    stop_id: int
+    stop_ids: Sequence[int]
     timeout: float  # seconds for an answer, and for the server to take a block of weights
     api_key: str = field(default_factory=lambda: os.environ.get(API_KEY, ""), repr=False)
     why_gone: Callable[[], str] = lambda: ""  # what its process said last, where this run started it
@@ -77,13 +77,13 @@ class VllmGenerator:
             "prompt": prompt,
             "seed": seed,
             "max_tokens": sampling.max_length,
-            "min_tokens": max(sampling.min_length - 1, 0),  # vLLM's come before the stop token
+            "min_tokens": max(sampling.min_length - 1, 0),  # vLLM's come before a stop token
             "temperature": 0.0 if sampling.greedy else sampling.temperature,
             "top_k": sampling.top_k,
             "top_p": sampling.top_p,
             "stop": list(sampling.end_strings),
-            "stop_token_ids": [self.stop_id],
-            "ignore_eos": True,  # its model folder may name other stop tokens
+            "stop_token_ids": list(self.stop_ids),
+            "ignore_eos": True,  # these are all that there are
             "skip_special_tokens": False,  # an end string may be one
             "logprobs": 0,  # of the token that was drawn alone
             "return_token_ids": True,
