@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from aligner_lib.config.compose import compose, load, save
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.errors import ConfigError, UserError
-from aligner_lib.rollouts.environments.answers import final_answer, number, same_answer
+from aligner_lib.rollouts.environments.answers import final_answer, is_right, number, same_answer
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.calculator import LARGEST, calculate, shown
 from aligner_lib.rollouts.environments.form_rules import FORMS, TOPICS
@@ -242,11 +242,39 @@ def test_a_final_answer_is_found(text, answer):
         ("42", "42.0", True), ("1,000", "$1000", True), ("1/2", "0.5", True), (r"\frac{1}{2}", "0.50", True),
         (r"-\frac{3}{4}", "-0.75", True), ("50%", r"50\%", True), ("+7", "7.", True), (" x + 1 ", "x+1", True),
         ("Paris", "paris.", True), ("42", "-42", False), ("0.33", "1/3", False), ("1/0", "0", False), ("", "", False),
-        ("7 apples", "7", False),
+        ("7 apples", "7", False), ("€1,000", "1000", True), ("3 1/2", "3.5", True), ("4 2", "42", False), ("−7", "-7", True),
+        ("2e3", "2000", True), ("2*3", "23", False), ("**42**", "42", True),
     ],
 )  # fmt: skip
 def test_answers_are_compared_as_numbers_and_else_as_texts(one, other, same):
     assert same_answer(one, other) is same
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("**42**", "42"), ("The answer is 42 apples.", "42"), ("#### 42", "42"), ("#### **42**", "42"), ("#### Answer\n42", "42"),
+        ("The final answer is:\n\n**42** apples", "42"), ("The answer is 42. I am sure, 3 times.", "42"),
+        ("answer is 6 x 7 = 42", "42"), (r"\boxed{42\text{ apples}}", "42"), (r"\boxed{x = 42}", "42"), ("x=-42", "-42"),
+        ("It cost -$1,234.50.", "-1234.5"), ("€42", "42"), ("between 41-42", "42"), ("It is −42", "-42"), ("about 3/4.", "3/4"),
+        ("3 1/2 cups", "3.5"), (r"It's \frac{1}{2}.", "0.5"), ("1,2,3", "3"), ("It is .5", "1/2"), ("So x^2 = 4 and 42", "42"),
+        ("1,00,000 rupees", "100000"), ("#### Paris.", "Paris"), ("The answer is **Paris**", "Paris"),
+    ],
+)  # fmt: skip
+def test_a_right_number_is_right_whatever_surrounds_it(response, answer):
+    assert is_right(response, answer)
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("42, no: 43", "42"), (r"\boxed{43} not 42", "42"), ("#### 4 2 1", "42"),
+        (r"\boxed{x+42}", "42"), (r"\boxed{\frac{\sqrt{3}}{42}}", "42"), (r"The answer is $\frac{\sqrt{3}}{42}$", "42"),
+        ("42.5", "42"), ("142", "42"), ("-42", "42"), ("London, of 42 towns", "Paris"), ("", "42"), ("none", "42"),
+    ],
+)  # fmt: skip
+def test_a_wrong_number_is_wrong_whatever_surrounds_it(response, answer):
+    assert not is_right(response, answer)
 
 
 @given(st.fractions(max_denominator=10**6))

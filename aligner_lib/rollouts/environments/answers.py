@@ -12,9 +12,25 @@ from aligner_lib.rollouts.environments.prompt_files import read_split
 
 QUESTION_KEYS = ("question", "problem")
 ANSWER_KEYS = ("expected_answer", "answer")
-NUMBER = re.compile(r"[-+]?\d{1,40}(?:\.\d{1,40})?")
-FRACTION = re.compile(r"([-+]?)\\[dt]?frac\{(\d{1,40})\}\{(\d{1,40})\}|([-+]?\d{1,40})/(\d{1,40})")
-IN_TEXT = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:e[-+]?\d{1,2})?")
+FRACTION = re.compile(
+    r"([-+]?)(?:\\[dt]?frac\{(\d{1,40})\}\{(\d{1,40})\}|(?:(\d{1,40})\s+)?(\d{1,40})/(\d{1,40}))"
+)
+IN_TEXT = re.compile(
+    r"""
+    (?:(?<![\w)])[-+−])?[$€£¥]?(?:  # a minus behind a digit, a letter or a bracket is a hyphen or an operator
+        \\[dt]?frac\{\d+\}\{\d+\}
+        | \d+\ \d+/\d+  # 3 1/2
+        | (?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,2}(?!\w)|/\d+)?
+        | \.\d+
+    )""",
+    re.VERBOSE,
+)
+CURRENCIES = re.compile(r"\\?\$|[€£¥]")
+UNIT = re.compile(
+    r"\\(?:text|mathrm)\s*\{[^{}]*\}|\\[ ,;!]|\^\\circ|\^\{\\circ\}"
+)  # behind a number in \boxed{}
+LATEX_FUNCTION = re.compile(r"\\(?!text|[dt]?frac\{\d+\}|boxed)[a-z]+|\\[dt]?frac\{[^}]*\\")
 
 
 @dataclass(frozen=True)
@@ -29,8 +45,8 @@ class Answers(Environment):
     """Questions of a jsonl file, {"question" or "problem", "expected_answer" or "answer"}, and 1 for the right answer.
 
     prompts: FILE, of which `held_out` is the validation split's, or {train: FILE, validation: FILE}. `instruction` follows
-    the question in its turn. The answer of a response is what `final_answer` finds in it, and right when `same_answer` as
-    the file's; that may stand in `\\boxed{}` or behind `####`.
+    the question in its turn. `is_right` compares a response with the file's answer, which may stand in `\\boxed{}` or
+    behind `####`.
     """
 
     def __init__(self, split: str = "train", *, prompts: Any, held_out: float = 0.2, instruction: str = ""):
@@ -45,9 +61,30 @@ class Answers(Environment):
         return [{"role": "user", "content": "\n\n".join(filter(None, parts))}]
 
     def step(self, response: str) -> Step:
-        right = float(same_answer(final_answer(response), self.pair.answer))
+        right = float(is_right(response, self.pair.answer))
         marked = float(_marked(response) is not None)
         return Step(right, metrics={"right": right, "marked": marked})
+
+
+def is_right(response: str, answer: str) -> bool:
+    """Whether a response's final answer is the right one.
+
+    Where the right one is a number, words, units and signs of emphasis around the response's number do not count: the
+    last number of the marked line is taken, or of the whole response where the line has none, as the flexible extract
+    of EleutherAI's lm-evaluation-harness takes it. In `\\boxed{}` only a unit and a left side ("x =") may surround it.
+    """
+    final = final_answer(response)
+    if same_answer(final, answer):
+        return True
+    if number(answer) is None or number(final) is not None:
+        return False
+    if (boxed := _boxed(response)) is not None:
+        return same_answer(UNIT.sub("", boxed).rpartition("=")[2].strip(), answer)
+    value = final.rpartition("=")[2]
+    if LATEX_FUNCTION.search(value):  # its last number is a part of the answer
+        return False
+    shown = _last_number(value) or _last_number(response)
+    return shown is not None and same_answer(shown, answer)
 
 
 def final_answer(text: str) -> str:
@@ -56,28 +93,37 @@ def final_answer(text: str) -> str:
     marked = _marked(text)
     if marked is not None:
         return marked
-    numbers = IN_TEXT.findall(text)
-    return numbers[-1] if numbers else text.strip()
+    return _last_number(text) or text.strip()
 
 
 def same_answer(one: str, other: str) -> bool:
     """Equal as numbers (1,000 and $1000.0, 1/2 and 0.5), or as texts without regard to case and white space."""
     numbers = number(one), number(other)
-    if None not in numbers:
+    if numbers != (None, None):
         return numbers[0] == numbers[1]
     return _bare(one) == _bare(other) != ""
 
 
 def number(text: str) -> Fraction | None:
     """The number that a text is, exactly; None where it is none, or has over forty digits."""
-    bare = _bare(text).replace(",", "").replace("\\%", "").rstrip("%")
+    bare = CURRENCIES.sub("", text.replace("−", "-")).replace(",", "").replace("\\%", "").strip("*` \n\t")
+    bare = bare.rstrip("%.").casefold()
+    bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", bare)  # 4 2 is not 42
     if NUMBER.fullmatch(bare):
         return Fraction(bare)
     if found := FRACTION.fullmatch(bare):
-        sign, above, below, plain_above, plain_below = found.groups()
-        above, below = (f"{sign}{above}", below) if above else (plain_above, plain_below)
-        return Fraction(int(above), int(below)) if int(below) else None
+        sign, *latex, whole, above, below = found.groups()
+        above, below = latex if latex[0] else (above, below)
+        if int(below):
+            size = int(whole or 0) + Fraction(int(above), int(below))
+            return -size if sign == "-" else size
     return None
+
+
+def _last_number(text: str) -> str | None:
+    """The last number in a text, as it is written."""
+    numbers = IN_TEXT.findall(text)
+    return numbers[-1] if numbers else None
 
 
 def _marked(text: str) -> str | None:
@@ -87,7 +133,7 @@ def _marked(text: str) -> str | None:
     if "####" in text:
         return text.rpartition("####")[2].strip().partition("\n")[0].strip()
     said = re.findall(r"answer is:?\s*([^\n]+)", text, re.IGNORECASE)
-    return said[-1].strip().rstrip(".") if said else None
+    return re.split(r"[.!?](?:\s|$)", said[-1].strip(), maxsplit=1)[0] if said else None
 
 
 def _boxed(text: str) -> str | None:
@@ -102,8 +148,8 @@ def _boxed(text: str) -> str | None:
 
 
 def _bare(text: str) -> str:
-    """An answer without what is around it: dollars, white space, a full stop, upper case."""
-    return re.sub(r"\s+", "", text.replace("\\$", "").replace("$", "")).strip().rstrip(".").casefold()
+    """An answer without what is around it: dollars, white space, emphasis, a full stop, upper case."""
+    return re.sub(r"\s+", "", text.replace("\\$", "").replace("$", "")).strip("*`").rstrip(".").casefold()
 
 
 def _parse(value: dict[str, Any]) -> Pair:
