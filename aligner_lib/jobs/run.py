@@ -80,7 +80,8 @@ def _opened(
     ):
         if run is not None:
             latest = run.folder.latest_checkpoint() if resume else None
-            run.start(step_of(latest))
+            begin = run.start if latest is None else run.start_loading
+            begin(step_of(latest))
             exporters.start(run.path, asked_for(config.exp_manager))
         yield run
 

@@ -28,6 +28,7 @@ HEARTBEAT_SECONDS = 2.0
 CHANGES_SHOWN = 8  # of the settings, by name
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
+OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
 VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "numpy", "tokenizers")
 
 
@@ -87,6 +88,10 @@ class RunWriter:
         }
         self._before = before
         self._begun = False
+        self._is_loading = False  # see `start_loading`
+        self._stored_info = (
+            b""  # run.json as the attempt before has left it, while that one's checkpoint is loaded
+        )
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
@@ -101,15 +106,36 @@ class RunWriter:
         """
         if step:
             self._check_inputs()
+        self._begin()
+        self._go_on(step)
+
+    def start_loading(self, step: int) -> None:
+        """Begin like `start`, but leave all that the earlier attempt wrote until its checkpoint is loaded.
+
+        The first `rewind` ends the loading. Until then run.json has the earlier attempt's settings beside this process's
+        state, and a refusal of the checkpoint (UserError, ValueError) leaves run.json as it was before. Raises as `start`.
+        """
+        self._check_inputs()
+        self._is_loading, self._stored_info = True, (self.path / "run.json").read_bytes()
+        self._info["heartbeat"]["step"] = step
+        self._begin()
+        self._write_info()
+        self._beat.start()
+
+    def _begin(self) -> None:
         self._begun = True
         (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
             (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
+
+    def _go_on(self, step: int) -> None:
+        """Write from here on as the run's own attempt."""
         self.rewind(step)
         if step:
             self._announce_changes()
         self._write_info()
-        self._beat.start()
+        if not self._beat.is_alive():
+            self._beat.start()
 
     def _check_inputs(self) -> None:
         before, now = self._before.get("hashes") or {}, self._info["hashes"]
@@ -147,6 +173,9 @@ class RunWriter:
         Their records are cut off, and their checkpoints set aside. At step 0 all that was written is set aside together,
         in a folder that is a run's again (`old-1`, `old-2`, …).
         """
+        if self._is_loading:
+            self._is_loading = False
+            return self._go_on(step)
         self._close_files()
         if step:
             self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
@@ -288,12 +317,23 @@ class RunWriter:
         return self
 
     def __exit__(self, kind, error, _) -> None:
-        if error is not None and self._begun and self._info["status"] == "running":
+        if self._is_loading and isinstance(error, (UserError, ValueError)):
+            self._restore_info()
+        elif error is not None and self._begun and self._info["status"] == "running":
             message = str(error) if str(error) else type(error).__name__
             self.finish("stopped" if kind is KeyboardInterrupt else "failed", message)
         self._stopped.set()
         # what the run says of its own end must not be replaced by a disk that is full here, too
         self._close_files(*(() if error is None else (OSError,)))
+
+    def _restore_info(self) -> None:
+        """The run.json of the attempt before: this one was refused."""
+        self._stopped.set()
+        if self._beat.is_alive():
+            self._beat.join()
+        with self._lock:
+            (self.path / ".run.json").write_bytes(self._stored_info)
+            (self.path / ".run.json").rename(self.path / "run.json")
 
     def _close_files(self, *ignored: type[Exception]) -> None:
         for file in self._files:
@@ -312,13 +352,19 @@ class RunWriter:
         with self._lock:
             tmp_dir = self.path / ".run.json"
             try:
-                tmp_dir.write_text(json.dumps(self._info, indent=1))
+                tmp_dir.write_text(json.dumps(self._shown_info(), indent=1))
                 tmp_dir.rename(self.path / "run.json")
             except OSError:  # a full disk must not keep the end of the run from being told on the terminal
                 with contextlib.suppress(OSError):
                     tmp_dir.unlink(missing_ok=True)
                 if self._info["status"] == "running":
                     raise
+
+    def _shown_info(self) -> dict:
+        """What run.json says: while a checkpoint is loaded, the attempt before, with the state of this process."""
+        if not self._is_loading:
+            return self._info
+        return self._before | {name: self._info[name] for name in OF_THE_PROCESS}
 
 
 def _sync_tree(folder: Path) -> None:

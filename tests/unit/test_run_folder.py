@@ -362,6 +362,40 @@ def test_a_run_does_not_go_on_with_other_inputs(tmp_path, hashes, named):
     assert RunFolder(tmp_path).info["hashes"] == hashes
 
 
+def test_a_checkpoint_that_is_refused_leaves_the_finished_run_as_it_was(tmp_path):
+    begun(tmp_path, config={"rank": 4})
+    files = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+    with pytest.raises(UserError, match="rank 8"), writer(tmp_path, config={"rank": 8}) as run:
+        run.start_loading(2)  # the lines after step 2 stay until the checkpoint is loaded
+        info = RunFolder(tmp_path).info
+        assert (info["status"], info["config"], info["pid"]) == ("running", {"rank": 4}, os.getpid())
+        raise UserError("the checkpoint holds adapters of rank 4, and the settings say rank 8")
+    assert files == {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+
+
+def test_a_checkpoint_that_is_loaded_is_gone_on_from(tmp_path):
+    begun(tmp_path, config={"rate": 4})
+    with writer(tmp_path, config={"rate": 8}) as run:
+        run.start_loading(2)
+        run.rewind(2)
+        info = RunFolder(tmp_path).info
+        assert (info["status"], info["config"], info["resumed"]) == ("running", {"rate": 8}, 1)
+        assert "rate 4 → 8" in info["message"]
+        assert [record["step"] for record in RunFolder(tmp_path).metrics()] == [1, 2]
+        run.log(3, {"train/loss": 0.5})
+        run.finish("finished")
+    assert RunFolder(tmp_path).status == "finished"
+
+
+def test_a_failure_while_a_checkpoint_is_loaded_is_written_down(tmp_path):
+    begun(tmp_path, config={"rank": 4})
+    with pytest.raises(RuntimeError), writer(tmp_path, config={"rank": 8}) as run:
+        run.start_loading(3)
+        raise RuntimeError("out of memory")
+    info = RunFolder(tmp_path).info
+    assert (info["status"], info["message"], info["config"]) == ("failed", "out of memory", {"rank": 4})
+
+
 def test_a_run_that_never_said_its_inputs_goes_on(tmp_path):
     begun(tmp_path, hashes={})
     with writer(tmp_path, hashes={"model": "m"}) as run:
