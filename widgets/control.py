@@ -12,8 +12,10 @@ checkpoint, kl_coef, lr. Every run accepts stop.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections.abc import Callable
 
 # control → the metrics that show it, of which a kind of run logs one
@@ -33,6 +35,8 @@ class Steering:
             self._said, self._holds = self._execute(content)
         except ValueError as error:  # a button has no cell to raise in
             self._said, self._holds = str(error), lambda: True
+        except OSError as error:
+            self._said, self._holds = not_written(self.run, error), lambda: True
 
     def _execute(self, content: dict) -> tuple[str, Callable[[], bool]]:
         run, kind = self.run, content["kind"]
@@ -62,6 +66,20 @@ class Steering:
             "said": self._said,
             "over": self.run.is_over,
         }
+
+
+def not_written(run, error: OSError) -> str:
+    """Why a request could not be written into a run's folder, and what helps, in sentences for the reader of a widget."""
+    place = f"{run.path / 'control'}: {error.strerror or error}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        cure = "The folder belongs to another account: ask its owner, who started the run."
+    elif error.errno == errno.EROFS:
+        cure = "The folder is mounted read-only here: use the machine on which the run was started."
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        cure = "The disk is full: free some space, and press the button again."
+    else:
+        cure = "Press the button again when the folder can be written."
+    return f"The request was not written, and the run goes on as before ({place}). {cure}"
 
 
 def _latest(series, metrics: tuple[str, ...]) -> float | None:
@@ -99,8 +117,9 @@ def pending(run) -> dict:
     """Requests that are not carried out yet: {stop, checkpoint, set}."""
     control = run.path / "control"
     return {
-        "stop": (control / "stop").exists(),
-        "checkpoint": any((control / name).exists() for name in ("checkpoint", "checkpoint.taken")),
+        # os.path's: Path.exists raises where another account's folder is closed
+        "stop": os.path.exists(control / "stop"),
+        "checkpoint": any(os.path.exists(control / name) for name in ("checkpoint", "checkpoint.taken")),
         "set": _asked(run, "set.json.taken") | _asked(run, "set.json"),
     }
 
@@ -109,7 +128,7 @@ def _asked(run, name: str) -> dict:
     """The changes in a file of control/; empty without a readable file."""
     try:
         changes = json.loads((run.path / "control" / name).read_text())
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return {}
     return changes if isinstance(changes, dict) else {}
 

@@ -10,6 +10,7 @@ import traitlets
 
 from widgets import frontend, waiting
 from widgets.completions import CompletionPages
+from widgets.control import not_written
 from widgets.feed import open_feed
 from widgets.replay import as_recorded
 from widgets.series import AXES, as_runs
@@ -119,6 +120,11 @@ class Monitor(frontend.Widget):
     # -- from the browser -----------------------------------------------------------------------------------------
 
     def _on_message(self, _, content: dict, buffers) -> None:
+        """Do what the page asks, and answer: a page without an answer says that nothing reaches the kernel."""
+        self._obey(content)
+        self.send({"kind": "answer"})
+
+    def _obey(self, content: dict) -> None:
         kind = content.get("kind")
         if kind == "resync":
             self.send_state("data")
@@ -135,9 +141,23 @@ class Monitor(frontend.Widget):
         elif kind in ("set", "checkpoint"):
             self._change_feed(lambda: self._feed.steer(content))
         elif kind == "stop":
-            self.request_stop()
+            self._stop()
         elif kind == "play":
             self._play(content)
+
+    def _stop(self) -> None:
+        """The Stop button: what could not be done is said below the buttons."""
+        refused = []
+        for run in self._unfinished():
+            try:
+                run.request_stop()
+            except OSError as error:
+                refused.append(not_written(run, error))
+        self.refresh()
+        self.send({"kind": "stop", "said": " ".join(refused)})
+
+    def _unfinished(self) -> list:
+        return [run for run in self.runs if not run.is_over and hasattr(run, "request_stop")]
 
     def _send_rows(self, start: int, stop: int, run: int) -> None:
         with self._lock:
@@ -179,9 +199,8 @@ class Monitor(frontend.Widget):
 
     def request_stop(self) -> None:
         """Ask every unfinished run to save a checkpoint and end after its current step."""
-        for run in self.runs:
-            if not run.is_over and hasattr(run, "request_stop"):
-                run.request_stop()
+        for run in self._unfinished():
+            run.request_stop()
 
     def _play(self, content: dict) -> None:
         for run in self.runs:

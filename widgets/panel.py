@@ -93,6 +93,7 @@ class JobPanel(frontend.Widget):
         else:
             self._steering.execute(content)
         self.refresh()
+        self.send({"kind": "answer"})  # without it the page says that nothing reaches the kernel
 
     def _cancel(self) -> str:
         try:

@@ -28,7 +28,8 @@ c.Spawner.environment = {
     "OMP_NUM_THREADS": "1",  # thirty kernels on one machine: a thread each
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONDONTWRITEBYTECODE": "1",  # the packages were compiled at set-up, and nobody may write beside them
-    "JUPYTER_CONFIG_PATH": f"{CLONE}/docs/jupyterhub",  # labconfig: no page starts Node to ask whether to build JupyterLab
+    # labconfig: no page starts Node to ask whether to build JupyterLab, and widgets hear their pages after a reload
+    "JUPYTER_CONFIG_PATH": f"{CLONE}/docs/jupyterhub:{CLONE}/widgets/jupyter",
     "GIT_CONFIG_COUNT": "1",  # git reads a clone that belongs to somebody else only where it is told to:
     "GIT_CONFIG_KEY_0": "safe.directory",  # runs note the clone's commit
     "GIT_CONFIG_VALUE_0": CLONE,

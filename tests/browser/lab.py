@@ -85,7 +85,8 @@ class Lab:
             f"JUPYTER_{name}_DIR": str(self.folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")
         }
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        return keep | folders | {"HOME": str(self.folder), "PYTHONPATH": paths}
+        own = {"HOME": str(self.folder), "PYTHONPATH": paths}
+        return keep | folders | own | {"JUPYTER_CONFIG_PATH": str(ROOT / "widgets" / "jupyter")}
 
     def write(self, name: str, *cells: str) -> Path:
         """A notebook of code cells."""

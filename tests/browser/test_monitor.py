@@ -7,7 +7,7 @@ import signal
 from itertools import pairwise
 
 import pytest
-from lab import wait_for
+from lab import Page, wait_for
 
 START = "from widgets import Monitor"
 
@@ -359,3 +359,65 @@ def test_accessible(page, trainer, theme):
     assert [
         (v["id"], [n["html"] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
     ] == []
+
+
+def checkpoint_now(page) -> None:
+    knobs = page.page.locator(".lab-knobs")
+    if not knobs.is_visible():
+        page.page.get_by_role("button", name="Change settings").click()
+    page.page.get_by_role("button", name="Checkpoint now").click()
+
+
+def test_buttons_work_after_a_reload_and_from_each_of_two_tabs(page, trainer):
+    """With `./lab jupyter`'s settings; JupyterLab's own left the monitor deaf in three of four reloads."""
+    run = trainer("run", steps=6000, seconds=0.1)
+    page.show("deaf.ipynb", f"{START}\nMonitor({str(run.path)!r})")
+    page.wait_for_points(3)
+    page.save()
+    for _ in range(3):
+        before = run.latest_checkpoint()
+        page.reload()
+        page.page.wait_for_selector(".lab-monitor")
+        page.wait_for_points(3)
+        checkpoint_now(page)
+        wait_for(lambda before=before: run.latest_checkpoint() != before, 60, "no checkpoint after a reload")
+    second = Page(page.page.context.new_page(), page.lab)
+    second.open("deaf.ipynb").page.wait_for_selector(".lab-monitor")
+    second.wait_for_points(3)
+    for tab in (second, page):
+        before = run.latest_checkpoint()
+        tab.page.bring_to_front()
+        checkpoint_now(tab)
+        wait_for(lambda before=before: run.latest_checkpoint() != before, 60, "no checkpoint from a tab")
+    assert not page.page.get_by_text("The connection from this page").is_visible()
+    second.page.close()
+
+
+def test_a_page_whose_messages_do_not_arrive_says_so(page, trainer):
+    """The page's messages are dropped here as a deaf part of the kernel drops them: sent, and never answered."""
+    run = trainer("run", steps=6000, seconds=0.1)
+    page.show("mute.ipynb", f"{START}\nMonitor({str(run.path)!r})")
+    page.wait_for_points(3)
+    page.page.evaluate("() => { document.querySelector('.lab-monitor').lab.model.send = () => {}; }")
+    page.page.get_by_role("button", name="Stop after this step").click()
+    notice = page.page.get_by_text("The connection from this page to the kernel is lost")
+    notice.wait_for()
+    assert "Kernel Comms over subshells: Disabled" in notice.inner_text()
+    stop = page.page.get_by_role("button", name="Stop after this step")
+    wait_for(stop.is_enabled, 60, "Stop promises what does not come")
+    assert run.status == "running" and page.page.locator(".lab-body[inert]").count() == 0
+
+
+def test_stop_that_cannot_be_written_says_so(page, trainer):
+    run = trainer("run", steps=6000, seconds=0.1)
+    refuse = (
+        "from aligner_lib.run_folder.reader import RunFolder\n"
+        "def full(run): raise OSError(28, 'No space left on device')\nRunFolder.request_stop = full\n"
+    )
+    page.show("refused.ipynb", f"{refuse}{START}\nMonitor({str(run.path)!r})")
+    page.wait_for_points(3)
+    page.page.get_by_role("button", name="Stop after this step").click()
+    page.page.get_by_text("The request was not written").wait_for()
+    assert page.page.get_by_role("button", name="Stop after this step").is_enabled()
+    if folder := os.environ.get("ALIGNER_SCREENSHOTS"):
+        page.page.screenshot(path=f"{folder}/refused.png")

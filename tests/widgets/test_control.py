@@ -1,12 +1,15 @@
 """Steering by files: what is asked, what is refused, and how the run acknowledges."""
 
+import errno
 import json
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from widgets import control
+from widgets import Monitor, control
 
 RUNNING = {
     "status": "running",
@@ -77,6 +80,51 @@ def test_what_is_refused_is_said_and_stays(run):
     steering = control.Steering(run)
     steering.execute({"kind": "set", "name": "lr", "value": "1e-6"})
     assert "does not take 'lr' while it runs" in steering.view(logged())["said"]
+
+
+BUTTONS = [{"kind": "stop"}, {"kind": "checkpoint"}, {"kind": "set", "name": "kl_coef", "value": "0.05"}]
+REFUSALS = [(errno.EACCES, "another account"), (errno.EROFS, "read-only"), (errno.ENOSPC, "The disk is full")]
+
+
+@pytest.mark.parametrize("button", BUTTONS, ids=lambda button: button["kind"])
+@pytest.mark.parametrize(("number", "cure"), REFUSALS)
+def test_a_button_that_cannot_write_its_request_says_why(run, monkeypatch, button, number, cure):
+    def refuse(self, *_, **__):
+        raise OSError(number, os.strerror(number), str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    steering = control.Steering(run)
+    steering.execute(button)
+    said = steering.view(logged())["said"]
+    assert "The request was not written" in said and cure in said and os.strerror(number) in said
+
+
+def test_a_full_disk_leaves_no_half_a_request(run, tmp_path):
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / ".set.json").symlink_to("/dev/full")
+    steering = control.Steering(run)
+    steering.execute({"kind": "set", "name": "kl_coef", "value": "0.05"})
+    assert "The disk is full" in steering.view(logged())["said"]
+    assert control.pending(run)["set"] == {}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_stop_in_a_monitor_ends_in_a_sentence_where_it_cannot_be_written(tmp_path, monkeypatch, several):
+    runs = []
+    for name in ("first", "second")[: 1 + several]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(RUNNING))
+        (tmp_path / name / "control").touch()  # a file in the folder's place: no request can be written
+        runs.append(tmp_path / name)
+    monitor, sent = Monitor(runs), []
+    monkeypatch.setattr(monitor, "send", lambda content, buffers=None: sent.append(content))
+    try:
+        monitor._on_message(monitor, {"kind": "stop"}, [])
+    finally:
+        monitor.close()
+    [said] = [content["said"] for content in sent if content["kind"] == "stop"]
+    assert said.count("The request was not written") == len(runs)
+    assert sent[-1] == {"kind": "answer"}
 
 
 @pytest.mark.parametrize("metric", ["train/lr", "train_optim/lr"])

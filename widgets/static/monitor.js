@@ -5,28 +5,31 @@ class MonitorView {
     Object.assign(this, { model, store, charts: [], headings: [] });
     this.state = { cursor: null, view: null, smoothing: 0.02, hidden: new Set() };
     this.lost = new LostNotice();
+    this.mailbox = new Mailbox(model);
+    this.said = make("p", { class: "lab-said", role: "status" });
     this.runs = make("ul", { class: "lab-runs" });
     this.alarms = make("div", { class: "lab-alarms", role: "status", "aria-label": "alarms" });
     this.grid = make("div", { class: "lab-charts" });
     this.comparison = make("div", { class: "lab-comparison", hidden: true });
     this.timers = make("div", { class: "lab-timers", hidden: true });
     this.numbers = new NumbersView(model, store);
-    this.knobs = new Knobs(model);
+    this.knobs = new Knobs(this.mailbox);
     this.texts = new TextsView(model);
-    this.body = make("div", { class: "lab-body" }, this.runs, this.alarms, this.tools(), this.knobs.element,
+    this.body = make("div", { class: "lab-body" }, this.runs, this.alarms, this.tools(), this.said, this.knobs.element,
       this.grid, this.texts.element, this.comparison, this.timers, this.numbers.element);
-    this.element = make("section", { class: "lab-widget lab-monitor", "aria-label": "run monitor" }, this.lost.element, this.body);
+    this.element = make("section", { class: "lab-widget lab-monitor", "aria-label": "run monitor" }, this.lost.element, this.mailbox.element, this.body);
     this.element.lab = this; // for tests and for the browser's console
     element.append(this.element);
     this.watch = new ResizeObserver(() => this.redraw());
     this.watch.observe(this.element);
-    this.clock = setInterval(() => { this.notice(); this.drawHeadings(); }, 1000);
+    this.clock = setInterval(() => { this.notice(); this.drawHeadings(); if (this.store.head) this.drawTools(); }, 1000);
     this.redraw();
   }
 
   remove() {
     clearInterval(this.clock);
     this.watch.disconnect();
+    this.mailbox.remove();
     this.texts.remove();
   }
 
@@ -34,7 +37,7 @@ class MonitorView {
     this.axis = make("select", { onchange: () => { this.state.view = this.state.cursor = null; this.model.set("axis", this.axis.value); this.model.save_changes(); } },
       ...["step", "time", "tokens"].map((name) => make("option", { value: name }, name)));
     this.smoothing = make("input", { type: "range", min: 0, max: 15, step: 1, value: 2, oninput: () => { this.state.smoothing = this.smoothing.value / 100; this.redraw(); } });
-    this.add = make("select", { "aria-label": "add a chart", onchange: () => { this.model.send({ kind: "add", metric: this.add.value }); this.add.value = ""; } });
+    this.add = make("select", { "aria-label": "add a chart", onchange: () => { this.mailbox.send({ kind: "add", metric: this.add.value }); this.add.value = ""; } });
     this.whole = make("button", { type: "button", hidden: true, onclick: () => this.zoom(null) }, "Show all");
     this.table = make("button", { type: "button", "aria-expanded": "false", onclick: () => set(this.table, { "aria-expanded": this.numbers.toggle() }) }, "Numbers");
     this.change = make("button", { type: "button", "aria-expanded": "false", title: "Values that the run changes while it runs", onclick: () => set(this.change, { "aria-expanded": this.knobs.toggle() }) }, "Change settings");
@@ -49,12 +52,20 @@ class MonitorView {
 
   play(restart) {
     if (restart) this.stopping = false;
-    this.model.send({ kind: "play", speed: this.speed.value, restart });
+    this.mailbox.send({ kind: "play", speed: this.speed.value, restart });
   }
 
   requestStop() {
-    this.model.send({ kind: "stop" });
+    this.mailbox.send({ kind: "stop" });
     this.stopping = true;
+    say(this.said, "");
+    this.redraw();
+  }
+
+  // The kernel's answer to Stop: a sentence where a run could not be asked, else nothing.
+  hearStop({ said }) {
+    if (said) this.stopping = false;
+    say(this.said, said);
     this.redraw();
   }
 
@@ -127,7 +138,7 @@ class MonitorView {
   }
 
   removeChart(metric) {
-    this.model.send({ kind: "remove", metric });
+    this.mailbox.send({ kind: "remove", metric });
   }
 
   toggleRun(index) {
@@ -199,7 +210,7 @@ class MonitorView {
     const running = head.runs.some((run) => run.status === "running" || run.status === "waiting");
     this.stop.hidden = !running || !head.can_stop;
     this.stopping &&= running;
-    const stopping = this.stopping || Boolean(head.steering?.pending.stop);
+    const stopping = (this.stopping && !this.mailbox.unanswered) || Boolean(head.steering?.pending.stop);
     this.stop.disabled = stopping;
     say(this.stop, stopping ? "Stopping after this step …" : "Stop after this step");
     set(this.stop, { title: player ? "Ends the playing here" : "Saves a checkpoint and ends the run after its step" });
@@ -235,7 +246,10 @@ export default () => {
 
   function take(model, view) {
     if (!view?.byteLength) return;
-    if (!store.apply(unpack(view))) model.send({ kind: "resync" });
+    if (!store.apply(unpack(view))) {
+      model.send({ kind: "resync" });
+      views.forEach((one) => { one.mailbox.asked ??= Date.now(); });
+    }
     views.forEach((one) => one.redraw());
   }
 
@@ -246,6 +260,7 @@ export default () => {
       model.on("msg:custom", (content, buffers) => {
         store.hear();
         if (content.kind === "rows") views.forEach((view) => view.numbers.receive({ ...content, rows: [...content.rows] }));
+        else if (content.kind === "stop") views.forEach((view) => view.hearStop(content));
         else if (buffers.length) take(model, buffers[0]);
       });
       take(model, model.get("data"));

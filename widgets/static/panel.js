@@ -3,18 +3,19 @@
 class PanelView {
   constructor(model, element) {
     this.model = model;
+    this.mailbox = new Mailbox(model);
     this.title = make("strong", { class: "lab-run-name" });
     this.state = make("span", { class: "lab-state" });
     this.facts = make("span", { class: "lab-facts" });
     this.message = make("p", { class: "lab-said", role: "status" });
     this.log = make("pre", { class: "lab-log", tabindex: 0, role: "region", "aria-label": "end of the log" });
-    this.stop = make("button", { type: "button", onclick: () => model.send({ kind: "stop" }) }, "Stop after this step");
+    this.stop = make("button", { type: "button", onclick: () => this.mailbox.send({ kind: "stop" }) }, "Stop after this step");
     this.cancel = make("button", { type: "button", class: "lab-stop", onclick: () => this.reallyCancel(), onblur: () => this.calm() }, "Cancel");
-    this.knobs = new Knobs(model);
+    this.knobs = new Knobs(this.mailbox);
     this.buttons = make("div", { class: "lab-tools" }, this.stop, this.cancel);
     this.body = make("div", { class: "lab-body" }, make("div", { class: "lab-run" }, this.title, this.state, this.facts),
       this.buttons, this.knobs.element, this.message, this.log);
-    this.element = make("section", { class: "lab-widget lab-panel", "aria-label": "job" }, this.body);
+    this.element = make("section", { class: "lab-widget lab-panel", "aria-label": "job" }, this.mailbox.element, this.body);
     element.append(this.element);
     this.follow = () => this.draw(model.get("view"));
     model.on("change:view", this.follow);
@@ -24,12 +25,13 @@ class PanelView {
 
   remove() {
     this.unnotice();
+    this.mailbox.remove();
     this.model.off("change:view", this.follow);
   }
 
   // The first press asks, the second one does it: nothing is saved.
   reallyCancel() {
-    if (this.sure) { this.model.send({ kind: "cancel" }); this.calm(); }
+    if (this.sure) { this.mailbox.send({ kind: "cancel" }); this.calm(); }
     else { this.sure = true; say(this.cancel, "Cancel without a checkpoint?"); }
   }
 
