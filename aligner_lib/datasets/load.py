@@ -1,12 +1,13 @@
 """Formatted data files (see data/) as token ids, and a count of the samples that were dropped or cut.
 
 A sample that cannot be trained on is dropped, counted and reported, and so is one that loses tokens. A file
-without any usable sample is an error.
+without any usable sample is an error, and so is a key that is neither read nor metadata (`record_keys`).
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -24,6 +25,7 @@ from aligner_lib.datasets.chat_template import (
     with_response,
 )
 from aligner_lib.datasets.json_lines import in_doubt, numbered_lines, parse, text_of
+from aligner_lib.datasets.record_keys import LABELLED, TEXT, Form, UnreadKey, check_keys, sft_form
 from aligner_lib.datasets.samples import (
     LabelledSample,
     LoadReport,
@@ -68,7 +70,7 @@ def load_sft(
             return "empty input"
         return _instruction(prompt, answer, tokenizer, max_length)
 
-    return _load(files, make)
+    return _load(files, make, sft_form)
 
 
 def _instruction(prompt: str, answer: str, tokenizer: Tokenizer, max_length: int) -> SFTSample | str:
@@ -188,7 +190,7 @@ def load_pairs(
         pair = PairSample(*rows)
         return pair_problem(pair, max_length) or pair
 
-    return _load(files, make, group=2)
+    return _load(files, make, lambda record: TEXT, group=2)
 
 
 def load_preferences(
@@ -210,7 +212,7 @@ def load_preferences(
         pair = PreferenceSample(chosen, rejected, chosen_start, rejected_start)
         return pair_problem(pair, max_length) or pair
 
-    return _load(files, make, group=2)
+    return _load(files, make, lambda record: TEXT, group=2)
 
 
 def load_labelled(
@@ -249,10 +251,10 @@ def load_labelled(
 
     files = [Path(file) for file in files]
     if _is_labelled(files):
-        texts, report = _load(files, make)
+        texts, report = _load(files, make, lambda record: LABELLED)
         sides = [texts]
     else:
-        pairs, report = _load(files, make_two, group=2)
+        pairs, report = _load(files, make_two, lambda record: TEXT, group=2)
         sides = labelled_sides(pairs)
     return beside_others(
         sides, lambda prompt, text: with_response(tokenizer, prompt, text), max_length, files
@@ -346,7 +348,7 @@ def load_prompts(
         text = tokenizer.decode(ids, special_tokens=True) if tokenizer.template == OWN else text
         return prompt_sample(ids, text, max_length)
 
-    return _load(files, make)
+    return _load(files, make, lambda record: TEXT)
 
 
 def prompt_sample(ids: list[int], text: str, max_length: int) -> PromptSample | str:
@@ -356,8 +358,13 @@ def prompt_sample(ids: list[int], text: str, max_length: int) -> PromptSample | 
     return PromptSample(ids, text)
 
 
-def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, LoadReport]:
-    """Samples from groups of consecutive lines; make returns a sample, or the reason to drop the group."""
+def _load(
+    files: Iterable[Path], make: Callable, form_of: Callable[[dict], Form], group: int = 1
+) -> tuple[list, LoadReport]:
+    """Samples from groups of consecutive lines; make returns a sample, or the reason to drop the group.
+
+    form_of: the form of a record. Raises UnreadKey for a record with a key that its form does not read.
+    """
     samples, report = [], LoadReport()
     files = [Path(file) for file in files]
     for file in files:
@@ -376,9 +383,13 @@ def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, 
                 if len(lines) - i < group:
                     raise ValueError("a chosen line without its rejected one")
                 records = tuple(parse(line) for _, line in lines[i : i + group])
+                for (number, _), record in zip(lines[i : i + group], records):
+                    report.ignored += _checked_keys(record, form_of(record), f"{file}:{number}")
                 if i in unsure:
                     raise ValueError("not certain which lines are a pair, after an empty one")
                 sample = make(records if group > 1 else records[0])
+            except UnreadKey:
+                raise
             except StopTokenError as error:
                 raise StopTokenError(f"{file}:{lines[i][0]}: {error}") from None
             except (ValueError, UserError) as error:
@@ -390,6 +401,14 @@ def _load(files: Iterable[Path], make: Callable, group: int = 1) -> tuple[list, 
                 report.note_cut(place, sample.cut)
             samples.append(sample)
     return usable(samples, report, files), report
+
+
+def _checked_keys(record: dict, form: Form, place: str) -> Counter:
+    """`check_keys`, whose error names the place."""
+    try:
+        return check_keys(record, form)
+    except UnreadKey as error:
+        raise UnreadKey(f"{place}: {error}") from None
 
 
 def usable(samples: list, report: LoadReport, files: list[Path]) -> list:

@@ -17,6 +17,7 @@ class LoadReport:
     dropped: Counter = field(default_factory=Counter)
     cut: Counter = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
+    ignored: Counter = field(default_factory=Counter)  # records by a key of metadata that they have
 
     def drop(self, place: str, reason: str) -> None:
         """Count one dropped sample; place is FILE:LINE."""
@@ -36,6 +37,13 @@ class LoadReport:
             ),
             *(f"{count} of {self.total} samples cut: {told[why]}" for why, count in self.cut.items()),
         ]
+
+    def ignored_keys(self) -> str:
+        """One sentence on the keys that are ignored on purpose; empty where no record has one."""
+        if not self.ignored:
+            return ""
+        counts = ", ".join(f"{key} ({count} records)" for key, count in sorted(self.ignored.items()))
+        return f"keys of metadata, which are ignored on purpose: {counts}"
 
     def _count(self, reasons: Counter, place: str, reason: str) -> None:
         reasons[reason] += 1

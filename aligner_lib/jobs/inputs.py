@@ -107,10 +107,10 @@ def packed_tokens(config: DictConfig, micro_batch_size: int, train: list) -> int
 
 
 def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
-    """The samples, after logging how many there are, and what was dropped or cut."""
+    """The samples, after logging how many there are, what was dropped or cut, and which keys are ignored."""
     samples, report = loaded
     logger.info(f"{split.removesuffix('_ds')}: {len(samples)} samples")
-    for line in report.lines():
+    for line in filter(None, (*report.lines(), report.ignored_keys())):
         logger.info(f"{split.removesuffix('_ds')}: {line}")
     return samples
 

@@ -1,0 +1,99 @@
+"""A key that no trainer reads is refused by name, or listed as ignored on purpose."""
+
+import json
+
+import pytest
+
+from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_prompts, load_sft
+from aligner_lib.datasets.record_keys import METADATA, UnreadKey
+from aligner_lib.datasets.tokenizer import Tokenizer
+
+TURNS = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
+SHAREGPT = [{"from": "User", "value": "Hello."}, {"from": "Assistant", "value": "Hi."}]
+PAIR = [{"text": "User: a\n\nAssistant: b"}, {"text": "User: a\n\nAssistant: c"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smoke):
+    return Tokenizer(smoke)
+
+
+def written(tmp_path, *records: dict):
+    file = tmp_path / "data.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return [file]
+
+
+def with_key(turns: list[dict], number: int, **more) -> dict:
+    return {"messages": [turn | more if i == number else turn for i, turn in enumerate(turns)]}
+
+
+REFUSED = {
+    "alpaca": ({"instruction": "Translate.", "input": "Hund", "output": "dog"}, "'instruction'", "into one text"),
+    "weight": (with_key(TURNS, 1, weight=0), "'weight' of turn 2 in 'messages'", "another file"),
+    "tools": ({"messages": TURNS, "tools": [{"name": "add"}]}, "'tools'", "system turn"),
+    "tool_calls": (with_key(TURNS, 1, tool_calls=[{"id": "1"}]), "'tool_calls' of turn 2", "turn's text"),
+    "reasoning": (with_key(TURNS, 1, reasoning_content="Hm."), "'reasoning_content' of turn 2", "template"),
+    "mask": ({"conversations": SHAREGPT, "mask": "Assistant"}, "'mask'", "assistant's turns"),
+    "label": ({"conversations": [*SHAREGPT[:1], SHAREGPT[1] | {"label": "quality:4"}]}, "'label' of turn 2", "remove"),
+    "unknown": ({"input": "a", "output": "b", "hint": "c"}, "'hint'", "remove the key"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_sft_refuses_a_key_that_it_does_not_read(tmp_path, tokenizer, case):
+    record, key, cure = REFUSED[case]
+    files = written(tmp_path, {"input": "a", "output": "b"}, record)
+    with pytest.raises(UnreadKey) as error:
+        load_sft(files, tokenizer, 512)
+    for words in (f"{files[0]}:2: the key {key}", "is not read", cure):
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("load", "records"),
+    [
+        (load_pairs, [PAIR[0], PAIR[1] | {"margin": 2}]),
+        (load_preferences, [PAIR[0], PAIR[1] | {"margin": 2}]),
+        (load_prompts, [PAIR[0], PAIR[1] | {"margin": 2}]),
+        (load_labelled, [PAIR[0], PAIR[1] | {"margin": 2}]),
+        (
+            load_labelled,
+            [
+                {"prompt": "a", "response": "b", "label": True},
+                {"prompt": "c", "response": "d", "label": False, "margin": 2},
+            ],
+        ),
+    ],
+)
+def test_preferences_labels_and_prompts_refuse_it_at_the_line_that_has_it(tmp_path, tokenizer, load, records):
+    with pytest.raises(UnreadKey, match=r"data\.jsonl:2: the key 'margin' is not read"):
+        load(written(tmp_path, *records), tokenizer, 512)
+
+
+def test_metadata_is_ignored_on_purpose_and_listed(tmp_path, tokenizer):
+    records = [
+        {"input": "a", "output": "b", "category": "x", "id": 1},
+        {"input": "a", "output": "b", "category": "y"},
+        {"messages": [turn | {"id": 7} for turn in TURNS]},
+    ]
+    samples, report = load_sft(written(tmp_path, *records), tokenizer, 512)
+    assert len(samples) == 3
+    assert report.lines() == []
+    assert (
+        report.ignored_keys()
+        == "keys of metadata, which are ignored on purpose: category (2 records), id (2 records)"
+    )
+    assert METADATA.isdisjoint(
+        {"instruction", "context", "weight", "tools", "tool_calls", "reasoning_content"}
+    )
+
+
+def test_a_value_that_changes_nothing_is_no_reason_to_refuse(tmp_path, tokenizer):
+    records = [
+        with_key(TURNS, 1, weight=1, tool_calls=None, reasoning_content="") | {"tools": []},
+        {"conversations": SHAREGPT, "mask": "User", "system": ""},
+        {"instruction": "", "input": "a", "output": "b"},
+    ]
+    samples, report = load_sft(written(tmp_path, *records), tokenizer, 512)
+    assert (len(samples), report.ignored_keys()) == (3, "")
