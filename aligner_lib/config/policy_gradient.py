@@ -66,7 +66,8 @@ class Rollout:
     # sequences in one forward; None: model.micro_batch_size
     logprob_forward_micro_batch_size: int | None = setting(None, at_least(1))
     # compute the responses' log-probabilities once more before they are learnt from; False: generation's own are taken.
-    # null: where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction, vLLM's responses)
+    # null: where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction, vLLM's responses) or
+    # where the sampler is cut (top_k, top_p, use_greedy, min_length), whose log-probabilities are not the policy's
     recompute_logprobs: bool | None = None
     entropy_bonus: float = setting(0.0, at_least(0))  # weight of the entropy in the loss
     # what makes up for a sampler that is not quite the trainer's policy: importance weights, truncated or masked at the cap
@@ -220,8 +221,18 @@ def recomputes_logprobs(config: DictConfig, needed: bool) -> bool:
     """Whether responses pass through the policy once more before they are learnt from. needed: by the algorithm."""
     rollout = rollout_settings(config)
     if rollout.recompute_logprobs is None:
-        return needed or rollout.sampler_correction != "none" or generates_with_vllm(config)
+        corrected = rollout.sampler_correction != "none"
+        return needed or corrected or generates_with_vllm(config) or cuts_the_sampler(config)
     return rollout.recompute_logprobs
+
+
+def cuts_the_sampler(config: DictConfig) -> bool:
+    """Whether some tokens can't be drawn, so that generation's log-probabilities are those of a narrower distribution
+    than the policy's."""
+    rollout = rollout_settings(config)
+    sampling = rollout.sampling_params
+    cut = sampling.use_greedy or sampling.top_k > 0 or sampling.top_p < 1
+    return cut or rollout.length_params.min_length > 1
 
 
 def check_lengths(config: DictConfig) -> None:

@@ -332,7 +332,8 @@ def first_ratio(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
         "Ratio off 1 before the first update",
         f"The ratio begins at {ratio:.3f} and not at 1: the rollout's log-probabilities and training's differ for the "
         "same tokens and weights, so every gradient is biased.",
-        "Compare the two passes' precision and masks; don't tune anything else before.",
+        "If top_k, top_p, use_greedy or min_length cut the sampler, set recompute_logprobs to null or True. Else compare the "
+        "two passes' precision and masks; don't tune anything else before.",
     )
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from aligner_lib.config import compose as composition
 from aligner_lib.config.compose import compose, load, nearest, notices, profiles, save
 from aligner_lib.config.kinds import kinds
+from aligner_lib.config.policy_gradient import recomputes_logprobs
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.alarms import Thresholds
 
@@ -189,6 +190,27 @@ def test_composing_twice_shares_nothing():
     first.model.optim.betas[0] = 0.5
     assert second.model.ppo.ratio_eps == 0.2
     assert compose("ppo").model.optim.betas[0] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("setting", "recomputed"),
+    [
+        ("sampling_params.temperature=0.7", False),
+        ("length_params.min_length=1", False),
+        ("sampling_params.top_k=5", True),
+        ("sampling_params.top_p=0.9", True),
+        ("sampling_params.use_greedy=True", True),
+        ("length_params.min_length=2", True),
+    ],
+)
+def test_logprobs_are_computed_again_where_the_sampler_is_cut(setting, recomputed):
+    """Generation's log-probabilities are then of the tokens that are left, and the first ratio would not be 1."""
+    for explicitly in (None, True, False):
+        config = compose(
+            "grpo",
+            [f"model.grpo.{setting}", f"model.grpo.recompute_logprobs={explicitly}".replace("None", "null")],
+        )
+        assert recomputes_logprobs(config, needed=False) is (recomputed if explicitly is None else explicitly)
 
 
 def test_notices_tell_what_was_asked_for_without_an_effect_and_why():

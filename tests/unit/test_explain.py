@@ -260,6 +260,29 @@ def test_each_check_breaks_on_its_own_figure(changed, where, cause):
 
 
 @pytest.mark.parametrize(
+    "setting",
+    [
+        {"model.sampling_params": {"top_k": 5}},
+        {"model.sampling_params": {"top_p": 0.9}},
+        {"model.sampling_params": {"use_greedy": True}},
+        {"model.length_params": {"min_length": 4}},
+    ],
+)
+def test_a_cut_sampler_whose_logprobs_are_learnt_from_is_the_cause(setting):
+    figures = {
+        "optim__first_ppo_ratio": 0.03,
+        "optim__clip_fraction": 0.9,
+        "rollouts__init_policy_kl": 3.49,
+        "rollouts__kl_coef": 0.0,
+    }
+    found = explain(Run(ppo(**figures), settings=setting | {"model.recompute_logprobs": False}))
+    assert {"first_ratio", "reference_first"} <= {one.name for one in found.off}
+    assert found.cause.name == "sampler_cut"
+    healthy = explain(Run(ppo(), settings=setting | {"model.recompute_logprobs": True}))
+    assert healthy.is_healthy and healthy.cause is None
+
+
+@pytest.mark.parametrize(
     ("settings", "changed"),
     [
         (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aligner_lib.run_folder.explain import checks_of_signs  # noqa: F401, its checks join CHECKS
+from aligner_lib.run_folder.explain import checks_of_rollouts, checks_of_signs  # noqa: F401, they join CHECKS
 from aligner_lib.run_folder.explain.causes import CAUSES, Cause
 from aligner_lib.run_folder.explain.checks import CHECKS, Check, Quantity
 from aligner_lib.run_folder.explain.evidence import Evidence

@@ -104,6 +104,24 @@ CAUSES = (
         knob="rewards_with_kl in aligner_lib/algorithms/ppo.py: the reward belongs to the last column of the response's mask.",
     ),
     Cause(
+        "sampler_cut",
+        "Log-probabilities of a cut sampler are taken for the policy's",
+        breaks=(("sampler_cut",),),
+        holds=("tokens_learnt", "tokens_beyond"),
+        brings=(
+            "first_ratio",
+            "reference_first",
+            "kl_penalty",
+            "mean_loss",
+            "reward_at_the_end",
+            "first_move",
+            "kl_positive",
+        ),
+        meaning="top_k, top_p, use_greedy or min_length leave some tokens out, so that generation gives the others more "
+        "probability than the policy does: ratio and KL are wrong from the first step on.",
+        knob="model.grpo.recompute_logprobs (model.ppo.…): null or True computes them again.",
+    ),
+    Cause(
         "stale_rollouts",
         "The rollouts are older than the policy",
         breaks=(("sampler_later", "repeated"),),

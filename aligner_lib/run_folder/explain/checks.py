@@ -180,16 +180,20 @@ def _noise(run: Evidence) -> float:
     return LIMITS.passes_float32 if run.in_float32 else LIMITS.passes_bf16
 
 
-def _mismatch(run: Evidence) -> Series:
-    """Where tokens are drawn from the policy's own distribution, untouched."""
+def samples_freely(run: Evidence) -> bool:
+    """Whether tokens are drawn from the policy's own distribution, of which no setting cuts anything off."""
     sampling = "sampling_params."
-    own = (
+    return (
         run.rollout(f"{sampling}top_k", 0) == 0
         and run.rollout(f"{sampling}top_p", 1.0) == 1.0
         and not run.rollout(f"{sampling}use_greedy", False)
         and run.rollout("length_params.min_length", 1) <= 1
     )
-    return run.of("train_rollouts/sampler_mismatch") if own else {}
+
+
+def _mismatch(run: Evidence) -> Series:
+    """Where tokens are drawn from the policy's own distribution, untouched."""
+    return run.of("train_rollouts/sampler_mismatch") if samples_freely(run) else {}
 
 
 @check(

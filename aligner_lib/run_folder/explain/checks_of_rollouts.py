@@ -1,0 +1,19 @@
+"""Checks of how responses were drawn and judged. They are CHECKS as well; see checks.py."""
+
+from __future__ import annotations
+
+from aligner_lib.run_folder.explain.checks import ROLLOUTS, Quantity, check, samples_freely
+from aligner_lib.run_folder.explain.evidence import Evidence
+
+
+@check(
+    "settings that cut the sampler without recompute_logprobs",
+    "log-probabilities of a cut sampler are not the policy's: they have to be computed again",
+    of=ROLLOUTS,
+    is_clue=True,
+)
+def sampler_cut(run: Evidence) -> Quantity | None:
+    if samples_freely(run):
+        return None
+    recomputed = run.rollout("recompute_logprobs") is True
+    return Quantity({min(run.of(ROLLOUTS)): 0.0 if recomputed else 1.0}, high=0.0)
