@@ -14,6 +14,7 @@ from widgets.comparison import compare
 from widgets.control import Steering
 from widgets.progress import progress
 from widgets.series import AXES, Series, as_runs
+from widgets.waiting import Resubmission
 from widgets.wire import pack
 
 MAX_POINTS = 2000  # a line
@@ -54,6 +55,7 @@ class Feed:
         self._run_alarms = [Alarms(run, one, limits) for run, one in zip(runs, self.series)]
         steerable = len(runs) == 1 and _player(runs[0]) is None
         self._steering = Steering(runs[0]) if steerable else None
+        self.resubmission = Resubmission(None)  # the monitor, which knows the runs' job, sets another
         self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
         self._generations = [one.generation for one in self.series]
         self._head: dict = {}
@@ -155,7 +157,10 @@ class Feed:
         own, added = self._own_charts(), charts_for(self.series, "", self._added)
         return {
             "axis": self.axis,
-            "runs": [progress(run, series) for run, series in zip(self.runs, self.series)],
+            "runs": [
+                progress(run, series, self.resubmission.awaits(run))
+                for run, series in zip(self.runs, self.series)
+            ],
             "timers": [charts.timers(series) for series in self.series],
             "charts": [_spec(c) | {"added": ""} for c in own]
             + [_spec(c) | {"added": metric} for c, metric in zip(added, self._added, strict=True)],

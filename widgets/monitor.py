@@ -64,6 +64,7 @@ class Monitor(frontend.Widget):
         self._feed = open_feed(played, metrics, axis, limits, ATTACH_SECONDS)
         self.runs = self._feed.runs
         self.job = job if played == given else None  # the job of a recorded run is over before it has played
+        self._feed.resubmission = waiting.Resubmission(self.job)
         self._lock = threading.RLock()
         super().__init__(axis=axis)
         self._picture = None

@@ -9,8 +9,10 @@ from widgets.series import Series
 WINDOW = 30  # records that a rate is taken over
 
 
-def progress(run, series: Series) -> dict:
+def progress(run, series: Series, submitted_again: bool = False) -> dict:
     """A dict for the heading; unknown values are None.
+
+    submitted_again: the folder is as an earlier attempt left it, and the job of the next one has not begun.
 
     Keys: name, kind, status, message, step, max_steps, eta_seconds, tokens_a_second, heartbeat (unix
     seconds).
@@ -23,11 +25,16 @@ def progress(run, series: Series) -> dict:
     eta = None
     if status == "running" and seconds is not None and info.get("max_steps"):
         eta = max(0, info["max_steps"] - step) * seconds
+    message = info.get("message") or ""
+    if submitted_again:
+        status, message = "waiting", "The job was submitted again: what is drawn is of the attempt before."
+    elif status == "deleted":
+        message = f"The folder {run.path} was deleted: what is drawn is all that is left of the run."
     return {
         "name": info.get("name") or run.name,
         "kind": info.get("kind", ""),
         "status": status,
-        "message": info.get("message") or "",
+        "message": message,
         "step": step,
         "max_steps": info.get("max_steps"),
         "eta_seconds": eta,

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 POLL_SECONDS = 0.25
+JOB_SECONDS = 3.0
 FINAL_JOB_STATES = ("finished", "failed", "cancelled")  # cluster.State
 
 
@@ -45,6 +46,8 @@ async def until_over_async(runs: list, job, timeout: float | None) -> AsyncItera
 def verdict(run, job=None) -> str:
     """How a run ended, in a sentence. Raises RunFailed or RunLost when it did not end well."""
     status, info = run.status, run.info
+    if status == "deleted":
+        raise RunLost(f"{run.name} is gone: its folder {run.path} was deleted while it was watched.")
     step = (info.get("heartbeat") or {}).get("step")
     if status == "failed":
         said = info.get("message") or "it left no message"
@@ -92,9 +95,25 @@ def _is_over(run, job) -> bool:
     A run that was stopped or lost its process continues if its job is queued again, so the job is asked. A
     finished run needs no job, unless its folder is still as an earlier job left it.
     """
-    if job is None or (run.status == "finished" and _is_of(run, job)):
+    if job is None or run.status == "deleted" or (run.status == "finished" and _is_of(run, job)):
         return run.is_over
     return _state(job) in FINAL_JOB_STATES
+
+
+class Resubmission:
+    """Whether a run's folder still shows an earlier attempt while its job, submitted again, has not begun."""
+
+    def __init__(self, job):
+        self.job = job
+        self._asked, self._is_over = float("-inf"), True
+
+    def awaits(self, run) -> bool:
+        """True until the job's own attempt writes its first heartbeat, or the job ends without one."""
+        if self.job is None or not run.is_over or run.status == "deleted" or _is_of(run, self.job):
+            return False
+        if time.monotonic() - self._asked > JOB_SECONDS:  # asking a scheduler is expensive
+            self._is_over, self._asked = _state(self.job) in FINAL_JOB_STATES, time.monotonic()
+        return not self._is_over
 
 
 def _is_of(run, job) -> bool:

@@ -36,6 +36,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path).expanduser()
+        self._has_begun = False  # whether this object has read a run.json
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r}, {self.kind or 'empty'}, {self.status})"
@@ -49,9 +50,11 @@ class RunFolder:
     def info(self) -> dict:
         """The content of run.json; empty before the run has written it."""
         try:
-            return json.loads((self.path / "run.json").read_text())
+            info = json.loads((self.path / "run.json").read_text())
         except FileNotFoundError:
             return {}
+        self._has_begun = True
+        return info
 
     @property
     def kind(self) -> str:
@@ -60,12 +63,15 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        """One of STATUSES, `waiting` before the run has started, or `lost`.
+        """One of STATUSES, `waiting` before the run has started, `lost`, or `deleted`.
 
+        `deleted` means that this object has read the run's folder before, and the folder is gone.
         `lost` means that the process is gone and wrote no final status. The process cannot be checked from
         another machine; there a heartbeat older than STALE_SECONDS counts as lost.
         """
         info = self.info
+        if not info and self._has_begun and not self.path.exists():
+            return "deleted"
         status = info.get("status", "waiting")
         if status != "running":
             return status

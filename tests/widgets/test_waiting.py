@@ -1,9 +1,11 @@
 """How the end of a run is told."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +14,9 @@ import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
+from widgets import Monitor
 from widgets.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
+from widgets.wire import unpack
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,6 +32,41 @@ def test_failed_gives_the_runs_own_message(tmp_path):
         RunFailed, match="failed at step 2: the loss is NaN at step 7: lower the learning rate"
     ):
         verdict(RunFolder(tmp_path / "run"))
+
+
+def test_a_folder_that_is_deleted_while_it_is_watched_is_said_and_ends_the_wait(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    with RunWriter(run.path, kind="sft", config={}, seed=0, hashes={}, max_steps=5) as writer:
+        writer.start(0)
+        writer.log(1, {"train/loss": 1.0})
+        monitor = Monitor(run.path)
+        shutil.rmtree(run.path)
+        try:
+            [watched] = monitor.runs
+            with pytest.raises(RunLost, match=f"its folder {run.path} was deleted"):
+                monitor.wait(timeout=30)
+            [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
+        finally:
+            monitor.close()
+        assert watched.is_over and heading["status"] == "deleted"
+        assert "all that is left" in heading["message"]
+        assert RunFolder(run.path).status == "waiting", "a folder that was never there is a run to come"
+        run.path.mkdir()
+
+
+def test_a_job_that_was_submitted_again_does_not_show_the_old_failure(tmp_path):
+    with pytest.raises(FloatingPointError):
+        fake_trainer.train(tmp_path / "run", "sft", fail_at=3)
+    job = SimpleNamespace(state="PENDING", record=SimpleNamespace(submitted=time.time() + 1))
+    monitor = Monitor(tmp_path / "run", job=job)
+    try:
+        [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
+        assert heading["status"] == "waiting" and "submitted again" in heading["message"]
+        job.record.submitted = 0.0  # the folder is of this job
+        [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
+        assert heading["status"] == "failed"
+    finally:
+        monitor.close()
 
 
 def test_stopped_names_its_checkpoint(tmp_path):

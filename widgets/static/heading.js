@@ -1,6 +1,6 @@
 // What the runs are doing: a line for each, with state, progress, speed, and the last sign of life.
 
-const STATES = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "lost", waiting: "not started yet" };
+const STATES = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "lost", deleted: "deleted", waiting: "not started yet" };
 
 class RunHeading {
   // toggle: what a click on the name does, where several runs share the charts: the headings are then the legend.
