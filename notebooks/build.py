@@ -105,9 +105,7 @@ def card(stem: str, figures: dict) -> str:
         run = figures[profile]
         if stem not in run["seconds"]:
             continue  # not measured with this profile yet
-        rows.append(
-            f"# | `{profile}` | {run['seconds'][stem]:.0f} s | {run['peak_memory_gib'][stem]:.1f} GiB |"
-        )
+        rows.append(f"# | `{profile}` | {run['seconds'][stem]:.0f} s | {run['memory_gib'][stem]:.1f} GiB |")
     return "\n".join(rows).removeprefix("# ")
 
 
@@ -140,7 +138,7 @@ def record(summary: Path, path: Path = HERE / "recorded.json") -> None:
     figures = json.loads(summary.read_text())
     recorded = json.loads(path.read_text())
     before = recorded.setdefault(figures["profile"], {})
-    for of_each_notebook in ("seconds", "peak_memory_gib"):
+    for of_each_notebook in ("seconds", "memory_gib"):
         figures[of_each_notebook] = before.get(of_each_notebook, {}) | figures[of_each_notebook]
     before |= figures
     path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")

@@ -98,7 +98,7 @@ def record_seeds(out: Path, profile: str) -> None:
 
 def figures_of_seeds(labs: dict[int, Workspace], policies: Sequence[str]) -> dict:
     """What each seed's policies answered, and all of them together, as a summary for `build.py --record`; printed, too."""
-    found: dict = {"profile": "forms", "seconds": {}, "peak_memory_gib": {}}
+    found: dict = {"profile": "forms", "seconds": {}, "memory_gib": {}}
     for name, some in {"all": [*labs.values()], **{str(seed): [lab] for seed, lab in labs.items()}}.items():
         answers = {policy: [lab.run(f"evaluate-{policy}") for lab in some] for policy in policies}
         table = compare_policies(answers, against="sft")

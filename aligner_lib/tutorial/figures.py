@@ -27,13 +27,13 @@ NO_PROSE = re.compile(r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|\]\([^)\s]*\
 def read_figures(root: Path) -> dict:
     """All figures that prose may name. root: the project's folder.
 
-    To each profile's own come `minutes`, of all notebooks that lead to an aligned model together, and `largest_process_gib`.
+    To each profile's own come `minutes`, of all notebooks that lead to an aligned model together, and `peak_memory_gib`.
     """
     figures = json.loads((root / "notebooks" / "recorded.json").read_text())
     for profile in figures.values():
         on_the_way = [seconds for name, seconds in profile["seconds"].items() if name < "09"]
         profile["minutes"] = sum(on_the_way) / 60
-        profile["largest_process_gib"] = max(profile["peak_memory_gib"].values(), default=0.0)
+        profile["peak_memory_gib"] = max(profile["memory_gib"].values(), default=0.0)
     return figures | {name: table for name, table in measured(root).items() if name != "typed"}
 
 

@@ -14,7 +14,7 @@ from aligner_lib.tutorial.report_stages import stages_table
 def summary_section(summary: dict, runs: Path) -> str:
     """The section as HTML. summary: the figures of the notebooks, as in summary.json; runs: the folder of their runs."""
     seconds = sum(summary.get("seconds", {}).values())
-    peak = max(summary.get("peak_memory_gib", {}).values(), default=0.0)
+    peak = summary.get("peak_memory_gib", 0.0)
     facts = [
         f"profile {summary['profile']}" if "profile" in summary else "",
         summary.get("model", {}).get("name", ""),

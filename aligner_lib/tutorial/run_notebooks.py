@@ -228,10 +228,12 @@ def _write_summary(
     """Merge the notebooks' results. Seconds and memory are a figure for each notebook, and the one that ran last stands."""
     path = out / "summary.json"
     earlier = read_object(path, echo) if path.exists() else {}
+    memory_gib = earlier.get("memory_gib", {}) | peak_gib
     summary = {
         "profile": profile,
         "seconds": dict(sorted((earlier.get("seconds", {}) | seconds).items())),
-        "peak_memory_gib": dict(sorted((earlier.get("peak_memory_gib", {}) | peak_gib).items())),
+        "memory_gib": dict(sorted(memory_gib.items())),  # the largest process of each notebook
+        "peak_memory_gib": max(memory_gib.values(), default=0.0),
     }
     merge(summary, read_results(out, echo))
     if failure:

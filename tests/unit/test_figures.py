@@ -110,19 +110,19 @@ def test_the_settings_texts_name_no_figure_of_a_run():
 
 def test_a_recorded_notebook_replaces_its_own_memory(build, tmp_path):
     recorded, summary = tmp_path / "recorded.json", tmp_path / "summary.json"
-    before = {"seconds": {"03_sft": 9.0, "05_ppo": 5.0}, "peak_memory_gib": {"03_sft": 7.6, "05_ppo": 2.0}}
+    before = {"seconds": {"03_sft": 9.0, "05_ppo": 5.0}, "memory_gib": {"03_sft": 7.6, "05_ppo": 2.0}}
     recorded.write_text(json.dumps({"laptop": before}))
     summary.write_text(
-        json.dumps({"profile": "laptop", "seconds": {"03_sft": 8.0}, "peak_memory_gib": {"03_sft": 5.7}})
+        json.dumps({"profile": "laptop", "seconds": {"03_sft": 8.0}, "memory_gib": {"03_sft": 5.7}})
     )
     build.record(summary, recorded)
     after = json.loads(recorded.read_text())["laptop"]
-    assert after["peak_memory_gib"] == {"03_sft": 5.7, "05_ppo": 2.0}
+    assert after["memory_gib"] == {"03_sft": 5.7, "05_ppo": 2.0}
     assert after["seconds"] == {"03_sft": 8.0, "05_ppo": 5.0}
 
 
 def test_a_card_has_the_notebook_s_own_memory(build):
-    run = {"seconds": {"03_sft": 8.4}, "peak_memory_gib": {"03_sft": 3.2, "05_ppo": 5.7}}
+    run = {"seconds": {"03_sft": 8.4}, "memory_gib": {"03_sft": 3.2, "05_ppo": 5.7}}
     assert build.card("03_sft", {"smoke": run, "laptop": run}).count("| 8 s | 3.2 GiB |") == 2
 
 
@@ -130,7 +130,7 @@ def test_the_tutorial_s_figures_are_those_of_its_notebooks():
     figures = read_figures(ROOT)["laptop"]
     seconds = {name: value for name, value in figures["seconds"].items() if name < "09"}
     assert figures["minutes"] == pytest.approx(sum(seconds.values()) / 60)
-    assert figures["largest_process_gib"] == max(figures["peak_memory_gib"].values())
+    assert figures["peak_memory_gib"] == max(figures["memory_gib"].values())
 
 
 # ---- what the pages claim of the sources ----------------------------------------------------------------------------

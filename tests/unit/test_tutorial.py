@@ -64,8 +64,8 @@ def test_summary_merges_what_the_notebooks_measured(finished):
     assert summary["profile"] == "smoke"
     assert summary["sft"] == {"before": 3.5, "steps": 5, "profile": "smoke"} and summary["ended"] is True
     assert set(summary["seconds"]) == {"00_start", "01_next"}
-    assert set(summary["peak_memory_gib"]) == set(summary["seconds"])
-    assert min(summary["peak_memory_gib"].values()) > 0.02  # a kernel's, a process below this one
+    assert set(summary["memory_gib"]) == set(summary["seconds"])
+    assert min(summary["memory_gib"].values()) > 0.02  # a kernel's, a process below this one
     assert "failed" not in summary
 
 
@@ -202,7 +202,8 @@ def test_a_torn_record_is_said_and_left_out(tmp_path, name, torn):
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "profile": "smoke",
         "seconds": {"04_reward_model": 2.0},
-        "peak_memory_gib": {"04_reward_model": 1.5},
+        "memory_gib": {"04_reward_model": 1.5},
+        "peak_memory_gib": 1.5,
         "rm": {"accuracy": 0.9},
     }
 
@@ -225,7 +226,8 @@ def test_a_notebook_that_runs_again_replaces_its_memory_and_no_other_s(tmp_path)
     for peaks in ({"04_reward_model": 7.6, "05_ppo": 2.0}, {"04_reward_model": 5.7}):
         run_notebooks._write_summary(tmp_path, "laptop", {}, peaks, None, print)
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["peak_memory_gib"] == {"04_reward_model": 5.7, "05_ppo": 2.0}
+    assert summary["memory_gib"] == {"04_reward_model": 5.7, "05_ppo": 2.0}
+    assert summary["peak_memory_gib"] == 5.7
     assert "largest process 5.7 GiB" in summary_section(summary, tmp_path / "runs")
 
 
