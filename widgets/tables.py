@@ -10,14 +10,19 @@ from html import escape
 
 from widgets.series import as_run
 
+# JupyterLab sets tables in a fixed layout and to the right, with rules of two classes and more: hence the repeated one
 STYLE = """<style>
-.lab-table {border-collapse: collapse; width: 100%; font: 13px/1.45 var(--jp-ui-font-family, system-ui, sans-serif)}
-.lab-table caption {text-align: left; padding: 4px 8px; opacity: .75}
-.lab-table th {text-align: left; font-weight: 600; padding: 4px 8px; border-bottom: 1px solid #8888}
-.lab-table td {text-align: left; vertical-align: top; padding: 6px 8px; border-bottom: 1px solid #8883}
-.lab-table .lab-text {white-space: pre-wrap; overflow-wrap: anywhere; min-width: 10em}
-.lab-table .lab-number {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
+.lab-table.lab-table.lab-table {table-layout: auto; border-collapse: collapse; width: auto; max-width: 100%; margin: 0 0 1em; font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); font-variant-numeric: tabular-nums}
+.lab-table.lab-table.lab-table caption {text-align: left; caption-side: top; padding: 4px 8px; opacity: .75; max-width: none}
+.lab-table.lab-table.lab-table th {text-align: left; vertical-align: bottom; font-weight: 600; padding: 4px 8px; border-bottom: 1px solid #8888}
+.lab-table.lab-table.lab-table td {text-align: left; vertical-align: top; line-height: 1.5; padding: 6px 8px; border-bottom: 1px solid #8883}
+.lab-table.lab-table.lab-table .lab-text {text-align: start; white-space: pre-wrap; overflow-wrap: break-word; max-width: 60ch}
+.lab-table.lab-table.lab-table .lab-long {min-width: 16em}
+.lab-table.lab-table.lab-table .lab-number {text-align: right; white-space: nowrap}
 </style>"""
+# MathJax, as JupyterLab and nbconvert load it, leaves alone what has one of these classes: "$5 … $10" is no formula
+NO_MATH = "mathjax_ignore tex2jax_ignore"
+LONG = 40  # characters of a cell that wants a wide column
 ORDERS: dict[str, tuple[str, int]] = {  # by which figure, and which end comes first; what has none comes last
     "reward": ("reward", -1),
     "worst": ("reward", 1),
@@ -34,10 +39,15 @@ class Table:
         self.caption, self.columns, self.rows = caption, columns, rows
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{escape(column)}</th>' for column in self.columns)
+        head = "".join(map(_heading, self.columns, self._are_numbers()))
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
         caption = f"<caption>{escape(self.caption)}</caption>"
-        return f'{STYLE}<table class="lab-table">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        table = f'<table class="lab-table {NO_MATH}">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        return STYLE + table
+
+    def _are_numbers(self) -> list[bool]:
+        """Of each column, whether all its cells are numbers or empty."""
+        return [all(not isinstance(row[i], str) for row in self.rows) for i in range(len(self.columns))]
 
     def __repr__(self) -> str:
         lines = [self.caption]
@@ -168,6 +178,11 @@ def _tokens(record: dict) -> int | str | None:
     return length if record.get("finished", True) else f"{length}, cut off"
 
 
+def _heading(column: str, of_numbers: bool) -> str:
+    alignment = ' class="lab-number"' if of_numbers else ""
+    return f'<th scope="col" dir="auto"{alignment}>{escape(column)}</th>'
+
+
 def _cell(value) -> str:
     if value is None:
         return "<td></td>"
@@ -175,7 +190,8 @@ def _cell(value) -> str:
         return f'<td class="lab-number">{value:.3f}</td>'
     if isinstance(value, int):
         return f'<td class="lab-number">{value}</td>'
-    return f'<td class="lab-text">{escape(str(value))}</td>'
+    text = str(value)
+    return f'<td class="lab-text{" lab-long" * (len(text) > LONG)}" dir="auto">{escape(text)}</td>'
 
 
 def _short(text: str, most: int) -> str:

@@ -75,7 +75,7 @@ class ObjectiveComparison:
             parts.append(self._response(i, most))
             prompt = own
         parts.append(self._sums())
-        return f'{STYLE}<div class="lab-objectives"><p>{escape(self._caption())}</p>{"".join(parts)}</div>'
+        return f'{STYLE}<div class="lab-objectives mathjax_ignore tex2jax_ignore"><p>{escape(self._caption())}</p>{"".join(parts)}</div>'
 
     def __repr__(self) -> str:
         lines = [self._caption(), "sum of the absolute weights of each response:"]

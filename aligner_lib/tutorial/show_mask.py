@@ -40,7 +40,7 @@ class Mask:
         for name, tokens in self.rows:
             spans = "".join(map(_span, tokens))
             parts.append(f"<b>{escape(name)}</b> · {escape(_count(tokens))}<p>{spans}</p>")
-        return f'{STYLE}<div class="lab-mask">{"".join(parts)}</div>'
+        return f'{STYLE}<div class="lab-mask mathjax_ignore tex2jax_ignore">{"".join(parts)}</div>'
 
     def __repr__(self) -> str:
         return "\n\n".join(f"{name}: {_count(tokens)}\n{_bracketed(tokens)}" for name, tokens in self.rows)

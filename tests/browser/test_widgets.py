@@ -107,6 +107,37 @@ def test_the_responses_to_a_prompt_are_beside_each_other(page, tmp_path):
     wait_for(lambda: cards.count() == 8, 60)
 
 
+TABLES = """
+from IPython.display import HTML, display
+from widgets import compare_runs, show_completions
+display(HTML("<p id='formula'>$x^2$</p>"), show_completions({run!r}), compare_runs([{run!r}, {run!r}]))
+"""
+
+
+def test_static_tables_are_readable_in_jupyterlab_and_dollars_are_no_formula(page, tmp_path):
+    text = "It costs $5 at first, and $10 later. " * 4
+    record = {"step": 1, "prompt": "Why $5 and not $10?", "response": text, "reward": 0.5, "length": 3}
+    run = tmp_path / "$5 or $10"
+    run.mkdir()
+    (run / "run.json").write_text('{"kind": "sft", "status": "finished"}')
+    (run / "rollouts.jsonl").write_text(json.dumps(record) + "\n")
+    (run / "metrics.jsonl").write_text('{"step": 1, "time": 1.0, "train/loss": 2.0}\n')
+    page.lab.write("tables.ipynb", TABLES.format(run=str(run)))
+    page.open("tables.ipynb").run_all()
+    page.page.locator("#formula mjx-container").wait_for(state="attached")  # MathJax has been here
+    table, compared = page.page.locator("table.lab-table").all()
+    assert page.page.locator("table.lab-table mjx-container").count() == 0
+    cells = table.locator("tbody td")
+    assert cells.nth(0).inner_text() == "Why $5 and not $10?" and cells.nth(1).inner_text() == text
+    style = "(e) => { const s = getComputedStyle(e); return [s.textAlign, s.verticalAlign]; }"
+    assert [cells.nth(i).evaluate(style) for i in (0, 1)] == [["start", "top"]] * 2
+    assert cells.nth(2).evaluate(style) == ["right", "top"]
+    assert {one.evaluate("(e) => getComputedStyle(e).tableLayout") for one in (table, compared)} == {"auto"}
+    widths = [cell.bounding_box()["width"] for cell in cells.all()]
+    assert widths[1] > 2 * widths[2], "a text has more room than a number"
+    assert "$5 or $10 − $5 or $10" in compared.inner_text()
+
+
 def rewards(page) -> list[float]:
     return [float(text) for text in page.page.locator(".lab-figure:first-of-type b").all_inner_texts()]
 

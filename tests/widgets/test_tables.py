@@ -73,8 +73,8 @@ def html_of(widget) -> str:
 def test_pairs_leave_a_table_of_their_page():
     pair = {"prompt": "Why <b>?", "chosen": "Since.", "rejected": "No."}
     plain, scored = html_of(Pairs([pair] * 7)), html_of(Pairs([pair], [(1.5, 0.25)]))
-    assert "Pairs 1 to 5 of 7" in plain and plain.count("Why &lt;b&gt;?") == 5 and "margin" not in plain
-    assert "margin" in scored and "1.250" in scored
+    assert "Pairs 1 to 5 of 7" in plain and plain.count("Why &lt;b&gt;?") == 5 and ">margin<" not in plain
+    assert ">margin<" in scored and "1.250" in scored
     assert "Pairs none" in html_of(Pairs([]))
 
 
