@@ -23,7 +23,7 @@ class Chat(Tabled, frontend.Widget):
     answer, and the other models still answer. Raises ValueError without models.
     """
 
-    _esm = frontend.script("dom", "format", "lost", "textbox", "chat")
+    _esm = frontend.script("dom", "format", "lost", "textbox", "turns", "chat")
     names = traitlets.List(traitlets.Unicode()).tag(sync=True)
     turns = traitlets.List().tag(
         sync=True

@@ -106,6 +106,7 @@ class CompletionPages:
             "colours": list(COLOURS),
             "asked": asked,
             "scale": scale,
+            "verdicts": self._rollouts.verdicts,
             "note": " ".join(notes),
             "all": len(every),
             "total": len(found),
@@ -217,7 +218,9 @@ class Completions(Paged):
     response to the prompt, from when the policy was still equal to its reference.
     """
 
-    _esm = frontend.script("dom", "format", "lost", "textbox", "paged", "completions", "completions_widget")
+    _esm = frontend.script(
+        "dom", "format", "lost", "textbox", "turns", "paged", "completions", "completions_widget"
+    )
 
     def __init__(self, run, reference=None):
         self._pages = CompletionPages(run, reference)

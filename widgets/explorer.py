@@ -22,6 +22,7 @@ DASHES = (
     "longdashdot",
 )  # as widgets.palette's, in plotly's words
 ROW_PIXELS = 270
+CLEAR, GREY, HAIR = "rgba(0,0,0,0)", "#777777", "rgba(128,128,128,0.25)"
 
 
 class Explorer:
@@ -111,11 +112,18 @@ def _style(figure, rows: int, axis: str) -> None:
             named.add(trace.name)
     figure.update_layout(
         template="plotly_white",
+        # JupyterLab's theme is not known here, and may change: the page shows through, under greys for light and dark
+        paper_bgcolor=CLEAR,
+        plot_bgcolor=CLEAR,
+        font_color=GREY,
+        hoverlabel={"bgcolor": "#ffffff", "font_color": "#222222"},
         height=ROW_PIXELS * rows + 60,
         margin={"l": 50, "r": 20, "t": 50, "b": 80},
         hovermode="x unified",
         legend={"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
     )
     figure.update_xaxes(matches="x", showticklabels=True)
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(gridcolor=HAIR, zerolinecolor=HAIR)
     figure.update_xaxes(title={"text": axis_label(axis), "font_size": 12}, row=rows)
     figure.update_annotations(font_size=13)

@@ -51,7 +51,7 @@ class Monitor(frontend.Widget):
             "comparison",
             "numbers",
         ),
-        *("controls", "textbox", "paged", "completions", "texts", "monitor"),
+        *("controls", "textbox", "turns", "paged", "completions", "texts", "monitor"),
     )
     data = traitlets.Bytes().tag(sync=True)
     axis = traitlets.Enum(AXES, default_value="step").tag(sync=True)

@@ -29,7 +29,7 @@ class Pairs(Paged):
     ValueError when lines, prompts or scores do not match.
     """
 
-    _esm = frontend.script("dom", "format", "lost", "textbox", "paged", "pairs")
+    _esm = frontend.script("dom", "format", "lost", "textbox", "turns", "paged", "pairs")
 
     def __init__(self, pairs, scores: Sequence[tuple[float, float]] | None = None):
         self.pairs = (

@@ -23,6 +23,7 @@ class Rollouts:
         self._first: dict[tuple[str, str], int] = {}  # (split, prompt) → its earliest record
         self._groups: dict[tuple, list[int]] = {}  # (step, split, prompt's number) → records
         self.splits_with_groups: set[str] = set()
+        self._judged: dict[str, bool] = {}  # metric of an environment → whether it was always 0 or 1
 
     def poll(self) -> bool:
         """Read new rollouts; True when there were any."""
@@ -44,12 +45,19 @@ class Rollouts:
         light = {key: value for key, value in record.items() if key not in TOKEN_FIELDS}
         light["id"] = len(self.records)
         self._first.setdefault((light.get("split", ""), light.setdefault("prompt", "")), light["id"])
+        for name, value in (light.get("metrics") or {}).items():
+            self._judged[name] = self._judged.get(name, True) and value in (0, 1)
         if "group" in light:
             responses = self._groups.setdefault((light["step"], light.get("split", ""), light["group"]), [])
             responses.append(light["id"])
             if len(responses) > 1:
                 self.splits_with_groups.add(light.get("split", ""))
         self.records.append(light)
+
+    @property
+    def verdicts(self) -> list[str]:
+        """The environments' metrics that say yes or no: so far each was 0 or 1."""
+        return [name for name, judged in self._judged.items() if judged]
 
     def group_of(self, record: dict) -> list[dict]:
         """The responses of the same step to the same prompt, in the order of the file; a run before groups has one each."""

@@ -155,3 +155,65 @@ def test_a_run_that_ends_in_nan_says_so_in_place_of_its_last_number(desk, tmp_pa
     value = page.page.locator(".lab-chart .lab-value b")
     value.wait_for()
     assert value.inner_text() == "NaN"
+
+
+ASKED = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And then?")]
+TEMPLATES = {
+    "ChatML": "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in ASKED)
+    + "<|im_start|>assistant\n",
+    "ChatML without its marks": "".join(f"{role}\n{text}\n" for role, text in ASKED) + "assistant\n",
+    "Llama 3": "<|begin_of_text|>"
+    + "".join(f"<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>" for role, text in ASKED),
+    "plain": "\n\n".join(f"{role.title()}: {text}" for role, text in ASKED) + "\n\nAssistant:",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_prompt_is_shown_as_turns_with_the_system_s_folded(desk, template):
+    page = desk()
+    page.show(Pairs([{"prompt": TEMPLATES[template], "chosen": "c", "rejected": "r"}]))
+    turns = page.page.locator(".lab-turn").all()
+    shown = [(turn.get_attribute("data-role"), turn.locator(".lab-text").text_content()) for turn in turns]
+    assert shown == ASKED
+    folded = [turn.locator(".lab-text").is_visible() for turn in turns]
+    assert folded == [False, True, True, True]
+
+
+def test_a_prompt_without_a_template_stays_as_it_is(desk):
+    page = desk()
+    page.show(Pairs([{"prompt": "The user\nuser\nis <|odd|>", "chosen": "c", "rejected": "r"}]))
+    assert page.page.locator(".lab-turn .lab-text").all_text_contents() == ["The user\nuser\nis <|odd|>"]
+
+
+def test_the_reward_is_large_verdicts_are_marks_and_arabic_begins_on_the_right(desk, tmp_path):
+    metrics = [{"exact": 1.0, "words": 3.0}, {"exact": 0.0, "words": 1.0}]
+    records = [
+        {"step": 1, "prompt": "p", "response": "مرحبا بالعالم", "reward": 0.5, "length": 3, "metrics": judged}
+        for judged in metrics
+    ]
+    (tmp_path / "run.json").write_text('{"kind": "grpo", "status": "finished"}')
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    completions = Completions(tmp_path)
+    completions.query = {"beside": False}
+    page = desk()
+    page.show(completions)
+    assert page.page.locator(".lab-verdict").all_inner_texts() == ["✓ exact", "✗ exact"]
+    first = page.page.locator(".lab-box").first
+    assert first.locator(".lab-figures").inner_text().split() == ["tokens", "3", "words", "3"]
+    size = "(e) => parseFloat(getComputedStyle(e).fontSize)"
+    sizes = [first.locator(where).evaluate(size) for where in (".lab-reward b", ".lab-text", ".lab-figures")]
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert first.locator(".lab-text").evaluate("(e) => getComputedStyle(e).direction") == "rtl"
+
+
+def test_a_long_name_is_whole_where_there_is_room(desk, tmp_path):
+    names = ["ppo-forms-with-a-long-name-and-seed-1", "ppo-forms-with-a-long-name-and-seed-2"]
+    page = desk()
+    page.show(
+        Monitor(
+            [write_metrics(tmp_path / name, {"train/loss": [1.0, 2.0]}) for name in names], ["train/loss"]
+        )
+    )
+    page.page.locator(".lab-chart").first.wait_for()
+    cut = "() => [...document.querySelectorAll('.lab-monitor *')].filter((e) => e.checkVisibility() && e.textContent.startsWith('ppo-') && getComputedStyle(e).textOverflow === 'ellipsis' && e.scrollWidth > e.clientWidth).length"
+    assert page.page.evaluate(cut) == 0

@@ -39,3 +39,21 @@ def test_it_is_told_in_words_where_plotly_is_not_and_asks_for_nothing(healthy):
 def test_an_unknown_axis(healthy):
     with pytest.raises(ValueError, match=r"axis='hours'.*step, time, tokens"):
         explore(healthy, axis="hours")
+
+
+def test_the_page_s_colour_shows_through(healthy):
+    layout = explore(healthy).figure.layout
+    assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
+    assert contrast(layout.font.color, "#ffffff") > 4 and contrast(layout.font.color, "#111111") > 4
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast of two colours."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

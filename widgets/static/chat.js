@@ -29,7 +29,7 @@ export default {
     function draw() {
       const names = model.get("names");
       turns.replaceChildren(...model.get("turns").map((turn) => make("li", { class: "lab-card" },
-        make("div", { class: "lab-prompt lab-text" }, turn.prompt),
+        promptTurns(turn.prompt),
         make("div", { class: "lab-sides" }, ...names.map((name, i) => answerBox(name, turn.answers[i]))))));
       ask.disabled = clear.disabled = model.get("busy");
     }

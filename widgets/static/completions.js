@@ -62,14 +62,14 @@ class CompletionsView extends PagedView {
       : `all ${judged.length} rewards are ${number(row.best)}: nothing to learn from`;
     const named = (one) => (differ && one.reward === row.best ? "best" : differ && one.reward === row.worst ? "worst" : "");
     return [
-      make("div", { class: "lab-box-head" }, make("span", { class: "lab-name" }, heading), make("b", {}, rewards)),
+      make("div", { class: "lab-box-head" }, make("span", { class: "lab-name" }, heading), make("span", { class: "lab-figure" }, rewards)),
       this.prompt(row),
       make("div", { class: "lab-sides lab-group" }, ...row.members.map((one) => set(this.side(named(one), one, page), { "data-moves": moves(one) }))),
     ];
   }
 
   prompt(row) {
-    return make("div", { class: "lab-prompt lab-text" }, row.prompt.trim().replace(/\n\s*\n/g, "\n"));
+    return promptTurns(row.prompt);
   }
 
   response(row, page) {
@@ -87,8 +87,13 @@ class CompletionsView extends PagedView {
     if (record.kl !== undefined && record.kl !== null) figures.push(["KL", number(record.kl)]);
     figures.push([record.finished === false ? "cut off at" : "tokens", number(record.length)]);
     if (record.turns > 1) figures.push(["turns", number(record.turns)]);
-    for (const [name, value] of Object.entries(record.metrics ?? {})) figures.push([name, number(value)]);
-    return textBox(heading, record.response.trimStart(), figures, record.weights && colouredTokens(record.tokens, record.weights, page.scale.most, page.asked.colour));
+    const verdicts = [];
+    for (const [name, value] of Object.entries(record.metrics ?? {})) {
+      if (page.verdicts.includes(name)) verdicts.push([name.replace(/^form\//, "").replaceAll("_", " "), value === 1]);
+      else figures.push([name, number(value)]);
+    }
+    const tokens = record.weights && colouredTokens(record.tokens, record.weights, page.scale.most, page.asked.colour);
+    return textBox(heading, record.response.trimStart(), figures, tokens, verdicts);
   }
 }
 
