@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass, make_dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from aligner_lib.run_folder.alarms import Thresholds
@@ -47,6 +48,14 @@ def one_of(*choices: Any) -> Bound:
     return Bound(lambda value: value in choices, " or ".join(map(str, choices)))
 
 
+def _is_date(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text))
+    except (TypeError, ValueError):
+        return False
+
+
+DATE = Bound(_is_date, "a date such as 2025-01-31")
 STEPS = Bound(lambda value: value == -1 or value >= 1, "at least 1, or -1 for all")
 BATCHES = Bound(
     lambda value: (
@@ -277,6 +286,8 @@ class Templated:
     # plain: `User: …`, `Assistant: …`, as the files have them; tokenizer: by its chat template.
     # null: as the model has learnt it; of a model that does not say, plain, and an environment's by the tokenizer's
     chat_template: str | None = setting(None, one_of("plain", "tokenizer"))
+    # the day that some chat templates write into every prompt, so that a run does not depend on when it runs
+    chat_template_date: str = setting("2025-01-01", DATE)
 
 
 @dataclass

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aligner_lib.datasets.jinja_template import DATE_FUNCTION, rendered
 from aligner_lib.errors import UserError
 
 if TYPE_CHECKING:
-    import jinja2
-
     from aligner_lib.datasets.tokenizer import Tokenizer
 
 Message = dict[str, str]  # {"role", "content"}
@@ -73,11 +72,30 @@ def recorded_template(folder: Path) -> str | None:
     return name
 
 
+def writes_date(tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer's own template puts the day into conversations."""
+    return DATE_FUNCTION in (_own_template(tokenizer) or "")
+
+
+def recorded_date(folder: Path) -> date | None:
+    """The day in the conversations that a model folder's model has learnt from; None where there was none."""
+    try:
+        day = json.loads((Path(folder) / FILE).read_text()).get("date")
+        return None if day is None else date.fromisoformat(day)
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError, TypeError):
+        raise UserError(f"{Path(folder) / FILE} is damaged: its date has to be like 2025-01-31") from None
+
+
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the tokenizer's files into a model folder, and its template where one was chosen."""
+    """Write the tokenizer's files into a model folder, and its template where one was chosen, with the day that it writes."""
     tokenizer.save(folder)
     if tokenizer.template is not None:
-        (Path(folder) / FILE).write_text(json.dumps({"chat_template": tokenizer.template}) + "\n")
+        record = {"chat_template": tokenizer.template}
+        if tokenizer.date is not None and tokenizer.template == OWN and writes_date(tokenizer):
+            record["date"] = tokenizer.date.isoformat()
+        (Path(folder) / FILE).write_text(json.dumps(record) + "\n")
 
 
 # ---- texts of data files --------------------------------------------------------------------------------------------
@@ -101,8 +119,7 @@ def with_response(tokenizer: Tokenizer, prompt: str, response: str) -> tuple[lis
     """
     if tokenizer.template == OWN:
         messages = [*turns_of(prompt), {"role": "assistant", "content": response.strip()}]
-        *before, answer = answer_parts(tokenizer, messages)
-        read, ids = tokenizer.encode_parts(["".join(before), answer])
+        read, ids = tokenizer.encode_parts([*answer_of(tokenizer, messages)])
         return [*read, *ids], len(read)
     before, ids = tokenizer.encode_parts([prompt, response])
     return [*tokenizer.bos_ids, *before, *ids, tokenizer.eos_id], len(tokenizer.bos_ids) + len(before)
@@ -119,29 +136,44 @@ def turns_of(text: str) -> list[Message]:
     return turns[:-1] if turns[-1] == {"role": "assistant", "content": ""} else turns
 
 
-def answer_parts(tokenizer: Tokenizer, messages: list[Message]) -> list[str]:
+def answered_texts(tokenizer: Tokenizer, messages: list[Message]) -> list[list[str]]:
     """A conversation by the tokenizer's template, as what is read and what is learnt in turns: read, learnt, read, learnt, …
 
-    What is learnt is the assistant's, each answer with the stop token that the template writes behind it. Raises
-    StopTokenError where the template ends an answer without one, UserError where it writes earlier turns otherwise when later ones follow, ValueError for an
-    answer that holds a stop token itself.
+    What is learnt is the assistant's, each answer with the stop token that the template writes behind it. It is one text
+    where the template writes earlier turns as they were read. A template that rewrites them, as reasoning models' leave
+    earlier thoughts out, gives a text for each answer that follows on rewritten turns: what the policy reads when it is
+    asked. Raises what `answer_of` raises.
     """
-    parts, done = [], ""
+    texts: list[list[str]] = []
+    done = ""
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        if held := next((stop for stop in stop_texts(tokenizer) if stop in message["content"]), None):
-            raise ValueError(_holds_stop_token(held))
-        head, whole = _apply(tokenizer, messages[:i], True), _apply(tokenizer, messages[: i + 1], False)
-        if not head.startswith(done) or not whole.startswith(head):
-            raise UserError(
-                f"{tokenizer.folder}: the chat template writes a conversation otherwise once it has been answered, so what "
-                f"is learnt would not be what is asked for; give model.data.chat_template={PLAIN}"
-            )
-        answer = _up_to_stop(tokenizer, whole[len(head) :], message["content"])
-        parts += [head[len(done) :], answer]
+        head, answer = answer_of(tokenizer, messages[: i + 1])
+        if texts and head.startswith(done):
+            texts[-1] += [head[len(done) :], answer]
+        else:
+            texts.append([head, answer])
         done = head + answer
-    return parts
+    return texts
+
+
+def answer_of(tokenizer: Tokenizer, messages: list[Message]) -> tuple[str, str]:
+    """What is read before a conversation's last turn, which is the assistant's, and what is learnt of that turn.
+
+    Raises StopTokenError where the template ends an answer without a stop token, UserError where it writes what comes before
+    the answer otherwise once there is one, ValueError for an answer that holds a stop token itself.
+    """
+    content = messages[-1]["content"]
+    if held := next((stop for stop in stop_texts(tokenizer) if stop in content), None):
+        raise ValueError(_holds_stop_token(held))
+    head, whole = _apply(tokenizer, messages[:-1], True), _apply(tokenizer, messages, False)
+    if not whole.startswith(head):
+        raise UserError(
+            f"{tokenizer.folder}: the chat template writes a conversation otherwise once it has been answered, so what "
+            f"is learnt would not be what is asked for; give model.data.chat_template={PLAIN}"
+        )
+    return head, _up_to_stop(tokenizer, whole[len(head) :], content)
 
 
 def _up_to_stop(tokenizer: Tokenizer, answer: str, content: str) -> str:
@@ -287,7 +319,9 @@ def _apply(tokenizer: Tokenizer, messages: list[Message], ready: bool) -> str:
     import jinja2
 
     try:
-        return _compiled(template).render(
+        return rendered(
+            template,
+            tokenizer.date,
             messages=messages,
             tools=None,
             documents=None,
@@ -328,24 +362,3 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
     tokens = {name: value for name, value in config.items() if name.endswith("_token") and value}
     texts = {name: value["content"] if isinstance(value, dict) else value for name, value in tokens.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
-
-
-@cache
-def _compiled(template: str) -> jinja2.Template:
-    """The environment that templates are written for: transformers'."""
-    from datetime import datetime
-
-    from jinja2 import TemplateError
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(words: str):
-        raise TemplateError(words)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)

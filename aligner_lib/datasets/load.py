@@ -19,7 +19,8 @@ from aligner_lib.datasets.chat_template import (
     ROLES,
     Message,
     StopTokenError,
-    answer_parts,
+    answer_of,
+    answered_texts,
     encode_prompt,
     stop_token_within,
     with_response,
@@ -54,13 +55,14 @@ def load_sft(
     last. A conversation over max_length is dropped.
 
     With the tokenizer's own template (`chat_template.use_template`) both are conversations in that, input and output one
-    of two turns, and the loss covers every answer with its stop token.
+    of two turns, and the loss covers every answer with its stop token. A template that rewrites earlier turns when later ones
+    follow gives a sample for each answer, so that it is learnt behind what the policy reads when it is asked.
 
     Raises FileNotFoundError for a missing file, ValueError when no sample is usable, StopTokenError for a template
     whose answers end without the stop token.
     """
 
-    def make(record: dict) -> SFTSample | str:
+    def make(record: dict) -> SFTSample | list[SFTSample] | str:
         if "messages" in record or "conversations" in record:
             return _conversation(_turns(record), tokenizer, max_length)
         prompt, answer = text_of(record, "input"), text_of(record, "output")
@@ -77,7 +79,7 @@ def _instruction(prompt: str, answer: str, tokenizer: Tokenizer, max_length: int
     """An input and its output."""
     if tokenizer.template == OWN:
         prompt, answer = prompt.strip(), answer.strip()
-        read, learnt = answer_parts(tokenizer, [_message("User", prompt), _message("Assistant", answer)])
+        read, learnt = answer_of(tokenizer, [_message("User", prompt), _message("Assistant", answer)])
         before, found, after = read.partition(prompt)
         paragraphs = PARAGRAPH_END.split(found)
         head, *paragraphs, tail, answer_ids = tokenizer.encode_parts([before, *paragraphs, after, learnt])
@@ -131,14 +133,17 @@ def _turns(record: dict) -> list[tuple[str, str]]:
     return opening + [(ROLES[name.lower()], text) for name, text in named]
 
 
-def _conversation(turns: list[tuple[str, str]], tokenizer: Tokenizer, max_length: int) -> SFTSample | str:
+def _conversation(
+    turns: list[tuple[str, str]], tokenizer: Tokenizer, max_length: int
+) -> list[SFTSample] | str:
     if not turns or turns[-1][0] != "Assistant":
         return "the last turn is not the assistant's"
     if any(role == "Assistant" and not text.strip() for role, text in turns):
         return "an empty answer"
     if tokenizer.template == OWN:
-        texts = answer_parts(tokenizer, [_message(role, text.strip()) for role, text in turns])
-        parts, begin, end = [(text, i % 2 == 1) for i, text in enumerate(texts)], [], []
+        texts = answered_texts(tokenizer, [_message(role, text.strip()) for role, text in turns])
+        wholes = [[(part, i % 2 == 1) for i, part in enumerate(text)] for text in texts]
+        begin, end = [], []
     else:
         parts = [
             part
@@ -146,7 +151,15 @@ def _conversation(turns: list[tuple[str, str]], tokenizer: Tokenizer, max_length
             for part in ((f"\n\n{role}:", False), (f" {text.strip()}", role == "Assistant"))
         ]
         parts[0] = (parts[0][0].lstrip(), False)
-        begin, end = tokenizer.bos_ids, [tokenizer.eos_id]
+        wholes, begin, end = [parts], tokenizer.bos_ids, [tokenizer.eos_id]
+    samples = [_of_parts(parts, begin, end, tokenizer, max_length) for parts in wholes]
+    return next((reason for reason in samples if isinstance(reason, str)), samples)
+
+
+def _of_parts(
+    parts: list[tuple[str, bool]], begin: list[int], end: list[int], tokenizer: Tokenizer, max_length: int
+) -> SFTSample | str:
+    """A conversation's sample. parts: its texts, and whether each is learnt; begin and end: token ids around them."""
     tokens, answers = list(begin), []
     for ids, (_, learnt) in zip(tokenizer.encode_parts([text for text, _ in parts]), parts):
         if learnt:
@@ -399,7 +412,7 @@ def _load(
                 continue
             if isinstance(sample, SFTSample) and sample.cut:
                 report.note_cut(place, sample.cut)
-            samples.append(sample)
+            samples += sample if isinstance(sample, list) else [sample]
     return usable(samples, report, files), report
 
 

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from aligner_lib.datasets.chat_template import OWN, PLAIN, answer_end, answer_mark
+from aligner_lib.datasets.chat_template import OWN, PLAIN, answer_end, answer_mark, writes_date
 from aligner_lib.datasets.indexed_dataset import IndexedDataset, prefix_of
 from aligner_lib.datasets.load import beside_others, labelled_sides, pair_problem, prompt_sample, usable
 from aligner_lib.datasets.samples import (
@@ -25,7 +25,7 @@ from aligner_lib.datasets.samples import (
     PromptSample,
 )
 from aligner_lib.datasets.token_files import about_file
-from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.datasets.tokenizer import DATE, Tokenizer
 from aligner_lib.errors import UserError
 
 UNUSABLE = "an empty document: its record could not be used when the files were written"
@@ -173,6 +173,11 @@ def _check_tokenizer(documents: IndexedDataset, tokenizer: Tokenizer) -> None:
         raise UserError(
             f"{documents.bin_path} was written with --chat-template {about.get('chat_template')}, and this run has "
             f"model.data.chat_template={tokenizer.template or PLAIN}: change the one or the other"
+        )
+    if tokenizer.template == OWN and writes_date(tokenizer) and tokenizer.date != DATE:
+        raise UserError(
+            f"{documents.bin_path} has the date {DATE} in its prompts, and this run has "
+            f"model.data.chat_template_date={tokenizer.date}: leave that out, or give model.data.data_impl=jsonl"
         )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from bisect import bisect_left
+from datetime import date
 from functools import cached_property
 from itertools import accumulate, takewhile
 from pathlib import Path
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer as _Tokenizer
 
 from aligner_lib.errors import UserError
 
+DATE = date(2025, 1, 1)  # any day: what matters is that a run is the same tomorrow
 REPLACEMENT = "\ufffd"  # what decoding gives for the bytes of an incomplete character
 
 
@@ -27,6 +29,7 @@ class Tokenizer:
     """
 
     template: str | None = None  # how conversations are written: chosen by chat_template.use_template
+    date: date | None = DATE  # the day that a chat template writes where it writes one; None: today
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)

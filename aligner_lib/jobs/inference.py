@@ -21,6 +21,7 @@ from aligner_lib.datasets.chat_template import (
     PLAIN,
     encode_prompt,
     has_template,
+    recorded_date,
     recorded_template,
     use_template,
     with_response,
@@ -48,6 +49,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     """A model folder's tokenizer, which writes conversations as the model has learnt them. Where nobody has said how, a
     downloaded model by its tokenizer's own template, and one that was trained here plain."""
     tokenizer = Tokenizer(folder)
+    tokenizer.date = recorded_date(folder)  # today, for one that has learnt from none
     is_downloaded = (folder / "source.json").exists() and has_template(tokenizer)
     return use_template(tokenizer, recorded_template(folder) or (OWN if is_downloaded else PLAIN))
 

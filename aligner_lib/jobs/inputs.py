@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from datetime import date
 from functools import reduce
 from itertools import chain
 from pathlib import Path
@@ -164,6 +165,7 @@ def policy_tokenizer(config: DictConfig, start: Path) -> Tokenizer:
     Of a model that does not say, texts are plain; what environments give stays open, for they may give texts and turns.
     """
     tokenizer = Tokenizer(start)
+    tokenizer.date = date.fromisoformat(config.model.data.chat_template_date)
     by_environments = "environments" in config.model and bool(environments_of(config))
     name = config.model.data.chat_template or recorded_template(start) or (None if by_environments else PLAIN)
     if name is not None:

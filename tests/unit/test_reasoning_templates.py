@@ -1,0 +1,173 @@
+"""Chat templates of reasoning models: a mark around what is generated, thoughts that later turns leave out, and a date.
+
+The templates are small ones with the constructs of SmolLM3's and Qwen3's.
+"""
+
+import json
+import re
+import shutil
+from datetime import date
+
+import pytest
+from test_chat_template import as_transformers
+
+from aligner_lib.datasets.chat_template import (
+    OWN,
+    answered_texts,
+    recorded_date,
+    render,
+    save_tokenizer,
+    use_template,
+    with_response,
+)
+from aligner_lib.datasets.load import load_preferences, load_sft
+from aligner_lib.datasets.tokenizer import Tokenizer
+
+MARKED = """{%- set mode = namespace(thinks=enable_thinking is not defined or enable_thinking) -%}
+{{- "<|im_start|>system\nToday: " ~ strftime_now("%d %B %Y") ~ "<|im_end|>\n" -}}
+{%- for message in messages -%}
+    {%- set content = message.content if message.content is string else "" -%}
+    {%- if message.role == "user" -%}
+        {{- "<|im_start|>user\n" + content + "<|im_end|>\n" -}}
+    {%- elif message.role == "assistant" -%}
+        {% generation %}
+        {%- set shown = content.lstrip("\n") -%}
+        {{- "<|im_start|>assistant\n" + ("" if mode.thinks else "<think>\n\n</think>\n") + shown + "<|im_end|>\n" -}}
+        {% endgeneration %}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- "<|im_start|>assistant\n" -}}{%- endif -%}
+"""
+# the thoughts of a turn stand there until a user's turn follows
+FORGETS_THOUGHTS = """{%- set seen = namespace(last=0) -%}
+{%- for message in messages -%}
+    {%- if message.role == "user" -%}{%- set seen.last = loop.index0 -%}{%- endif -%}
+{%- endfor -%}
+{%- for message in messages -%}
+    {%- set content, thought = message.content, "" -%}
+    {%- if message.role == "assistant" and "</think>" in content -%}
+        {%- set thought = content.split("</think>")[0].split("<think>")[-1].strip("\n") -%}
+        {%- set content = content.split("</think>")[-1].lstrip("\n") -%}
+    {%- endif -%}
+    {{- "<|im_start|>" + message.role + "\n" -}}
+    {%- if message.role == "assistant" and loop.index0 > seen.last -%}
+        {{- "<think>\n" + thought + "\n</think>\n\n" -}}
+    {%- endif -%}
+    {{- content + "<|im_end|>\n" -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- "<|im_start|>assistant\n" -}}{%- endif -%}
+"""
+TURNS = [
+    {"role": "user", "content": "One and one?"},
+    {"role": "assistant", "content": "<think>\n1+1\n</think>\n\nTwo."},
+    {"role": "user", "content": "And one?"},
+    {"role": "assistant", "content": "<think>\n2+1\n</think>\n\nThree."},
+]
+FIRST = "<|im_start|>user\nOne and one?<|im_end|>\n<|im_start|>assistant\n"
+SECOND = f"{FIRST}Two.<|im_end|>\n<|im_start|>user\nAnd one?<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture
+def with_template(smoke, tmp_path):
+    def make(template: str) -> Tokenizer:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(smoke / name, tmp_path)
+        config = json.loads((smoke / "tokenizer_config.json").read_text()) | {"chat_template": template}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        return use_template(Tokenizer(tmp_path), OWN)
+
+    return make
+
+
+@pytest.fixture
+def jsonl(tmp_path):
+    def write(*records) -> list:
+        (tmp_path / "data.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+        return [tmp_path / "data.jsonl"]
+
+    return write
+
+
+def learnt_text(tokenizer: Tokenizer, sample) -> str:
+    ids = [token for token, learnt in zip(sample.tokens, sample.learnt) if learnt]
+    return tokenizer.decode(ids, special_tokens=True, continues=True)
+
+
+@pytest.mark.parametrize("template", [MARKED, FORGETS_THOUGHTS])
+@pytest.mark.parametrize("turns", [1, 3])
+def test_a_conversation_is_transformers_text(with_template, template, turns):
+    tokenizer = with_template(template)
+    theirs, _ = as_transformers(tokenizer.folder, TURNS[:turns])
+    same_day = [re.sub("Today: .*", "Today:", text) for text in (theirs, render(tokenizer, TURNS[:turns]))]
+    assert same_day[0] == same_day[1]
+
+
+def test_what_is_learnt_of_a_marked_template_begins_where_the_policy_does(with_template, jsonl):
+    """The mark has the turn's head in it, which is read."""
+    tokenizer = with_template(MARKED)
+    (sample,), _ = load_sft(jsonl({"messages": TURNS}), tokenizer, 256)
+    assert learnt_text(tokenizer, sample) == "".join(turn["content"] + "<|im_end|>" for turn in TURNS[1::2])
+
+
+def test_a_template_that_leaves_thoughts_out_gives_each_answer_behind_what_is_read_before_it(
+    with_template, jsonl
+):
+    tokenizer = with_template(FORGETS_THOUGHTS)
+    texts = [
+        [FIRST, "<think>\n1+1\n</think>\n\nTwo.<|im_end|>"],
+        [SECOND, "<think>\n2+1\n</think>\n\nThree.<|im_end|>"],
+    ]
+    assert answered_texts(tokenizer, TURNS) == texts
+    assert [render(tokenizer, TURNS[:turns]) for turns in (1, 3)] == [FIRST, SECOND]
+    samples, report = load_sft(jsonl({"messages": TURNS}), tokenizer, 256)
+    assert report.total == 1 and not report.dropped
+    assert [learnt_text(tokenizer, sample) for sample in samples] == [answer for _, answer in texts]
+    for sample, text in zip(samples, texts):
+        assert tokenizer.decode(sample.tokens, special_tokens=True) == "".join(text)
+
+
+def test_of_a_pair_the_last_answer_alone_is_learnt(with_template, jsonl):
+    tokenizer = with_template(FORGETS_THOUGHTS)
+    prompt = "User: One and one?\n\nAssistant: Two.\n\nUser: And one?\n\nAssistant:"
+    (pair,), _ = load_preferences(
+        jsonl({"text": f"{prompt} Three."}, {"text": f"{prompt} Four."}), tokenizer, 256
+    )
+    assert tokenizer.decode(pair.chosen[: pair.chosen_start], special_tokens=True) == SECOND
+    row, begins = with_response(tokenizer, prompt, " Three.")
+    assert (row, begins) == (pair.chosen, pair.chosen_start)
+    assert tokenizer.decode(row[begins:], special_tokens=True) == "<think>\n\n</think>\n\nThree.<|im_end|>"
+
+
+# ---- the date -------------------------------------------------------------------------------------------------------
+
+
+def test_the_day_in_a_prompt_is_the_setting_s_and_not_today(with_template, smoke):
+    from aligner_lib.config.compose import load
+    from aligner_lib.jobs.inputs import policy_tokenizer
+
+    folder = with_template(MARKED).folder
+    settings = {"model": {"data": {"chat_template": "tokenizer"}}}
+    config = load("sft", settings)
+    assert "Today: 01 January 2025<" in render(policy_tokenizer(config, folder), TURNS[:1])
+    config.model.data.chat_template_date = "2024-02-29"
+    tokenizer = policy_tokenizer(config, folder)
+    assert "Today: 29 February 2024<" in render(tokenizer, TURNS[:1])
+
+
+def test_a_model_folder_says_which_day_it_has_learnt_from(with_template, smoke, tmp_path):
+    tokenizer = with_template(MARKED)
+    tokenizer.date = date(2024, 2, 29)
+    (tmp_path / "out").mkdir()
+    save_tokenizer(tokenizer, tmp_path / "out")
+    assert recorded_date(tmp_path / "out") == date(2024, 2, 29)
+    assert recorded_date(smoke) is None
+    save_tokenizer(use_template(Tokenizer(smoke), OWN), tmp_path / "out")  # a template without a date
+    assert recorded_date(tmp_path / "out") is None
+
+
+def test_without_a_day_it_is_today(with_template):
+    tokenizer = with_template(MARKED)
+    tokenizer.date = None
+    before = date.today()
+    text = render(tokenizer, TURNS[:1])
+    assert any(f"Today: {day:%d %B %Y}<" in text for day in (before, date.today()))
