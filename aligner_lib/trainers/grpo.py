@@ -7,9 +7,11 @@ Algorithm: Shao et al. 2024 (arXiv:2402.03300); dynamic sampling: Yu et al. 2025
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +28,14 @@ from aligner_lib.rollouts.timers import Timers
 from aligner_lib.trainers.policy_gradient import PolicyGradientTrainer
 from aligner_lib.trainers.rollout_metrics import mean_std
 
-Rewards = list[tuple[int, float]]  # of single responses: the group's number, and the reward
+
+class Judged(NamedTuple):
+    """A response's group and its reward."""
+
+    group: int
+    reward: float  # as it was given
+    shaped: float  # as it is learnt from: clipped, less what an answer without an end costs
+    is_learnt: bool  # whether any of its tokens is in the loss
 
 
 @dataclass
@@ -35,7 +44,7 @@ class GRPOTrainer(PolicyGradientTrainer):
 
     functions: SimpleNamespace = field(default_factory=partial(own_functions, "grpo"), kw_only=True)
     teacher: TokenScorer | None = None  # whose log-probabilities are learnt, with the baseline `teacher`
-    left_out: Rewards = field(
+    left_out: list[Judged] = field(
         init=False, default_factory=list
     )  # of all ranks, by this step's dynamic sampling
 
@@ -49,24 +58,25 @@ class GRPOTrainer(PolicyGradientTrainer):
         return self.rollout.num_prompts_per_step
 
     def collect(self, step: int, timers: Timers) -> Collected:
-        """This step's rollout. With dynamic sampling as many as it takes until enough groups differ in their rewards."""
+        """This step's rollout. With dynamic sampling as many as it takes until enough groups differ in the rewards that are
+        learnt from."""
         if self.draws_per_step == 1:
             return super().collect(step, timers)
-        drawn, rewards, failures = [], [], []
+        drawn, judgements, failures = [], [], []
         for draw in range(self.draws_per_step):
             number = (step - 1) * self.draws_per_step + draw
             part = self.draw(step, number, draw * self.prompts_per_step, timers)
             judged = part.judged()
             drawn.append(replace(part, judged=lambda judged=judged: judged))
             failures += self.failures
-            rewards += _gathered(part.rollouts, judged[0])
-            differ = _groups_that_differ(rewards)
+            judgements += self._gathered(part.rollouts, judged[0])
+            differ = _groups_that_differ(judgements)
             if len(differ) >= self.prompts_per_step:
                 break
         self.failures = failures
-        others = [group for group in dict(rewards) if group not in differ]
+        others = [group for group in _by_group(judgements) if group not in differ]
         kept = set((differ + others)[: self.prompts_per_step])
-        self.left_out = [one for one in rewards if one[0] not in kept]
+        self.left_out = [one for one in judgements if one.group not in kept]
         return _of_groups(kept, drawn, self.policy.tokenizer.pad_id)
 
     def experience(
@@ -94,7 +104,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             loss_mask=self.loss_mask(rollouts, rewards),
             sampler_weights=self.sampler_weights(rollouts, logprobs),
         )
-        figures = _group_figures(self.left_out + _gathered(rollouts, rewards))
+        figures = self.figures_of_groups(rollouts, rewards)
         figures["advantages_mean"], figures["advantages_std"] = told
         return experience, {f"train_rollouts/{name}": value for name, value in figures.items()}
 
@@ -111,38 +121,52 @@ class GRPOTrainer(PolicyGradientTrainer):
         )
         return advantages.split([len(part) for part, _ in parts])[parallel.dp_rank()]
 
+    def figures_of_groups(self, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:
+        """Of the groups that were drawn in this step, those of `rollouts` and those that were left out. rewards: float [B]."""
+        return _group_figures(self.left_out + self._gathered(rollouts, rewards))
 
-def _gathered(rollouts: Rollouts, rewards: Tensor) -> Rewards:
-    """Of all ranks' responses that have a reward."""
-    mine = [
-        (group, reward)
-        for group, reward in zip(rollouts.group.tolist(), rewards.tolist())
-        if reward == reward  # not NaN
-    ]
-    return [one for part in parallel.gather_over_dp(mine) for one in part]
-
-
-def _by_group(rewards: Rewards) -> dict[int, Tensor]:
-    groups = {
-        group: [r for g, r in rewards if g == group] for group in sorted({group for group, _ in rewards})
-    }
-    return {group: torch.tensor(values, dtype=torch.float64) for group, values in groups.items()}
-
-
-def _groups_that_differ(rewards: Rewards) -> list[int]:
-    return [group for group, values in _by_group(rewards).items() if values.min() < values.max()]
+    def _gathered(self, rollouts: Rollouts, rewards: Tensor) -> list[Judged]:
+        """Of all ranks' responses that have a reward."""
+        of_rank = [
+            Judged(*values)
+            for values in zip(
+                rollouts.group.tolist(),
+                rewards.tolist(),
+                self.shaped(rollouts, rewards).tolist(),
+                self.loss_mask(rollouts, rewards).any(dim=1).tolist(),
+            )
+            if math.isfinite(values[1])
+        ]
+        return [judged for part in parallel.gather_over_dp(of_rank) for judged in part]
 
 
-def _group_figures(rewards: Rewards) -> dict[str, float]:
+def _by_group(judgements: list[Judged]) -> dict[int, list[Judged]]:
+    groups: dict[int, list[Judged]] = {}
+    for judged in sorted(judgements, key=lambda judged: judged.group):
+        groups.setdefault(judged.group, []).append(judged)
+    return groups
+
+
+def _groups_that_differ(judgements: list[Judged]) -> list[int]:
+    """The groups that something is learnt from: their shaped rewards differ, and a response is in the loss."""
+    return [group for group, members in _by_group(judgements).items() if _differs(members)]
+
+
+def _differs(members: list[Judged]) -> bool:
+    return len({judged.shaped for judged in members}) > 1 and any(judged.is_learnt for judged in members)
+
+
+def _group_figures(judgements: list[Judged]) -> dict[str, float]:
     """Of all groups that were drawn; those without any reward are not counted."""
-    groups = list(_by_group(rewards).values())
+    groups = list(_by_group(judgements).values())
     if not groups:
         return {"groups": 0}
+    rewards = [torch.tensor([judged.reward for judged in members], dtype=torch.float64) for members in groups]
     return {
         "groups": len(groups),
-        "groups_alike": sum((values.min() == values.max()).item() for values in groups) / len(groups),
-        "reward_std_in_group": sum(values.std(correction=0).item() for values in groups) / len(groups),
-        "best_of_group": sum(values.max().item() for values in groups) / len(groups),
+        "groups_alike": sum(not _differs(members) for members in groups) / len(groups),
+        "reward_std_in_group": sum(values.std(correction=0).item() for values in rewards) / len(groups),
+        "best_of_group": sum(values.max().item() for values in rewards) / len(groups),
     }
 
 

@@ -266,7 +266,8 @@ GROUPS = MetricGroup(
         metric(
             "train_rollouts/groups_alike",
             "",
-            "share of these groups whose rewards are all equal, so that nothing is learnt from them",
+            "share of these groups whose rewards, as they are learnt from (after `reward_clip` and the penalties), are all "
+            "equal, or whose responses are all masked, so that nothing is learnt from them",
             "below 0.8. 1 means that the task is too hard, too easy, or its reward broken",
             "an easier or harder task, `temperature`, `num_generations_per_prompt` up; `objective=dapo` draws others instead",
         ),

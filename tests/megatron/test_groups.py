@@ -1,0 +1,95 @@
+"""Groups of GRPO: what counts as alike is the rewards that are learnt from."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from aligner_lib.algorithms.policy_gradient import loss_mask
+from aligner_lib.config.compose import compose
+from aligner_lib.config.kinds.grpo import objective_of
+from aligner_lib.rollouts.collect import Collected, Outcome
+from aligner_lib.rollouts.records import Rollouts
+from aligner_lib.rollouts.timers import Timers
+from aligner_lib.trainers.grpo import GRPOTrainer
+
+pytestmark = pytest.mark.megatron
+NAN = float("nan")
+
+
+def rollouts(groups: list[int], finished: list[bool]) -> Rollouts:
+    """Responses of two tokens to prompts of one."""
+    size = len(groups)
+    return Rollouts(
+        tokens=torch.ones(size, 3, dtype=torch.int64),
+        lengths=torch.full((size,), 3),
+        response_mask=torch.ones(size, 2, dtype=torch.bool),
+        finished=torch.tensor(finished),
+        group=torch.tensor(groups),
+        sampler_logprobs=torch.zeros(size, 2),
+    )
+
+
+def trainer(draws: list[tuple[list[float], list[bool]]], *loop: str, rollouts_a_step: int = 1) -> GRPOTrainer:
+    """Two prompts of two responses at each draw: `draws` has their rewards, and whether they ended."""
+
+    class Drawn(GRPOTrainer):
+        def __post_init__(self):
+            super().__post_init__()
+            self.drawn = 0
+
+        def draw(self, step, draw, first, timers):
+            rewards, finished = draws[self.drawn]
+            self.drawn += 1
+            made = rollouts([first, first, first + 1, first + 1], finished)
+            rewards = torch.tensor(rewards)
+            return Collected(made, [Outcome("") for _ in finished], lambda: (rewards, None))
+
+    settings = [
+        "num_prompts_per_step=2",
+        "num_generations_per_prompt=2",
+        f"max_rollouts_per_step={rollouts_a_step}",
+    ]
+    sizes = ["model.global_batch_size=4", "model.micro_batch_size=1"]
+    config = compose(
+        "grpo",
+        [*(f"model.grpo.{one}" for one in settings), *(f"trainer.grpo.{one}" for one in loop), *sizes],
+    )
+    policy = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0))
+    functions = SimpleNamespace(loss_mask=loss_mask)
+    return Drawn(policy, None, None, objective_of(config), None, config, None, functions=functions)
+
+
+ENDED = [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("rewards", "finished", "loop", "alike"),
+    [
+        ([3.0, 5.0, 0.0, 0.5], ENDED, [], 0.0),
+        ([3.0, 5.0, 0.0, 0.5], ENDED, ["reward_clip=1"], 0.5),  # 3 and 5 are both learnt from as 1
+        ([1.0, 1.0, 0.0, 0.0], [True, False, True, True], [], 1.0),
+        ([1.0, 1.0, 0.0, 0.0], [True, False, True, True], ["missing_eos_penalty=1"], 0.5),
+        ([1.0, 2.0, 0.0, 0.0], [True, False, True, True], ["missing_eos_penalty=1"], 1.0),
+        ([0.0, 1.0, 0.0, 1.0], [False, False, True, True], ["mask_truncated_responses=True"], 0.5),
+        ([1.0, NAN, 0.0, 1.0], ENDED, [], 0.5),  # one response alone has nothing to be compared with
+    ],
+)
+def test_a_group_is_alike_when_nothing_is_learnt_from_it(rewards, finished, loop, alike, one_process):
+    grouped = trainer([(rewards, finished)], *loop)
+    collected = grouped.collect(1, Timers())
+    made, given = collected.rollouts, collected.judged()[0]
+    assert grouped.figures_of_groups(made, given)["groups_alike"] == alike
+
+
+def test_dynamic_sampling_keeps_the_groups_that_something_is_learnt_from(one_process):
+    """Of the first draw, clipping makes one group alike that was not; the penalty splits one that was alike."""
+    draws = [
+        ([3.0, 5.0, 1.0, 1.0], [True, True, True, False]),  # groups 0, 1
+        ([0.0, 1.0, 0.0, 0.0], ENDED),  # groups 2, 3
+    ]
+    grouped = trainer(draws, "reward_clip=1", "missing_eos_penalty=1", rollouts_a_step=2)
+    kept = grouped.collect(1, Timers())
+    assert sorted(set(kept.rollouts.group.tolist())) == [1, 2]
+    assert sorted({judged.group for judged in grouped.left_out}) == [0, 3]
+    assert grouped.drawn == 2
