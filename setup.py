@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 
 def pins(lock: str) -> list[str]:
@@ -12,7 +13,19 @@ def pins(lock: str) -> list[str]:
     return re.findall(r"^([\w.-]+==.+?) \\$", text, re.MULTILINE)
 
 
+class BuildWithStart(build_py):
+    """Adds the file that imports `aligner_lib` when Python starts, which keeps its packages' names (aligner_lib/__init__.py)."""
+
+    def run(self):
+        super().run()
+        wheel = (
+            self.get_finalized_command("install").install_purelib if self.editable_mode else self.build_lib
+        )
+        self.copy_file("aligner_lab.pth", wheel)
+
+
 setup(
+    cmdclass={"build_py": BuildWithStart},
     install_requires=pins("requirements.lock"),
     extras_require={
         extra: pins(f"requirements-{extra}.lock") for extra in ("bench", "exporters", "hub", "gpu")

@@ -171,7 +171,7 @@ def test_the_library_does_not_know_what_watches_it():
         ("import aligner_lib", HEAVY),
         ("import aligner_lib.run_folder.reader", HEAVY),
         ("from aligner_lib.run_folder.exporters import process, tail, tensorboard", HEAVY | {"tensorflow"}),
-        ("import data, data.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub", "aligner_lib"}),
+        ("import data, data.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub"}),
         ("import cluster; cluster.submit; cluster.Job", HEAVY | {"numpy"}),
         (
             "import widgets; [getattr(widgets, name) for name in widgets.__all__]",
