@@ -7,7 +7,7 @@ import json
 from widgets import downsample
 from widgets.charts import drawable
 from widgets.feed import MAX_POINTS, open_feed
-from widgets.palette import pen
+from widgets.palette import pen, places
 from widgets.series import Series
 from widgets.smooth import DEFAULT, smooth
 from widgets.static_figure import axis_label, describe, flat_range
@@ -93,7 +93,7 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
             )  # fmt: skip
             yield Scatter(
                 **shared, y=smooth(points, size, smoothing), customdata=points[:, 1], mode="lines",
-                line={"color": colour, "width": 2, "dash": DASHES[(number + k * several) % len(DASHES)]},
+                line={"color": colour, "width": 2, "dash": DASHES[(places(number)[1] + k * several) % len(DASHES)]},
                 hovertemplate="%{customdata:.4~g}",
             )  # fmt: skip
 

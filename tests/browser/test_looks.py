@@ -217,3 +217,38 @@ def test_a_long_name_is_whole_where_there_is_room(desk, tmp_path):
     page.page.locator(".lab-chart").first.wait_for()
     cut = "() => [...document.querySelectorAll('.lab-monitor *')].filter((e) => e.checkVisibility() && e.textContent.startsWith('ppo-') && getComputedStyle(e).textOverflow === 'ellipsis' && e.scrollWidth > e.clientWidth).length"
     assert page.page.evaluate(cut) == 0
+
+
+def test_nine_runs_have_nine_pens_and_their_names_stand_in_one_legend(desk, tmp_path):
+    runs = [write_metrics(tmp_path / f"run-{i}", {"train/loss": [1.0, 2.0 + i, 3.0]}) for i in range(9)]
+    page = desk()
+    page.show(Monitor(runs, ["train/loss"]))
+    values = page.page.locator(".lab-chart .lab-value")
+    values.nth(8).wait_for()
+    pens = values.evaluate_all("(all) => all.map((e) => e.querySelector('svg').outerHTML)")
+    assert len(set(pens)) == 9
+    visible = [
+        name for name in page.page.get_by_text("run-3", exact=True).all() if name.bounding_box()["width"] > 2
+    ]
+    assert sum(name.evaluate("(e) => Boolean(e.closest('.lab-runs'))") for name in visible) == 1
+    assert sum(name.evaluate("(e) => Boolean(e.closest('.lab-chart'))") for name in visible) == 0
+
+
+def test_a_run_of_three_steps_has_whole_steps_on_its_axis(desk, tmp_path):
+    page = desk()
+    page.show(Monitor(write_metrics(tmp_path / "run", {"train/loss": [3.0, 2.0, 1.0]}), ["train/loss"]))
+    labels = page.page.locator(".lab-chart .lab-grid text[text-anchor=middle]")
+    labels.first.wait_for()
+    assert labels.all_text_contents() == ["1", "2", "3"]
+
+
+def test_a_click_brings_the_completions_into_view_and_focus(desk, healthy):
+    page = desk(height=420)
+    page.show(Monitor(healthy))
+    chart = page.page.get_by_role("slider", name="Reward", exact=True)
+    chart.focus()
+    for key in ("Home", "Enter"):
+        page.page.keyboard.press(key)
+    page.page.wait_for_function("() => document.activeElement.className === 'lab-texts'")
+    top = page.page.locator(".lab-texts").bounding_box()["y"]
+    assert 0 <= top < 420

@@ -244,16 +244,12 @@ class ChartView {
       "span", { class: "lab-value" }, swatch(pen), make("span", { class: "lab-name" }, name), make("b", {}, number(value))));
   }
 
-  // Several runs: a row each, with its name, and what its hollow markers are.
+  // Several runs: a value each, beside its swatch. The names above the charts are the legend; a second line's markers are hollow.
   rows(shown) {
-    const { head } = this.shared.store;
-    const rows = head.runs.map((run, r) => [run, shown.filter((one) => one.run === r)]).filter(([, lines]) => lines.length);
-    return rows.map(([run, lines]) => make("div", { class: "lab-row" },
-      swatch(lines[0].pen), make("span", { class: "lab-name lab-run-of", title: run.name }, run.name),
-      ...lines.map(({ pen, label, value }) => make("span", { class: "lab-value" },
-        pen.faint ? swatch(pen) : null,
-        this.spec.lines.length > 1 ? make("span", { class: "lab-name" }, label) : null,
-        make("b", {}, number(value))))));
+    const { lines } = this.spec;
+    const note = lines.length > 1 ? [make("small", {}, `filled: ${lines[0]}; hollow: ${lines.slice(1).join(", ")}`)] : [];
+    return [...shown.map(({ run, pen, name, value }) => make("span", { class: "lab-value", title: name }, swatch(pen),
+      make("span", { class: "lab-hidden lab-run-of" }, this.shared.store.head.runs[run].name), make("b", {}, number(value)))), ...note];
   }
 
   inside(event) {

@@ -39,6 +39,12 @@ function ticks(low, high, count) {
   return { step, places: multiples(low, high, step), label: (place) => tick(place, step) };
 }
 
+// The same for what comes in whole numbers.
+function wholeTicks(low, high, count) {
+  const found = ticks(low, high, count);
+  return found.step >= 1 ? found : { step: 1, places: multiples(low, high, 1), label: String };
+}
+
 // The same for seconds, in steps that a clock has. A label is never rounded: equal steps read as equal.
 const CLOCK_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200];
 

@@ -99,7 +99,7 @@ class MonitorView {
   }
 
   axisTicks(low, high, count) {
-    return (this.store.head.axis === "time" ? clockTicks : ticks)(low, high, count);
+    return (this.store.head.axis === "time" ? clockTicks : wholeTicks)(low, high, count);
   }
 
   // Where on the axis a run's record nearest to x is; null beyond its last one.

@@ -10,10 +10,11 @@ const MARKERS = [
   "M-1 -3H1V-1H3V1H1V3H-1V1H-3V-1H-1Z",
 ];
 
+// The colours come again after six, each time with another dash and marker: 18 differ (widgets/palette.py).
 // A run has a pen of its own when there are several; else each line of a chart has. Later lines of a run are faint.
 function penOf(run, line, severalRuns) {
-  const index = (severalRuns ? run : line) % DASHES.length;
-  return { index, dash: DASHES[index], marker: MARKERS[index], faint: severalRuns && line > 0 };
+  const number = severalRuns ? run : line, index = number % 6, turn = Math.floor(number / 6);
+  return { index, dash: DASHES[(index + turn) % 6], marker: MARKERS[(index + 2 * turn) % 6], faint: severalRuns && line > 0 };
 }
 
 function swatch(pen) {
