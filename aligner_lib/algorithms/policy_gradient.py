@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aligner_lib.algorithms.objective import Objective
-from aligner_lib.algorithms.ppo import clipped_surrogate
+from aligner_lib.algorithms.ppo import clipped_surrogate, normalize
 
 
 def grpo_advantages(rewards: Tensor, group: Tensor) -> Tensor:
@@ -72,6 +72,30 @@ def _compared(rewards: Tensor, group: Tensor, baseline: str, scale: str) -> Tens
             advantage = advantage / (rewards.std() + 1e-4)
         advantages[group == one] = advantage
     return advantages
+
+
+def reinforce_pp_advantages(
+    rewards: Tensor,
+    kl: Tensor,
+    mask: Tensor,
+    coefficient: float,
+    *,
+    scaled: bool = True,
+    sum_over_ranks: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Tensor:
+    """REINFORCE++'s advantage of each token, r − coefficient · Σ KL from that token on, normalised over all tokens of all
+    ranks: float [B, S-1], 0 outside the mask.
+
+    rewards: float [B], finite; kl: float [B, S-1] in nats; mask: bool [B, S-1], response tokens that have a reward.
+    scaled: whether the advantages are divided by their standard deviation. A token answers for the KL of what follows it,
+    not of what came before. Source: Hu et al. 2025 (arXiv:2501.03262), equations of section 3.
+    """
+    kl_from_here = (kl * mask).flip(1).cumsum(dim=1).flip(1)
+    advantages = (rewards[:, None] - coefficient * kl_from_here) * mask
+    if scaled:
+        return normalize(advantages, mask, sum_over_ranks)
+    total, count = sum_over_ranks(torch.stack([advantages.sum(), mask.sum()]).double())
+    return (advantages - (total / count.clamp(min=1.0)).to(advantages.dtype)) * mask
 
 
 def policy_loss(

@@ -381,7 +381,8 @@ TOKENS = MetricGroup(
             "train_rollouts/kl",
             "nats a token",
             "mean of log π − log π_ref, which estimates the KL a token. π is the policy that generated, π_ref the one "
-            "that PPO started from. `evaluation/kl` is the same on other prompts",
+            "that PPO started from, both at the sampling temperature. `evaluation/kl` is the same on other prompts, at its own "
+            "sampling temperature",
             "exactly 0 at step 1, then grows slowly. [The alarm](widgets.md#alarms) is at 0.2; the smoke model goes "
             "beyond 1",
             "up too fast: `initial_policy_kl_penalty` up, `model.optim.lr` down",

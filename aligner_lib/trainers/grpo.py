@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aligner_lib.algorithms.policy_gradient import group_advantages
+from aligner_lib.algorithms.policy_gradient import group_advantages, reinforce_pp_advantages
 from aligner_lib.config.functions import own_functions
 from aligner_lib.config.kinds.grpo import rollouts_of_a_step
 from aligner_lib.datasets.batches import concat_restore_order
@@ -87,11 +87,24 @@ class GRPOTrainer(PolicyGradientTrainer):
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[Experience, dict[str, float]]:
-        """A response's advantage is that of its reward over its group's; each of its tokens has it."""
+        """A response's advantage is that of its reward over its group's; each of its tokens has it. REINFORCE++ gives each
+        token its own."""
         mask = rollouts.response_mask
         if self.objective.baseline == "teacher":
             advantages = (self.teacher(rollouts)[0] - logprobs) * mask
             told = mean_std(advantages[mask])
+        elif self._is_penalised_by_token:
+            counts = mask & rewards.isfinite()[:, None]
+            kl = (logprobs - reference_logprobs) * mask
+            advantages = reinforce_pp_advantages(
+                self.shaped(rollouts, rewards).nan_to_num(),
+                kl.abs() if self.loop.use_absolute_kl else kl,
+                counts,
+                self.kl_coef,
+                scaled=self.objective.scale == "batch_std",
+                sum_over_ranks=parallel.sum_over_dp,
+            )
+            told = mean_std(advantages[counts])
         else:
             of_responses = self._advantages(rollouts, rewards, logprobs - reference_logprobs)
             advantages = of_responses[:, None] * mask
@@ -107,6 +120,15 @@ class GRPOTrainer(PolicyGradientTrainer):
         figures = self.figures_of_groups(rollouts, rewards)
         figures["advantages_mean"], figures["advantages_std"] = told
         return experience, {f"train_rollouts/{name}": value for name, value in figures.items()}
+
+    @property
+    def _is_penalised_by_token(self) -> bool:
+        """Whether a token's advantage has the KL from that token on, as REINFORCE++'s; else that of its whole response."""
+        objective = self.objective
+        return (objective.baseline, objective.kl) == (
+            "batch_mean",
+            "reward",
+        ) and objective.scale != "group_std"
 
     def _advantages(self, rollouts: Rollouts, rewards: Tensor, log_ratio: Tensor) -> Tensor:
         """Of each response of this rank, among those of all ranks: float32 [B]."""

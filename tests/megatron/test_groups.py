@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.algorithms.policy_gradient import loss_mask
 from aligner_lib.config.compose import compose
 from aligner_lib.config.kinds.grpo import objective_of
@@ -93,3 +94,16 @@ def test_dynamic_sampling_keeps_the_groups_that_something_is_learnt_from(one_pro
     assert sorted(set(kept.rollouts.group.tolist())) == [1, 2]
     assert sorted({judged.group for judged in grouped.left_out}) == [0, 3]
     assert grouped.drawn == 2
+
+
+def test_reinforce_pp_gives_each_token_the_kl_from_it_on(one_process):
+    grouped = trainer([], "initial_policy_kl_penalty=0.5")
+    grouped.objective = PRESETS["reinforce_pp"]
+    made, rewards = rollouts([0, 0, 1, 1], ENDED), torch.tensor([1.0, 0.0, 1.0, NAN])
+    reference = torch.zeros(4, 2)
+    logprobs = torch.tensor([[2.0, 4.0], [0.0, 2.0], [0.0, 0.0], [5.0, 5.0]])
+    advantages = grouped.experience(made, rewards, None, logprobs, reference)[0].advantages
+    raw = torch.tensor([[1 - 3.0, 1 - 2.0], [-1.0, -1.0], [1.0, 1.0]])
+    expected = (raw - raw.mean()) / raw.std(correction=0)
+    torch.testing.assert_close(advantages[:3], expected, atol=1e-5, rtol=1e-5)
+    assert not advantages[3].any()  # without a reward

@@ -13,6 +13,7 @@ from aligner_lib.algorithms.policy_gradient import (
     importance_weights,
     kl_loss,
     policy_loss,
+    reinforce_pp_advantages,
     shaped_rewards,
     token_gradient_weights,
     token_weights,
@@ -303,3 +304,22 @@ def test_what_a_token_s_log_probability_is_moved_by(switches, ratio, expected):
         ratio=ratio,
     )
     assert found.tolist() == pytest.approx([expected[0], *[expected[1]] * 3], rel=1e-6)
+
+
+def test_reinforce_pp_takes_from_a_token_the_kl_from_it_on():
+    """Two responses, rewards 2 and 0, coefficient 0.5; KL 1, 2, 3 and 2, 4 (its last column is padding)."""
+    rewards = torch.tensor([2.0, 0.0], dtype=torch.float64)
+    kl = torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 9.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    raw = torch.tensor([[2 - 3.0, 2 - 2.5, 2 - 1.5], [-3.0, -2.0, 0.0]], dtype=torch.float64)  # mean −1.2
+    centred = torch.tensor([[0.2, 0.7, 1.7], [-1.8, -0.8, 0.0]], dtype=torch.float64)
+    assert torch.allclose(((raw + 1.2) * mask), centred)
+    ours = reinforce_pp_advantages(rewards, kl, mask, 0.5, scaled=False)
+    torch.testing.assert_close(ours, centred)
+    deviation = (centred.square().sum() / 5).sqrt()
+    torch.testing.assert_close(reinforce_pp_advantages(rewards, kl, mask, 0.5), centred / deviation)
+
+
+def test_reinforce_pp_of_equal_rewards_without_a_kl_learns_nothing():
+    mask = torch.ones(3, 2, dtype=torch.bool)
+    assert not reinforce_pp_advantages(torch.full((3,), 0.1), torch.ones(3, 2), mask, 0.0).any()

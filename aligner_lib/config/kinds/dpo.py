@@ -192,7 +192,8 @@ PREFERENCES = MetricGroup(
             "validation/kl",
             "nats a token",
             "the policy's KL to the reference: mean of log π − log π_ref over the tokens of responses that the policy itself "
-            "draws to `model.dpo.num_val_samples` validation prompts, as `evaluation/kl` and PPO's. (Over the data's "
+            "draws at temperature 1 to `model.dpo.num_val_samples` validation prompts. PPO's and `evaluation/kl` are at their "
+            "sampling temperature: compare them where that is 1. (Over the data's "
             "responses such a mean would be no KL: the policy did not write them.) Not simpo and orpo, nor with "
             "precomputed log-probabilities",
             "exactly 0 at step 0, then grows; of few answers it is noisy, and may even be below 0",
