@@ -6,7 +6,7 @@ from statistics import fmean
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.tutorial.policies import PolicyComparison
-from aligner_lib.tutorial.statistics import Estimate, gain_in_parts, mean_interval, share
+from aligner_lib.tutorial.statistics import Estimate, gain_in_parts, mean_interval, share, share_gain
 
 FORM = "form/"
 
@@ -50,7 +50,7 @@ def _compared(sides: dict[str, list[dict]], prompts: list[int]) -> PolicyCompari
     before, after = sides.values()
     of_last = list(figures.values())[-1]
     obeys = [[one["metrics"]["obeys"] for one in side] for side in (before, after)]
-    of_last["obeys_gain"] = mean_interval([b - a for a, b in zip(*obeys)], prompts)
+    of_last["obeys_gain"] = share_gain([b - a for a, b in zip(*obeys)], prompts)
     rewards, ended = (
         [[one[key] for one in side] for side in (before, after)] for key in ("reward", "finished")
     )

@@ -16,6 +16,7 @@ from aligner_lib.tutorial.statistics import (
     length_controlled_win_rate,
     mean_interval,
     share,
+    share_gain,
     win_rate,
 )
 
@@ -178,7 +179,7 @@ def _against(own: Answers, others: Answers, judged: list[tuple[int, int]]) -> di
     checked = {}
     if _is_checked(own, judged) and _is_checked(others, judged):
         more = [a - b for a, b in zip(_obeys(own, judged), _obeys(others, judged))]
-        checked = {"obeys_gain": mean_interval(more, prompts)}
+        checked = {"obeys_gain": share_gain(more, prompts)}
     return checked | {
         "gain": mean_interval([a - b for a, b in zip(rewards, of_others)], prompts),
         "win_rate": win_rate(wins, prompts),

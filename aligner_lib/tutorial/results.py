@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,3 +35,12 @@ def merge(into: dict, result: dict) -> None:
             merge(into[name], value)
         else:
             into[name] = value
+
+
+def without_nan(figures):
+    """The same figures with null in place of NaN, which JSON does not have: where nothing is identifiable."""
+    if isinstance(figures, dict):
+        return {name: without_nan(value) for name, value in figures.items()}
+    if isinstance(figures, list | tuple):
+        return [without_nan(value) for value in figures]
+    return None if isinstance(figures, float) and math.isnan(figures) else figures

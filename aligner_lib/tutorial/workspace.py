@@ -30,6 +30,7 @@ from aligner_lib.run_folder.reader import RunFolder, flatten
 from aligner_lib.tutorial import learning_progress, recorded_runs
 from aligner_lib.tutorial.faults import fault_of
 from aligner_lib.tutorial.recorded_runs import RecordedJob
+from aligner_lib.tutorial.results import without_nan
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 from cluster.resources import Resources
@@ -245,10 +246,10 @@ class Workspace:
         return compare_objectives(run, objectives, step, ratio)
 
     def record(self, number: str, figures: dict) -> None:
-        """Write what a notebook measured to results/<number>.json, which the tutorial's summary collects."""
+        """Write what a notebook measured to results/<number>.json, which the tutorial's summary collects. NaN becomes null."""
         folder = self.out / "results"
         folder.mkdir(exist_ok=True)
-        (folder / f"{number}.json").write_text(json.dumps(figures, indent=1) + "\n")
+        (folder / f"{number}.json").write_text(json.dumps(without_nan(figures), indent=1) + "\n")
         learning_progress.record_finished_runs()
 
     def _inputs_of(self, kind: JobKind) -> dict[str, object]:

@@ -96,9 +96,10 @@ rate_check = check("win_rate_interval", win_rate_interval)
 display(rate_check)
 
 # %% [markdown]
-# Now PPO against SFT. The library draws whole prompts again and again (a bootstrap) in place of the formula, so that an interval
-# doesn't reach beyond 1: the two should nearly agree, unless all prompts do. Then no draw differs from another, the formula's interval
-# has no width, and the table has the one that so few prompts leave open (Wilson's).
+# Now PPO against SFT. The formula is good for many prompts. With few of them it promises too much: it reaches beyond 1, and it has no
+# width where all prompts agree. The library therefore uses Wilson's interval for shares and win rates, Student's t for means and
+# gains, and counts prompts as your function does ([how often each holds the truth](../docs/intervals.md)). Compare your interval with
+# the table's below: with four prompts the table's is much wider.
 
 # %%
 scores = {}
@@ -129,7 +130,8 @@ display(table)
 # - **gain** compares prompt by prompt, so it is surer than the difference of two means.
 # - **win rate** is the share of prompts where the policy's answer scores higher than SFT's. Judges like long answers:
 #   **win rate at equal length** is what remains when a regression takes the lengths out
-#   ([Dubois et al. 2024](https://arxiv.org/abs/2404.04475)).
+#   ([Dubois et al. 2024](https://arxiv.org/abs/2404.04475)). It says *not identifiable* where no regression can know: one policy
+#   wins everything, or the lengths alone tell who wins, or one policy always writes more.
 # - **KL per token** is the mean of $\log \pi - \log \pi_{ref}$ over the answers' tokens. **distinct 2** is the share of
 #   different ones among all pairs of words: it falls when a policy repeats itself.
 #
@@ -155,6 +157,9 @@ display(table)
 # | tokens | {{forms.all.sft.tokens.0:.0f}} | {{forms.all.dpo.tokens.0:.0f}} | {{forms.all.ppo.tokens.0:.0f}} | {{forms.all.grpo.tokens.0:.0f}} |
 # | ended | {{forms.all.sft.ended.0}} | {{forms.all.dpo.ended.0}} | {{forms.all.ppo.ended.0}} | {{forms.all.grpo.ended.0}} |
 # | distinct 2 | {{forms.all.sft.distinct_2}} | {{forms.all.dpo.distinct_2}} | {{forms.all.ppo.distinct_2}} | {{forms.all.grpo.distinct_2}} |
+#
+# These runs were recorded when the intervals still came from drawing prompts again (a bootstrap). With 264 prompts the two ways
+# hardly differ; with four they do.
 #
 # Now the intervals tell something. PPO and DPO obey equally often, and half of DPO's answers are cut off: nothing in a pair of whole
 # answers says when to end. PPO and GRPO were paid for ending. A reward model that saw whole answers alone likes cut ones: with one of half

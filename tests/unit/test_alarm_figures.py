@@ -39,7 +39,7 @@ def test_rates_and_what_an_alarm_saves():
     assert (kl.step, kl.left) == (9, pytest.approx((18 / 24 + 12 / 24) / 2))
     assert kl.false_rate.value == 0.25 and kl.false_rate.low < 0.25 < kl.false_rate.high
     assert (endless.false, endless.heard, endless.due, endless.left) == (0, 1, "", 0.5)
-    assert 0 < endless.false_rate.high < 0.6  # none of four is not never
+    assert 0 < endless.false_rate.high < 0.61  # none of four is not never
     assert (any_.name, any_.false, any_.heard, any_.step) == ("any", 1, 2, 9)
 
 
