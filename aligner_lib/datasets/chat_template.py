@@ -57,6 +57,20 @@ def has_template(tokenizer: Tokenizer) -> bool:
     return _own_template(tokenizer) is not None
 
 
+def template_in_use(tokenizer: Tokenizer) -> str:
+    """The template that the model of the tokenizer's folder is asked in: the recorded one.
+
+    Where nothing is recorded a downloaded model is asked in its tokenizer's own template, any other one plain.
+    """
+    is_downloaded = (tokenizer.folder / "source.json").exists() and has_template(tokenizer)
+    return recorded_template(tokenizer.folder) or (OWN if is_downloaded else PLAIN)
+
+
+def own_template(tokenizer: Tokenizer) -> str:
+    """The text of the chat template that the tokenizer brings. It has one where `has_template` says so."""
+    return _own_template(tokenizer)
+
+
 def recorded_template(folder: Path) -> str | None:
     """The template of what a model folder's model has learnt from; None where it does not say, as a downloaded one."""
     try:

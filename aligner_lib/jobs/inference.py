@@ -17,12 +17,9 @@ import torch
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
 from aligner_lib.datasets.chat_template import (
     ANSWER,
-    OWN,
-    PLAIN,
     encode_prompt,
-    has_template,
     recorded_date,
-    recorded_template,
+    template_in_use,
     use_template,
     with_response,
 )
@@ -50,8 +47,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     downloaded model by its tokenizer's own template, and one that was trained here plain."""
     tokenizer = Tokenizer(folder)
     tokenizer.date = recorded_date(folder)  # today, for one that has learnt from none
-    is_downloaded = (folder / "source.json").exists() and has_template(tokenizer)
-    return use_template(tokenizer, recorded_template(folder) or (OWN if is_downloaded else PLAIN))
+    return use_template(tokenizer, template_in_use(tokenizer))
 
 
 def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:

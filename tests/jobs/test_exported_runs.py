@@ -1,17 +1,21 @@
 """Runs, exported: what their policies say and their reward models score in transformers, and what their cards tell."""
 
+import json
 import re
+import shutil
 
 import pytest
 import torch
 
 from aligner_lib.datasets.batches import TokenBatch, pad_rows
+from aligner_lib.datasets.chat_template import OWN, PLAIN
 from aligner_lib.datasets.load import load_pairs
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.inference import answering, as_prompt, scoring
 from aligner_lib.models import resolve
 from aligner_lib.models.export import export
 
+NAMES = {"plain": PLAIN, "own": OWN}
 QUESTIONS = ["How are you?", "Name a colour.", "Why?"]
 
 
@@ -89,6 +93,33 @@ def test_a_talk_s_score_is_transformers_score(exported_rm, rm, here):
     assert scores(exported_rm, [text]).item() + _constant(exported_rm) == pytest.approx(
         scoring(rm.path)("How are you?", "I am well."), abs=1e-5
     )
+
+
+@pytest.fixture(scope="module", params=["plain", "own"])
+def exported_judge(request, rm, tmp_path_factory):
+    """A reward model as it was trained, and as if it had learnt its tokenizer's template; and each one's export."""
+    model = tmp_path_factory.mktemp("judge") / "model"
+    shutil.copytree(resolve(rm.path), model)
+    (model / "template.json").write_text(json.dumps({"chat_template": NAMES[request.param]}))
+    export(model, "hf", model.with_name("exported"))
+    return model, model.with_name("exported")
+
+
+@torch.no_grad()
+def test_the_snippet_of_its_card_gives_a_reward_model_s_score(exported_judge, here, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model, folder = exported_judge
+    (snippet,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), flags=re.DOTALL)
+    names = {"folder": str(folder)}
+    exec(snippet, names)
+    expected = scoring(model)("How are you?", "I am well.")
+    assert names["reward"] == pytest.approx(expected, abs=1e-5)
+
+    from transformers import pipeline
+
+    text = names["tokenizer"].apply_chat_template(names["messages"], tokenize=False)
+    judge = pipeline("text-classification", model=names["model"], tokenizer=names["tokenizer"])
+    assert judge(text, add_special_tokens=False)[0]["score"] == pytest.approx(expected, abs=1e-5)
 
 
 def _constant(folder) -> float:

@@ -23,8 +23,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSequenceClassification.from_pretrained(folder, dtype="auto", trust_remote_code=True)
-tokens = tokenizer(conversation + tokenizer.eos_token, return_tensors="pt")
-reward = model(**tokens).logits  # [1, 1]
+messages = [
+    {"role": "user", "content": "How are you?"},
+    {"role": "assistant", "content": "I am well."},
+]
+tokens = tokenizer.apply_chat_template(messages, return_tensors="pt", return_dict=True)
+reward = model(input_ids=tokens["input_ids"]).logits.item()
 """
 
 
@@ -83,7 +87,9 @@ def _what_it_is(trained: Trained, config: dict) -> Iterator[str]:
 
 def _how_it_scores(config: dict) -> Iterator[str]:
     yield (
-        "\nThe reward is read at the text's last token, the stop token of a response that has ended, and is standardised: "
+        "\nThe reward is read at the text's last token, the stop token of a response that has ended, which the chat template "
+        "writes behind the last answer: add no other one. `pipeline` takes such a text with `add_special_tokens=False`, and "
+        "gives the reward itself. Rewards are standardised: "
         "mean 0 and standard deviation 1 on the validation pairs where the run measured them. `reward_model.py` in this "
         f"folder adds the constant {config['reward_constant']:.9g} (`reward_constant` of config.json), for which transformers' "
         "own class has no place, and computes the head in float32. Without `trust_remote_code=True` every reward is less by "

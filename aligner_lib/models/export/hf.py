@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aligner_lib.datasets.chat_template import PLAIN, recorded_template
+from aligner_lib.datasets.chat_template import PLAIN, own_template, recorded_template, template_in_use
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.models import families
@@ -30,6 +30,15 @@ PLAIN_TEMPLATE = (
     "{{ message['role'] | capitalize }}: {{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n\nAssistant:' }}{% endif %}"
 )
+# A reward is read behind the stop token of the last answer, and a template may write a line's end there. {0}: the template
+SCORED_PLAIN_TEMPLATE = (
+    PLAIN_TEMPLATE
+    + "{% if messages and messages[-1]['role'] == 'assistant' and not add_generation_prompt %}{{ eos_token }}{% endif %}"
+)
+SCORED_TEMPLATE = (
+    "{{% set conversation %}}{0}{{% endset %}}"
+    "{{{{ conversation if add_generation_prompt else conversation.rstrip() }}}}"
+)
 SCORE = "score.weight"  # the head of transformers' sequence classifiers, which has no bias
 
 
@@ -42,12 +51,15 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     tokenizer, wanted = Tokenizer(trained.folder), dtype_named(options.dtype)
     out.mkdir()
     tokenizer.save(out)
-    if recorded_template(trained.folder) == PLAIN:
-        _write_plain_template(tokenizer, out)
+    is_policy = trained.architecture.head == "lm"
+    if not is_policy:
+        _write_template(tokenizer, out, _scored_template(tokenizer))
+    elif recorded_template(trained.folder) == PLAIN:
+        _write_template(tokenizer, out, _plain(tokenizer, PLAIN_TEMPLATE))
     tensors = list(_tensors(trained, wanted))
     config = _config(trained, tokenizer, tensors[0].dtype)
     notes = []
-    if trained.architecture.head == "lm":
+    if is_policy:
         write_json(out / "generation_config.json", _generation_config(trained, tokenizer))
     else:
         config |= _write_reward_parts(trained, tokenizer, out, config["architectures"][0])
@@ -58,12 +70,26 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     return notes
 
 
-def _write_plain_template(tokenizer: Tokenizer, out: Path) -> None:
-    """Put PLAIN_TEMPLATE in the place of the template that the tokenizer's files have."""
+def _plain(tokenizer: Tokenizer, template: str) -> str:
+    return ("{{ bos_token }}" if tokenizer.bos_ids else "") + template
+
+
+def _scored_template(tokenizer: Tokenizer) -> str:
+    """A template whose conversations end in the token at which a reward is read: the stop token of the last answer."""
+    if template_in_use(tokenizer) == PLAIN:
+        return _plain(tokenizer, SCORED_PLAIN_TEMPLATE)
+    return SCORED_TEMPLATE.format(own_template(tokenizer))
+
+
+def _write_template(tokenizer: Tokenizer, out: Path, template: str) -> None:
+    """Put a chat template in the place of the one that the tokenizer's files have."""
     (out / "chat_template.jinja").unlink(missing_ok=True)
+    _update_tokenizer_config(out, chat_template=template)
+
+
+def _update_tokenizer_config(out: Path, **changes: str) -> None:
     path = out / "tokenizer_config.json"
-    begins = "{{ bos_token }}" if tokenizer.bos_ids else ""
-    write_json(path, json.loads(path.read_text()) | {"chat_template": begins + PLAIN_TEMPLATE})
+    write_json(path, json.loads(path.read_text()) | changes)
 
 
 def dtype_named(name: str | None) -> str | None:
@@ -169,9 +195,10 @@ def _write_reward_parts(trained: Trained, tokenizer: Tokenizer, out: Path, base:
     pad_id = _pad_id(tokenizer)
     if pad_id is not None:
         pad_token = tokenizer.decode([pad_id], special_tokens=True)
-        write_json(out / "tokenizer_config.json", {**tokenizer.config, "pad_token": pad_token})
+        _update_tokenizer_config(out, pad_token=pad_token)
     return {
         "pad_token_id": pad_id,
+        "problem_type": "regression",  # else pipeline() gives the sigmoid of a reward
         "id2label": {"0": "reward"},
         "label2id": {"reward": 0},
         "reward_constant": reward_constant(trained),
