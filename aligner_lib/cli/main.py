@@ -95,11 +95,13 @@ def setup(bundle: Bundle = None):
 
 @app.command(context_settings=PASS_ON)
 def jupyter(context: typer.Context):
-    """Open JupyterLab on the notebooks; further arguments go to it."""
+    """Open JupyterLab on the first notebook; further arguments go to it."""
+    from aligner_lib.cli.jupyter import jupyterlab_arguments
+
     # JupyterLab's settings as widgets need them (docs/widgets.md); the user's own settings stand above them
     paths = [str(ROOT / "widgets" / "jupyter"), os.environ.get("JUPYTER_CONFIG_PATH")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
-    _run_module("jupyterlab", [_needed("notebooks"), *context.args])
+    _run_module("jupyterlab", [*jupyterlab_arguments(_needed("notebooks")), *context.args])
 
 
 @app.command()

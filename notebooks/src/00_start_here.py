@@ -1,14 +1,14 @@
 # %% [markdown]
 # # Start here
 #
-# You check the machine, choose a profile, and get an overview from a downloaded language model to an aligned one.
+# You see a model answer before and after training, and the whole path that leads from one to the other.
 #
 # {{map}}
 #
-# | goal | know what runs where, and check that your installation works |
+# | goal | see what alignment changes, know what runs where, and check that your installation works |
 # | --- | --- |
 # | needs | nothing |
-# | downloads | nothing |
+# | downloads | the model, which notebook 01 looks at: at most 270 MB (`laptop`, once), nothing (`smoke`) |
 #
 # {{card}}
 
@@ -18,6 +18,34 @@ out = "../runs/tutorial"
 dataset = "sample"  # sample · auto (from the hub where it can be reached) · dolly · hh
 
 # %% [markdown]
+# ## A model that answers, before and after
+#
+# Each question below has an instruction that a program can check, such as "in double quotation marks". The first column of
+# answers is written now, on this machine, by the model that you will train. The other two columns come from a recorded run
+# of this project (`ppo-forms`): the same policy before and after PPO. ✓ marks an answer that follows its instruction. The
+# questions are the first three of the held-out ones, not the best three.
+
+# %%
+from aligner_lib.jobs.inference import answering
+from aligner_lib.tutorial.workspace import Workspace
+from widgets.before_after import BeforeAfter
+
+lab = Workspace(out, profile, dataset)
+BeforeAfter("ppo-forms", live=answering(lab.model(), max_length=48))
+
+# %%
+answers = BeforeAfter("ppo-forms")
+before, after = answers.obey()
+print(
+    f"Of {len(answers.pairs)} held-out questions the answer follows the instruction in {before} before PPO, in {after} after."
+)
+
+# %% [markdown]
+# PPO taught the recorded policy to follow instructions more often, and not always: one of the three answers follows its
+# instruction no longer. The facts are often wrong before and after, because a model of 135 million parameters knows little
+# and no reward asked for facts. Notebook 08 measures how much of such a gain is chance. With `smoke` the first column is
+# noise: that model's weights are random numbers, and it only shows that everything runs.
+#
 # ## What happens in these notebooks
 #
 # A pretrained language model continues text. **Alignment** makes it answer as people want it to. The `laptop` profile's
@@ -60,18 +88,10 @@ print(subprocess.run([sys.executable, "-m", "aligner_lib", "doctor"], capture_ou
 # again, and find the job still running. And the same cell can start the job on a cluster.
 
 # %%
-from aligner_lib.tutorial.workspace import Workspace
-
-lab = Workspace(out, profile, dataset)
 print(f"model: {lab.model_name}\nfolder: {lab.out.name}/\njobs run: {lab.where}")
 
-# %%
-print(" ".join(["aligner", "sft", "--help"]))
-print(
-    subprocess.run(
-        [sys.executable, "-m", "aligner_lib", "sft", "--help"], capture_output=True, text=True
-    ).stdout
-)
+# %% [markdown]
+# Each kind of job is also a command, such as `aligner sft`. `aligner sft --help` in a terminal lists its options.
 
 # %% [markdown]
 # ## Where are you?
