@@ -37,6 +37,7 @@ from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.hash import file_hash
 from aligner_lib.models.peft_folder import CONFIG as PEFT_CONFIG
 from aligner_lib.models.peft_folder import TENSORS as PEFT_TENSORS
+from aligner_lib.models.peft_folder import check_peft_base
 from aligner_lib.rollouts.environments.pool import Environments
 from aligner_lib.rollouts.tasks import EnvironmentTasks, FileTasks, TaskSource
 
@@ -222,6 +223,7 @@ def adapters_folder(config: DictConfig, start: Path) -> Path | None:
         return None
     folder = Path(peft.restore_from_path).expanduser()
     if (folder / PEFT_CONFIG).is_file():
+        check_peft_base(folder, start)
         return folder
     folder = resolve(folder)
     record = AdapterRecord.load(folder)

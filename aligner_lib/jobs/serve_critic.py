@@ -62,9 +62,12 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
             return folder
         exporters = stack.enter_context(closing(Exporters()))
         run = stack.enter_context(open_run(kind, config, profile, prepared.hashes))
-        run.start(step_of(latest))
+        begin = run.start if latest is None else run.start_loading
+        begin(step_of(latest))
         exporters.start(run.path, asked_for(config.exp_manager))
         worker = _worker(prepared, latest)
+        if latest is not None:
+            run.rewind(step_of(latest))
         about = prepared.about | {"run": str(folder.path.absolute())}
         session = ActorSession(settings.actor_timeout)
         request_queue = RequestQueue(

@@ -38,14 +38,18 @@ UNREAD = {
     "lora_bias": False,
     "layer_replication": None,
 }
+# Values of init_lora_weights that leave the base's weights as they are. The others (pissa, olora, corda, loftq, lora_ga …)
+# take a part out of the base: their adapters say nothing without a base that is changed in the same way.
+KEEPS_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 # ---- out ------------------------------------------------------------------------------------------------------------
 
 
-def export_peft(folder: Path, out: Path) -> Path:
+def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
     """Write a checkpoint's adapters into a new folder that `peft.PeftModel.from_pretrained(model, out)` loads.
 
+    base: the model that transformers finds them a base in, for `AutoPeftModelForCausalLM`; None: `name_of_base`.
     Raises ValueError for a model folder without adapters, for a reward model, and when `out` exists.
     """
     from safetensors.torch import save_file
@@ -75,18 +79,18 @@ def export_peft(folder: Path, out: Path) -> Path:
             adapters[module.rpartition(".")[2]] = record.layers[layer.rpartition(".")[2]]
     out.mkdir(parents=True)
     save_file(tensors, out / TENSORS, metadata={"format": "pt"})
-    write_json(out / CONFIG, _config(adapters, record.base))
+    write_json(out / CONFIG, _config(adapters, base or name_of_base(record.base) or str(record.base)))
     return out
 
 
-def _config(adapters: Mapping[str, Adapter], base: Path) -> dict:
-    """adapter_config.json; adapters: by the name of a module, such as q_proj."""
+def _config(adapters: Mapping[str, Adapter], base: str) -> dict:
+    """adapter_config.json; adapters: by the name of a module, such as q_proj; base: the model that they belong to."""
     usual, _ = Counter(adapters.values()).most_common(1)[0]
     others = {name: adapter for name, adapter in adapters.items() if adapter != usual}
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": _name_of(base),
+        "base_model_name_or_path": base,
         "inference_mode": True,
         "r": usual.rank,
         "lora_alpha": _alpha(usual),
@@ -107,13 +111,13 @@ def _alpha(adapter: Adapter) -> int | float:
     return round(alpha) if abs(alpha - round(alpha)) < 1e-9 * alpha else alpha
 
 
-def _name_of(base: Path) -> str:
-    """The hub's name of a model that was downloaded; else its folder."""
+def name_of_base(base: Path) -> str | None:
+    """The hub's name of a model folder that was downloaded from there; None for any other one."""
     try:
         origin = json.loads((base / "source.json").read_text()).get("origin", "")
     except OSError:
-        origin = ""
-    return origin.split()[1] if origin.startswith("hub ") else str(base)
+        return None
+    return origin.split()[1] if origin.startswith("hub ") else None
 
 
 # ---- in -------------------------------------------------------------------------------------------------------------
@@ -126,6 +130,24 @@ def adapter_layers(folder: Path, arch: Architecture) -> dict[str, Adapter]:
     """
     record = AdapterRecord.load(folder)
     return dict(record.layers) if record is not None else _PeftFolder(folder, arch).layers
+
+
+def check_peft_base(folder: Path, base: Path) -> None:
+    """Raises ValueError for PEFT's adapters of another model of the hub than the one that they are to adapt.
+
+    Names alone are compared, so a model that was not downloaded from the hub, or adapters that name a folder, pass; then
+    shapes are what is checked (`adapter_layers`).
+    """
+    theirs, ours = (
+        json.loads((folder / CONFIG).read_text()).get("base_model_name_or_path"),
+        name_of_base(base),
+    )
+    is_hub_name = bool(theirs) and re.fullmatch(r"[\w.-]+/[\w.-]+", theirs) and not Path(theirs).exists()
+    if is_hub_name and ours and theirs.lower() != ours.lower():
+        raise ValueError(
+            f"{folder} holds adapters of {theirs} (base_model_name_or_path in {CONFIG}), and the model is {ours}: start from "
+            f"{theirs}. Where both are the same model under two names, write {ours} there"
+        )
 
 
 def open_adapters(folder: Path, arch: Architecture) -> StoreReader:
@@ -211,6 +233,12 @@ def _read_parts(folder: Path) -> dict[str, _Part]:
     for key, plain in UNREAD.items():
         if config.get(key) not in (plain, None):
             raise ValueError(f"{folder} has {key}={config[key]}, which is not read; {key}={plain} is")
+    if (init := config.get("init_lora_weights")) not in KEEPS_BASE:
+        raise ValueError(
+            f"{folder} has init_lora_weights={init}: these adapters belong to a base whose weights were changed when they "
+            "were made, and are wrong on the one that it names. Save them as plain ones: peft's save_pretrained(FOLDER, "
+            "path_initial_model_for_weight_conversion=INITIAL), INITIAL being the adapters saved before training"
+        )
     if not (folder / TENSORS).is_file():
         raise ValueError(f"{folder} has no {TENSORS}: save it with peft's save_pretrained, as safetensors")
     halves = load_file(folder / TENSORS)

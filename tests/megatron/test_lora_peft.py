@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from aligner_lib.megatron.lora import LoRA
 from aligner_lib.megatron.model import Numerics
 from aligner_lib.models.adapters import Adapter, AdapterRecord
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.models.peft_folder import adapter_layers, export_peft, open_adapters
+from aligner_lib.models.peft_folder import adapter_layers, check_peft_base, export_peft, open_adapters
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 CLOSE = 1e-5
@@ -149,6 +150,53 @@ def test_peft_s_adapters_say_the_same_here(twins, twin, tokens, name, tmp_path):
     torch.testing.assert_close(back(tokens).logits, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("init", ["pissa", "olora"])
+def test_adapters_that_changed_their_base_are_read_once_peft_has_made_them_plain(
+    twins, twin, tokens, init, tmp_path
+):
+    """As peft writes them they belong to another base, and are refused."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj"], init_lora_weights=init)
+    theirs = peft.get_peft_model(twin, config).eval()
+    theirs.peft_config["default"].init_lora_weights = True  # which of them is the start, as peft's guide says
+    theirs.save_pretrained(tmp_path / "initial")
+    theirs.peft_config["default"].init_lora_weights = init
+    for key, parameter in theirs.named_parameters():
+        if "lora_B" in key:
+            parameter.data.add_(0.1)
+    expected = theirs(tokens).logits
+    theirs.save_pretrained(tmp_path / "as_it_is")
+    arch = Architecture.load(twins[0])
+    with pytest.raises(ValueError, match=f"init_lora_weights={init}"):
+        adapter_layers(tmp_path / "as_it_is", arch)
+    initial = str(tmp_path / "initial")
+    theirs.save_pretrained(tmp_path / "plain", path_initial_model_for_weight_conversion=initial)
+    engine = engine_of(twins[0], LoRA(adapter_layers(tmp_path / "plain", arch), start=tmp_path / "plain"))
+    torch.testing.assert_close(logits(engine, tokens), expected, atol=1e-3, rtol=0)
+
+
+def test_an_export_loads_by_itself_in_peft(adapted, twins, tokens, tmp_path, monkeypatch):
+    from aligner_lib.models.export import export
+
+    peft = pytest.importorskip("peft")
+    export(adapted[1], "peft", tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    loaded = peft.AutoPeftModelForCausalLM.from_pretrained("out").eval()
+    torch.testing.assert_close(loaded(tokens).logits, logits(adapted[0], tokens), atol=1e-4, rtol=0)
+
+
+def test_adapters_of_another_model_of_the_hub_are_refused(exported, tmp_path):
+    folder = changed(exported, tmp_path / "peft", {"base_model_name_or_path": "org/one"})
+    for name, is_refused in (("org/two", True), ("Org/One", False)):
+        (tmp_path / "source.json").write_text(json.dumps({"origin": f"hub {name} abc"}))
+        with (
+            pytest.raises(ValueError, match=r"adapters of org/one .*, and the model is org/two")
+            if is_refused
+            else nullcontext()
+        ):
+            check_peft_base(folder, tmp_path)
+
+
 def engine_twin(twins):
     import copy
 
@@ -212,6 +260,12 @@ def changed(exported, folder, config: dict | None = None, tensors=None):
     [
         ({"use_dora": True}, "use_dora=True, which is not read"),
         ({"bias": "all"}, "bias=all, which is not read"),
+        (
+            {"init_lora_weights": "pissa"},
+            "init_lora_weights=pissa: .*path_initial_model_for_weight_conversion",
+        ),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights=pissa_niter_4"),
+        ({"init_lora_weights": "olora"}, "init_lora_weights=olora"),
         ({"peft_type": "IA3"}, "peft_type=IA3; LORA is read"),
     ],
 )

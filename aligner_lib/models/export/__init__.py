@@ -6,6 +6,7 @@ A target is one module with one function, named in TARGETS.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from aligner_lib.errors import UserError
@@ -32,4 +33,4 @@ def export(source: str | Path, to: str, out: Path, options: Options | None = Non
         raise UserError(f"there is no target {to!r} to export to; there are {', '.join(TARGETS)}")
     trained = Trained.find(source)
     with whole_or_absent(Path(out), "--out") as partial:
-        return TARGETS[to](trained, partial, options or Options())
+        return TARGETS[to](trained, partial, replace(options or Options(), place=Path(out).absolute()))

@@ -5,15 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from aligner_lib.errors import UserError
+from aligner_lib.models.adapters import AdapterRecord
+from aligner_lib.models.export.hf import write as write_hf
 from aligner_lib.models.export.trained import Options, Trained
-from aligner_lib.models.peft_folder import export_peft
+from aligner_lib.models.peft_folder import export_peft, name_of_base
+
+BASE = "base"  # the folder of the model that the adapters belong to, where the hub does not have it
 
 
 def write(trained: Trained, out: Path, options: Options) -> list[str]:
-    """Write a checkpoint's adapters. Raises ValueError for a model without, and for a reward model."""
+    """Write a checkpoint's adapters, and beside them their base where it is no model of the hub.
+
+    Raises ValueError for a model without adapters, and for a reward model.
+    """
     if options.dtype is not None:
         raise UserError("--dtype: adapters are exported in their own; --to hf merges and rounds")
-    export_peft(trained.folder, out)
+    record = AdapterRecord.load(trained.folder)
+    base = name_of_base(record.base) if record else None
+    if record is None or base:
+        export_peft(trained.folder, out, base)
+        return [f"load it with peft.AutoPeftModelForCausalLM.from_pretrained(FOLDER), which fetches {base}"]
+    export_peft(trained.folder, out, str((options.place or out) / BASE))
+    write_hf(Trained.find(record.base), out / BASE, options)
     return [
-        "load it with peft.PeftModel.from_pretrained(MODEL, FOLDER), MODEL being the one that they were trained on"
+        "load it with peft.AutoPeftModelForCausalLM.from_pretrained(FOLDER): the model that the adapters belong to lies in "
+        f"{BASE}/ within, and adapter_config.json names that path. Change base_model_name_or_path when you move the folder"
     ]

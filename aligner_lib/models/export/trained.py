@@ -24,6 +24,7 @@ class Options:
 
     dtype: str | None = None  # of the weights: float32, float16 or bfloat16; None keeps theirs
     shard_bytes: int = 5_000_000_000  # a file of weights is at most so large
+    place: Path | None = None  # where the export will lie, for files that name it; `export` fills it in
     progress: Callable[[int, int], None] | None = None  # called with (weights done, weights in all)
 
 
