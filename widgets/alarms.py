@@ -31,6 +31,7 @@ class Alarms:
         self.run, self.series, self._own = run, series, limits
         self.limits = limits or Thresholds()
         self._since: dict[str, int] = {}
+        self._titles: dict[str, str] = {}
 
     @property
     def _rules(self) -> tuple[Rule, ...]:
@@ -41,6 +42,7 @@ class Alarms:
         self.limits = self._own or limits_of(self.run)
         alarms = self._alarms()
         self._since = {alarm.name: self._since.get(alarm.name) or self._began(alarm) for alarm in alarms}
+        self._titles = {alarm.name: alarm.title for alarm in alarms}
         return [
             {
                 "name": alarm.name,
@@ -51,6 +53,11 @@ class Alarms:
             }
             for alarm in alarms
         ]
+
+    @property
+    def beginnings(self) -> list[tuple[int, str]]:
+        """(step, title) of the alarms that held at the last look, by their beginnings."""
+        return sorted((self._since[name], self._titles[name]) for name in self._since)
 
     def _began(self, alarm: Alarm) -> int:
         """The step since which an alarm has held: whoever comes late looks back, LOOK_BACK records at most."""

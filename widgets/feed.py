@@ -12,6 +12,7 @@ from widgets.alarms import Alarms
 from widgets.charts import Chart, charts_for
 from widgets.comparison import compare
 from widgets.control import Steering
+from widgets.marks import marks
 from widgets.progress import progress
 from widgets.series import AXES, Series, as_runs
 from widgets.waiting import Resubmission
@@ -166,11 +167,15 @@ class Feed:
             + [_spec(c) | {"added": metric} for c, metric in zip(added, self._added, strict=True)],
             "comparison": compare(self.runs, self.series, own + added) if len(self.runs) > 1 else None,
             "steering": self._steering and self._steering.view(self.series[0]),
+            "alarms": self._alarms(),  # before the marks, which stand where an alarm began
             "records": [len(series) for series in self.series],
             "skipped": [series.skipped for series in self.series],
             "gaps": self._gaps(),
+            "marks": [
+                marks(run, one, alarms.beginnings, one.axis(self.axis))
+                for run, one, alarms in zip(self.runs, self.series, self._run_alarms)
+            ],
             "metrics": sorted({metric for series in self.series for metric in series.metrics}),
-            "alarms": self._alarms(),
             "stale_seconds": self.limits.heartbeat_seconds,
             "players": [_player(run) for run in self.runs],
             "can_stop": all(hasattr(run, "request_stop") for run in self.runs),
@@ -221,6 +226,7 @@ def _spec(chart: Chart) -> dict:
         "hint": chart.hint,
         "unit": chart.unit,
         "exact": chart.exact,
+        "least": chart.least,
         "lines": [line.label for line in chart.lines],
         "splits": [_split(line.metrics[0]) for line in chart.lines],
     }

@@ -122,6 +122,9 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
     unit = f"  ({chart.unit})" if chart.unit else ""
     axes.set_title(chart.title + unit, loc="left", fontsize=9, color=INK)
     _plain(axes)
+    low, high = axes.get_ylim()
+    if high - low < chart.least:
+        axes.set_ylim((low + high - chart.least) / 2, (low + high + chart.least) / 2)
     if axis == "step":
         axes.locator_params(axis="x", integer=True)
 

@@ -65,20 +65,22 @@ class Chart:
     hint: str = ""
     unit: str = ""
     exact: bool = False  # a schedule, not a measurement: never smoothed
+    least: float = 0.0
+    """The least height of its axis, in the lines' unit: lines that vary by less are drawn flat, not as mountains of rounding."""
 
 
 SETTINGS = ("lr", "kl_coef")  # metrics that are no measurements, by the last part of their names
 
 
-def chart(title: str, *lines: Line | Sequence[str], hint="", unit="", exact=False) -> Chart:
+def chart(title: str, *lines: Line | Sequence[str], hint="", unit="", exact=False, least=0.0) -> Chart:
     """chart("Loss", ("train", "train/loss"), …): a line is a label and the metrics to look for, in order.
 
     It may also be a metric's name alone, or a Line. hint: what a healthy run shows. exact: never smoothed, as no setting is
-    (SETTINGS).
+    (SETTINGS). least: the least height of its axis.
     """
     drawn = tuple(map(_as_line, lines))
     is_setting = all(metric.rpartition("/")[2] in SETTINGS for line in drawn for metric in line.metrics)
-    return Chart(title, drawn, hint, unit, exact or is_setting)
+    return Chart(title, drawn, hint, unit, exact or is_setting, least)
 
 
 def _as_line(line: Line | Sequence[str]) -> Line:

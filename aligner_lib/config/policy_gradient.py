@@ -669,17 +669,20 @@ REWARD = chart(
     ("train", "train_rollouts/rewards"),
     ("validation", "val_rollouts/rewards"),
     hint="Rises. If it rises while KL and length run away, the policy is gaming the reward.",
+    least=0.01,
 )
 KL = chart(
     "KL to the reference",
     ("train", "train_rollouts/kl"),
     hint="0 before the first update, then grows slowly and levels off.",
+    least=0.001,
 )
 LENGTH = chart(
     "Response length",
     ("train", "train_rollouts/generation_length"),
     ("validation", "val_rollouts/generation_length"),
     hint="Drifts a little. A jump to the limit means that responses no longer end.",
+    least=1.0,
 )
 PROGRESS = (
     chart(
@@ -687,10 +690,14 @@ PROGRESS = (
         ("train", "train_rollouts/fraction_of_samples_properly_ended"),
         ("validation", "val_rollouts/fraction_of_samples_properly_ended"),
         hint="Near 1, or rising to it: the others were cut off at max_length.",
+        least=0.05,
     ),
 )
 ENTROPY = chart(
-    "Entropy", ("train", "train_rollouts/entropy"), hint="Drifts slowly; near 0 nothing new is tried."
+    "Entropy",
+    ("train", "train_rollouts/entropy"),
+    hint="Drifts slowly; near 0 nothing new is tried.",
+    least=0.01,
 )
 ENVIRONMENT_CHARTS = (
     chart(
@@ -711,6 +718,7 @@ RATIO = chart(
     ("ratio", "train_optim/ppo_ratio"),
     ("clamped", "train_optim/ppo_ratio_clamped"),
     hint="Stays close to 1; exactly 1 before the first update.",
+    least=0.001,
 )
 ALARMS = (
     alarms.not_finite,

@@ -70,6 +70,7 @@ LOSS = chart(
     ("train", "train/loss"),
     ("validation", "validation/loss"),
     hint="Falls, steeply at first. Validation that rises while training falls is overfitting.",
+    least=0.001,
 )
 GRAD_NORM = chart(
     "Gradient norm", ("train", "train/grad_norm", "train_optim/grad_norm"), hint="Steady; spikes are clipped."

@@ -252,3 +252,23 @@ def test_a_click_brings_the_completions_into_view_and_focus(desk, healthy):
     page.page.wait_for_function("() => document.activeElement.className === 'lab-texts'")
     top = page.page.locator(".lab-texts").bounding_box()["y"]
     assert 0 <= top < 420
+
+
+def test_a_change_of_settings_is_a_mark_on_every_chart_and_rounding_is_no_mountain(desk, tmp_path):
+    rates, kl = [1e-5, 1e-5, 2e-6, 2e-6], [1e-8, 3e-8, 0.0, 2e-8]
+    values = {
+        "train_optim/lr": rates,
+        "train_rollouts/kl": kl,
+        "train_rollouts/rewards": [0.1, 0.2, 0.3, 0.4],
+    }
+    page = desk()
+    page.show(Monitor(write_metrics(tmp_path / "run", values, kind="ppo")))
+    charts = page.page.locator(".lab-chart")
+    charts.first.locator(".lab-mark").wait_for(state="attached")
+    titles = [chart.locator(".lab-mark title").all_text_contents() for chart in charts.all()]
+    assert len(titles) >= 2 and all(of == ["learning rate 1e-05 → 2e-06, step 3"] for of in titles)
+    line = (
+        page.page.locator(".lab-chart", has_text="KL to the reference").locator(".lab-raw").get_attribute("d")
+    )
+    heights = [float(y) for y in re.findall(r"[ML]\S+ (\S+?)(?=L|$)", line)]
+    assert len(heights) == 4 and max(heights) - min(heights) < 1, "of 128 pixels"

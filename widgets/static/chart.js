@@ -73,7 +73,7 @@ class ChartView {
     this.scale(width, view ?? this.shared.extent());
     set(this.clip, { x: EDGE.left - MARKER, y: 0, width: Math.max(0, width - EDGE.left - EDGE.right + 2 * MARKER), height: HEIGHT });
     this.drawGrid(width);
-    this.plot.replaceChildren(...this.drawn.flatMap((one) => this.strokes(one)));
+    this.plot.replaceChildren(...this.marks(), ...this.drawn.flatMap((one) => this.strokes(one)));
     this.drawCursor();
   }
 
@@ -90,6 +90,10 @@ class ChartView {
       });
     }
     if (low > high) [low, high] = [0, 1];
+    if (high - low < this.spec.least) { // what varies by less is rounding or noise
+      const middle = (low + high) / 2;
+      [low, high] = [middle - this.spec.least / 2, middle + this.spec.least / 2];
+    }
     const size = Math.max(Math.abs(low), Math.abs(high));
     if (high - low <= 1e-4 * size) { // constant but for rounding: no mountain range
       const pad = 0.05 * size || 0.5;
@@ -127,6 +131,15 @@ class ChartView {
       parts.push(make("text", { x: Math.min(at, width - half).toFixed(1), y: bottom + 14, "text-anchor": "middle" }, label));
     }
     this.grid.replaceChildren(...parts);
+  }
+
+  // What happened to the runs: a hair with a small sign at the top, and its words as a title.
+  marks() {
+    const { head } = this.shared.store, shapes = { setting: "M0 0l4 4l-4 4l-4 -4Z", alarm: "M0 0l4.5 8h-9Z", checkpoint: "M-1.5 2h3v3h-3Z" };
+    return head.marks.flatMap((ofRun, r) => (this.shared.state.hidden.has(r) ? [] : ofRun.map(([x, kind, text]) => make(
+      "g", { class: "lab-mark", "data-kind": kind, transform: `translate(${this.px(x).toFixed(1)} 0)` },
+      make("title", {}, this.several ? `${head.runs[r].name}: ${text}` : text),
+      kind === "checkpoint" ? null : make("line", { y1: 8, y2: HEIGHT - EDGE.bottom }), make("path", { d: shapes[kind] })))));
   }
 
   strokes({ line, calm, spread, pen, gaps, name }) {

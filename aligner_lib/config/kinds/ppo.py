@@ -327,7 +327,12 @@ CHARTS = (
     LENGTH,
     *PROGRESS,
     RATIO,
-    chart("Actor loss", ("actor", "train_optim/loss"), hint="Hovers around 0: it is no measure of progress."),
+    chart(
+        "Actor loss",
+        ("actor", "train_optim/loss"),
+        hint="Hovers around 0: it is no measure of progress.",
+        least=0.001,
+    ),
     chart(
         "What the critic explains",
         ("explained variance", "train_rollouts/explained_variance"),

@@ -1,0 +1,40 @@
+"""Marks on a run's charts: a setting that was changed, not a schedule."""
+
+import json
+
+import pytest
+
+from aligner_lib.run_folder.reader import RunFolder
+from widgets.marks import changes, marks
+from widgets.series import Series
+
+
+def series_of(folder, **metrics) -> Series:
+    records = [
+        {"step": i + 1, "time": 1.0 + i}
+        | {name.replace("__", "/"): values[i] for name, values in metrics.items()}
+        for i in range(len(next(iter(metrics.values()))))
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    series = Series(RunFolder(folder))
+    series.poll()
+    return series
+
+
+def test_a_changed_setting_is_marked_at_its_step(tmp_path):
+    series = series_of(
+        tmp_path, train__lr=[1e-5, 1e-5, 5e-6, 5e-6], train_rollouts__kl_coef=[0.1, 0.1, 0.1, 0.0]
+    )
+    assert changes(series) == [(4, "KL coefficient 0.1 → 0"), (3, "learning rate 1e-05 → 5e-06")]
+
+
+@pytest.mark.parametrize("rates", [[1e-6, 2e-6, 3e-6, 4e-6, 5e-6], [5e-6, 4.8e-6, 4.5e-6, 4.2e-6, 4e-6]])
+def test_a_schedule_is_no_change(tmp_path, rates):
+    assert changes(series_of(tmp_path, train__lr=rates)) == []
+
+
+def test_alarms_and_checkpoints_stand_where_their_steps_are(tmp_path):
+    series = series_of(tmp_path, train__loss=[3.0, 2.0, 1.0])
+    (tmp_path / "checkpoints" / "step_000002").mkdir(parents=True)
+    found = marks(RunFolder(tmp_path), series, [(3, "Not a number")], series.axis("step"))
+    assert found == [[2.0, "checkpoint", "checkpoint, step 2"], [3.0, "alarm", "Not a number, step 3"]]
