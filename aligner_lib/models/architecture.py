@@ -11,6 +11,12 @@ Normalization = Literal["rms", "layer"]
 Activation = Literal["swiglu", "geglu", "squared_relu"]
 
 
+MOST_LAYERS = 10_000  # more than any model has; what is read of a model grows with them
+MOST_VALUES = 1 << 27  # of a size: hidden values, tokens of a vocabulary, positions
+SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size",
+         "max_position_embeddings", "kv_channels")  # fmt: skip
+
+
 @dataclass(frozen=True)
 class RopeScaling:
     """How the frequencies of rotary positions are lowered, for texts longer than those first trained on.
@@ -84,6 +90,10 @@ class Architecture:
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it is {' or '.join(map(repr, known))}")
+        for name in SIZES:
+            most = MOST_LAYERS if name == "num_layers" else MOST_VALUES
+            if type(value := getattr(self, name)) is not int or not 0 < value <= most:
+                raise ValueError(f"{name} is {str(value)[:100]}; it is a whole number from 1 to {most}")
         if self.num_attention_heads % self.num_query_groups:
             raise ValueError(
                 f"{self.num_attention_heads} heads don't share {self.num_query_groups} key/value heads evenly"

@@ -30,8 +30,6 @@ class TensorFile:
     def __init__(self, path: Path):
         self.path = Path(path)
         header = read_header(self.path)
-        if not isinstance(header, dict):
-            raise ValueError(f"{self.path} is damaged: its header is no JSON object; download it again")
         self._entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         self._data_start = 8 + int.from_bytes(self.path.open("rb").read(8), "little")
         end = self._data_start + max(

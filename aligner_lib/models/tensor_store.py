@@ -26,6 +26,21 @@ if TYPE_CHECKING:  # imported where it computes: checking a store and importing 
 # a file is written out once it holds this much, which bounds the memory of a streaming import
 FILE_BYTES = 1 << 28
 
+HEADER_BYTES = (
+    3_000_000  # of some 25,000 tensors; Python's objects of a hostile one take thirty times as much
+)
+BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}  # of a value
 METADATA_KEY = "blocks"
 
 
@@ -208,21 +223,68 @@ def check_store(folder: Path) -> int:
 def read_header(path: Path) -> dict:
     """A safetensors file's header: dtype, shape and data_offsets of each tensor.
 
-    Raises ValueError when it is damaged.
+    Raises ValueError when it is damaged: entries of another form, and values that overlap, leave a hole or have another
+    length than their shape.
     """
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size - 8:
             raise ValueError(f"{path} is damaged: it ends within its header")
+        if length > HEADER_BYTES:
+            raise ValueError(
+                f"{path} has a header of {length} bytes, and at most {HEADER_BYTES} are read: save it as several files"
+            )
         try:
-            return json.loads(file.read(length))
-        except ValueError as error:
+            header = json.loads(file.read(length))
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: its header can't be read ({error})") from None
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} is damaged: its header is no JSON object; download it again")
+    _check_entries(header, path)
+    return header
+
+
+def _check_entries(header: dict, path: Path) -> None:
+    """Raises ValueError unless the tensors' bytes follow one another without holes, as the format asks."""
+    spans = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        offsets, shape, dtype = (
+            entry.get(key) if isinstance(entry, dict) else None for key in ("data_offsets", "shape", "dtype")
+        )
+        if not (_are_counts(offsets) and len(offsets) == 2 and _are_counts(shape) and isinstance(dtype, str)):
+            raise ValueError(
+                f"{path} is damaged: {name[:100]!r} has no dtype, shape and data_offsets of whole numbers"
+            )
+        values = math.prod(shape)
+        if offsets[1] - offsets[0] != values * BYTES.get(
+            dtype, values and (offsets[1] - offsets[0]) // values
+        ):
+            raise ValueError(
+                f"{path} is damaged: {name[:100]!r} has {offsets[1] - offsets[0]} bytes for {values} values of {dtype[:20]}"
+            )
+        spans.append((*offsets, name))
+    end = 0
+    for start, stop, name in sorted(spans):
+        if start != end or stop < start:
+            raise ValueError(
+                f"{path} is damaged: {name[:100]!r} lies at bytes {start} to {stop}, and the one before it ends at {end}"
+            )
+        end = stop
+
+
+def _are_counts(values: object) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) <= 64
+        and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
+    )
 
 
 def _blocks_of(path: Path) -> Iterator[tuple[str, Block]]:
     metadata = read_header(path).get("__metadata__", {})
-    if METADATA_KEY not in metadata:
+    if not isinstance(metadata, dict) or METADATA_KEY not in metadata:
         raise ValueError(
             f"{path} has no list of blocks: it was not written by this version of Aligner Lab; make it anew"
         )

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -291,6 +292,87 @@ def test_a_safetensors_header_that_is_a_list(tmp_path, smoke):
     (source / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"[]      ")
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged: its header is no JSON object"):
         import_hf(source, tmp_path / "model")
+
+
+def header_of(entries: object, data: bytes = bytes(16)) -> bytes:
+    text = json.dumps(entries).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def tensor(start: object, end: object, shape: object = (2,), dtype: object = "F32") -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+HOSTILE_HEADERS = {
+    "overlap": header_of({"a": tensor(0, 8), "b": tensor(0, 8), "c": tensor(8, 16)}),
+    "hole": header_of({"a": tensor(0, 4, [1]), "b": tensor(8, 16)}),
+    "negative": header_of({"a": tensor(-8, 0), "b": tensor(0, 16, [4])}),
+    "backwards": header_of({"a": tensor(16, 0), "b": tensor(0, 16, [4])}),
+    "beyond the file": header_of({"a": tensor(0, 1 << 40, [1 << 38])}),
+    "no offsets": header_of({"a": {"dtype": "F32", "shape": [4]}}),
+    "no dtype": header_of({"a": {"shape": [4], "data_offsets": [0, 16]}}),
+    "fractions": header_of({"a": tensor(0.0, 16.0, [4])}),
+    "truth values": header_of({"a": tensor(False, 16, [True, 4])}),
+    "negative shape": header_of({"a": tensor(0, 16, [-2, -2])}),
+    "another shape": header_of({"a": tensor(0, 16, [1 << 40, 1 << 40])}),
+    "no object": header_of({"a": [0, 16]}),
+    "a list": header_of([]),
+    "nested": (200_000).to_bytes(8, "little") + b"[" * 200_000,
+    "a long header": (1 << 26).to_bytes(8, "little") + b"[" + b"[]," * ((1 << 26) // 3) + b"0",
+}
+HOSTILE_SIZES = [
+    (name, value)
+    for name in (
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "vocab_size",
+        "max_position_embeddings",
+        "head_dim",
+    )
+    for value in (10**9, 10**30, -1, 0, True, 2.0, "2")
+]
+
+WITHIN_100_MB = """
+import json, resource, sys
+from pathlib import Path
+from aligner_lib.datasets import tokenizer
+from aligner_lib.models import import_hf
+from aligner_lib.models.convert import check_vocabulary
+in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (in_use + 100_000_000,) * 2)
+for folder in sys.argv[1:]:
+    try:
+        import_hf(Path(folder), Path(folder, "out"))
+        print(json.dumps([Path(folder).name, "imported", ""]))
+    except BaseException as error:
+        print(json.dumps([Path(folder).name, type(error).__name__, str(error)]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the process's size from /proc")
+def test_hostile_headers_and_sizes_are_refused_in_a_sentence_within_100_mb(tmp_path, smoke):
+    good = write_hf(tmp_path / "good", ARCH, random_weights(ARCH), smoke)
+    folders = []
+    for name, content in HOSTILE_HEADERS.items():
+        folders.append(shutil.copytree(good, tmp_path / f"header {name}"))
+        (folders[-1] / "model.safetensors").write_bytes(content)
+    for key, value in HOSTILE_SIZES:
+        folders.append(shutil.copytree(good, tmp_path / f"{key} {value}"))
+        config = json.loads((good / "config.json").read_text())
+        (folders[-1] / "config.json").write_text(json.dumps(config | {key: value}))
+    words = [sys.executable, "-c", WITHIN_100_MB, *map(str, folders)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) == len(folders), done.stderr
+    for name, error, message in results:
+        assert error == "ValueError" and 20 < len(message) < 500 and "\n" not in message, (
+            name,
+            error,
+            message,
+        )
 
 
 def test_a_cut_file_is_damaged(tmp_path, smoke):

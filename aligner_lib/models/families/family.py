@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aligner_lib.models.architecture import Architecture, RopeScaling
+from aligner_lib.models.architecture import MOST_LAYERS, Architecture, RopeScaling
 from aligner_lib.models.families.settings import Settings
 
 CLASSIFIER = "ForSequenceClassification"  # with one label: a reward model
@@ -38,7 +38,7 @@ def read_base(settings: Settings) -> dict[str, Any]:
     """The sizes, which have the same names in every family: arguments of `Architecture`."""
     heads, hidden_size = settings.count("num_attention_heads"), settings.count("hidden_size")
     return {
-        "num_layers": settings.count("num_hidden_layers"),
+        "num_layers": settings.count("num_hidden_layers", most=MOST_LAYERS),
         "hidden_size": hidden_size,
         "num_attention_heads": heads,
         "num_query_groups": settings.count("num_key_value_heads", None) or heads,
@@ -121,7 +121,7 @@ def read_window(settings: Settings, window: int | None, layers: Iterable[int]) -
     layers: those that have the window where config.json has no layer_types. Raises ValueError for layers of another
     kind.
     """
-    if types := settings.listed("layer_types", settings.count("num_hidden_layers")):
+    if types := settings.listed("layer_types", settings.count("num_hidden_layers", most=MOST_LAYERS)):
         if other := set(types) - {FULL, SLIDING}:
             raise settings.refuse(
                 f"layer_types has {', '.join(sorted(map(str, other)))}; {FULL} and {SLIDING} are read"

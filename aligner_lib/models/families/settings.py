@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from aligner_lib.models.architecture import MOST_VALUES
+
 REQUIRED: Any = object()
 
 
@@ -28,11 +30,10 @@ class Settings:
         """The same settings, and these where the file has none."""
         return Settings({**values, **self._values}, self._where)
 
-    def count(self, name: str, default: Any = REQUIRED) -> Any:
-        """A whole number above 0."""
-        return self._get(
-            name, default, "a whole number above 0", lambda value: type(value) is int and value > 0
-        )
+    def count(self, name: str, default: Any = REQUIRED, most: int = MOST_VALUES) -> Any:
+        """A whole number above 0, up to `most`."""
+        kind = f"a whole number from 1 to {most}"
+        return self._get(name, default, kind, lambda value: type(value) is int and 0 < value <= most)
 
     def number(self, name: str, default: Any = REQUIRED) -> Any:
         """A number, as a float."""
@@ -78,4 +79,4 @@ class Settings:
         if (value is None and default is None) or fits(value):
             return value
         null = ", or null" if default is None else ""
-        raise self.refuse(f"{name} is {value!r}; it must be {kind}{null}")
+        raise self.refuse(f"{name} is {repr(value)[:100]}; it must be {kind}{null}")

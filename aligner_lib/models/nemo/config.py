@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from aligner_lib.models.architecture import Architecture, RopeScaling
+from aligner_lib.models.architecture import MOST_LAYERS, Architecture, RopeScaling
 from aligner_lib.models.reward_scale import RewardScale
 
 # normalization → (Architecture.normalization, zero_centered_norm)
@@ -44,7 +44,7 @@ ONLY = {
     "use_avg_pool": False,
 }
 GEMMA2 = "megatron_gemma2"
-MAX_DEPTH, MAX_LAYERS = 32, 10_000
+MAX_DEPTH = 32
 NEEDED = object()  # no default: the key must be there
 
 
@@ -81,7 +81,7 @@ class NemoConfig:
     def num_layers(self) -> int:
         """The number of layers of the whole model."""
         layers = self._count("num_layers")
-        if layers > MAX_LAYERS:
+        if layers > MOST_LAYERS:
             raise ValueError(f"{self.where}: num_layers is {layers}, more than any model has")
         return layers
 
