@@ -255,7 +255,7 @@ KINDS = {
     "serve_ppo_critic": "critic",
     "train_gpt_ppo_actor": "ppo",
     "run_sft": "sft",
-    "run_grpo_math": "ppo",
+    "run_grpo_math": "grpo",
 }
 VARIABLES = {
     "SLURM_JOB_NUM_NODES": "4",

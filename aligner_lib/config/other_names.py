@@ -11,6 +11,6 @@ OTHER_NAMES = {
         "checkpointing.checkpoint_dir": "exp_manager.explicit_log_dir",
         "logger.wandb_enabled": "exp_manager.create_wandb_logger",
         "logger.wandb.name": "exp_manager.wandb_logger_kwargs.name",
-        "logger.num_val_samples_to_print": "model.ppo.num_val_samples; rollouts.jsonl has every one of them",
+        "logger.num_val_samples_to_print": "model.grpo.num_val_samples (ppo: model.ppo.num_val_samples); rollouts.jsonl has every one of them",
     }.items()
 }

@@ -1,0 +1,82 @@
+"""docs/migration.md keeps its word: each override that it names, with the kind of job that it is for."""
+
+from pathlib import Path
+
+import pytest
+
+from aligner_lib.config.compose import compose, keys, notices
+from aligner_lib.config.other_names import OTHER_NAMES
+from aligner_lib.errors import ConfigError
+
+PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
+CALLBACK = "exp_manager.checkpoint_callback_params"
+
+
+def row(name: str) -> str:
+    """The line of the page whose first cell names a setting."""
+    (line,) = [
+        line for line in PAGE.splitlines() if line.startswith("|") and f"{name}`" in line.split(" | ")[0]
+    ]
+    return line
+
+
+@pytest.mark.parametrize(
+    "kind, name, value",
+    [
+        ("dpo", "model.dpo.ref_policy_kl_penalty", "0.1"),
+        *[("dpo", "model.dpo.preference_loss", x) for x in ("dpo", "ipo")],
+    ],
+)
+def test_what_is_the_same_is_taken_and_has_an_effect(kind, name, value):
+    config = compose(kind, [f"{name}={value}"])
+    assert "same" in row(name)
+    assert notices(kind, config) == []
+
+
+@pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "ppo", "grpo"])
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("model.megatron_amp_O2", "True"),
+        ("model.data.num_workers", "4"),
+        (f"{CALLBACK}.monitor", "validation_loss"),
+        (f"{CALLBACK}.save_nemo_on_train_end", "True"),
+    ],
+)
+def test_a_name_only_is_taken_and_the_job_says_that_it_does_nothing(kind, name, value):
+    config = compose(kind, [f"++{name}={value}"])
+    told = [notice for notice in notices(kind, config) if f"{name}={value}" in notice]
+    last = name if name.startswith("model") else name.rpartition(".")[2]
+    assert told and ("name only" in row(last) or "names only" in row(last))
+
+
+@pytest.mark.parametrize("loss", ["rpo_bwd_kl", "rpo_fwd_kl", "rpo_sq"])
+def test_a_loss_that_is_not_here_is_refused(loss):
+    with pytest.raises(ConfigError, match="it must be dpo or"):
+        compose("dpo", [f"model.dpo.preference_loss={loss}"])
+    assert f"`{loss}`" in row("model.dpo.preference_loss")
+
+
+@pytest.mark.parametrize("name", ["preference_loss_weight", "gt_reward_scale"])
+def test_a_setting_that_is_not_here_is_refused(name):
+    with pytest.raises(ConfigError, match="there is no setting"):
+        compose("dpo", [f"model.dpo.{name}=1"])
+    assert "refused" in row(f"model.dpo.{name}")
+
+
+@pytest.mark.parametrize("kind", ["ppo", "grpo"])
+def test_nemo_reinforcers_number_of_printed_samples_names_the_kind_s_own_setting(kind):
+    own = f"model.{kind}.num_val_samples"
+    assert own in keys(kind) and own in OTHER_NAMES["logger.num_val_samples_to_print"]
+
+
+def test_lines_with_both_responses_are_refused_as_the_page_says(tmp_path, smoke):
+    from aligner_lib.datasets.load import load_preferences
+    from aligner_lib.datasets.record_keys import UnreadKey
+    from aligner_lib.datasets.tokenizer import Tokenizer
+
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"prompt": "Why?", "chosen_response": "a", "rejected_response": "b"}\n' * 2)
+    with pytest.raises(UnreadKey, match="is not read"):
+        load_preferences([file], Tokenizer(smoke), 512)
+    assert "not read" in row("prompt")
