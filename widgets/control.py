@@ -21,6 +21,8 @@ from collections.abc import Callable
 # control → the metrics that show it, of which a kind of run logs one
 CONTROLS = {"kl_coef": ("train_rollouts/kl_coef",), "lr": ("train_optim/lr", "train/lr")}
 
+UNUSUAL = 10.0  # times the present value: a larger one is sent only after a question
+
 
 class Steering:
     """A run's buttons: does what they ask for, and says what will come of it until it has."""
@@ -28,6 +30,8 @@ class Steering:
     def __init__(self, run):
         self.run = run
         self._said, self._holds = "", lambda: False
+        self._values: dict[str, float | None] = {}  # control → the run's own value when it was last looked at
+        self._question: tuple[str, float] | None = None  # (control, value): asked for again, it is sent
 
     def execute(self, content: dict) -> None:
         """A button's message: {kind: stop, checkpoint or set, …}. What can't be done is said, not raised."""
@@ -51,18 +55,33 @@ class Steering:
             )
         assert kind == "set", f"no control {kind!r}"
         name, value = str(content["name"]), float(content["value"])
+        if question := self._doubt(name, value):
+            return question, lambda: not run.is_over
         request_change(run, **{name: value})
+        self._question = None
         said = f"It goes on with {name} = {value:g} from its next step."
         return said, lambda: not run.is_over and pending(run)["set"].get(name) == value
+
+    def _doubt(self, name: str, value: float) -> str | None:
+        """What to ask before a value far beyond the run's own is sent; None when there is no doubt, or it was answered."""
+        now = self._values.get(name)
+        if not now or value <= UNUSUAL * now or not math.isfinite(value) or self._question == (name, value):
+            return None
+        self._question = name, value
+        return (
+            f"Really {name} = {value:g}? That is {value / now:.3g} times today's {now:g}, which has not been changed. "
+            f"Set the same value again to confirm it. `aligner undo RUN` takes a change back once the run is over."
+        )
 
     def view(self, series) -> dict:
         """What the buttons show: {obeys, pending, values, said, over}. series: the run's (widgets.series.Series)."""
         if not self._holds():
             self._said = ""
+        self._values = {name: _latest(series, metrics) for name, metrics in CONTROLS.items()}
         return {
             "obeys": obeys(self.run),
             "pending": pending(self.run),
-            "values": {name: _latest(series, metrics) for name, metrics in CONTROLS.items()},
+            "values": dict(self._values),
             "said": self._said,
             "over": self.run.is_over,
         }

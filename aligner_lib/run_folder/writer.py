@@ -20,6 +20,7 @@ from aligner_lib.run_folder import control
 from aligner_lib.run_folder.alarms import Rule, Thresholds, Watch, as_record, not_finite
 from aligner_lib.run_folder.jsonl import JsonlWriter, truncate_after
 from aligner_lib.run_folder.reader import RunFolder, flatten, step_name, step_of
+from aligner_lib.run_folder.set_aside import precedes_change, set_aside
 from cluster import processes
 
 logger = logging.getLogger(__name__)
@@ -256,6 +257,8 @@ class RunWriter:
     def accept_checkpoint(self, tmp_dir: Path, step: int, keep: int, check: Callable[[Path], None]) -> Path:
         """Check a checkpoint written aside, give it its name, and remove earlier ones beyond `keep`.
 
+        The one before the newest change of a setting stays as well: it is the way back (`aligner undo`).
+
         It is on the disk, with its name, before anything is removed: a machine that loses its power at any moment keeps
         a whole checkpoint.
         """
@@ -263,7 +266,8 @@ class RunWriter:
         _sync_tree(tmp_dir)
         final = tmp_dir.parent / step_name(step)
         by_step = sorted({*self.folder.checkpoints(), final}, key=step_of)
-        outdated = [old for old in by_step[:-keep] if old != final]
+        way_back = [checkpoint for checkpoint in by_step if precedes_change(checkpoint)][-1:]
+        outdated = [old for old in by_step[:-keep] if old != final and old not in way_back]
         if final.exists():
             replaced = tmp_dir.with_name(f".replaced_{step_name(step)}")
             shutil.rmtree(replaced, ignore_errors=True)  # of an attempt that was killed here
@@ -292,14 +296,9 @@ class RunWriter:
 
     def _set_aside(self, paths: list[Path]) -> Path | None:
         """Move these, which would count as this run's own, into a new folder `old-N`, where they have the same places."""
-        if not paths:
+        old = set_aside(self.path, paths)
+        if old is None:
             return None
-        taken = [int(path.name.removeprefix("old-")) for path in self.path.glob("old-[0-9]*")]
-        old = self.path / f"old-{max(taken, default=0) + 1}"
-        for path in paths:
-            place = old / path.relative_to(self.path)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            path.rename(place)
         names = ", ".join(path.name for path in paths)
         self.announce(f"set aside in {old}: {names}; remove that folder when it is not needed")
         return old

@@ -174,7 +174,7 @@ class _Loop:
         # a change is saved at once: its request is removed, so a run that died would go on without it
         due = asked.checkpoint or asked.changes or self.done % self.settings.save_interval == 0
         if self._is_last() or stop or due:
-            self._keep(self.changes | asked.changes)
+            self._keep(self.changes | asked.changes, before=self.changes if asked.changes else None)
         self._change(asked.changes)  # now that it is saved: the steps before are never done again with it
         if self.run is not None:
             self.run.acknowledge()
@@ -187,8 +187,11 @@ class _Loop:
             metrics = self.trainer.validate(step)
         return metrics | {"timers/validation_time": time.perf_counter() - started}
 
-    def _keep(self, changes: dict[str, float]) -> None:
-        """A checkpoint of this step, complete when every job has saved its part. changes: that hold from here on."""
+    def _keep(self, changes: dict[str, float], before: dict[str, float] | None = None) -> None:
+        """A checkpoint of this step, complete when every job has saved its part.
+
+        changes: that hold from here on. before: those that held until here, where a change takes effect.
+        """
         if not self.settings.save_checkpoints:
             return
         run = self.run
@@ -196,7 +199,8 @@ class _Loop:
         self.trainer.save(tmp_dir)
         parallel.barrier()
         if run is not None:
-            (tmp_dir / "trainer.json").write_text(json.dumps({"step": self.done, "changes": changes}))
+            state = {"step": self.done, "changes": changes} | ({} if before is None else {"before": before})
+            (tmp_dir / "trainer.json").write_text(json.dumps(state))
             run.accept_checkpoint(tmp_dir, self.done, self.settings.keep_checkpoints, check=check_checkpoint)
         parallel.barrier()
         self.saved = self.done

@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
-from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.reader import RunFolder, step_of
+from aligner_lib.run_folder.set_aside import undo_change
 from aligner_lib.run_folder.writer import RunWriter
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -101,6 +102,39 @@ def test_a_change_holds_from_the_next_step_on_and_after_a_restart(tmp_path):
     go(tmp_path, Counter({2: control(tmp_path, "set.json", '{"weight": 10}'), 4: stop}))
     assert not (tmp_path / "control" / "set.json").exists()
     assert go(tmp_path, Counter()).series("train/total")[1] == [1, 3, 33, 73, 123, 183, 253]
+
+
+def test_a_change_is_undone_from_the_checkpoint_before_it(tmp_path):
+    """The change makes the run fail; the checkpoint before it outlives later ones, and a new start goes on from there."""
+
+    def fail():
+        raise RuntimeError("diverged")
+
+    with pytest.raises(RuntimeError):
+        go(
+            tmp_path,
+            Counter({3: control(tmp_path, "set.json", '{"weight": 1000}'), 7: fail}),
+            keep_checkpoints=1,
+        )
+    run = RunFolder(tmp_path)
+    assert [step_of(path) for path in run.checkpoints()] == [3, 6], "6 is poisoned, 3 is the way back"
+    with pytest.raises(RuntimeError):  # as it is, a new start goes on with the change
+        go(tmp_path, Counter({7: fail}), keep_checkpoints=1)
+    assert undo_change(run) == (tmp_path / "checkpoints" / "step_000003", {})
+    again = Counter()
+    assert go(tmp_path, again, keep_checkpoints=1).status == "finished"
+    assert again.done == [4, 5, 6, 7] and run.series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert (tmp_path / "old-1" / "checkpoints" / "step_000006").is_dir()
+    with pytest.raises(UserError, match="no checkpoint from before a change"):
+        undo_change(run)
+
+
+def test_a_change_of_a_run_that_goes_on_cannot_be_undone(tmp_path):
+    def undo():
+        with pytest.raises(UserError, match="stop it first"):
+            undo_change(RunFolder(tmp_path))
+
+    assert go(tmp_path, Counter({3: undo})).status == "finished"
 
 
 def test_a_change_survives_a_death_before_the_next_checkpoint(tmp_path):

@@ -86,6 +86,7 @@ def test_every_command_has_help(inside, capsys):
         "runs",
         "show",
         "stop",
+        "undo",
         "doctor",
         "model fetch",
         "data hh",

@@ -64,6 +64,22 @@ def test_a_button_says_what_will_come_until_it_has(run, tmp_path):
     assert steering.view(logged())["said"] == ""
 
 
+def test_a_value_beyond_ten_times_the_present_one_is_asked_about_first(run):
+    steering = control.Steering(run)
+    steering.view(logged(**{"train_rollouts/kl_coef": 0.02}))
+    set_to = lambda value: steering.execute({"kind": "set", "name": "kl_coef", "value": value})  # noqa: E731
+    set_to("1000")
+    view = steering.view(logged(**{"train_rollouts/kl_coef": 0.02}))
+    assert view["said"].startswith("Really kl_coef = 1000? That is 5e+04 times today's 0.02")
+    assert view["pending"]["set"] == {}
+    set_to("900")  # another value is another question
+    assert control.pending(run)["set"] == {}
+    set_to("900")
+    assert control.pending(run)["set"] == {"kl_coef": 900}
+    set_to("0.2")  # ten times is no question
+    assert control.pending(run)["set"] == {"kl_coef": 0.2}
+
+
 def test_nothing_is_promised_after_the_end(run, tmp_path):
     steering = control.Steering(run)
     steering.execute({"kind": "stop"})
