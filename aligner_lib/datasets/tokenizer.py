@@ -11,11 +11,13 @@ from functools import cached_property
 from itertools import accumulate, takewhile
 from pathlib import Path
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as _Tokenizer
 
 from aligner_lib.errors import UserError
 
 DATE = date(2025, 1, 1)  # any day: what matters is that a run is the same tomorrow
+LONG = 1 << 16  # characters, which take some 50 ms
 REPLACEMENT = "\ufffd"  # what decoding gives for the bytes of an incomplete character
 
 
@@ -112,7 +114,14 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, `bos_ids` included."""
-        return self.bos_ids + self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self.bos_ids + self._encoding(text).ids
+
+    def _encoding(self, text: str) -> Encoding:
+        # `encode` keeps the interpreter's lock for as long as it takes, so a server's other threads would wait; a batch gives
+        # it back, but starts threads of its own, which is too much for short texts and spoils later forks
+        if len(text) < LONG:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        return self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, `bos_ids` included."""
@@ -125,7 +134,7 @@ class Tokenizer:
         The text is tokenised whole, for a part alone may have other tokens. A token that spans a border belongs to
         the part behind it: so an answer is learnt from its first character on, and none of the turn after it.
         """
-        encoding = self._tokenizer.encode("".join(parts), add_special_tokens=False)
+        encoding = self._encoding("".join(parts))
         borders = list(accumulate(map(len, parts)))
         ids: list[list[int]] = [[] for _ in parts]
         for token_id, (_, end) in zip(encoding.ids, encoding.offsets):

@@ -428,6 +428,19 @@ def test_a_request_that_comes_while_others_run_joins_them(client, name):
     # … and was answered before the long one, which went on meanwhile
 
 
+def test_others_are_answered_while_a_megabyte_is_tokenised(server, name):
+    """With the interpreter's lock held by the tokeniser, two or three are: before it begins, and when it has ended."""
+    body = {"model": name, "prompt": "How do I bake bread? " * 50_000}
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        long = other.submit(server.post, "completions", body)
+        answered = 0
+        while not long.done():
+            server.open_responses()
+            answered += 1
+    assert long.result()[1]["error"]["code"] == "context_length_exceeded"
+    assert answered > 10
+
+
 def test_a_request_of_many_answers_does_not_make_another_wait(server, client, name):
     """Four tokens come while the other request's answers are still waiting for rows."""
     many = without_end(name) | {"n": 100}
