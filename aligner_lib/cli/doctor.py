@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +22,8 @@ from cluster.checks import Finding
 
 OK, MISSING, NOTE = "[green]✓[/]", "[red]✗[/]", "[yellow]–[/]"
 GIB = 1 << 30
+# no extra of the package: pip would refuse it, since verifiers asks for a numpy that the lock does not have
+ENVIRONMENTS = Path(__file__).parents[2] / "requirements-environments.lock"
 
 # package: what does not work without it
 NEEDED = {
@@ -61,6 +66,7 @@ def examine(hub: bool = True) -> Iterator[Finding]:
         yield _package(package, cost, needed=True)
     for package, cost in OPTIONAL.items():
         yield _package(package, cost, needed=False)
+    yield pinned_versions()
     yield _slurm()
     yield _models()
     if hub:
@@ -126,6 +132,40 @@ def _package(name: str, cost: str, needed: bool) -> Finding:
         return _ok(name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, False, f"not installed: {cost}", needed)
+
+
+def _pins(lock: Path) -> list[Requirement]:
+    """A lock's pins; none without the file, which a wheel does not bring."""
+    text = lock.read_text() if lock.exists() else ""
+    return [Requirement(pin) for pin in re.findall(r"^([\w.-]+==.+?) \\$", text, re.MULTILINE)]
+
+
+def pinned_versions(project: str = "aligner-lab") -> Finding:
+    """Compare every installed package that the project pins, in its lock or an extra's, with the pinned version."""
+    try:
+        requirements = [*map(Requirement, importlib.metadata.requires(project) or ()), *_pins(ENVIRONMENTS)]
+    except importlib.metadata.PackageNotFoundError:
+        return _note(
+            "versions", f"{project} is not installed, so no version can be compared: pip install -e ."
+        )
+    pins: dict[str, set[str]] = {}  # two extras may pin one package at two versions
+    for requirement in requirements:
+        version = str(requirement.specifier).removeprefix("==")
+        extra = re.search(r'extra == "(\w+)"', str(requirement.marker))
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra[1] if extra else ""}):
+            pins.setdefault(requirement.name, set()).add(version.partition("+")[0])
+    other, compared = [], 0
+    for name, pinned in sorted(pins.items()):
+        with suppress(importlib.metadata.PackageNotFoundError):  # NEEDED says what is missing
+            # a local version, as in 2.15.0+cpu, is the same release
+            installed = importlib.metadata.version(name).partition("+")[0]
+            compared += 1
+            if installed not in pinned:
+                other.append(f"{name} {installed} (pinned: {' or '.join(sorted(pinned))})")
+    if other:
+        cure = "uv pip install --no-deps --require-hashes -r requirements.lock"
+        return _missing("versions", f"{', '.join(other)}: not what this project was tested with; {cure}")
+    return _ok("versions", f"{compared} packages are as pinned")
 
 
 def _slurm() -> Finding:

@@ -49,7 +49,7 @@ def direct(group: str = "lab") -> list[Requirement]:
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m['sys_platform']}-{m['python_version']}")
-@pytest.mark.parametrize("extra", [None, "bench", "exporters", "hub", "gpu"])
+@pytest.mark.parametrize("extra", [None, "bench", "environments", "exporters", "hub", "gpu"])
 def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(extra, machine):
     pins = locked("requirements.lock", machine)
     if extra is not None:
@@ -68,7 +68,7 @@ def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(ext
 def test_every_pin_has_a_hash():
     for name in (
         "requirements.lock",
-        *(f"requirements-{extra}.lock" for extra in ("bench", "exporters", "hub", "gpu")),
+        *(f"requirements-{extra}.lock" for extra in ("bench", "environments", "exporters", "hub", "gpu")),
     ):
         entries = re.split(
             r"\n(?=\S)", re.sub(r"^ *#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE).strip()

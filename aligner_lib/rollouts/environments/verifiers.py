@@ -31,7 +31,8 @@ class Verifiers(Environment):
             import verifiers.v1 as v1
         except ImportError:
             raise UserError(
-                "the package is not installed, or older than 0.4: pip install -U verifiers"
+                "the package is not installed, or older than 0.4: uv pip install --no-deps --require-hashes -r "
+                "requirements-environments.lock (pip install verifiers would change numpy)"
             ) from None
         self.v1 = v1
         try:
