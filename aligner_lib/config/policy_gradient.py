@@ -352,6 +352,14 @@ RESPONSES = MetricGroup(
             "`length_params.max_length`, `missing_eos_penalty`",
         ),
         metric(
+            "train_rollouts/rewards_failed",
+            "",
+            "share of responses without a reward, because it raised, hung, died or was NaN. Where it is 1, the figures of "
+            "rewards and advantages are null, and three such steps in a row end the run",
+            "0. See [the alarm](widgets.md#alarms)",
+            "the reward's code, `model.environments.NAME.timeout`",
+        ),
+        metric(
             "train_rollouts/judged_by_program",
             "",
             "share of responses whose reward an environment's program gave. Where it is 1, the alarms on KL, entropy and "
@@ -728,4 +736,5 @@ ALARMS = (
     alarms.clip_fraction,
     alarms.first_ratio,
     alarms.endless,
+    alarms.rewards_failed,
 )

@@ -37,6 +37,7 @@ class Thresholds:
     first_ratio: float = 0.02  # distance from 1 before the first update of a step
     finished: float = 0.5  # share of responses that end by themselves
     groups_alike: float = 0.9  # share of groups whose rewards are all equal
+    rewards_failed: float = 0.1  # share of responses without a reward
     overfitting: float = (
         0.1  # rise of the validation loss above its lowest, and fall of the training loss, as shares
     )
@@ -170,15 +171,19 @@ class Figures:
         self.records, self.validations = records, list(validations)
         self.step = records[-1]["step"] if records else 0
 
+    def values(self, metric: str) -> list[float]:
+        """Of the records that have it, and not null."""
+        values = [record[metric] for record in self.records if metric in record]
+        return [value for value in values if value is not None]
+
     def mean(self, metric: str) -> float | None:
         """Over the records that have it, if it is finite."""
-        values = [record[metric] for record in self.records if metric in record]
-        values = [value for value in values if math.isfinite(value)]
+        values = [value for value in self.values(metric) if math.isfinite(value)]
         return sum(values) / len(values) if values else None
 
     def all_beyond(self, metric: str, beyond) -> float | None:
         """The mean, when there are RECENT records with the metric and every one of them is beyond; else None."""
-        values = [record[metric] for record in self.records if metric in record]
+        values = self.values(metric)
         return self.mean(metric) if len(values) >= RECENT and all(map(beyond, values)) else None
 
 
@@ -351,6 +356,26 @@ def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         "Responses don't end",
         f"Only {share:.0%} of the responses end by themselves; the others are cut off and judged as they are.",
         "Raise length_params.max_length or missing_eos_penalty, or check the end strings.",
+    )
+
+
+@rule("train_rollouts/rewards_failed")
+def rewards_failed(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """The last step's responses have no reward at all, or those of the last records too often."""
+    shares = now.values("train_rollouts/rewards_failed")
+    share = now.all_beyond("train_rollouts/rewards_failed", lambda value: value > limits.rewards_failed)
+    if shares and shares[-1] == 1:
+        share = 1.0
+    if share is None:
+        return None
+    return Alarm(
+        "rewards_failed",
+        now.step,
+        "Rewards fail",
+        f"{share:.0%} of the responses have no reward, since the reward raised an error, hung, died or was NaN: nothing is "
+        "learnt from them.",
+        "Read environment_failures.txt in the run folder, which has the first traceback; repair the reward, or raise the "
+        "environment's timeout.",
     )
 
 

@@ -122,7 +122,9 @@ class RunFolder:
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
         """(steps, values) of one metric, at the steps where it was logged."""
-        pairs = [(record["step"], record[metric]) for record in self.metrics() if metric in record]
+        pairs = [
+            (record["step"], record[metric]) for record in self.metrics() if record.get(metric) is not None
+        ]
         return [step for step, _ in pairs], [value for _, value in pairs]
 
     def follow(self, poll_seconds: float = 0.5) -> Iterator[dict]:

@@ -2,12 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
 from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import Outcome
 from aligner_lib.rollouts.environments.pool import Failure
 from aligner_lib.rollouts.tasks import Task
 from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.trainers.loop import BoundExceeded
+
+MOST_FAILED_STEPS = 3  # in a row, without the reward of a single response
+# Figures that nothing is known of in a step without a reward.
+OF_REWARDS = tuple(
+    f"train_rollouts/{name}"
+    for name in (
+        "rewards",
+        "rewards_std",
+        "rewards_with_kl",
+        "rlhf_rewards",
+        "returns_last",
+        "advantages_mean",
+        "advantages_std",
+        "learnt_advantages_mean",
+        "learnt_advantages_std",
+    )
+)
+
+
+class RewardsFailedError(BoundExceeded):
+    """No response of several steps in a row has a reward."""
+
+
+class FailedRewards:
+    """Counts the steps in a row whose responses have no reward."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def figures(self, metrics: Mapping[str, float], rewards: Tensor) -> dict[str, float | None]:
+        """The step's share of responses without a reward, over all ranks; null for figures of rewards where it is 1.
+
+        rewards: float [B] of this rank, NaN where there is none.
+        """
+        failed, count = parallel.sum_over_dp(
+            torch.stack([(~rewards.isfinite()).sum(), torch.tensor(len(rewards))])
+        ).tolist()
+        unknown = (
+            dict.fromkeys((name for name in OF_REWARDS if name in metrics), None) if failed == count else {}
+        )
+        self.steps = self.steps + 1 if failed == count else 0
+        return {"train_rollouts/rewards_failed": failed / count} | unknown
+
+    def check(self, step: int, outcomes: list[Outcome]) -> None:
+        """Raises RewardsFailedError after MOST_FAILED_STEPS steps without any reward. All ranks call it together."""
+        failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+        reasons = [one for part in parallel.gather_over_dp(failures[:1]) for one in part]
+        if self.steps < MOST_FAILED_STEPS:
+            return
+        why = "the reward model's rewards are not finite"
+        if reasons:
+            first = reasons[0]
+            why = (
+                f"the first failure, of model.environments.{first.environment} ({first.reason}): {first.text}"
+            )
+        raise RewardsFailedError(
+            f"at step {step} no response has had a reward for {self.steps} steps, so nothing is learnt: repair the reward, "
+            f"then start the run again, which goes on from its checkpoint; {why}"
+        )
 
 
 def given_tasks(tasks: list[Task | Failure], run: RunWriter | None) -> tuple[list[Task], list[Failure]]:

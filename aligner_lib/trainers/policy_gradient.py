@@ -42,7 +42,7 @@ from aligner_lib.rollouts.records import Experience, Rollouts, WeightedBatch
 from aligner_lib.rollouts.tasks import Task, TaskSource
 from aligner_lib.rollouts.timers import Timers
 from aligner_lib.run_folder.writer import RunWriter
-from aligner_lib.trainers.environment_failures import given_tasks, note_failed_outcomes
+from aligner_lib.trainers.environment_failures import FailedRewards, given_tasks, note_failed_outcomes
 from aligner_lib.trainers.loop import BoundExceeded
 from aligner_lib.trainers.lr import LRSchedule
 from aligner_lib.trainers.rollout_metrics import (
@@ -77,6 +77,7 @@ class PolicyGradientTrainer(ABC):
     failures: list[Failure] = field(init=False, default_factory=list)  # of this step's prompts
 
     def __post_init__(self):
+        self.failed_rewards = FailedRewards()
         self.rollout, self.loop = rollout_settings(self.config), loop_settings(self.config)
         self.kl_coef = self.loop.initial_policy_kl_penalty
         before_updates = self.objective.kl == "reward" or self.objective.baseline in ("critic", "teacher")
@@ -96,7 +97,8 @@ class PolicyGradientTrainer(ABC):
             self.kl_coef = value
 
     def step(self, step: int) -> dict[str, float]:
-        """One step: rollout, advantages, updates. Raises KLBoundError; NonFiniteError for a loss that is none."""
+        """One step: rollout, advantages, updates. Raises KLBoundError; RewardsFailedError; NonFiniteError for a loss that is
+        none."""
         timers = Timers()
 
         # 1  Rollout: the policy answers this step's prompts, and others judge the answers.
@@ -121,7 +123,9 @@ class PolicyGradientTrainer(ABC):
         metrics |= environment_metrics("train", collected.outcomes, rewards, self.failures)
         by_program = torch.tensor([float(outcome.by_program) for outcome in collected.outcomes])
         metrics["train_rollouts/judged_by_program"] = mean_std(by_program)[0]
+        metrics |= self.failed_rewards.figures(metrics, rewards)
         self._report("train", step, collected, rewards, experience)
+        self.failed_rewards.check(step, collected.outcomes)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
 
         # 4  The policy learns from it, one global batch after the other.

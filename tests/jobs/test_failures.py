@@ -14,6 +14,7 @@ from smoke_jobs import run_smoke_job, steps, with_other_tokenizer
 
 from aligner_lib.errors import UserError
 from aligner_lib.models import resolve
+from aligner_lib.run_folder.explain import explain
 from aligner_lib.run_folder.reader import step_name
 from cluster import processes
 
@@ -39,6 +40,25 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_its_checkpoint(jobs):
         "sft", jobs.settings("sft", "nan", trainer__sft__max_steps=4)
     )  # with a sane rate it goes on
     assert (run.status, steps(run)) == ("finished", [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"), [("float('nan')", "not_finite"), ("1 / 0", "raised.*ZeroDivisionError")]
+)
+def test_a_reward_that_fails_for_every_response_ends_the_run(jobs, tmp_path, reward, words):
+    (tmp_path / "broken.py").write_text(f"def reward(prompt, response):\n    return {reward}\n")
+    name = f"rewards_{words[:6]}"
+    use = {"model__environments__e__use": f"'{tmp_path / 'broken.py'}'", "trainer__grpo__max_steps": 6}
+    with pytest.raises(UserError, match=f"(?s)at step 3 no response has had a reward for 3 steps.*{words}"):
+        run_smoke_job("grpo", jobs.settings("grpo", name, **use))
+    run = jobs.run_folder(name)
+    assert (run.status, steps(run)) == ("failed", [0, 1, 2])
+    for record in run.metrics()[1:]:
+        assert record["train_rollouts/rewards_failed"] == 1
+        assert record["train_rollouts/rewards"] is None and record["train_rollouts/advantages_mean"] is None
+    alarms = [json.loads(line) for line in (run.path / "alarms.jsonl").read_text().splitlines()]
+    assert [alarm["name"] for alarm in alarms if alarm["step"] == 1] == ["rewards_failed"]
+    assert explain(run).cause.name == "rewards_failed"
 
 
 def test_a_kl_beyond_the_bound_ends_the_run(jobs):

@@ -446,3 +446,16 @@ def test_the_command_line_explains_a_run(tmp_path):
 def test_it_loads_neither_torch_nor_numpy():
     code = "import sys, aligner_lib.run_folder.explain; print({'torch', 'numpy'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_a_reward_that_fails_is_the_cause():
+    def with_failures(share: float, from_step: int) -> Run:
+        records = ppo()
+        for record in records:
+            record["train_rollouts/rewards_failed"] = share if record["step"] >= from_step else 0.0
+        return Run(records)
+
+    found = explain(with_failures(1.0, from_step=3))
+    assert {one.name: one.step for one in found.off} == {"rewards_failed": 3}
+    assert found.cause.name == "rewards_failed"
+    assert explain(with_failures(0.05, from_step=1)).is_healthy

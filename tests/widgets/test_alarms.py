@@ -42,6 +42,11 @@ def records(count=3, start=0, **changes):
         ({"optim__first_ppo_ratio": 1.1}, "first_ratio"),
         ({"rollouts__fraction_of_samples_properly_ended": 0.1}, "endless"),
         ({"rollouts__fraction_of_samples_properly_ended": 0.0}, "endless"),
+        ({"rollouts__rewards_failed": 0.2}, "rewards_failed"),
+        (
+            {"rollouts__rewards_failed": 1.0, "rollouts__rewards": None, "rollouts__rewards_std": None},
+            "rewards_failed",
+        ),
         ({"optim__loss": math.nan}, "not_finite"),
     ],
 )
@@ -50,6 +55,12 @@ def test_each_alarm(changes, name):
     assert name in [rule.name for rule in PPO]
     assert alarm.name == name and alarm.step == (20 if name == "not_finite" else 22)
     assert alarm.meaning.endswith(".") and alarm.control.endswith(".")
+
+
+def test_one_step_without_any_reward_is_an_alarm_and_one_with_a_few_missing_is_none():
+    (alarm,) = active(PPO, records(5), records(2, 20) + records(1, 22, rollouts__rewards_failed=1.0))
+    assert (alarm.name, alarm.step) == ("rewards_failed", 22) and "100%" in alarm.meaning
+    assert active(PPO, records(5), records(2, 20) + records(1, 22, rollouts__rewards_failed=0.5)) == []
 
 
 HACKING = {"rollouts__rewards": 1.0, "rollouts__kl": 0.4, "rollouts__generation_length": 30.0}

@@ -104,6 +104,14 @@ CAUSES = (
         knob="rewards_with_kl in aligner_lib/algorithms/ppo.py: the reward belongs to the last column of the response's mask.",
     ),
     Cause(
+        "rewards_failed",
+        "The reward fails",
+        breaks=(("rewards_failed",),),
+        brings=("gradient", "reward_scale", "tokens_learnt", "weights_move", "reference_rests"),
+        meaning="Responses have no reward, because it raised an error, hung, died or was NaN: nothing is learnt from them.",
+        knob="environment_failures.txt in the run folder has the first traceback; model.environments.NAME.timeout.",
+    ),
+    Cause(
         "sampler_cut",
         "Log-probabilities of a cut sampler are taken for the policy's",
         breaks=(("sampler_cut",),),

@@ -17,3 +17,12 @@ def sampler_cut(run: Evidence) -> Quantity | None:
         return None
     recomputed = run.rollout("recompute_logprobs") is True
     return Quantity({min(run.of(ROLLOUTS)): 0.0 if recomputed else 1.0}, high=0.0)
+
+
+@check(
+    "share of responses without a reward",
+    "a reward that raises, hangs, dies or is NaN teaches nothing",
+    of="train_rollouts/rewards_failed",
+)
+def rewards_failed(run: Evidence) -> Quantity | None:
+    return Quantity(run.of("train_rollouts/rewards_failed"), high=0.1)
