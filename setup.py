@@ -13,6 +13,10 @@ def pins(lock: str) -> list[str]:
     return re.findall(r"^([\w.-]+==.+?) \\$", text, re.MULTILINE)
 
 
+# a .pth file is one line; the packages may have been moved or removed since
+START = r"""import sys; exec("try:\n import aligner_lib\nexcept ImportError:\n pass")""" + "\n"
+
+
 class BuildWithStart(build_py):
     """Adds the file that imports `aligner_lib` when Python starts, which keeps its packages' names (aligner_lib/__init__.py)."""
 
@@ -21,7 +25,7 @@ class BuildWithStart(build_py):
         wheel = (
             self.get_finalized_command("install").install_purelib if self.editable_mode else self.build_lib
         )
-        self.copy_file("aligner_lab.pth", wheel)
+        Path(wheel, "aligner_lab.pth").write_text(START)
 
 
 setup(
