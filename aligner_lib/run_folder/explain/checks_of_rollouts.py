@@ -15,7 +15,9 @@ from aligner_lib.run_folder.explain.evidence import Evidence
 def sampler_cut(run: Evidence) -> Quantity | None:
     if samples_freely(run):
         return None
-    recomputed = run.rollout("recompute_logprobs") is True
+    recomputed = bool(
+        run.of("train_rollouts/sampler_mismatch_max")
+    )  # logged only by a run that computes them again
     return Quantity({min(run.of(ROLLOUTS)): 0.0 if recomputed else 1.0}, high=0.0)
 
 
