@@ -1,4 +1,4 @@
-"""What happened to a run, as marks on its charts: changes of settings, alarms and checkpoints."""
+"""What happened to a run, as marks on its charts: changes of settings, alarms, checkpoints and resumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 40  # marks of a run, the latest
 
 
 def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> list[list]:
-    """[[x, kind, text]] in order of x; kind: `setting`, `alarm` or `checkpoint`.
+    """[[x, kind, text]] in order of x; kind: `setting`, `alarm`, `checkpoint` or `resume`.
 
     alarms: (step, title) of those that sound. x: the place on the axis of each of the run's records.
     """
@@ -31,6 +31,8 @@ def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> 
         else []
     )
     found += [(step, "checkpoint", "checkpoint") for step in saved]
+    resumes = run.info.get("resumed_at", [])  # runs of before it was recorded have none
+    found += [(step, "resume", "resumed") for step in resumes if step <= steps[-1]]  # a replay has later ones
     rows = np.minimum(np.searchsorted(steps, [step for step, _, _ in found]), len(steps) - 1)
     placed = [[float(x[row]), kind, f"{text}, step {step}"] for row, (step, kind, text) in zip(rows, found)]
     return sorted(placed)[-MOST:]

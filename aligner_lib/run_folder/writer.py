@@ -79,6 +79,7 @@ class RunWriter:
             "hashes": hashes,
             "created": before.get("created", time.time()),
             "resumed": before.get("resumed", -1) + 1,
+            "resumed_at": before.get("resumed_at", []),
             "pid": os.getpid(),
             "identity": processes.identity(os.getpid()),
             "host": platform.node(),
@@ -171,7 +172,7 @@ class RunWriter:
     def rewind(self, step: int) -> None:
         """Go back to a step: the run does the later ones again.
 
-        Their records are cut off, and their checkpoints set aside. At step 0 all that was written is set aside together,
+        Their records are cut off, their checkpoints set aside, and `resumed_at` in run.json names the step. At step 0 all that was written is set aside together,
         in a folder that is a run's again (`old-1`, `old-2`, …).
         """
         if self._is_loading:
@@ -188,6 +189,8 @@ class RunWriter:
         self._watch.remember(self.folder.metrics())
         self._files = [JsonlWriter(self.path / name) for name in RECORDS]
         self._metrics, self._rollouts, self._alarms = self._files
+        kept = [earlier for earlier in self._info["resumed_at"] if earlier < step]
+        self._info["resumed_at"] = [*kept, step] if step else []
         self._info["heartbeat"]["step"] = step
 
     def log(self, step: int, metrics: dict[str, float]) -> None:

@@ -237,6 +237,26 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
     assert (again.info["created"], again.info["resumed"]) == (created, 1)
 
 
+def test_run_json_names_the_steps_that_the_run_was_resumed_at(tmp_path):
+    begun(tmp_path)
+    info = RunFolder(tmp_path).info
+    del info["resumed_at"]  # a run of before it was recorded
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    resumed_at = []
+    for start, end in ((3, 4), (4, 5), (5, 6), (4, 5)):  # the last one takes step 5 again
+        with writer(tmp_path) as run:
+            run.start_loading(start)
+            assert RunFolder(tmp_path).info.get("resumed_at", []) == resumed_at  # nothing is loaded yet
+            run.rewind(start)
+            run.log(end, {"train/loss": 1.0})
+        resumed_at = RunFolder(tmp_path).info["resumed_at"]
+    assert resumed_at == [3, 4]
+    with writer(tmp_path) as run:
+        run.start(0)
+    assert RunFolder(tmp_path).info["resumed_at"] == []
+    assert RunFolder(tmp_path / "old-1").info["resumed_at"] == [3, 4]
+
+
 def test_a_damaged_line_hinders_no_resume(tmp_path, caplog):
     caplog.set_level("INFO")
     begun(tmp_path)

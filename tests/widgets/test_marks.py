@@ -38,3 +38,10 @@ def test_alarms_and_checkpoints_stand_where_their_steps_are(tmp_path):
     (tmp_path / "checkpoints" / "step_000002").mkdir(parents=True)
     found = marks(RunFolder(tmp_path), series, [(3, "Not a number")], series.axis("step"))
     assert found == [[2.0, "checkpoint", "checkpoint, step 2"], [3.0, "alarm", "Not a number, step 3"]]
+
+
+def test_a_resume_is_marked_where_its_checkpoint_is(tmp_path):
+    series = series_of(tmp_path, train__loss=[3.0, 2.0, 1.0])
+    info = {"resumed_at": [2, 5]}  # a replay has not reached step 5 yet
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    assert marks(RunFolder(tmp_path), series, [], series.axis("step")) == [[2.0, "resume", "resumed, step 2"]]

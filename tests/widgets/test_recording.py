@@ -77,6 +77,13 @@ def test_a_record_of_a_run_is_one_small_file_and_plays(healthy, tmp_path):
     assert recording.metrics() == RunFolder(healthy).metrics()
 
 
+def test_a_recording_keeps_the_steps_of_resumes(healthy, tmp_path):
+    shutil.copytree(healthy, tmp_path / "run")
+    info = json.loads((tmp_path / "run" / "run.json").read_text()) | {"resumed_at": [4]}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(info))
+    assert Recording(record(tmp_path / "run", tmp_path / "again")).info["resumed_at"] == [4]
+
+
 def test_a_recording_does_not_say_where_it_was_made(healthy, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(healthy, run)

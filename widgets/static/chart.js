@@ -135,7 +135,7 @@ class ChartView {
 
   // What happened to the runs: a hair with a small sign at the top, and its words as a title.
   marks() {
-    const { head } = this.shared.store, shapes = { setting: "M0 0l4 4l-4 4l-4 -4Z", alarm: "M0 0l4.5 8h-9Z", checkpoint: "M-1.5 2h3v3h-3Z" };
+    const { head } = this.shared.store, shapes = { setting: "M0 0l4 4l-4 4l-4 -4Z", alarm: "M0 0l4.5 8h-9Z", checkpoint: "M-1.5 2h3v3h-3Z", resume: "M2 0l4.5 4l-4.5 4Z" };
     return head.marks.flatMap((ofRun, r) => (this.shared.state.hidden.has(r) ? [] : ofRun.map(([x, kind, text]) => make(
       "g", { class: "lab-mark", "data-kind": kind, transform: `translate(${this.px(x).toFixed(1)} 0)` },
       make("title", {}, this.several ? `${head.runs[r].name}: ${text}` : text),
