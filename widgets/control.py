@@ -18,6 +18,9 @@ import math
 import os
 from collections.abc import Callable
 
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.set_aside import last_change, undo_change, undone
+
 # control → the metrics that show it, of which a kind of run logs one
 CONTROLS = {"kl_coef": ("train_rollouts/kl_coef",), "lr": ("train_optim/lr", "train/lr")}
 
@@ -34,10 +37,10 @@ class Steering:
         self._question: tuple[str, float] | None = None  # (control, value): asked for again, it is sent
 
     def execute(self, content: dict) -> None:
-        """A button's message: {kind: stop, checkpoint or set, …}. What can't be done is said, not raised."""
+        """A button's message: {kind: stop, checkpoint, undo or set, …}. What can't be done is said, not raised."""
         try:
             self._said, self._holds = self._execute(content)
-        except ValueError as error:  # a button has no cell to raise in
+        except (UserError, ValueError) as error:  # a button has no cell to raise in
             self._said, self._holds = str(error), lambda: True
         except OSError as error:
             self._said, self._holds = not_written(self.run, error), lambda: True
@@ -53,6 +56,9 @@ class Steering:
                 "It saves a checkpoint after this step.",
                 lambda: not run.is_over and pending(run)["checkpoint"],
             )
+        if kind == "undo":
+            checkpoint, changes = undo_change(run)
+            return f"{undone(run, checkpoint, changes)}.", lambda: run.is_over
         assert kind == "set", f"no control {kind!r}"
         name, value = str(content["name"]), float(content["value"])
         if question := self._doubt(name, value):
@@ -74,17 +80,26 @@ class Steering:
         )
 
     def view(self, series) -> dict:
-        """What the buttons show: {obeys, pending, values, said, over}. series: the run's (widgets.series.Series)."""
+        """What the buttons show: {obeys, pending, values, said, over, undo}. series: the run's (widgets.series.Series)."""
         if not self._holds():
             self._said = ""
+        over = self.run.is_over
         self._values = {name: _latest(series, metrics) for name, metrics in CONTROLS.items()}
         return {
             "obeys": obeys(self.run),
             "pending": pending(self.run),
             "values": dict(self._values),
             "said": self._said,
-            "over": self.run.is_over,
+            "over": over,
+            "undo": self._undo_title() if over else "",
         }
+
+    def _undo_title(self) -> str:
+        """What the button *Undo the change* would do; "" where no change can be undone."""
+        change = last_change(self.run)
+        return (
+            f"The run's next start goes on from {change.checkpoint.name}, before the change" if change else ""
+        )
 
 
 def not_written(run, error: OSError) -> str:

@@ -156,18 +156,19 @@ class Feed:
     def _describe(self) -> dict:
         """The message head without points: what the runs are and the titles of the charts."""
         own, added = self._own_charts(), charts_for(self.series, "", self._added)
+        alarms_now = self._alarms()  # before the headings and marks, which read where an alarm began
         return {
             "axis": self.axis,
             "runs": [
-                progress(run, series, self.resubmission.awaits(run))
-                for run, series in zip(self.runs, self.series)
+                progress(run, series, self.resubmission.awaits(run), [step for step, _ in alarms.beginnings])
+                for run, series, alarms in zip(self.runs, self.series, self._run_alarms)
             ],
             "timers": [charts.timers(series) for series in self.series],
             "charts": [_spec(c) | {"added": ""} for c in own]
             + [_spec(c) | {"added": metric} for c, metric in zip(added, self._added, strict=True)],
             "comparison": compare(self.runs, self.series, own + added) if len(self.runs) > 1 else None,
             "steering": self._steering and self._steering.view(self.series[0]),
-            "alarms": self._alarms(),  # before the marks, which stand where an alarm began
+            "alarms": alarms_now,
             "records": [len(series) for series in self.series],
             "skipped": [series.skipped for series in self.series],
             "gaps": self._gaps(),

@@ -139,7 +139,7 @@ class Monitor(frontend.Widget):
             self._change_feed(lambda: self._feed.add(str(content["metric"])))
         elif kind == "remove":
             self._change_feed(lambda: self._feed.remove(str(content["metric"])))
-        elif kind in ("set", "checkpoint"):
+        elif kind in ("set", "checkpoint", "undo"):
             self._change_feed(lambda: self._feed.steer(content))
         elif kind == "stop":
             self._stop()

@@ -7,6 +7,7 @@ import time
 
 import traitlets
 
+from aligner_lib.run_folder.set_aside import way_back
 from widgets import control, frontend, waiting
 from widgets.series import Series, as_run
 from widgets.wire import finite
@@ -53,6 +54,7 @@ class JobPanel(frontend.Widget):
                 "name": info.get("name") or self.run.name,
                 "status": status,
                 "message": "" if status == "finished" else info.get("message") or "",
+                "way_back": way_back(self.run),
                 "step": (info.get("heartbeat") or {}).get("step"),
                 "host": info.get("host", ""),
                 "checkpoint": getattr(self.run.latest_checkpoint(), "name", None),

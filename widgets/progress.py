@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from aligner_lib.run_folder.set_aside import way_back
 from widgets.series import Series
 
 WINDOW = 30  # records that a rate is taken over
 
 
-def progress(run, series: Series, submitted_again: bool = False) -> dict:
+def progress(run, series: Series, submitted_again: bool = False, alarm_steps: Iterable[int] = ()) -> dict:
     """A dict for the heading; unknown values are None.
 
     submitted_again: the folder is as an earlier attempt left it, and the job of the next one has not begun.
+    alarm_steps: the steps since which the run's alarms hold.
 
-    Keys: name, kind, status, message, step, max_steps, eta_seconds, tokens_a_second, heartbeat (unix
-    seconds).
+    Keys: name, kind, status, message, way_back (how to undo a change of settings before a failure or alarm), step,
+    max_steps, eta_seconds, tokens_a_second, heartbeat (unix seconds).
     """
     info = run.info
     heartbeat = info.get("heartbeat") or {}
@@ -35,6 +39,7 @@ def progress(run, series: Series, submitted_again: bool = False) -> dict:
         "kind": info.get("kind", ""),
         "status": status,
         "message": message,
+        "way_back": "" if submitted_again else way_back(run, alarm_steps),
         "step": step,
         "max_steps": info.get("max_steps"),
         "eta_seconds": eta,

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
+from aligner_lib.run_folder.set_aside import way_back
+
 POLL_SECONDS = 0.25
 JOB_SECONDS = 3.0
 FINAL_JOB_STATES = ("finished", "failed", "cancelled")  # cluster.State
@@ -51,7 +53,7 @@ def verdict(run, job=None) -> str:
     step = (info.get("heartbeat") or {}).get("step")
     if status == "failed":
         said = info.get("message") or "it left no message"
-        raise RunFailed(f"{run.name} failed at step {step}: {said}{_end_of_log(job)}")
+        raise RunFailed(f"{run.name} failed at step {step}: {said}{_advice(run)}{_end_of_log(job)}")
     if status != "lost" and run.is_over and _state(job) == "failed":
         raise RunFailed(
             f"{run.name}: its job failed, and the run folder is as an earlier job left it, {status} after step {step}."
@@ -60,7 +62,7 @@ def verdict(run, job=None) -> str:
     if status == "lost":
         raise RunLost(
             f"{run.name} is lost: its process {info.get('pid')} is gone and left no message after step {step}. "
-            f"Most often it was killed or ran out of memory. {_where_to_look(run, job)}"
+            f"Most often it was killed or ran out of memory.{_advice(run)} {_where_to_look(run, job)}"
         )
     if not run.is_over:
         raise RunLost(
@@ -125,6 +127,11 @@ def _is_of(run, job) -> bool:
 def _state(job) -> str:
     state = getattr(job, "state", "")
     return str(getattr(state, "value", state)).lower()
+
+
+def _advice(run) -> str:
+    advice = way_back(run)
+    return f"\n{advice}" if advice else ""
 
 
 def _where_to_look(run, job) -> str:

@@ -223,12 +223,10 @@ def stop(run: RunName):
 def undo(run: RunName):
     """Take back the last change of a run's learning rate or KL coefficient: it goes on from the checkpoint before it."""
     from aligner_lib.cli.run_tables import find_run
-    from aligner_lib.run_folder.set_aside import undo_change
+    from aligner_lib.run_folder.set_aside import undo_change, undone
 
     folder = find_run(run, RUNS)
-    checkpoint, changes = undo_change(folder)
-    values = ", ".join(f"{name} = {value:g}" for name, value in changes.items()) or "its settings' values"
-    typer.echo(f"{folder.path} goes on from {checkpoint.name} with {values} when it is started again")
+    typer.echo(undone(folder, *undo_change(folder)))
 
 
 @app.command()

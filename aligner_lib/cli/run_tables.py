@@ -12,6 +12,7 @@ from rich.table import Table
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.reader import RunFolder, find_runs
+from aligner_lib.run_folder.set_aside import way_back
 
 STATUS_COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "lost": "red"}
 
@@ -48,6 +49,8 @@ def show_run(run: RunFolder) -> None:
     for name, use in ((info.get("config") or {}).get("functions") or {}).items():
         facts.add_row(f"functions.{name}", escape(f"{use}, in place of {_own(run.kind, name)}"))
     facts.add_row("status", _status(run) + (f" ({info['message']})" if info.get("message") else ""))
+    if advice := way_back(run):
+        facts.add_row("way back", escape(advice))
     facts.add_row("step", _progress(info))
     if info and not run.is_over:
         facts.add_row("last sign of life", f"{run.heartbeat_age:.0f} s ago")

@@ -7,6 +7,8 @@ A run saves a checkpoint before it takes a change of its learning rate or KL coe
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from aligner_lib.errors import UserError
@@ -31,6 +33,49 @@ def precedes_change(checkpoint: Path) -> bool:
     return "before" in _state(checkpoint)
 
 
+@dataclass(frozen=True)
+class Change:
+    """The newest change of a run's settings that can be undone."""
+
+    checkpoint: Path
+    """Saved just before the change."""
+    step: int
+    """The last step before the change."""
+    values: dict[str, float]
+    """The changed settings and their new values."""
+
+
+def last_change(run: RunFolder) -> Change | None:
+    """The newest change that `undo_change` would take back; None where there is none, as in a recording."""
+    checkpoints = run.checkpoints() if hasattr(run, "checkpoints") else []
+    for checkpoint in reversed(checkpoints):
+        state = _state(checkpoint)
+        if "before" in state:
+            changed = state["changes"].items() - state["before"].items()
+            return Change(checkpoint, step_of(checkpoint), dict(sorted(changed)))
+    return None
+
+
+def way_back(run: RunFolder, alarm_steps: Iterable[int] = ()) -> str:
+    """How to undo the last change of a run that failed, or has raised an alarm since the change; "" for any other run.
+
+    alarm_steps: the steps at which the run's alarms began.
+    """
+    alarm_steps, harmed = list(alarm_steps), run.status in ("failed", "lost")
+    if not (harmed or alarm_steps):
+        return ""  # without a look at the checkpoints: monitors ask twice a second
+    change = last_change(run)
+    if change is None or not (harmed or any(step > change.step for step in alarm_steps)):
+        return ""
+    values = ", ".join(f"{name} = {value:g}" for name, value in change.values.items()) or "the same values"
+    stop = "" if run.is_over else "stop the run, and then "
+    return (
+        f"After step {change.step} the settings were changed to {values}. If that change did the harm, {stop}take it back "
+        f"with `aligner undo {run.path}` (in Python: `aligner_lib.run_folder.set_aside.undo_change(run)`): the run's next "
+        f"start then goes on from {change.checkpoint.name}."
+    )
+
+
 def undo_change(run: RunFolder) -> tuple[Path, dict[str, float]]:
     """Take back the last change of a run that is over: its next start goes on from the checkpoint before the change.
 
@@ -39,18 +84,25 @@ def undo_change(run: RunFolder) -> tuple[Path, dict[str, float]]:
     """
     if not run.is_over:
         raise UserError(f"{run.path} is {run.status}: stop it first (`aligner stop {run.path}`)")
-    checkpoint = next(filter(precedes_change, reversed(run.checkpoints())), None)
-    if checkpoint is None:
+    change = last_change(run)
+    if change is None:
         raise UserError(
             f"{run.path} has no checkpoint from before a change of its learning rate or KL coefficient"
         )
-    set_aside(run.path, [path for path in run.checkpoints() if step_of(path) > step_of(checkpoint)])
+    checkpoint = change.checkpoint
+    set_aside(run.path, [path for path in run.checkpoints() if step_of(path) > change.step])
     state = _state(checkpoint)
     state["changes"] = state.pop("before")
     tmp = checkpoint / ".trainer.json"
     tmp.write_text(json.dumps(state))
     tmp.rename(checkpoint / "trainer.json")
     return checkpoint, state["changes"]
+
+
+def undone(run: RunFolder, checkpoint: Path, changes: dict[str, float]) -> str:
+    """A sentence on what `undo_change` did, from what it returned."""
+    values = ", ".join(f"{name} = {value:g}" for name, value in changes.items()) or "its settings' values"
+    return f"{run.path} goes on from {checkpoint.name} with {values} when it is started again"
 
 
 def _state(checkpoint: Path) -> dict:

@@ -20,7 +20,7 @@ from aligner_lib.run_folder import control
 from aligner_lib.run_folder.alarms import Rule, Thresholds, Watch, as_record, not_finite
 from aligner_lib.run_folder.jsonl import JsonlWriter, truncate_after
 from aligner_lib.run_folder.reader import RunFolder, flatten, step_name, step_of
-from aligner_lib.run_folder.set_aside import precedes_change, set_aside
+from aligner_lib.run_folder.set_aside import precedes_change, set_aside, way_back
 from cluster import processes
 
 logger = logging.getLogger(__name__)
@@ -324,6 +324,8 @@ class RunWriter:
         elif error is not None and self._begun and self._info["status"] == "running":
             message = str(error) if str(error) else type(error).__name__
             self.finish("stopped" if kind is KeyboardInterrupt else "failed", message)
+            if advice := way_back(self.folder):
+                logger.warning(advice)
         self._stopped.set()
         # what the run says of its own end must not be replaced by a disk that is full here, too
         self._close_files(*(() if error is None else (OSError,)))

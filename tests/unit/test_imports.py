@@ -117,6 +117,8 @@ def test_widgets_read_run_folders_through_the_reader_alone():
     # its kind says which charts and alarms suit it
     allowed = {"aligner_lib", "aligner_lib.config.kind", "aligner_lib.config.kinds"}
     allowed |= {f"aligner_lib.run_folder.{name}" for name in ("reader", "jsonl", "alarms")}
+    # a button undoes a change of settings, and shows why it could not
+    allowed |= {"aligner_lib.errors", "aligner_lib.run_folder.set_aside"}
     # a quiz has its questions and a learner's answers from the tutorial's files
     allowed |= {"aligner_lib.tutorial"} | {
         f"aligner_lib.tutorial.{name}" for name in ("learning_progress", "quiz_file")

@@ -6,10 +6,11 @@ class Knobs {
   constructor(model) {
     this.model = model;
     this.checkpoint = make("button", { type: "button", onclick: () => model.send({ kind: "checkpoint" }) }, "Checkpoint now");
+    this.undo = make("button", { type: "button", hidden: true, onclick: () => model.send({ kind: "undo" }) }, "Undo the change");
     this.controls = Object.fromEntries(Object.keys(CONTROL_NAMES).map((name) => [name, this.control(name)]));
     this.said = make("p", { class: "lab-said", role: "status" });
     this.element = make("div", { class: "lab-knobs", hidden: true },
-      make("div", { class: "lab-tools" }, ...Object.values(this.controls).map((control) => control.form), this.checkpoint), this.said);
+      make("div", { class: "lab-tools" }, ...Object.values(this.controls).map((control) => control.form), this.checkpoint, this.undo), this.said);
   }
 
   control(name) {
@@ -31,11 +32,14 @@ class Knobs {
     return !this.element.hidden;
   }
 
-  // steering: {obeys, pending, values, said, over}, or null; false when there is nothing to change.
+  // steering: {obeys, pending, values, said, over, undo}, or null; false when there is nothing to change.
   draw(steering) {
     const obeys = steering && !steering.over ? steering.obeys : [];
     const any = Object.keys(CONTROL_NAMES).some((name) => obeys.includes(name)) || obeys.includes("checkpoint");
-    if (!any) this.element.hidden = true;
+    const undoes = Boolean(steering?.over && (steering.undo || steering.said)); // shown without a click: it is the way back
+    if (undoes) this.element.hidden = false;
+    else if (!any) this.element.hidden = true;
+    set(this.undo, { hidden: !steering?.undo, title: steering?.undo ?? "" });
     for (const [name, { form, input }] of Object.entries(this.controls)) {
       set(form, { hidden: !obeys.includes(name) });
       const waiting = steering?.pending.set[name];
@@ -44,6 +48,6 @@ class Knobs {
     set(this.checkpoint, { hidden: !obeys.includes("checkpoint") });
     this.checkpoint.disabled = Boolean(steering?.pending.checkpoint);
     say(this.said, steering?.said ?? "");
-    return any;
+    return any || undoes;
   }
 }

@@ -16,7 +16,8 @@ class RunHeading {
     this.progress = make("span", { class: "lab-progress", role: "progressbar", "aria-label": "progress", "aria-valuemin": 0 }, this.bar);
     this.facts = make("span", { class: "lab-facts" });
     this.message = make("p", { class: "lab-message" });
-    this.element = make("li", { class: "lab-run" }, this.name, this.state, this.progress, this.facts, this.message);
+    this.wayBack = make("p", { class: "lab-message" });
+    this.element = make("li", { class: "lab-run" }, this.name, this.state, this.progress, this.facts, this.message, this.wayBack);
   }
 
   // frozen: nobody follows the run any more, so nothing is said of now.
@@ -38,5 +39,6 @@ class RunHeading {
     set(this.facts, { "data-stale": running && !frozen && age > store.head.stale_seconds });
     const lost = run.status === "lost" ? "Its process is gone and left no message: it was killed, or ran out of memory." : "";
     say(this.message, run.status === "finished" ? "" : run.message || lost);
+    say(this.wayBack, run.way_back ?? "");
   }
 }

@@ -214,7 +214,7 @@ class MonitorView {
     this.stop.disabled = stopping;
     say(this.stop, stopping ? "Stopping after this step …" : "Stop after this step");
     set(this.stop, { title: player ? "Ends the playing here" : "Saves a checkpoint and ends the run after its step" });
-    this.change.hidden = !this.knobs.draw(head.steering);
+    this.change.hidden = !this.knobs.draw(head.steering) || head.steering.over;
     if (this.add.options.length !== head.metrics.length + 1) {
       const groups = new Map(); // by what stands before the slash; of an environment's with its name
       for (const metric of head.metrics) {

@@ -56,7 +56,7 @@ class PanelView {
     if (ended) this.calm();
     set(this.buttons, { hidden: steering.over && (!job || ended) });
     set(this.knobs.element, { hidden: !this.knobs.draw({ ...steering, said: "" }) });
-    say(this.message, [view.said, steering.said, view.message && `The run says: ${view.message}.`].filter(Boolean).join(" "));
+    say(this.message, [view.said, steering.said, view.message && `The run says: ${view.message}.`, view.way_back].filter(Boolean).join(" "));
     set(this.log, { hidden: !job?.log });
     say(this.log, job?.log ?? "");
   }

@@ -14,6 +14,7 @@ from aligner_lib.run_folder.explain import checks_of_rollouts, checks_of_signs  
 from aligner_lib.run_folder.explain.causes import CAUSES, Cause
 from aligner_lib.run_folder.explain.checks import CHECKS, Check, Quantity
 from aligner_lib.run_folder.explain.evidence import Evidence
+from aligner_lib.run_folder.set_aside import way_back
 
 SHOWN_CAUSES = 3
 
@@ -77,6 +78,7 @@ class Explanation:
     alarms: list[dict] = field(default_factory=list)  # that the run raised
     unseen: list[Check] = field(default_factory=list)  # checks that its figures and settings leave open
     metrics: frozenset[str] = frozenset()  # that the checks read
+    way_back: str = ""  # how to undo the change of settings before the failure, alarm or first odd figure
 
     @property
     def off(self) -> list[Reading]:
@@ -100,7 +102,9 @@ class Explanation:
         return self.likeliest[0].cause if self.likeliest else None
 
     def __str__(self) -> str:
-        return "\n".join([*self._verdict(), *self._causes(), *self._alarms(), *self._looked_at()])
+        return "\n".join(
+            [*self._verdict(), *self._way_back(), *self._causes(), *self._alarms(), *self._looked_at()]
+        )
 
     __repr__ = __str__
 
@@ -115,6 +119,9 @@ class Explanation:
             return [*failed, f"{self.run}: every check holds in {self.steps} records, {besides}."]
         begins = self.off[0].step
         return [*failed, f"{self.run} looks wrong from step {begins} on:", *(f"  {one}" for one in self.off)]
+
+    def _way_back(self) -> list[str]:
+        return ["", self.way_back] if self.way_back else []
 
     def _causes(self) -> list[str]:
         lines = [*self._how_sure()]
@@ -169,16 +176,18 @@ def explain(run) -> Explanation:
             readings.append(Reading(check, quantity, next(iter(quantity.off()), None)))
         elif concerned and not check.is_clue:
             unseen.append(check)
-    info = run.info
+    info, alarms = run.info, _first_of_each(evidence.alarms)
+    odd_steps = [reading.step for reading in readings if reading.is_off and not reading.check.is_clue]
     return Explanation(
         run=run.name,
         failure=info.get("message", "") if info.get("status") == "failed" else "",
         steps=len(evidence.records),
         readings=readings,
         diagnoses=diagnosed(readings),
-        alarms=_first_of_each(evidence.alarms),
+        alarms=alarms,
         unseen=unseen,
         metrics=frozenset(evidence.read),
+        way_back=way_back(run, [*(alarm["step"] for alarm in evidence.alarms), *odd_steps]),
     )
 
 
