@@ -147,7 +147,8 @@ def _as_chart(wanted) -> Chart:
     if isinstance(wanted, str):
         everywhere = (chart for kind in kinds() for chart in charts_of(kind))
         known = next((c for c in everywhere for line in c.lines if wanted == line.metrics[0]), None)
-        return chart(wanted, wanted, hint=known.hint if known else "")
+        own = {"hint": known.hint, "least": known.least} if known else {}
+        return chart(wanted, wanted, **own)
     names = list(wanted)
     return chart(" · ".join(_short(names)), *((name, name) for name in names))
 

@@ -99,9 +99,9 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
 
 
 def _flat_range(chart, series: list[Series]) -> tuple[float, float] | None:
-    """The y range of lines that are constant up to rounding, which plotly would magnify; else None."""
+    """The y range of lines that vary by less than the chart's least height, which plotly would magnify; else None."""
     values = [value for one in series for line in chart.lines for value in drawable(line, one)[1]]
-    return flat_range(min(values), max(values)) if values else None
+    return flat_range(min(values), max(values), chart.least) if values else None
 
 
 def _style(figure, rows: int, axis: str) -> None:

@@ -122,9 +122,8 @@ def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -
     unit = f"  ({chart.unit})" if chart.unit else ""
     axes.set_title(chart.title + unit, loc="left", fontsize=9, color=INK)
     _plain(axes)
-    low, high = axes.get_ylim()
-    if high - low < chart.least:
-        axes.set_ylim((low + high - chart.least) / 2, (low + high + chart.least) / 2)
+    if (flat := flat_range(*axes.get_ylim(), chart.least)) is not None:
+        axes.set_ylim(flat)
     if axis == "step":
         axes.locator_params(axis="x", integer=True)
 
@@ -169,17 +168,18 @@ def _plain(axes) -> None:
     axes.margins(x=0.02, y=0.12)
     axes.locator_params(axis="y", nbins=5)
     axes.locator_params(axis="x", nbins=5)
-    if (flat := flat_range(*axes.get_ylim())) is not None:
-        axes.set_ylim(flat)
 
 
-def flat_range(low: float, high: float) -> tuple[float, float] | None:
-    """A y range for values that are constant up to rounding; None for values that vary.
+def flat_range(low: float, high: float, least: float = 0.0) -> tuple[float, float] | None:
+    """A y range for values that vary by less than `least`, or are constant up to rounding; None for values that vary.
 
-    Without it the axis would magnify rounding errors.
+    Without it the axis would magnify noise and rounding errors.
     """
-    size = max(abs(low), abs(high))
-    return (low - 0.05 * size, high + 0.05 * size) if high - low < 1e-4 * size else None
+    size, height = max(abs(low), abs(high)), max(high - low, least)
+    if height < 1e-4 * size:
+        height = 0.1 * size
+    middle = (low + high) / 2
+    return None if height == high - low else (middle - height / 2, middle + height / 2)
 
 
 def _labels(run, line: str, several_runs: bool, later_line: bool) -> list[str]:

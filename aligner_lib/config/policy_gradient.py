@@ -23,7 +23,7 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
-from aligner_lib.config.training import TRAINING_FUNCTIONS
+from aligner_lib.config.training import LEAST_REWARD, LEAST_SHARE, TRAINING_FUNCTIONS
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 
@@ -677,7 +677,7 @@ REWARD = chart(
     ("train", "train_rollouts/rewards"),
     ("validation", "val_rollouts/rewards"),
     hint="Rises. If it rises while KL and length run away, the policy is gaming the reward.",
-    least=0.01,
+    least=LEAST_REWARD,
 )
 KL = chart(
     "KL to the reference",
@@ -698,7 +698,7 @@ PROGRESS = (
         ("train", "train_rollouts/fraction_of_samples_properly_ended"),
         ("validation", "val_rollouts/fraction_of_samples_properly_ended"),
         hint="Near 1, or rising to it: the others were cut off at max_length.",
-        least=0.05,
+        least=LEAST_SHARE,
     ),
 )
 ENTROPY = chart(
@@ -713,6 +713,7 @@ ENVIRONMENT_CHARTS = (
         ("train", "train_environments/*/reward"),
         ("validation", "val_environments/*/reward"),
         hint="The mean reward of each environment's responses.",
+        least=LEAST_REWARD,
     ),
     chart(
         "*",

@@ -65,15 +65,25 @@ TIMERS = MetricGroup(
     ),
 )
 
+# The least heights of axes, by what is drawn: a line that moves by less moves by rounding or by a batch's noise.
+LEAST_SHARE = 0.05  # accuracies and other shares: of 64 pairs the standard error of a share of 0.5 is 0.06
+LEAST_REWARD = 0.01  # rewards and margins: a margin of 0.01 lowers the loss of a pair by 0.005 nats
+LEAST_LOSS = 0.001  # nats of a token or a pair
+LEAST_GRAD_NORM = 0.01  # of a norm that is clipped at 1 unless set otherwise
+LEAST_SECONDS = 0.01  # of a step
+
 LOSS = chart(
     "Loss",
     ("train", "train/loss"),
     ("validation", "validation/loss"),
     hint="Falls, steeply at first. Validation that rises while training falls is overfitting.",
-    least=0.001,
+    least=LEAST_LOSS,
 )
 GRAD_NORM = chart(
-    "Gradient norm", ("train", "train/grad_norm", "train_optim/grad_norm"), hint="Steady; spikes are clipped."
+    "Gradient norm",
+    ("train", "train/grad_norm", "train_optim/grad_norm"),
+    hint="Steady; spikes are clipped.",
+    least=LEAST_GRAD_NORM,
 )
 LEARNING_RATE = chart("Learning rate", ("train", "train/lr", "train_optim/lr"), exact=True)
-STEP_TIME = chart("Step time", ("train", "train/step_time"))
+STEP_TIME = chart("Step time", ("train", "train/step_time"), least=LEAST_SECONDS)

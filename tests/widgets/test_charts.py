@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from aligner_lib.config.kinds import charts_of
 from aligner_lib.run_folder.reader import RunFolder
 from widgets import chart
 from widgets.charts import OWN_CHARTS, Line, charts_for
@@ -108,3 +109,9 @@ def test_a_chart_of_the_reader_s_may_name_all_environments(tmp_path):
     )
     feed.poll()
     assert lines_of(feed) == {"Bullets": ["a, train"]}
+
+
+@pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "ppo", "grpo"])
+def test_every_chart_of_a_measurement_has_a_least_height(kind):
+    without = {chart.title for chart in charts_of(kind) if not chart.least}
+    assert without <= {"Learning rate", "*"}  # a schedule, and metrics of the user's own, of any size

@@ -36,6 +36,17 @@ def test_it_is_told_in_words_where_plotly_is_not_and_asks_for_nothing(healthy):
     assert np.isfinite(np.frombuffer(base64.b64decode(y["bdata"]), y["dtype"])).all()
 
 
+def test_values_that_vary_by_less_than_the_least_height_of_their_axis_are_flat(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"status": "finished", "kind": "dpo"}))
+    figures = {"train/acc": [0.50, 0.51], "validation/kl": [0.0, 1e-8], "train/loss": [0.7, 0.5]}
+    records = [{"step": i, "time": i} | {name: both[i] for name, both in figures.items()} for i in range(2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    layout = explore(tmp_path, [*figures, "train/acc"]).figure.layout
+    assert layout.yaxis.range == pytest.approx((0.48, 0.53)) and layout.yaxis4.range == layout.yaxis.range
+    assert layout.yaxis2.range == pytest.approx((-0.005, 0.005))
+    assert layout.yaxis3.range is None  # it varies by more
+
+
 def test_an_unknown_axis(healthy):
     with pytest.raises(ValueError, match=r"axis='hours'.*step, time, tokens"):
         explore(healthy, axis="hours")

@@ -24,7 +24,16 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
-from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING, TRAINING_FUNCTIONS
+from aligner_lib.config.training import (
+    GRAD_NORM,
+    LEARNING_RATE,
+    LEAST_REWARD,
+    LEAST_SHARE,
+    LOSS,
+    TIMERS,
+    TRAINING,
+    TRAINING_FUNCTIONS,
+)
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 
@@ -231,12 +240,14 @@ KIND = JobKind(
             ("train", "train/acc"),
             ("validation", "validation/acc"),
             hint="How often the chosen answer gained more than the rejected one: 0.5 is guessing.",
+            least=LEAST_SHARE,
         ),
         chart(
             "Implicit reward margin",
             Line("train", ("train/rewards_chosen_mean",), minus="train/rewards_rejected_mean"),
             Line("validation", ("validation/rewards_chosen_mean",), minus="validation/rewards_rejected_mean"),
             hint="Chosen minus rejected: grows, from 0 where there is a reference.",
+            least=LEAST_REWARD,
         ),
         chart(
             "Log-probability",
@@ -244,11 +255,13 @@ KIND = JobKind(
             ("rejected", "train/logprobs_rejected"),
             hint="Both may fall, and nothing is broken: the loss sees their difference alone. Answers to one prompt share "
             "most of their words, and go down together. If the chosen one shall not, give model.dpo.sft_loss_weight.",
+            least=1.0,  # nats of a whole response, of some hundred
         ),
         chart(
             "KL to the reference",
             ("validation", "validation/kl"),
             hint="Grows from 0, on answers that the policy wrote itself.",
+            least=0.01,  # the mean of a few answers varies by as much
         ),
         GRAD_NORM,
         LEARNING_RATE,

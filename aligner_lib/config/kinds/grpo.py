@@ -53,7 +53,7 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
-from aligner_lib.config.training import TIMERS
+from aligner_lib.config.training import LEAST_SHARE, TIMERS
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 
@@ -335,6 +335,7 @@ KIND = JobKind(
             "Groups that are alike",
             ("alike", "train_rollouts/groups_alike"),
             hint="Share of the groups that teach nothing, since all their rewards are equal. Near 1 the run stands still.",
+            least=LEAST_SHARE,
         ),
         KL,
         LENGTH,

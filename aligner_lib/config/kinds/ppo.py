@@ -44,7 +44,7 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
-from aligner_lib.config.training import TIMERS
+from aligner_lib.config.training import LEAST_SHARE, TIMERS
 from aligner_lib.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -337,6 +337,7 @@ CHARTS = (
         "What the critic explains",
         ("explained variance", "train_rollouts/explained_variance"),
         hint="Rises towards 1. At 0 a constant would predict the returns as well.",
+        least=LEAST_SHARE,
     ),
     *ENVIRONMENT_CHARTS,
 )

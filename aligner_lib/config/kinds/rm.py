@@ -20,7 +20,16 @@ from aligner_lib.config.schema import (
     packing_without_effect,
     setting,
 )
-from aligner_lib.config.training import GRAD_NORM, LEARNING_RATE, LOSS, TIMERS, TRAINING, TRAINING_FUNCTIONS
+from aligner_lib.config.training import (
+    GRAD_NORM,
+    LEARNING_RATE,
+    LEAST_REWARD,
+    LEAST_SHARE,
+    LOSS,
+    TIMERS,
+    TRAINING,
+    TRAINING_FUNCTIONS,
+)
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder import alarms
 
@@ -166,18 +175,21 @@ KIND = JobKind(
             ("train", "train/acc"),
             ("validation", "validation/acc"),
             hint="How often the chosen answer has the higher reward: 0.5 is guessing, people agree at about 0.7.",
+            least=LEAST_SHARE,
         ),
         chart(
             "Reward margin",
             Line("train", ("train/rewards_chosen_mean",), minus="train/rewards_rejected_mean"),
             Line("validation", ("validation/rewards_chosen_mean",), minus="validation/rewards_rejected_mean"),
             hint="Chosen minus rejected: grows from 0.",
+            least=LEAST_REWARD,
         ),
         chart(
             "Reward",
             ("chosen", "train/rewards_chosen_mean"),
             ("rejected", "train/rewards_rejected_mean"),
             hint="The two part; their common level means nothing.",
+            least=LEAST_REWARD,
         ),
         GRAD_NORM,
         LEARNING_RATE,
