@@ -6,6 +6,7 @@ from collections.abc import Callable
 from html import escape
 
 from widgets.recording_file import find, read
+from widgets.turns import turns_of
 
 COLUMNS = "question", "before training", "before PPO", "after PPO"
 
@@ -59,8 +60,8 @@ CELL = "text-align:left;vertical-align:top;white-space:pre-wrap;overflow-wrap:an
 
 
 def question(prompt: str) -> str:
-    """The question in a recorded prompt of one turn: what stands between the last `user` line and `assistant`."""
-    return prompt.rpartition("\nuser\n")[2].removesuffix("\nassistant\n").strip()
+    """The question in a recorded prompt: its last turn."""
+    return turns_of(prompt)[-1]["text"]
 
 
 def _marked(record: dict) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 import traitlets
 
 from widgets import frontend
-from widgets.tables import Table, Tabled
+from widgets.tables import Prompt, Table, Tabled
+from widgets.turns import turns_of
 from widgets.wire import finite
 
 Answer = Callable[[str], str]
@@ -27,7 +28,7 @@ class Chat(Tabled, frontend.Widget):
     names = traitlets.List(traitlets.Unicode()).tag(sync=True)
     turns = traitlets.List().tag(
         sync=True
-    )  # [{prompt, answers: [{text, reward, error} or None while it thinks]}]
+    )  # [{prompt, prompt_turns, answers: [{text, reward, error} or None while it thinks]}]
     busy = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, models: Mapping[str, Answer], score: Score | None = None):
@@ -39,7 +40,7 @@ class Chat(Tabled, frontend.Widget):
 
     def ask(self, prompt: str) -> list[dict]:
         """The answers of all models in their order, as {text, reward, error}; also shown."""
-        turn = {"prompt": prompt, "answers": [None] * len(self._models)}
+        turn = {"prompt": prompt, "prompt_turns": turns_of(prompt), "answers": [None] * len(self._models)}
         self.busy = True
         try:
             for i, model in enumerate(self._models.values()):
@@ -62,7 +63,7 @@ class Chat(Tabled, frontend.Widget):
     def _show(self, turn: dict) -> None:
         """Show the current turn, with the answers so far, at the end of the conversation."""
         before = [one for one in self.turns if one.get("done")]
-        self.turns = [*before, {"prompt": turn["prompt"], "answers": list(turn["answers"])}]
+        self.turns = [*before, turn | {"answers": list(turn["answers"])}]
 
     def _on_message(self, _, content: dict, buffers) -> None:
         prompt = str(content.get("prompt", "")).strip()
@@ -77,7 +78,7 @@ class Chat(Tabled, frontend.Widget):
         shown = 1 if self._score is None else 2  # without a score there is no column for it
         columns = ["prompt"] + [column for name in self.names for column in (name, "reward")[:shown]]
         rows = [
-            [turn["prompt"]] + [cell for answer in turn["answers"] for cell in _cells(answer)[:shown]]
+            [Prompt(turn["prompt"])] + [cell for answer in turn["answers"] for cell in _cells(answer)[:shown]]
             for turn in self.turns
         ]
         return Table(repr(self), columns, rows)

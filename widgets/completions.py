@@ -13,6 +13,7 @@ from widgets.paged import Paged, of_query, window
 from widgets.rollouts import Rollouts
 from widgets.series import as_run
 from widgets.tables import Table, table_of
+from widgets.turns import turns_of
 
 PAGE = 8
 GROUPS = 3  # on a page, where responses to one prompt are together
@@ -166,6 +167,7 @@ class CompletionPages:
         )
         return {
             "prompt": record["prompt"],
+            "prompt_turns": turns_of(record["prompt"]),
             "step": record["step"],
             "split": record.get("split", ""),
             "environment": record.get("environment", ""),
@@ -180,6 +182,7 @@ class CompletionPages:
 
     def _row(self, record: dict, asked: dict) -> dict:
         row = self._with_weights(self._rollouts, record, asked)
+        row["prompt_turns"] = turns_of(record["prompt"])
         if asked["beside"]:
             row["beside"] = self._other(record, asked)
         return row

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from widgets import frontend
 from widgets.paged import Paged, of_query, window
-from widgets.tables import Table
+from widgets.tables import Prompt, Table
+from widgets.turns import turns_of
 
 PAGE = 5
 SORTS = {
@@ -64,14 +65,16 @@ class Pairs(Paged):
             "total": len(found),
             "start": start,
             "size": PAGE,
-            "rows": rows,
+            "rows": [pair | {"prompt_turns": turns_of(pair["prompt"])} for pair in rows],
         }
 
     def table(self) -> Table:
         """The current page as a static table."""
-        columns = ["prompt", "chosen", "rejected"] + ["margin"] * self.page["scored"]
-        rows = [[pair.get(column) for column in columns] for pair in self.page["rows"]]
-        return Table(f"Pairs {self.caption}", columns, rows)
+        columns = ["chosen", "rejected"] + ["margin"] * self.page["scored"]
+        rows = [
+            [Prompt(pair["prompt"]), *(pair.get(column) for column in columns)] for pair in self.page["rows"]
+        ]
+        return Table(f"Pairs {self.caption}", ["prompt", *columns], rows)
 
 
 def read_pairs(path) -> list[dict]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from html import escape
 
 from widgets.series import as_run
+from widgets.turns import turns_of
 
 # JupyterLab sets tables in a fixed layout and to the right, with rules of two classes and more: hence the repeated one
 STYLE = """<style>
@@ -18,6 +19,8 @@ STYLE = """<style>
 .lab-table.lab-table.lab-table td {text-align: left; vertical-align: top; line-height: 1.5; padding: 6px 8px; border-bottom: 1px solid #8883}
 .lab-table.lab-table.lab-table .lab-text {text-align: start; white-space: pre-wrap; overflow-wrap: break-word; max-width: 60ch}
 .lab-table.lab-table.lab-table .lab-long {min-width: 16em}
+.lab-table.lab-table.lab-table .lab-turn {margin: 0 0 4px}
+.lab-table.lab-table.lab-table .lab-turn small, .lab-table.lab-table.lab-table .lab-turn summary {font-size: 11px; opacity: .75}
 .lab-table.lab-table.lab-table .lab-number {text-align: right; white-space: nowrap}
 </style>"""
 # MathJax, as JupyterLab and nbconvert load it, leaves alone what has one of these classes: "$5 … $10" is no formula
@@ -30,6 +33,30 @@ ORDERS: dict[str, tuple[str, int]] = {  # by which figure, and which end comes f
     "length": ("length", -1),
     "": ("", 1),
 }
+
+
+class Prompt(str):
+    """A prompt's cell in a table: its turns in place of its chat template, each on a line of its own in plain text.
+
+    most_characters: longer turns are cut. In HTML the system's turn is folded.
+    """
+
+    def __new__(cls, prompt: str, most_characters: int | None = None):
+        turns = [(turn["role"], _short(turn["text"], most_characters)) for turn in turns_of(prompt)]
+        self = super().__new__(cls, "\n".join(f"{role}: {text}" if role else text for role, text in turns))
+        self.turns = turns
+        return self
+
+    def html(self) -> str:
+        """The turns as HTML."""
+        return "".join(_turn(role, text) for role, text in self.turns)
+
+
+def _turn(role: str, text: str) -> str:
+    words = f'<div dir="auto">{escape(text)}</div>'
+    if role == "system":
+        return f'<details class="lab-turn"><summary>system</summary>{words}</details>'
+    return f'<div class="lab-turn">{f"<small>{role}</small>" if role else ""}{words}</div>'
 
 
 class Table:
@@ -81,7 +108,8 @@ def show_completions(
 
     step: by default the last one that has rollouts. sort: `reward` (best first), `worst`, `kl`, `length`, or
     "" for the order in the file. split: `train`, `validation`, or "" for both; by default validation, where
-    the run has any. most_characters: longer texts are cut. Raises ValueError for a step without rollouts or an
+    the run has any. most_characters: longer responses, and longer turns of
+    a prompt, are cut. Raises ValueError for a step without rollouts or an
     unknown order.
     """
     if split is None:
@@ -97,7 +125,7 @@ def show_completions(
 def table_of(records: list[dict], caption: str, most_characters: int = 600) -> Table:
     """A table of rollout records. What none of them has, such as the KL of a validation, has no column."""
     columns = {
-        "prompt": [_short(record["prompt"], most_characters) for record in records],
+        "prompt": [Prompt(record["prompt"], most_characters) for record in records],
         "response": [_short(record["response"], most_characters) for record in records],
         "reward": [reward_of(record) for record in records],
         "advantage": [record.get("advantage") for record in records],
@@ -129,7 +157,7 @@ def compare_completions(
     else:
         pairs.sort(key=lambda pair: _order(sort)(pair[1]))
     rows = [
-        [_short(x["prompt"], most_characters)]
+        [Prompt(x["prompt"], most_characters)]
         + [cell for one in (x, y) for cell in (_short(one["response"], most_characters), reward_of(one))]
         for x, y in pairs[:n]
     ]
@@ -191,11 +219,12 @@ def _cell(value) -> str:
     if isinstance(value, int):
         return f'<td class="lab-number">{value}</td>'
     text = str(value)
-    return f'<td class="lab-text{" lab-long" * (len(text) > LONG)}" dir="auto">{escape(text)}</td>'
+    content = value.html() if isinstance(value, Prompt) else escape(text)
+    return f'<td class="lab-text{" lab-long" * (len(text) > LONG)}" dir="auto">{content}</td>'
 
 
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[:most].rstrip() + " …"
+def _short(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else text[:most].rstrip() + " …"
 
 
 def _name(run) -> str:

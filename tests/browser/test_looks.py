@@ -158,20 +158,12 @@ def test_a_run_that_ends_in_nan_says_so_in_place_of_its_last_number(desk, tmp_pa
 
 
 ASKED = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And then?")]
-TEMPLATES = {
-    "ChatML": "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in ASKED)
-    + "<|im_start|>assistant\n",
-    "ChatML without its marks": "".join(f"{role}\n{text}\n" for role, text in ASKED) + "assistant\n",
-    "Llama 3": "<|begin_of_text|>"
-    + "".join(f"<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>" for role, text in ASKED),
-    "plain": "\n\n".join(f"{role.title()}: {text}" for role, text in ASKED) + "\n\nAssistant:",
-}
+CHATML = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in ASKED)
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_a_prompt_is_shown_as_turns_with_the_system_s_folded(desk, template):
+def test_a_prompt_is_shown_as_turns_with_the_system_s_folded(desk):
     page = desk()
-    page.show(Pairs([{"prompt": TEMPLATES[template], "chosen": "c", "rejected": "r"}]))
+    page.show(Pairs([{"prompt": CHATML, "chosen": "c", "rejected": "r"}]))
     turns = page.page.locator(".lab-turn").all()
     shown = [(turn.get_attribute("data-role"), turn.locator(".lab-text").text_content()) for turn in turns]
     assert shown == ASKED

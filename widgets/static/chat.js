@@ -29,7 +29,7 @@ export default {
     function draw() {
       const names = model.get("names");
       turns.replaceChildren(...model.get("turns").map((turn) => make("li", { class: "lab-card" },
-        promptTurns(turn.prompt),
+        promptTurns(turn.prompt_turns),
         make("div", { class: "lab-sides" }, ...names.map((name, i) => answerBox(name, turn.answers[i]))))));
       ask.disabled = clear.disabled = model.get("busy");
     }

@@ -69,7 +69,7 @@ class CompletionsView extends PagedView {
   }
 
   prompt(row) {
-    return promptTurns(row.prompt);
+    return promptTurns(row.prompt_turns);
   }
 
   response(row, page) {

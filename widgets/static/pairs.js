@@ -15,7 +15,7 @@ class PairsView extends PagedView {
 
   card(row) {
     const side = (name) => textBox(name, row[name], row.margin === undefined ? [] : [["reward", number(row[`reward_${name}`])]]);
-    return [promptTurns(row.prompt), make("div", { class: "lab-sides" }, side("chosen"), side("rejected"))];
+    return [promptTurns(row.prompt_turns), make("div", { class: "lab-sides" }, side("chosen"), side("rejected"))];
   }
 }
 

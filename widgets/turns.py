@@ -1,0 +1,49 @@
+"""A prompt as turns: its chat template is read, not shown. The widgets and the static tables get the turns from here."""
+
+from __future__ import annotations
+
+import re
+
+_ROLE = "system|user|assistant|tool|human|gpt"
+_TURN_MARKS = [  # where a turn begins, with its role
+    re.compile(pattern)
+    for pattern in (
+        rf"<\|im_start\|>((?i:{_ROLE}))\n",  # ChatML
+        rf"<\|start_header_id\|>((?i:{_ROLE}))<\|end_header_id\|>\n*",  # Llama 3
+        r"<start_of_turn>((?i:user|model))\n",  # Gemma
+        r"<extra_id_[01]>(System|User|Assistant)\n",  # NeMo
+        r"(?:^|\n\n)(System|User|Assistant|Human): ?",  # the plain template
+        r"(?:^|\n)(system|user|assistant)\n",  # ChatML whose marks were left out as special tokens
+    )
+]
+_TURN_ENDS = re.compile(r"<\|im_end\|>|<\|eot_id\|>|<end_of_turn>|<\|begin_of_text\|>|<bos>|<s>|</s>")
+_NAMES = {"human": "user", "gpt": "assistant", "model": "assistant"}
+
+
+def turns_of(prompt: str) -> list[dict[str, str]]:
+    """[{role, text}] of a prompt, without the assistant's turn that it opens at its end.
+
+    A prompt in which no template is found is one turn with the role "".
+    """
+    for mark in _TURN_MARKS:
+        marks = list(mark.finditer(prompt))
+        if not marks or _plain(prompt[: marks[0].start()]):
+            continue
+        ends = [match.start() for match in marks[1:]] + [len(prompt)]
+        turns = [
+            {"role": _role(match[1]), "text": _plain(prompt[match.end() : end])}
+            for match, end in zip(marks, ends, strict=True)
+        ]
+        if turns[-1] == {"role": "assistant", "text": ""}:
+            turns.pop()
+        if turns:
+            return turns
+    return [{"role": "", "text": prompt.strip()}]
+
+
+def _role(name: str) -> str:
+    return _NAMES.get(name.lower(), name.lower())
+
+
+def _plain(text: str) -> str:
+    return _TURN_ENDS.sub("", text).strip()
