@@ -27,7 +27,7 @@ class Mailbox {
   constructor(model) {
     this.model = model;
     this.asked = null; // when the oldest message without an answer was sent (ms)
-    this.element = make("p", { class: "lab-lost", role: "alert", hidden: true });
+    this.element = make("p", { class: "lab-lost lab-unanswered", role: "alert", hidden: true });
     this.hear = (content) => { if (content.kind === "answer") { this.asked = null; this.draw(); } };
     model.on("msg:custom", this.hear);
     this.clock = setInterval(() => this.draw(), 1000);
