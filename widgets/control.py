@@ -134,6 +134,8 @@ def request_checkpoint(run) -> None:
 def request_change(run, **changes: float) -> None:
     """Ask the run to continue with another KL coefficient (kl_coef) or learning rate (lr).
 
+    No value is too large here: the question before one of more than ten times the present value is the buttons' alone. The
+    run saves a checkpoint before it takes a change over, of whatever size, and `aligner undo` goes back to that checkpoint.
     Raises ValueError for a value or a name that the run does not accept.
     """
     for name, value in changes.items():

@@ -46,15 +46,21 @@ def done(control: Path) -> None:
         _taken(control / name).unlink(missing_ok=True)
 
 
-def in_words(requests: Requests, step: int) -> str:
+def in_words(requests: Requests, step: int, saves_checkpoints: bool) -> str:
     """A sentence on which changes were made and which were refused; empty when there were none.
 
-    step: the step that has just ended; changes take effect from the next one.
+    step: the step that has just ended; changes take effect from the next one. saves_checkpoints: whether the run saves a
+    checkpoint of this step before it takes a change over.
     """
     sentences = []
     if requests.changes:
         values = ", ".join(f"{name} = {value:g}" for name, value in requests.changes.items())
-        sentences.append(f"changed from step {step + 1} on: {values}")
+        way_back = (
+            f"the checkpoint of step {step} is the way back, by `aligner undo`"
+            if saves_checkpoints
+            else "this run saves no checkpoints, so the change cannot be undone"
+        )
+        sentences.append(f"changed from step {step + 1} on: {values} ({way_back})")
     if requests.refused:
         sentences.append(f"not changed: {'; '.join(requests.refused)}")
     return "; ".join(sentences)

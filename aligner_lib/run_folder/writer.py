@@ -216,10 +216,13 @@ class RunWriter:
         with open(self.path / FAILURES, "a", encoding="utf-8") as file:
             file.write(f"{environment}: {text.rstrip()}\n\n")
 
-    def requests(self, controls: tuple[str, ...]) -> control.Requests:
-        """What the files in control/ ask for; what can't be done is left out and said in run.json's `message`."""
+    def requests(self, controls: tuple[str, ...], saves_checkpoints: bool = False) -> control.Requests:
+        """What the files in control/ ask for; what can't be done is left out and said in run.json's `message`.
+
+        saves_checkpoints: whether the caller saves a checkpoint before it takes a change over; the message says so.
+        """
         asked = control.take(self.path / "control", controls)
-        if said := control.in_words(asked, self._info["heartbeat"]["step"]):
+        if said := control.in_words(asked, self._info["heartbeat"]["step"], saves_checkpoints):
             self._info["message"] = said
             self._write_info()
         return asked

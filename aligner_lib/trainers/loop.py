@@ -168,7 +168,9 @@ class _Loop:
     def _obey(self) -> None:
         """Save where it is due, and do what control/ and the scheduler ask for."""
         asked = parallel.from_first_rank(
-            self.run.requests(self.trainer.controls) if self.run is not None else None
+            self.run.requests(self.trainer.controls, self.settings.save_checkpoints)
+            if self.run is not None
+            else None
         )
         stop = parallel.from_first_rank(asked.stop or self.signalled.is_set())
         # a change is saved at once: its request is removed, so a run that died would go on without it

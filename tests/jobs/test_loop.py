@@ -179,7 +179,32 @@ def test_of_two_changes_the_good_one_is_made(tmp_path):
         4: lambda: told.append(RunFolder(tmp_path).info["message"]),
     }
     go(tmp_path, Counter(steps))
-    assert told == ["changed from step 3 on: weight = 10; not changed: height=3, for this run takes weight"]
+    assert told == [
+        "changed from step 3 on: weight = 10 (the checkpoint of step 2 is the way back, by `aligner undo`); "
+        "not changed: height=3, for this run takes weight"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("saves", "kept", "way_back"),
+    [
+        (True, [3, 7], "the checkpoint of step 3 is the way back, by `aligner undo`"),
+        (False, [], "this run saves no checkpoints, so the change cannot be undone"),
+    ],
+)
+def test_a_request_for_a_thousand_times_the_value_is_taken_after_its_checkpoint(
+    tmp_path, saves, kept, way_back
+):
+    """A set.json that somebody wrote by hand: no button asked first."""
+    messages = []
+    steps = {
+        3: control(tmp_path, "set.json", '{"weight": 1000}'),
+        4: lambda: messages.append(RunFolder(tmp_path).info["message"]),
+    }
+    run = go(tmp_path, Counter(steps), keep_checkpoints=1, save_checkpoints=saves)
+    assert messages == [f"changed from step 4 on: weight = 1000 ({way_back})"]
+    assert [step_of(path) for path in run.checkpoints()] == kept
+    assert run.series("train/total")[1][:4] == [1, 3, 6, 4006]
 
 
 class AskedWhileSaving(Counter):
