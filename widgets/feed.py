@@ -156,18 +156,21 @@ class Feed:
     def _describe(self) -> dict:
         """The message head without points: what the runs are and the titles of the charts."""
         own, added = self._own_charts(), charts_for(self.series, "", self._added)
+        submitted_again = [self.resubmission.awaits(run) for run in self.runs]
         alarms_now = self._alarms()  # before the headings and marks, which read where an alarm began
         return {
             "axis": self.axis,
             "runs": [
-                progress(run, series, self.resubmission.awaits(run), [step for step, _ in alarms.beginnings])
-                for run, series, alarms in zip(self.runs, self.series, self._run_alarms)
+                progress(run, series, again, [step for step, _ in alarms.beginnings])
+                for run, series, again, alarms in zip(
+                    self.runs, self.series, submitted_again, self._run_alarms
+                )
             ],
             "timers": [charts.timers(series) for series in self.series],
             "charts": [_spec(c) | {"added": ""} for c in own]
             + [_spec(c) | {"added": metric} for c, metric in zip(added, self._added, strict=True)],
             "comparison": compare(self.runs, self.series, own + added) if len(self.runs) > 1 else None,
-            "steering": self._steering and self._steering.view(self.series[0]),
+            "steering": self._steer_view(submitted_again[0]),
             "alarms": alarms_now,
             "records": [len(series) for series in self.series],
             "skipped": [series.skipped for series in self.series],
@@ -181,6 +184,13 @@ class Feed:
             "players": [_player(run) for run in self.runs],
             "can_stop": all(hasattr(run, "request_stop") for run in self.runs),
         }
+
+    def _steer_view(self, submitted_again: bool) -> dict | None:
+        """What the buttons show; None where there are none. A job that waits for its start may load any checkpoint."""
+        if self._steering is None:
+            return None
+        view = self._steering.view(self.series[0])
+        return view | {"undo": ""} if submitted_again else view
 
     def _gaps(self) -> dict[str, list]:
         """{line: [[first x, last x, value]]} of the records that no chart can draw (charts.gaps)."""

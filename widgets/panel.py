@@ -31,6 +31,7 @@ class JobPanel(frontend.Widget):
         self.run, self.job = as_run(run), job
         self._series = Series(self.run)
         self._steering = control.Steering(self.run)
+        self._resubmission = waiting.Resubmission(job)
         self._said = ""  # of the job, which the run knows nothing of
         self._lock = threading.RLock()
         self._job_view = {"state": "unknown", "reason": "", "nodes": "", "start": "", "log": ""}
@@ -49,17 +50,23 @@ class JobPanel(frontend.Widget):
     def _look(self) -> None:
         self._series.poll()
         info, status = self.run.info, self.run.status
+        message = "" if status == "finished" else info.get("message") or ""
+        advice, said = way_back(self.run), self._said
+        steering = self._steering.view(self._series)
+        if self._resubmission.awaits(self.run):
+            status, message, advice, said = "waiting", "", "", said or waiting.SUBMITTED_AGAIN
+            steering["undo"] = ""
         self.view = finite(
             {
                 "name": info.get("name") or self.run.name,
                 "status": status,
-                "message": "" if status == "finished" else info.get("message") or "",
-                "way_back": way_back(self.run),
+                "message": message,
+                "way_back": advice,
                 "step": (info.get("heartbeat") or {}).get("step"),
                 "host": info.get("host", ""),
                 "checkpoint": getattr(self.run.latest_checkpoint(), "name", None),
-                "steering": self._steering.view(self._series),
-                "said": self._said,
+                "steering": steering,
+                "said": said,
                 **self._look_at_job(),
             }
         )

@@ -8,6 +8,7 @@ import numpy as np
 
 from aligner_lib.run_folder.set_aside import way_back
 from widgets.series import Series
+from widgets.waiting import SUBMITTED_AGAIN
 
 WINDOW = 30  # records that a rate is taken over
 
@@ -31,7 +32,7 @@ def progress(run, series: Series, submitted_again: bool = False, alarm_steps: It
         eta = max(0, info["max_steps"] - step) * seconds
     message = info.get("message") or ""
     if submitted_again:
-        status, message = "waiting", "The job was submitted again: what is drawn is of the attempt before."
+        status, message = "waiting", SUBMITTED_AGAIN
     elif status == "deleted":
         message = f"The folder {run.path} was deleted: what is drawn is all that is left of the run."
     return {

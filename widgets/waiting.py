@@ -12,6 +12,7 @@ from aligner_lib.run_folder.set_aside import way_back
 
 POLL_SECONDS = 0.25
 JOB_SECONDS = 3.0
+SUBMITTED_AGAIN = "The job was submitted again: what is shown is of the attempt before."
 FINAL_JOB_STATES = ("finished", "failed", "cancelled")  # cluster.State
 
 
@@ -28,8 +29,8 @@ def until_over(runs: list, job, timeout: float | None) -> Iterator[float]:
 
     Raises TimeoutError after `timeout` seconds.
     """
-    start = time.monotonic()
-    while not all(_is_over(run, job) for run in runs):
+    start, resubmission = time.monotonic(), Resubmission(job)
+    while not all(_is_over(run, job) and not resubmission.awaits(run) for run in runs):
         if timeout is not None and time.monotonic() - start > timeout:
             waiting = ", ".join(f"{run.name} ({run.status})" for run in runs if not run.is_over)
             raise TimeoutError(
@@ -106,16 +107,26 @@ class Resubmission:
     """Whether a run's folder still shows an earlier attempt while its job, submitted again, has not begun."""
 
     def __init__(self, job):
+        """job: the handle of the runs' job, for runs whose folders have no record of a submission; or None."""
         self.job = job
-        self._asked, self._is_over = float("-inf"), True
+        self._looks: dict[
+            tuple, tuple[float, bool]
+        ] = {}  # run and job → when it was asked, whether it was over
 
     def awaits(self, run) -> bool:
         """True until the job's own attempt writes its first heartbeat, or the job ends without one."""
-        if self.job is None or not run.is_over or run.status == "deleted" or _is_of(run, self.job):
+        if not run.is_over or run.status == "deleted":
             return False
-        if time.monotonic() - self._asked > JOB_SECONDS:  # asking a scheduler is expensive
-            self._is_over, self._asked = _state(self.job) in FINAL_JOB_STATES, time.monotonic()
-        return not self._is_over
+        # the folder's own record first: the job may have been submitted again after the reader got a handle
+        job = (run.latest_job() if hasattr(run, "latest_job") else None) or self.job
+        if job is None or _is_of(run, job):
+            return False
+        look = run.path, getattr(job, "id", None)
+        asked, is_over = self._looks.get(look, (float("-inf"), True))
+        if time.monotonic() - asked > JOB_SECONDS:  # asking a scheduler is expensive
+            is_over = _state(job) in FINAL_JOB_STATES
+            self._looks[look] = time.monotonic(), is_over
+        return not is_over
 
 
 def _is_of(run, job) -> bool:

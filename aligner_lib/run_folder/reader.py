@@ -23,9 +23,13 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aligner_lib.run_folder.jsonl import JsonlReader
 from cluster import processes
+
+if TYPE_CHECKING:
+    from cluster import Job
 
 STATUSES = ("running", "finished", "stopped", "failed")
 STALE_SECONDS = 120.0
@@ -89,6 +93,15 @@ class RunFolder:
         """Seconds since the last heartbeat; infinite before the first."""
         heartbeat = self.info.get("heartbeat")
         return time.time() - heartbeat["time"] if heartbeat else float("inf")
+
+    def latest_job(self) -> Job | None:
+        """The handle of the job that was submitted last for this folder; None where there is none, or none that can be read."""
+        from cluster import Job, JobNotFound
+
+        try:
+            return Job.attach(self.path)
+        except (JobNotFound, TypeError, ValueError):  # TypeError: another version's record, with other fields
+            return None
 
     @property
     def server_status(self) -> dict:

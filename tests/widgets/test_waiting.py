@@ -14,7 +14,8 @@ import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
-from widgets import Monitor
+from cluster import processes, record
+from widgets import JobPanel, Monitor
 from widgets.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
 from widgets.wire import unpack
 
@@ -65,6 +66,63 @@ def test_a_job_that_was_submitted_again_does_not_show_the_old_failure(tmp_path):
         job.record.submitted = 0.0  # the folder is of this job
         [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
         assert heading["status"] == "failed"
+    finally:
+        monitor.close()
+
+
+@pytest.fixture
+def submitted_again(tmp_path) -> RunFolder:
+    """A failed run, and the record of a local job that was submitted later and lives: this process."""
+    run = RunFolder(tmp_path / "run")
+    with pytest.raises(FloatingPointError):
+        fake_trainer.train(run.path, "sft", fail_at=3)
+    folder = record.new_submission_folder(run.path)
+    handle = record.Record(
+        where="local",
+        id=str(os.getpid()),
+        name="run",
+        folder=str(folder.relative_to(run.path)),
+        components={"main": ["true"]},
+        identity=processes.identity(os.getpid()),
+        submitted=time.time() + 1,
+    )
+    record.write(run.path, handle)
+    return run
+
+
+def test_without_the_jobs_handle_the_folders_record_of_the_submission_counts(submitted_again):
+    run = submitted_again
+    monitor, panel = Monitor(run), JobPanel(run)
+    try:
+        [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
+        assert heading["status"] == "waiting" and "submitted again" in heading["message"]
+        view = panel.view
+        assert (view["status"], view["message"]) == ("waiting", "") and "submitted again" in view["said"]
+        assert next(until_over([run], None, timeout=None)) > 0
+    finally:
+        monitor.close()
+        panel.close()
+    job = run.latest_job()
+    record.write_json(job.folder / "exit.json", {"returncode": 1})
+    assert job.state.final, "the job ended without an attempt of its own"
+    monitor, panel = Monitor(run), JobPanel(run)
+    try:
+        [heading] = unpack(monitor._feed.snapshot())[0]["runs"]
+        assert (heading["status"], panel.view["status"]) == ("failed", "failed")
+        assert list(until_over([run], None, timeout=None)) == []
+    finally:
+        monitor.close()
+        panel.close()
+
+
+def test_an_older_submission_does_not_hide_a_failure(submitted_again):
+    run = submitted_again
+    handle = record.read(run.path)
+    handle.submitted = 0.0  # the failure is of this submission's attempt
+    record.write(run.path, handle)
+    monitor = Monitor(run)
+    try:
+        assert unpack(monitor._feed.snapshot())[0]["runs"][0]["status"] == "failed"
     finally:
         monitor.close()
 
