@@ -17,7 +17,7 @@ from aligner_lib.run_folder.reader import RunFolder, without_paths
 
 SHIPPED = Path(__file__).parent / "recordings"
 PACKED = ".json.gz"
-KEPT = "name kind status message seed versions git_commit created max_steps controls resumed_at".split()
+KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at".split()
 
 
 @dataclass(frozen=True)

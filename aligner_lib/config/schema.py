@@ -261,7 +261,7 @@ class Trainer:
 
     num_nodes: int = setting(1, at_least(1))
     devices: int = setting(1, at_least(1))  # processes a node: one a GPU; on a CPU, one a rank
-    precision: str = setting("bf16", one_of("bf16", "32"))  # a CPU always computes in float32
+    precision: str = setting("bf16", one_of("bf16", "32"))  # without CUDA always float32, as jobs say
     # minutes that a rank waits for other ranks, and an actor for its critic's answer, before it takes them to hang
     distributed_timeout_minutes: float = setting(60.0, above(0))
 

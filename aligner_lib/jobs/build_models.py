@@ -16,7 +16,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.inputs import adapters_folder
 from aligner_lib.megatron import parallel
-from aligner_lib.megatron.cpu import HAS_CUDA
+from aligner_lib.megatron.cpu import computed_precision
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.megatron.lora import LoRA
@@ -72,7 +72,7 @@ def build_engine(
     """An engine with the weights of `start`; without `training` it only computes."""
     model, sequence_parallel = config.model, config.model.sequence_parallel
     numerics = Numerics(
-        bf16=str(config.trainer.precision).startswith("bf16") and HAS_CUDA,
+        bf16=computed_precision(config.trainer.precision) == "bf16",
         recompute_granularity=model.activations_checkpoint_granularity,
         recompute_method=model.activations_checkpoint_method,
         recompute_num_layers=model.activations_checkpoint_num_layers,

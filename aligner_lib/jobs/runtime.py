@@ -46,11 +46,14 @@ def open_run(
     kind: str, config: DictConfig, profile: str | None, hashes: dict[str, str], max_steps: int = 0
 ) -> RunWriter:
     """The writer of a job's run folder; max_steps 0: as long as it is wanted."""
+    from aligner_lib.megatron.cpu import computed_precision
+
     plain = save(config)
     return RunWriter(
         config.exp_manager.explicit_log_dir,
         kind=kind,
         config=plain,
+        precision=computed_precision(config.trainer.precision),
         profile=profile,
         seed=plain["model"]["seed"],
         hashes=hashes,
@@ -127,9 +130,22 @@ def _warnings() -> list[str]:
 
 
 def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
-    """Log what was asked for and has no effect in this job."""
-    for notice in notices(kind, config, profile):
+    """Log the settings that have no effect in this job, or not on this device."""
+    for notice in [*notices(kind, config, profile), *_device_notices(config)]:
         logger.info("note: %s", notice)
+
+
+def _device_notices(config: DictConfig) -> list[str]:
+    """A sentence for each value that this device cannot compute with, defaults included."""
+    from aligner_lib.megatron.cpu import computed_precision
+
+    precision = config.trainer.precision
+    if computed_precision(precision) == precision:
+        return []
+    return [
+        f"trainer.precision={precision}: there is no CUDA device here, so the models compute in float32, as with "
+        "trainer.precision=32, and run.json records that as its precision."
+    ]
 
 
 def configure_logging() -> None:

@@ -49,12 +49,14 @@ class RunWriter:
         seed: int,
         hashes: dict[str, str],
         max_steps: int,
+        precision: str | None = None,
         profile: str | None = None,
         alarms: Iterable[Rule] = (not_finite,),
         limits: Thresholds | None = None,
         warnings: list[str] | None = None,
     ):
-        """warnings: what the job has warned of; the caller may add to them."""
+        """precision: of the computation, as trainer.precision names it; None: no model computes. warnings: what the job
+        has warned of; the caller may add to them."""
         self.folder = RunFolder(path)
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
@@ -72,6 +74,7 @@ class RunWriter:
             "status": "running",
             "message": "",
             "config": config,
+            "precision": precision,
             "profile": profile,
             "seed": seed,
             "versions": _versions(),

@@ -19,6 +19,7 @@ class Evidence:
         info = run.info
         self.kind: str = info.get("kind", "")
         self.settings = flatten(info.get("config", {}))
+        self._precision: str | None = info.get("precision")
         self.alarms: list[dict] = run.alarms()
         records = (record for record in run.metrics() if isinstance(record.get("step"), int))
         self.records = sorted(records, key=lambda record: record["step"])
@@ -54,7 +55,8 @@ class Evidence:
     @property
     def in_float32(self) -> bool:
         """Whether generation and training compute in float32, so that the same tokens give the same figures."""
-        precision = str(self.settings.get("trainer.precision", "bf16"))
+        # runs of before it was recorded have the setting alone, which does not hold on a CPU
+        precision = str(self._precision or self.settings.get("trainer.precision", "bf16"))
         return precision.startswith("32") and self.model("generation.backend", "megatron") == "megatron"
 
     @property
