@@ -157,6 +157,18 @@ def test_a_run_that_ends_in_nan_says_so_in_place_of_its_last_number(desk, tmp_pa
     assert value.inner_text() == "NaN"
 
 
+def test_a_resume_is_a_mark_on_the_chart_and_its_value_is_not_bold(desk, tmp_path):
+    run = write_metrics(tmp_path / "run", {"train/loss": [3.0, 2.0, 1.0]}, resumed_at=[2])
+    page = desk()
+    page.show(Monitor(run, ["train/loss"]))
+    value = page.page.locator(".lab-chart .lab-value b")
+    value.wait_for()
+    assert value.evaluate("(e) => getComputedStyle(e).fontWeight") == "400"
+    mark = page.page.locator('.lab-mark[data-kind="resume"]')
+    assert mark.locator("title").text_content() == "resumed, step 2"
+    assert mark.locator("path").bounding_box()["width"] > 4
+
+
 ASKED = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And then?")]
 CHATML = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in ASKED)
 
