@@ -36,7 +36,10 @@ READERS = {
     ".gitignore": [],
     ".ci/": [],
 }
-READ_EVERYTHING = {f"tests/unit/test_{name}.py" for name in ("docs", "imports", "parity", "setup")}
+READ_EVERYTHING = {
+    f"tests/unit/test_{name}.py"
+    for name in ("docs", "imports", "migration", "named_settings", "parity", "setup")
+}
 CODE = re.compile(r"\b(?:import|from|-m) ([\w.]+)(?: import (\w+))?|\b(\w+(?:\.\w+)+)")
 
 

@@ -3,8 +3,8 @@
 OTHER_NAMES = {
     name: f"NeMo-Reinforcer's: here it is {here}"
     for name, here in {
-        "policy.model_name": "model.restore_from_path (sft) or pretrained_checkpoint.restore_from_path (rm, ppo)",
-        "policy.train_global_batch_size": "model.data.train_ds.global_batch_size (sft) or model.global_batch_size (rm, ppo)",
+        "policy.model_name": "model.restore_from_path (sft) or pretrained_checkpoint.restore_from_path (rm, ppo, grpo)",
+        "policy.train_global_batch_size": "model.data.train_ds.global_batch_size (sft) or model.global_batch_size (rm, ppo, grpo)",
         "sft.val_global_batch_size": "model.data.validation_ds.global_batch_size",
         "cluster.gpus_per_node": "trainer.devices",
         "cluster.num_nodes": "trainer.num_nodes",

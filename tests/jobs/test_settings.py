@@ -5,6 +5,7 @@ from pathlib import Path
 
 import documents
 import forks
+import named_settings
 import pytest
 from settings_reads import assert_read_or_told, record_reads, silent
 from smoke_jobs import SmokeJobs, run_known, run_smoke_job
@@ -67,3 +68,8 @@ def test_it_is_told_who_reads(read):
 @pytest.mark.parametrize(("kind", "overrides"), [c for c in documents.TAKEN if c[0] in ("sft", "rm")])
 def test_every_setting_of_the_documents_is_read_or_told(read, kind, overrides):
     assert_read_or_told(kind, overrides, read(kind)[1])
+
+
+@pytest.mark.parametrize("kind", sorted(SHORT.keys() - {"ppo"}))  # of PPO see tests/remote_critic
+def test_every_setting_that_parity_and_migration_name_is_read_or_told(read, kind):
+    assert_read_or_told(kind, named_settings.together(kind), read(kind)[1])

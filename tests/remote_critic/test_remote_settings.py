@@ -4,6 +4,7 @@ import json
 
 import documents
 import forks
+import named_settings
 import pytest
 from servers import STEPS, Critic, actor_settings, serve
 from settings_reads import assert_read_or_told, record_reads, silent
@@ -53,6 +54,11 @@ def test_no_setting_is_silent(read, kind):
 @pytest.mark.parametrize(("kind", "overrides"), [c for c in documents.TAKEN if c[0] in KINDS])
 def test_every_setting_of_the_documents_is_read_or_told(read, kind, overrides):
     assert_read_or_told(kind, overrides, read[kind][1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_that_parity_and_migration_name_is_read_or_told(read, kind):
+    assert_read_or_told(kind, named_settings.together(kind), read[kind][1])
 
 
 def test_a_server_tells_what_has_no_effect_in_it(live_critic):

@@ -6,7 +6,9 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
+import named_settings
 import pytest
+from named_settings import FIRST
 
 from aligner_lib.cli.main import app
 from aligner_lib.config.compose import keys
@@ -33,11 +35,7 @@ WITHOUT_A_TEST = (
 @cache
 def rows() -> list[tuple[str, str, str]]:
     """(what the documents say, where it is here, what shows it)"""
-    lines = (ROOT / "docs" / "parity.md").read_text().splitlines()
-    table = [
-        tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines if line[:2] == "| "
-    ]
-    return [row for row in table if row[0] not in ("the documents say", "---")]
+    return [(row[FIRST], row["here"], row["shown by"]) for row in named_settings.rows("parity")]
 
 
 def quoted(cell: str) -> list[str]:
