@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from data.aside import written_aside
-from data.fields import require_length, text_field
+from data.fields import ignored_keys, require_length, text_field
 from data.readers import Record, read_records
 from data.report import DataError, Report, Skip, Unusable
 from data.sources import resolve
 
 if TYPE_CHECKING:
     from numpy.random import RandomState
+
+KEYS = frozenset({"instruction", "context", "response", "category"})
 
 
 class Example(NamedTuple):
@@ -42,6 +44,8 @@ def format_dolly(
     Whether a context precedes its instruction is drawn from `seed` as in the NeMo tutorial's script; training that
     has no room for both cuts the longer one (`aligner_lib.datasets.load.shorten`), so a line need not say which. The
     split depends on `seed` and on the prompts alone, and puts equal prompts on one side.
+
+    A record with a key that is neither read nor metadata (`data.fields`) is left out; metadata is counted in the notes.
 
     Raises DataError when nothing is usable, or at the first bad record when strict.
     """
@@ -80,10 +84,14 @@ def _format_records(
             continue
         context_first = _draw_order(record.value.get("context"), generator)
         try:
-            examples.append(_format_record(record, context_first, max_chars))
-            report.kept += 1
+            example = _format_record(record, context_first, max_chars)
+            ignored = ignored_keys(record.value, KEYS)
         except Unusable as error:
             report.skip(Skip(record.file, record.line, error.reason, error.detail))
+            continue
+        examples.append(example)
+        report.kept += 1
+        report.notes.update(ignored)
     return examples
 
 

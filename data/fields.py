@@ -4,6 +4,12 @@ from typing import Any
 
 from data.report import Reason, Unusable
 
+# Ignored on purpose: they say where a sample comes from or of what kind it is, and no trainer learns from that.
+METADATA = frozenset(
+    "id prompt_id conversation_id question_id index idx category source dataset dataset_name split subset language lang "
+    "task topic title url license type".split()
+)
+
 
 def text_field(record: dict[str, Any], key: str, *, may_be_blank: bool = False) -> str:
     """The text under `key`. Raises Unusable when it is missing, no text, blank, or invalid Unicode."""
@@ -21,6 +27,26 @@ def text_field(record: dict[str, Any], key: str, *, may_be_blank: bool = False) 
         # A lone surrogate passes JSON as \ud83d, and would crash the tokenizer much later.
         raise Unusable(Reason.BAD_UTF8, f"{key!r} has half a surrogate pair at {error.start + 1}") from error
     return text
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a key with this value says nothing: None, and text, a list or an object without content."""
+    return value is None or (isinstance(value, str | list | dict) and not value)
+
+
+def ignored_keys(record: dict[str, Any], read: frozenset[str]) -> list[str]:
+    """The keys of a record that are ignored on purpose, as notes of a report. read: the keys that a formatter reads.
+
+    Raises Unusable for a key that is neither read nor metadata and has content: it would be missing from the output.
+    """
+    unread = [key for key, value in record.items() if key not in read and not is_empty(value)]
+    for key in unread:
+        if key not in METADATA:
+            raise Unusable(
+                Reason.UNREAD_KEY,
+                f"{key!r}; the formatter reads {', '.join(sorted(read))}: bring its content into one of them, or remove it",
+            )
+    return [f"the metadata {key!r} is not in the output" for key in unread]
 
 
 def require_length(length: int, max_chars: int | None) -> None:

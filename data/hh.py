@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.aside import written_aside
-from data.fields import require_length, text_field
+from data.fields import ignored_keys, require_length, text_field
 from data.readers import Record, read_records
 from data.report import Reason, Report, Skip, Unusable
 from data.sources import resolve
 
 HUMAN = "\n\nHuman: "
 ASSISTANT = "\n\nAssistant: "
+KEYS = frozenset({"chosen", "rejected"})
 
 
 class Conversation(NamedTuple):
@@ -52,6 +53,8 @@ def format_hh(
     the names that `resolve` knows. max_chars: longest prompt plus answer of either side, in characters. Lines
     are separated by newlines, without one at the end, as in the NeMo tutorial's script.
 
+    A record with a key that is neither read nor metadata (`data.fields`) is left out; metadata is counted in the notes.
+
     Raises DataError when nothing is usable, or at the first bad record when strict.
     """
     source = resolve(raw, "hh", split=split, subset=subset, revision=revision)
@@ -61,7 +64,7 @@ def format_hh(
         separator = ""
         for record in read_records(source.paths):
             try:
-                pair = _usable_pair(record, max_chars)
+                pair, ignored = _usable_pair(record, max_chars)
             except Unusable as error:
                 report.skip(Skip(record.file, record.line, error.reason, error.detail))
                 continue
@@ -70,6 +73,7 @@ def format_hh(
             prompts.write(separator + prompt)
             separator = "\n"
             report.kept += 1
+            report.notes.update(ignored)
             # The reference keeps such pairs (the hub's data has some), so they are counted, not dropped.
             if not (pair.chosen.response and pair.rejected.response):
                 report.notes["a pair with an empty answer"] += 1
@@ -115,10 +119,11 @@ def _first_difference(one: str, other: str) -> int:
     return sum(1 for _ in same) + 1
 
 
-def _usable_pair(record: Record | Skip, max_chars: int | None) -> Pair:
+def _usable_pair(record: Record | Skip, max_chars: int | None) -> tuple[Pair, list[str]]:
+    """A pair, and the notes on metadata that it lacks."""
     if isinstance(record, Skip):
         raise Unusable(record.reason, record.detail)
-    return parse_pair(record.value, max_chars)
+    return parse_pair(record.value, max_chars), ignored_keys(record.value, KEYS)
 
 
 def _lines(pair: Pair) -> tuple[str, str]:

@@ -12,6 +12,7 @@ class Reason(StrEnum):
     NOT_JSON = "not JSON"
     BAD_UTF8 = "bad UTF-8"
     MISSING_KEY = "missing key"
+    UNREAD_KEY = "unread key"
     WRONG_TYPE = "wrong type"
     EMPTY_TEXT = "empty text"
     OVERLONG = "overlong sample"

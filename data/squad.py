@@ -6,12 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from data.aside import written_aside
-from data.fields import require_length, text_field
+from data.fields import ignored_keys, require_length, text_field
 from data.readers import Record, read_records
 from data.report import DataError, Reason, Report, Skip, Unusable
 from data.sources import resolve
 
 SPLITS = ("train", "validation")
+KEYS = frozenset({"context", "question", "answers"})
+KEYS_OF_ANSWERS = frozenset(
+    {"text", "answer_start"}
+)  # the start is where the paragraph has the text: it adds nothing
 
 
 def format_squad(
@@ -27,7 +31,7 @@ def format_squad(
 
     raw: file(s) with the rows that the hub has (context, question, answers), a hub data set name, or "squad". SQuAD's own
     splits share no article. max_chars: longest input plus output, in characters. A question without an answer, as
-    SQuAD 2 has them, is left out.
+    SQuAD 2 has them, is left out, and so is a record with a key that is neither read nor metadata (`data.fields`).
 
     Raises DataError when nothing is usable, or at the first bad record when strict.
     """
@@ -39,24 +43,28 @@ def format_squad(
     with written_aside(path) as (stream,):
         for record in read_records(source.paths):
             try:
-                stream.write(_line(record, max_chars))
+                line, ignored = _line(record, max_chars)
             except Unusable as error:
                 report.skip(Skip(record.file, record.line, error.reason, error.detail))
                 continue
+            stream.write(line)
             report.kept += 1
+            report.notes.update(ignored)
         report.require_usable(source.name)
     report.written = {path: report.kept}
     return report
 
 
-def _line(record: Record | Skip, max_chars: int | None) -> str:
+def _line(record: Record | Skip, max_chars: int | None) -> tuple[str, list[str]]:
+    """The output's line, and the notes on metadata that it lacks."""
     if isinstance(record, Skip):
         raise Unusable(record.reason, record.detail)
     context, question = (text_field(record.value, key).strip() for key in ("context", "question"))
     output = _first_answer(record.value)
     input_text = f"{context}\n\n{question}"
     require_length(len(input_text) + len(output), max_chars)
-    return json.dumps({"input": input_text, "output": output}) + "\n"
+    ignored = ignored_keys(record.value, KEYS) + ignored_keys(record.value["answers"], KEYS_OF_ANSWERS)
+    return json.dumps({"input": input_text, "output": output}) + "\n", ignored
 
 
 def _first_answer(record: dict[str, object]) -> str:

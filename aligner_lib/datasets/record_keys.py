@@ -9,12 +9,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from aligner_lib.errors import UserError
+from data.fields import METADATA, is_empty
 
-# Ignored on purpose: they say where a sample comes from or of what kind it is, and no trainer learns from that.
-METADATA = frozenset(
-    "id prompt_id conversation_id question_id index idx category source dataset dataset_name split subset language lang "
-    "task topic title url license type".split()
-)
 # Values of other keys that change nothing: with them a key may be there. None and empty values never change anything.
 WITHOUT_EFFECT = {"weight": (1,), "mask": ("User",)}
 
@@ -73,8 +69,7 @@ def check_keys(record: dict, form: Form) -> Counter:
 def _unread(record: dict, read: frozenset[str], place: str) -> list[str]:
     """The keys that are ignored on purpose. Raises UnreadKey for another that is not read."""
     for key, value in record.items():
-        is_empty = value is None or (isinstance(value, str | list | dict) and not value)
-        if key in read or key in METADATA or is_empty or value in WITHOUT_EFFECT.get(key, ()):
+        if key in read or key in METADATA or is_empty(value) or value in WITHOUT_EFFECT.get(key, ()):
             continue
         raise UnreadKey(
             f"the key {key!r}{place} is not read ({', '.join(sorted(read))} {'is' if len(read) == 1 else 'are'}), and its "
