@@ -42,11 +42,16 @@ class CriticCheckpoints:
     def tmp_dir(self, number: int) -> Path:
         return self.run.checkpoint_tmp_dir(number)
 
-    def accept(self, tmp_dir: Path, number: int, previous: int, actor_run: str | None) -> None:
-        """Give a complete checkpoint its name. One that the actor may still come back to stays: `previous` is its last."""
+    def accept(
+        self, tmp_dir: Path, number: int, previous: int, actor_run: str | None, way_back: int = 0
+    ) -> None:
+        """Give a complete checkpoint its name. Those that the actor may still come back to stay.
+
+        previous: of the actor's last checkpoint. way_back: of the one to which `aligner undo` goes back; 0: there is none.
+        """
         (tmp_dir / "critic.json").write_text(json.dumps({"updates": number, "actor_run": actor_run}))
         needed = sum(there >= previous for there in {*self.numbers(), number})
-        self.run.accept_checkpoint(tmp_dir, number, max(self.keep, needed), check=check_checkpoint)
+        self.run.accept_checkpoint(tmp_dir, number, max(self.keep, needed), check_checkpoint, {way_back})
 
     def forget_after(self, number: int) -> None:
         """Set aside what was saved after so many steps, and cut off what was logged: the actor takes these steps anew."""

@@ -25,6 +25,7 @@ from aligner_lib.remote_critic.connections import ServerConnections, on_first_ra
 from aligner_lib.remote_critic.errors import NoCheckpoint, NotReady
 from aligner_lib.remote_critic.serial_executor import SerialExecutor
 from aligner_lib.rollouts.records import CriticExperience, Rollouts
+from aligner_lib.run_folder.set_aside import last_change
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
 
@@ -131,9 +132,11 @@ class RemoteCritic(RemoteRewardModel):
     def save(self, folder: Path) -> None:
         """The critic saves in its own run folder; here it is noted which of its checkpoints belongs to the actor's."""
         self._begin()
-        # previous: the critic keeps it until the actor's checkpoint is complete
+        # previous: the critic keeps it until the actor's checkpoint is complete; way_back: as long as the actor's is there
         self._order(
-            lambda: self.servers.checkpoint("save", updates=self.updates, previous=self.saved)
+            lambda: self.servers.checkpoint(
+                "save", updates=self.updates, previous=self.saved, way_back=self._way_back()
+            )
         ).result()
         self.saved = self.updates
         if parallel.is_first_rank():
@@ -157,6 +160,11 @@ class RemoteCritic(RemoteRewardModel):
         """A run that starts anew starts with the critic as it was at first."""
         if not self._begun:
             self.load(None)
+
+    def _way_back(self) -> int:
+        """The critic's train steps in the actor's checkpoint before its last change of settings; 0: none. On the first rank."""
+        change = last_change(self.writer.folder) if self.writer is not None else None
+        return json.loads((change.checkpoint / "critic" / NOTE).read_text())["updates"] if change else 0
 
     def _go_back(self) -> None:
         """Have the critic load its checkpoint after so many train steps (0: what it began with). On the first rank."""

@@ -232,8 +232,13 @@ class RequestQueue:
             self.counts["train"] += 1
             self.checkpoints.log(command.number, result, command.lr, seconds)
         elif isinstance(command, Save):
+            details = request.details
             self.checkpoints.accept(
-                command.folder, self.updates, request.details["previous"], self.session.run_path
+                command.folder,
+                self.updates,
+                details["previous"],
+                self.session.run_path,
+                details.get("way_back", 0),
             )
         elif isinstance(command, Load):
             self.updates = request.details["updates"]

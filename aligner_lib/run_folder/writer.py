@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -263,10 +263,13 @@ class RunWriter:
         tmp_dir.mkdir(parents=True)
         return tmp_dir
 
-    def accept_checkpoint(self, tmp_dir: Path, step: int, keep: int, check: Callable[[Path], None]) -> Path:
+    def accept_checkpoint(
+        self, tmp_dir: Path, step: int, keep: int, check: Callable[[Path], None], needed: Container[int] = ()
+    ) -> Path:
         """Check a checkpoint written aside, give it its name, and remove earlier ones beyond `keep`.
 
-        The one before the newest change of a setting stays as well: it is the way back (`aligner undo`).
+        The one before the newest change of a setting stays as well: it is the way back (`aligner undo`). So do those whose
+        steps are in `needed`.
 
         It is on the disk, with its name, before anything is removed: a machine that loses its power at any moment keeps
         a whole checkpoint.
@@ -276,7 +279,11 @@ class RunWriter:
         final = tmp_dir.parent / step_name(step)
         by_step = sorted({*self.folder.checkpoints(), final}, key=step_of)
         way_back = [checkpoint for checkpoint in by_step if precedes_change(checkpoint)][-1:]
-        outdated = [old for old in by_step[:-keep] if old != final and old not in way_back]
+        outdated = [
+            old
+            for old in by_step[:-keep]
+            if old != final and old not in way_back and step_of(old) not in needed
+        ]
         if final.exists():
             replaced = tmp_dir.with_name(f".replaced_{step_name(step)}")
             shutil.rmtree(replaced, ignore_errors=True)  # of an attempt that was killed here

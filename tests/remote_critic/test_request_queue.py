@@ -38,8 +38,9 @@ class FakeShelf:
     def tmp_dir(self, number):
         return f"step {number}"
 
-    def accept(self, tmp_dir, number, previous, actor_run):
+    def accept(self, tmp_dir, number, previous, actor_run, way_back):
         self.saved.append(number)
+        self.needed = (previous, way_back)
 
     def find(self, number):
         return f"step {number}"
@@ -199,6 +200,14 @@ def test_save_is_of_the_steps_that_the_actor_counts(request_queue):
     with pytest.raises(NotReady, match="it has taken 1 train steps, and 2 were to be saved"):
         ask(request_queue, "save", updates=2, previous=0)
     assert ask(request_queue, "save", updates=1, previous=0)["checkpoints"] == [1]
+
+
+def test_a_save_names_the_checkpoints_that_the_actor_may_come_back_to(request_queue):
+    train(request_queue, 1)
+    ask(request_queue, "save", updates=1, previous=0, way_back=0)
+    train(request_queue, 2)
+    ask(request_queue, "save", updates=2, previous=1, way_back=1)
+    assert request_queue.checkpoints.needed == (1, 1)
 
 
 def test_going_back_forgets_what_came_later(request_queue):
