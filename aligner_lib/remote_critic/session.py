@@ -27,6 +27,7 @@ class ActorSession:
         self.actor: str | None = None  # names one start of one run
         self.run_path: str | None = None
         self._heard = time.monotonic()
+        self._welcomed = 0.0  # seconds since the epoch
 
     @property
     def silence_s(self) -> float:
@@ -52,13 +53,18 @@ class ActorSession:
                 f"its checkpoints belong to another actor, {owner}: start the critic with another --run for this one"
             )
         self.actor, self.run_path = actor, run_path
-        self._heard = time.monotonic()
+        self._heard, self._welcomed = time.monotonic(), time.time()
 
     def should_exit(self) -> Ended | None:
         """Whether the actor's end, or its silence, ends the service."""
         if self.run_path is not None:
             info = self._actors_info()
             status = info.get("status")
+            if status in ("finished", "stopped") and info["heartbeat"]["time"] < self._welcomed:
+                # an attempt that was refused leaves the run.json of the attempt before
+                return Ended(
+                    "stopped", f"its actor, {self.run_path}, ended before it began: its log says why"
+                )
             if status == "finished":
                 return Ended(status, f"its actor, {self.run_path}, is done")
             if status == "stopped":

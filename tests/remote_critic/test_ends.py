@@ -118,11 +118,10 @@ def test_checkpoints_of_different_steps_go_back_to_the_newest_common_one(rewound
 
 def test_a_critic_of_another_run_is_refused(jobs, rewound):
     stranger = Critic(jobs, "stranger").start()
+    before = jobs.run_folder("ends").info
     with pytest.raises(AssertionError):
         run_actor(jobs, "ends", stranger, **(steps_to(7) | KEEP))
-    assert (
-        "it has no checkpoint after 4 train steps (there are: none)"
-        in jobs.run_folder("ends").info["message"]
-    )
+    assert "it has no checkpoint after 4 train steps (there are: none)" in jobs.log("ends").read_text()
+    assert jobs.run_folder("ends").info == before  # the finished run is as it was
     stranger.until_it_ended()
-    assert stranger.run.status == "stopped"
+    assert stranger.run.status == "stopped" and "ended before it began" in stranger.run.info["message"]
