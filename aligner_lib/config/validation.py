@@ -42,14 +42,14 @@ def notices(kind: JobKind, config: DictConfig, usual: DictConfig) -> list[str]:
     """One sentence for the settings that were given, that is differ from the `usual` ones, and have no effect for the same
     reason."""
     given: dict[str, list[str]] = {}
-    for key, words in _without_effect(kind, config).items():
+    for key, words in without_effect(kind, config).items():
         value = OmegaConf.select(config, key)
         if value != OmegaConf.select(usual, key):
             given.setdefault(words, []).append(f"{key}={value}")
     return [f"{', '.join(names)}: {words}" for words, names in given.items()]
 
 
-def _without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
+def without_effect(kind: JobKind, config: DictConfig) -> dict[str, str]:
     """Why settings do nothing: those that the kind names, in groups or one by one, and those that do nothing anywhere."""
     schema, why = dict(settings(kind.schema)), {}
     for key in schema:
@@ -113,7 +113,7 @@ def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
 
 def _batches(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
     """Where the batch sizes that a job uses stand: SFT has them with each data set, and a server has none."""
-    idle = _without_effect(kind, config)
+    idle = without_effect(kind, config)
     for at in ("model", "model.data.train_ds", "model.data.validation_ds"):
         batch = OmegaConf.select(config, at)
         if batch is not None and f"{at}.global_batch_size" not in idle:

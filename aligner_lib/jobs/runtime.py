@@ -11,8 +11,9 @@ from contextlib import contextmanager
 
 from omegaconf import DictConfig, OmegaConf
 
-from aligner_lib.config.compose import notices, save
+from aligner_lib.config.compose import keys, notices, save
 from aligner_lib.config.kinds import kind_of
+from aligner_lib.config.validation import without_effect
 from aligner_lib.errors import UserError
 from aligner_lib.run_folder.alarms import Thresholds
 from aligner_lib.run_folder.reader import RunFolder
@@ -53,7 +54,7 @@ def open_run(
         config.exp_manager.explicit_log_dir,
         kind=kind,
         config=plain,
-        precision=computed_precision(config.trainer.precision),
+        precision=computed_precision(plain["trainer"]["precision"]),
         profile=profile,
         seed=plain["model"]["seed"],
         hashes=hashes,
@@ -131,20 +132,27 @@ def _warnings() -> list[str]:
 
 def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
     """Log the settings that have no effect in this job, or not on this device."""
-    for notice in [*notices(kind, config, profile), *_device_notices(config)]:
+    for notice in [*notices(kind, config, profile), *_device_notices(kind, config)]:
         logger.info("note: %s", notice)
 
 
-def _device_notices(config: DictConfig) -> list[str]:
-    """A sentence for each value that this device cannot compute with, defaults included."""
+def _device_notices(kind: str, config: DictConfig) -> list[str]:
+    """A sentence for the values that this device cannot compute with, defaults included; none for settings that have no
+    effect in this job anyway."""
     from aligner_lib.megatron.cpu import computed_precision
 
-    precision = config.trainer.precision
-    if computed_precision(precision) == precision:
+    idle = without_effect(kind_of(kind), config)
+    used = [key for key in keys(kind) if key.endswith("trainer.precision") and key not in idle]
+    differing = [
+        f"{key}={value}"
+        for key in used
+        if computed_precision(value := OmegaConf.select(config, key)) != value
+    ]
+    if not differing:
         return []
     return [
-        f"trainer.precision={precision}: there is no CUDA device here, so the models compute in float32, as with "
-        "trainer.precision=32, and run.json records that as its precision."
+        f"{', '.join(differing)}: there is no CUDA device here, so the models compute in float32, as with 32. The field "
+        "precision of run.json has the precision that the models compute in."
     ]
 
 

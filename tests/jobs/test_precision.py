@@ -20,12 +20,19 @@ def test_a_job_says_and_records_the_precision_of_its_device(
 ):
     monkeypatch.setattr(cpu, "HAS_CUDA", has_cuda)
     monkeypatch.setattr("aligner_lib.jobs.runtime.OURS.propagate", True)
-    config = compose("ppo", [f"exp_manager.explicit_log_dir={tmp_path}", f"trainer.precision={setting}"])
+    config = compose(
+        "ppo",
+        [
+            f"exp_manager.explicit_log_dir={tmp_path}",
+            f"trainer.precision={setting}",
+            "critic.trainer.precision=32",
+        ],
+    )
     with caplog.at_level("INFO", "aligner_lib"):
         log_notices("ppo", config, None)
-    notices = [line for line in caplog.messages if line.startswith("note: trainer.precision=")]
+    notices = [line for line in caplog.messages if "there is no CUDA device here" in line]
     assert len(notices) == (setting != computed)
-    assert all("trainer.precision=bf16: there is no CUDA device" in line for line in notices)
+    assert all(line.startswith("note: trainer.precision=bf16: ") for line in notices)
     with open_run("ppo", config, None, {}) as run:
         run.start(0)
     info = json.loads((tmp_path / "run.json").read_text())
@@ -42,3 +49,16 @@ def test_a_run_of_before_precision_was_recorded_is_read_by_its_setting(tmp_path)
     del info["precision"]
     file.write_text(json.dumps(info))
     assert not Evidence(RunFolder(tmp_path)).in_float32
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(monkeypatch, caplog, remote):
+    monkeypatch.setattr(cpu, "HAS_CUDA", False)
+    monkeypatch.setattr("aligner_lib.jobs.runtime.OURS.propagate", True)
+    elsewhere = ["remote_critic_rm.critic.ip=localhost"] if remote else []
+    config = compose("ppo", ["trainer.precision=32", "critic.trainer.precision=bf16", *elsewhere])
+    with caplog.at_level("INFO", "aligner_lib"):
+        log_notices("ppo", config, None)
+    notices = [line for line in caplog.messages if "there is no CUDA device here" in line]
+    assert len(notices) == (not remote)
+    assert all(line.startswith("note: critic.trainer.precision=bf16: ") for line in notices)
