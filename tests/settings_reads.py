@@ -17,7 +17,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.config import compose as composition
-from aligner_lib.config import validation
+from aligner_lib.config import schema, validation
+from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import ConfigError
 from aligner_lib.jobs.command_line import written
 from aligner_lib.run_folder.exporters.services import asked_for, options
@@ -26,6 +27,7 @@ Reads = dict[str, list[str]]  # setting → modules
 WHOLE = {(composition.__name__, name) for name in ("compose", "overridden", "notices", "save", "load")} | {
     (validation.__name__, name) for name in ("check", "notices")
 }
+WHOLE.add(("aligner_lib.jobs.runtime", "log_notices"))
 VALUES = (
     True,
     False,
@@ -118,21 +120,34 @@ def is_exported(config: DictConfig, key: str) -> bool:
 
 
 def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
-    """The settings that nobody read and that tell nothing when they have another value than usual."""
+    """The settings that nobody read and that tell nothing when they have another value than usual.
+
+    Of a setting with few values each is tried, and such a setting is written with the values that tell nothing.
+    """
     usual = composition.compose(kind, settings, "smoke")
-    return [
-        key
-        for key in composition.keys(kind)
-        if not is_read(key, reads)
-        and (other := with_another_value(kind, usual, key)) is not None
-        and not any(f"{key}=" in line for line in composition.notices(kind, other, "smoke"))
-    ]
+    choices, found = choices_of(kind), []
+    for key in composition.keys(kind):
+        if is_read(key, reads):
+            continue
+        for values in [(value,) for value in choices.get(key, ())] or [VALUES]:
+            other = with_another_value(kind, usual, key, values)
+            if other is None or any(f"{key}=" in line for line in composition.notices(kind, other, "smoke")):
+                continue
+            found.append(key if values is VALUES else f"{key}={values[0]}")
+    return found
 
 
-def with_another_value(kind: str, usual: DictConfig, key: str) -> DictConfig | None:
-    """These settings with an unusual value of this one; None where any is refused, with words on what to write."""
+def choices_of(kind: str) -> dict[str, tuple]:
+    """The values of each setting that takes one of a few."""
+    bounds = {key: one.metadata.get("bound") for key, one in schema.settings(kind_of(kind).schema)}
+    return {key: bound.choices for key, bound in bounds.items() if bound and bound.choices}
+
+
+def with_another_value(kind: str, usual: DictConfig, key: str, values: tuple = VALUES) -> DictConfig | None:
+    """These settings with an unusual one of the values of this one. None where all that are unusual are refused, with
+    words on what to write."""
     refusals, is_now = [], type(OmegaConf.select(usual, key))
-    for value in sorted(VALUES, key=lambda value: type(value) is not is_now):  # likelier to be taken
+    for value in sorted(values, key=lambda value: type(value) is not is_now):  # likelier to be taken
         given = f"{key}={written(value)}"
         try:
             config = composition.overridden(copy.deepcopy(usual), kind, [given])
@@ -141,7 +156,8 @@ def with_another_value(kind: str, usual: DictConfig, key: str) -> DictConfig | N
             continue
         if OmegaConf.select(config, key) != OmegaConf.select(usual, key):
             return config
-    assert any(f"{key}=" in words and "it must be" in words for words in refusals), f"{key}: no value to try"
+    said = any(f"{key}=" in words and "it must be" in words for words in refusals)
+    assert said or values is not VALUES, f"{key}: no value to try"
     return None
 
 

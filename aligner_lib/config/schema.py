@@ -26,6 +26,7 @@ class Bound(NamedTuple):
 
     holds: Callable[[Any], bool]
     words: str  # completes "must be …"
+    choices: tuple = ()  # all values that hold, where they are few
 
 
 def at_least(low: float) -> Bound:
@@ -45,7 +46,7 @@ def within(low: float, high: float) -> Bound:
 
 def one_of(*choices: Any) -> Bound:
     """One of a few values."""
-    return Bound(lambda value: value in choices, " or ".join(map(str, choices)))
+    return Bound(lambda value: value in choices, " or ".join(map(str, choices)), choices)
 
 
 def _is_date(text: str) -> bool:

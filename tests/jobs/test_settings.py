@@ -59,6 +59,14 @@ def test_no_setting_of_a_kind_of_one_s_own_is_silent(jobs, monkeypatch):
     assert silent("toy", settings, reads) == ["trainer.toy.pull"]
 
 
+def test_each_value_of_a_setting_with_few_values_is_tried(read):
+    settings, reads = read("dpo")
+    unread = {key: modules for key, modules in reads.items() if key != "model.dpo.preference_loss"}
+    assert silent("dpo", settings, unread) == [
+        f"model.dpo.preference_loss={name}" for name in ("cdpo", "robust", "ipo", "simpo", "orpo", "kto")
+    ]
+
+
 def test_it_is_told_who_reads(read):
     _, reads = read("sft")
     assert reads["model.optim.sched.warmup_steps"] == ["aligner_lib.trainers.lr"]
