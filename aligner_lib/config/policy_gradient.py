@@ -352,10 +352,11 @@ RESPONSES = MetricGroup(
             "`length_params.max_length`, `missing_eos_penalty`",
         ),
         metric(
-            "train_rollouts/rewards_failed",
+            "train_rollouts/rewards_failed val_rollouts/rewards_failed",
             "",
-            "share of responses without a reward, because it raised, hung, died or was NaN. Where it is 1, the figures of "
-            "rewards and advantages are null, and three such steps in a row end the run",
+            "share of responses without a reward, because it raised, hung, died or was NaN, or because an environment gave no "
+            "prompt. Where it is 1, the figures of rewards and advantages are null, and three such training steps in a row end "
+            "the run",
             "0. See [the alarm](widgets.md#alarms)",
             "the reward's code, `model.environments.NAME.timeout`",
         ),

@@ -14,6 +14,7 @@ from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, log_notices, open_run
+from aligner_lib.run_folder.alarms import NO_REWARD
 from aligner_lib.run_folder.exporters.process import Exporters
 from aligner_lib.run_folder.exporters.services import asked_for
 from aligner_lib.run_folder.reader import RunFolder, step_of
@@ -49,7 +50,8 @@ def run_evaluation(kind: str, config: DictConfig, profile: str | None = None) ->
         figures = evaluation.figures() | {"timers/validation_time": time.perf_counter() - started}
         if run is not None:
             run.log(0, figures)
-            run.finish("finished", "evaluated")
+            nothing = figures.get("evaluation/rewards_failed") == 1
+            run.finish("finished", f"evaluated, but {NO_REWARD}" if nothing else "evaluated")
     logger.info("finished: %s", config.exp_manager.explicit_log_dir)
     return RunFolder(config.exp_manager.explicit_log_dir)
 

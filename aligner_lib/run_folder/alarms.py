@@ -359,24 +359,28 @@ def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     )
 
 
-@rule("train_rollouts/rewards_failed")
+_WHY = "since the reward raised an error, hung, died or was NaN"
+_READ_FAILURES = "Read environment_failures.txt in the run folder, which has the first traceback"
+NO_REWARD = f"no response has a reward, {_WHY}. {_READ_FAILURES}."
+
+
+@rule("train_rollouts/rewards_failed", "val_rollouts/rewards_failed")
 def rewards_failed(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The last step's responses have no reward at all, or those of the last records too often."""
+    """The last step's or validation's responses have no reward at all, or those of the last records too often."""
     shares = now.values("train_rollouts/rewards_failed")
     share = now.all_beyond("train_rollouts/rewards_failed", lambda value: value > limits.rewards_failed)
     if shares and shares[-1] == 1:
         share = 1.0
-    if share is None:
+    if share is not None:
+        meaning = f"{share:.0%} of the responses have no reward, {_WHY}: nothing is learnt from them."
+    elif now.values("val_rollouts/rewards_failed")[-1:] == [1]:
+        meaning = (
+            f"No response of the last validation has a reward, {_WHY}: the held-out reward is not known."
+        )
+    else:
         return None
-    return Alarm(
-        "rewards_failed",
-        now.step,
-        "Rewards fail",
-        f"{share:.0%} of the responses have no reward, since the reward raised an error, hung, died or was NaN: nothing is "
-        "learnt from them.",
-        "Read environment_failures.txt in the run folder, which has the first traceback; repair the reward, or raise the "
-        "environment's timeout.",
-    )
+    control = f"{_READ_FAILURES}; repair the reward, or raise the environment's timeout."
+    return Alarm("rewards_failed", now.step, "Rewards fail", meaning, control)
 
 
 @rule("train_rollouts/groups_alike", "train_rollouts/rewards")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-from torch import Tensor
-
 from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import Outcome
@@ -20,8 +17,6 @@ MOST_FAILED_STEPS = 3  # in a row, without the reward of a single response
 OF_REWARDS = tuple(
     f"train_rollouts/{name}"
     for name in (
-        "rewards",
-        "rewards_std",
         "rewards_with_kl",
         "rlhf_rewards",
         "returns_last",
@@ -38,24 +33,21 @@ class RewardsFailedError(BoundExceeded):
 
 
 class FailedRewards:
-    """Counts the steps in a row whose responses have no reward."""
+    """Counts the steps in a row whose responses have no reward.
+
+    The count is not part of a checkpoint: a resumed run begins at 0, because its user may have repaired the reward.
+    """
 
     def __init__(self):
         self.steps = 0
 
-    def figures(self, metrics: Mapping[str, float], rewards: Tensor) -> dict[str, float | None]:
-        """The step's share of responses without a reward, over all ranks; null for figures of rewards where it is 1.
-
-        rewards: float [B] of this rank, NaN where there is none.
-        """
-        failed, count = parallel.sum_over_dp(
-            torch.stack([(~rewards.isfinite()).sum(), torch.tensor(len(rewards))])
-        ).tolist()
-        unknown = (
-            dict.fromkeys((name for name in OF_REWARDS if name in metrics), None) if failed == count else {}
-        )
-        self.steps = self.steps + 1 if failed == count else 0
-        return {"train_rollouts/rewards_failed": failed / count} | unknown
+    def count(self, metrics: Mapping[str, float | None]) -> dict[str, None]:
+        """Counts a step with these metrics, and gives null for its figures of rewards where no response has a reward."""
+        if metrics["train_rollouts/rewards_failed"] < 1:
+            self.steps = 0
+            return {}
+        self.steps += 1
+        return {name: None for name in OF_REWARDS if name in metrics}
 
     def check(self, step: int, outcomes: list[Outcome]) -> None:
         """Raises RewardsFailedError after MOST_FAILED_STEPS steps without any reward. All ranks call it together."""

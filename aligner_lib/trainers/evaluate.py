@@ -30,7 +30,7 @@ class Evaluation:
     greedy: bool
     run: RunWriter | None  # on the first rank
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float | None]:
         """Means over all ranks' responses, under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
         policy = self.roll_out.policy
         prompts, failures = given_tasks(self.tasks.validation(self.num_prompts), self.run)
@@ -51,7 +51,8 @@ class Evaluation:
         if self.run is not None:
             self.run.log_rollouts(records)
         note_failed_outcomes(collected.outcomes, self.run)
-        figures = rollout_metrics("evaluation", rollouts, rewards)
+        not_given = len(failures) * self.generations_per_prompt
+        figures = rollout_metrics("evaluation", rollouts, rewards, not_given)
         figures |= environment_metrics("evaluation", collected.outcomes, rewards, failures)
         figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[rollouts.response_mask])
         return figures

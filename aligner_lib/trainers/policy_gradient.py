@@ -116,14 +116,15 @@ class PolicyGradientTrainer(ABC):
 
         # 3  Rewards become advantages: how much better than expected each token was.
         experience, metrics = self.experience(rollouts, rewards, values, logprobs, reference_logprobs)
-        metrics |= rollout_metrics("train_rollouts", rollouts, rewards)
+        not_given = len(self.failures) * self.group_size
+        metrics |= rollout_metrics("train_rollouts", rollouts, rewards, not_given)
         metrics |= experience_metrics(experience, entropies, self.loop.use_absolute_kl)
         if self.recomputes:
             metrics |= sampler_mismatch(experience)
         metrics |= environment_metrics("train", collected.outcomes, rewards, self.failures)
         by_program = torch.tensor([float(outcome.by_program) for outcome in collected.outcomes])
         metrics["train_rollouts/judged_by_program"] = mean_std(by_program)[0]
-        metrics |= self.failed_rewards.figures(metrics, rewards)
+        metrics |= self.failed_rewards.count(metrics)
         self._report("train", step, collected, rewards, experience)
         self.failed_rewards.check(step, collected.outcomes)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
@@ -135,7 +136,7 @@ class PolicyGradientTrainer(ABC):
         self._adapt_kl_coef(metrics["train_rollouts/kl"])
         return metrics | self._bookkeeping(step) | timers.seconds
 
-    def validate(self, step: int) -> dict[str, float]:
+    def validate(self, step: int) -> dict[str, float | None]:
         """Rewards on held-out prompts, sampled with the same random numbers at every validation."""
         tasks, failures = given_tasks(self.tasks.validation(self.rollout.num_val_samples), self.run)
         tasks = share_of_rank(
@@ -152,9 +153,9 @@ class PolicyGradientTrainer(ABC):
         )
         rewards, _ = collected.judged()
         self._report("validation", step, collected, rewards)
-        return rollout_metrics("val_rollouts", collected.rollouts, rewards) | environment_metrics(
-            "val", collected.outcomes, rewards, failures
-        )
+        return rollout_metrics(
+            "val_rollouts", collected.rollouts, rewards, len(failures)
+        ) | environment_metrics("val", collected.outcomes, rewards, failures)
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of the policy, and what else the next step depends on."""

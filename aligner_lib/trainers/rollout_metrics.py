@@ -13,12 +13,16 @@ from aligner_lib.rollouts.environments.pool import Failure
 from aligner_lib.rollouts.records import ActorCriticExperience, Experience, Rollouts
 
 
-def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:
-    """Means over all ranks' responses under group/, and the standard deviation of the rewards.
+def rollout_metrics(
+    group: str, rollouts: Rollouts, rewards: Tensor, not_given: int = 0
+) -> dict[str, float | None]:
+    """Means over all ranks' responses under group/, the standard deviation of the rewards, and the share of failed ones.
 
-    rewards: float [B], NaN where there is none; such a response counts in all but the rewards.
+    rewards: float [B], NaN where there is none; such a response counts in all but the rewards, which are None where no
+    response has one. not_given: responses that are missing since their prompts were not given, the same on every rank.
     """
     rewards = rewards[rewards.isfinite()]
+    judged = parallel.sum_over_dp(torch.tensor(float(len(rewards)))).item()
     per_response = {
         "rewards": rewards,
         "response_lengths": rollouts.lengths.float(),
@@ -30,6 +34,9 @@ def rollout_metrics(group: str, rollouts: Rollouts, rewards: Tensor) -> dict[str
     figures["rewards_std"] = mean_std(rewards)[1]
     figures["rollout_size"] = parallel.sum_over_dp(torch.tensor([float(rollouts.size)])).item()
     figures["tokens"] = figures["rollout_size"] * figures["response_lengths"]
+    figures["rewards_failed"] = 1 - judged / (figures["rollout_size"] + not_given)
+    if judged == 0:
+        figures["rewards"] = figures["rewards_std"] = None
     return {f"{group}/{name}": value for name, value in figures.items()}
 
 

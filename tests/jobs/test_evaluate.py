@@ -98,3 +98,19 @@ def test_programs_alone_need_no_reward_model(jobs):
         model__ppo__num_val_samples=4,
     )
     assert run.status == "finished" and len(run.rollouts()) == 4
+
+
+def test_an_evaluation_without_any_reward_says_so_and_has_null_in_place_of_0(jobs, tmp_path):
+    (tmp_path / "broken.py").write_text("def reward(prompt, response):\n    return 1 / 0\n")
+    prompts = jobs.formatted / "test_prompts.jsonl"
+    run = jobs.run(
+        "evaluate",
+        "evaluate_broken",
+        critic__pretrained_checkpoint__restore_from_path="null",
+        model__environments__e__use=f"'{tmp_path / 'broken.py'}'",
+        model__environments__e__args__prompts=f"{{train: '{prompts}', validation: '{prompts}'}}",
+        model__ppo__num_val_samples=2,
+    )
+    (figures,) = run.metrics()
+    assert (figures["evaluation/rewards"], figures["evaluation/rewards_failed"]) == (None, 1)
+    assert run.info["message"].startswith("evaluated, but no response has a reward")

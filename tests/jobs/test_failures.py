@@ -56,8 +56,12 @@ def test_a_reward_that_fails_for_every_response_ends_the_run(jobs, tmp_path, rew
     for record in run.metrics()[1:]:
         assert record["train_rollouts/rewards_failed"] == 1
         assert record["train_rollouts/rewards"] is None and record["train_rollouts/advantages_mean"] is None
+    assert run.metrics()[0]["val_rollouts/rewards_failed"] == 1
+    assert run.metrics()[0]["val_rollouts/rewards"] is None
     alarms = [json.loads(line) for line in (run.path / "alarms.jsonl").read_text().splitlines()]
-    assert [alarm["name"] for alarm in alarms if alarm["step"] == 1] == ["rewards_failed"]
+    assert [(alarm["name"], alarm["step"]) for alarm in alarms][:1] == [
+        ("rewards_failed", 0)
+    ]  # of the validation
     assert explain(run).cause.name == "rewards_failed"
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from aligner_lib.algorithms.ppo import response_mask
 from aligner_lib.datasets.batches import TokenBatch, concat_restore_order, pad_rows
 from aligner_lib.rollouts.records import Experience, Rollouts
+from aligner_lib.trainers.environment_failures import FailedRewards
+from aligner_lib.trainers.rollout_metrics import rollout_metrics
 
 PAD = 0
 
@@ -86,3 +88,27 @@ def test_rows_keep_their_tokens(rows, data):
     assert [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths)] == [
         rows[i] for i in index
     ]
+
+
+def test_rewards_that_no_response_has_are_null_in_training_validation_and_evaluation():
+    two, nan = rollouts(([1], [2]), ([1], [3])), float("nan")
+    for group in ("train_rollouts", "val_rollouts", "evaluation"):
+        figures = rollout_metrics(group, two, torch.tensor([nan, nan]), not_given=2)
+        assert figures[f"{group}/rewards"] is None and figures[f"{group}/rewards_std"] is None
+        assert figures[f"{group}/rewards_failed"] == 1 and figures[f"{group}/rollout_size"] == 2
+
+
+def test_the_share_of_failures_counts_prompts_that_were_not_given():
+    two = rollouts(([1], [2]), ([1], [3]))
+    figures = rollout_metrics("val_rollouts", two, torch.tensor([0.5, float("nan")]), not_given=2)
+    assert (figures["val_rollouts/rewards"], figures["val_rollouts/rewards_failed"]) == (0.5, 0.75)
+    assert rollout_metrics("val_rollouts", two, torch.ones(2))["val_rollouts/rewards_failed"] == 0
+
+
+def test_steps_without_a_reward_are_counted_in_a_row():
+    failed = FailedRewards()
+    metrics = {"train_rollouts/rewards_failed": 1.0, "train_rollouts/advantages_mean": 0.0}
+    assert failed.count(metrics) == {"train_rollouts/advantages_mean": None}
+    failed.count(metrics)
+    assert failed.steps == 2
+    assert failed.count(metrics | {"train_rollouts/rewards_failed": 0.5}) == {} and failed.steps == 0

@@ -302,3 +302,12 @@ def test_a_program_s_reward_may_be_won_far_from_the_reference(by_program, soundi
     recent = [{"step": step} | now for step in (18, 19, 20)]
     found = alarms.active((alarms.kl, alarms.entropy), first, recent)
     assert {alarm.name for alarm in found} == sounding
+
+
+def test_a_validation_without_any_reward_is_an_alarm_until_a_later_one_has_rewards():
+    def validation(share: float, step: int) -> list[dict]:
+        return [record | {"val_rollouts/rewards_failed": share} for record in records(1, step)]
+
+    (alarm,) = active(PPO, records(5), validation(1.0, 20) + records(1, 21))
+    assert (alarm.name, alarm.step) == ("rewards_failed", 21) and "last validation" in alarm.meaning
+    assert active(PPO, records(5), validation(1.0, 20) + validation(0.5, 21)) == []

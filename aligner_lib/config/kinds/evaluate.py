@@ -46,6 +46,13 @@ FIGURES = MetricGroup(
             "the SFT policy's, on the same prompts with the same reward model",
         ),
         metric(
+            "evaluation/rewards_failed",
+            "",
+            "share of responses without a reward, because it raised, hung, died or was NaN, or because an environment gave no "
+            "prompt. Where it is 1, the figures of rewards are null",
+            "0",
+        ),
+        metric(
             "evaluation/response_lengths evaluation/prompt_lengths evaluation/generation_length",
             "tokens",
             "mean tokens of prompt and response together, of the prompt, and of the response",
