@@ -82,6 +82,7 @@ def compare_policies(
     environment: only the answers to its prompts count; None: all.
     Answers are compared prompt by prompt, and where a prompt has several, first with first. Answers that have no reward,
     since an environment failed, are left out together with what they would be compared with; the caption counts them.
+    A KL is that of the distributions that answers are drawn from, so it is left out where the temperatures differ.
     Raises ValueError for runs that did not answer the same prompts.
     """
     seeds = {name: [of_one] if isinstance(of_one, RunFolder) else of_one for name, of_one in runs.items()}
@@ -113,6 +114,12 @@ def compare_policies(
     )
     if left_out:
         caption += f"; {left_out} answers without a reward are left out"
+    temperatures = {name: _temperature(of_one[0]) for name, of_one in seeds.items()}
+    if len(set(temperatures.values())) > 1:
+        for measures in figures.values():
+            del measures["kl_per_token"]
+        drawn = ", ".join(f"{name} {temperature}" for name, temperature in temperatures.items())
+        caption += f"; no KL, since the answers were drawn at other temperatures ({drawn})"
     return PolicyComparison(caption, figures)
 
 
@@ -147,6 +154,12 @@ def _asked(run: RunFolder) -> list:
     """The settings that say which prompts were answered."""
     model = run.info.get("config", {}).get("model", {})
     return [model.get("environments"), model.get("data", {}).get("data_prefix", {}).get("validation")]
+
+
+def _temperature(run: RunFolder) -> float:
+    """The temperature that answers were drawn at, and that the KL is at."""
+    rollouts = run.info.get("config", {}).get("model", {}).get("ppo", {})
+    return rollouts.get("sampling_params", {}).get("temperature", 1.0)
 
 
 def _prompts(answers: Answers) -> dict[tuple[int, int], str]:

@@ -84,7 +84,10 @@ def test_a_program_stands_beside_the_reward_model_where_it_can(mixed):
 def test_policies_are_compared_where_both_were_judged(mixed, jobs):
     table = compare_policies({"a": mixed, "b": mixed}, against="a", environment="sums")
     assert table.caption.startswith("8 answers to 4 held-out prompts")
-    assert table.figures["b"]["win_rate"] == (0.5, 0.5, 0.5)
+    rate, low, high = table.figures["b"]["win_rate"]
+    assert (
+        rate == 0.5 and low == pytest.approx(1 - high) and 0 < low < 0.5
+    )  # ties say little of other prompts
     assert table.figures["b"]["kl_per_token"] == pytest.approx(0, abs=1e-6)
 
 

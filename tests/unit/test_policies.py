@@ -73,6 +73,15 @@ def test_the_table_stays_in_a_notebook_and_reads_as_text(runs):
     assert "1.25 (-8.28 to 10.8)" in repr(table) and "not identifiable" in repr(table)
 
 
+def test_a_kl_at_another_temperature_is_not_compared(runs):
+    for run, temperature in zip(runs.values(), (0.7, 1.0)):
+        settings = {"config": {"model": {"ppo": {"sampling_params": {"temperature": temperature}}}}}
+        (run.path / "run.json").write_text(json.dumps(settings))
+    table = compare_policies(runs, against="SFT")
+    assert all("kl_per_token" not in measures for measures in table.figures.values())
+    assert "no KL, since the answers were drawn at other temperatures (SFT 0.7, PPO 1.0)" in table.caption
+
+
 def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):
     again = {
         "SFT": evaluated(tmp_path / "sft-2", [1.0, 1.0, 1.0, 1.0], [10] * 4),
