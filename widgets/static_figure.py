@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from html import escape
 
 from widgets import downsample
@@ -262,25 +263,29 @@ class LivePicture:
         self._runs, self._feed, self._lock = runs, feed, lock
         self._handles = None  # of the picture and of its words
         self._drawn = None
+        # Two threads draw: what one has drawn of an earlier step must not be sent after the other's last picture.
+        self._sending = threading.RLock()
 
     def show(self) -> None:
         """Show the picture here, again if it was shown before; empty while there is nothing to draw."""
         from IPython.display import display
 
-        ids = [handle.display_id for handle in self._handles or ()] or [True, True]
-        handles = [
-            display(data, metadata=metadata, raw=True, display_id=id)
-            for (data, metadata), id in zip(self._outputs(), ids)
-        ]
-        self._handles = self._handles or handles
+        with self._sending:
+            ids = [handle.display_id for handle in self._handles or ()] or [True, True]
+            handles = [
+                display(data, metadata=metadata, raw=True, display_id=id)
+                for (data, metadata), id in zip(self._outputs(), ids)
+            ]
+            self._handles = self._handles or handles
 
     def draw(self) -> bool:
         """Replace the picture, unless nothing has changed; whether there is anything to draw yet."""
-        with self._lock:
-            changed = self._seen() != self._drawn
-        if changed and self._handles is not None:
-            for handle, (data, metadata) in zip(self._handles, self._outputs()):
-                handle.update(data, metadata=metadata, raw=True)
+        with self._sending:
+            with self._lock:
+                changed = self._seen() != self._drawn
+            if changed and self._handles is not None:
+                for handle, (data, metadata) in zip(self._handles, self._outputs()):
+                    handle.update(data, metadata=metadata, raw=True)
         return any(map(len, self._feed.series))
 
     def _outputs(self):

@@ -57,7 +57,7 @@ def test_the_panel_steers_it(page, workspace, job):
     first = wait_for(run.latest_checkpoint, 60, "no checkpoint")
 
     for label, metric, value in (
-        ("KL coefficient", "train_rollouts/kl_coef", "0.25"),
+        ("KL coefficient", "train_rollouts/kl_coef", "0.05"),
         ("learning rate", "train_optim/lr", "0.0002"),
     ):
         panel.get_by_label(label, exact=True).fill(value)
@@ -73,7 +73,7 @@ def test_the_panel_steers_it(page, workspace, job):
 
     (run.path / "control" / "set.json").write_text('{"kl_coef": -1}')
     panel.get_by_text("not changed: kl_coef=-1, for it takes a number that is not negative").wait_for()
-    assert run.series("train_rollouts/kl_coef")[1][-1] == 0.25
+    assert run.series("train_rollouts/kl_coef")[1][-1] == 0.05
 
     panel.get_by_role("button", name="Stop after this step").click()
     wait_for(lambda: run.status == "stopped", 60, "the run did not stop")

@@ -16,7 +16,7 @@ class RunHeading {
     this.progress = make("span", { class: "lab-progress", role: "progressbar", "aria-label": "progress", "aria-valuemin": 0 }, this.bar);
     this.facts = make("span", { class: "lab-facts" });
     this.message = make("p", { class: "lab-message" });
-    this.wayBack = make("p", { class: "lab-message" });
+    this.wayBack = make("p", { class: "lab-way-back" });
     this.element = make("li", { class: "lab-run" }, this.name, this.state, this.progress, this.facts, this.message, this.wayBack);
   }
 
