@@ -30,7 +30,7 @@ def test_a_job_says_and_records_the_precision_of_its_device(
     )
     with caplog.at_level("INFO", "aligner_lib"):
         log_notices("ppo", config, None)
-    notices = [line for line in caplog.messages if "there is no CUDA device here" in line]
+    notices = {line for line in caplog.messages if "there is no CUDA device here" in line}
     assert len(notices) == (setting != computed)
     assert all(line.startswith("note: trainer.precision=bf16: ") for line in notices)
     with open_run("ppo", config, None, {}) as run:
@@ -59,6 +59,6 @@ def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(monkeypatch
     config = compose("ppo", ["trainer.precision=32", "critic.trainer.precision=bf16", *elsewhere])
     with caplog.at_level("INFO", "aligner_lib"):
         log_notices("ppo", config, None)
-    notices = [line for line in caplog.messages if "there is no CUDA device here" in line]
+    notices = {line for line in caplog.messages if "there is no CUDA device here" in line}
     assert len(notices) == (not remote)
     assert all(line.startswith("note: critic.trainer.precision=bf16: ") for line in notices)

@@ -146,7 +146,7 @@ def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
     "setting, value, words",
     [
         ("sampling_params__use_greedy", True, "use_greedy=True: responses are the likeliest ones"),
-        ("length_params__min_length", 2, "min_length=2: the stop token is barred from the first tokens"),
+        ("length_params__min_length", 2, "min_length=2: stop tokens are barred from the first tokens"),
     ],
 )
 def test_sampling_that_parts_from_the_log_probabilities_is_told(jobs, caplog, setting, value, words):

@@ -71,7 +71,7 @@ def test_generation_makes_room_too(starts, events, monkeypatch):
     engine = tiny.new_engine("untied", starts / "untied")
     engine.offloads_adam = True
     events.clear()
-    tokenizer = type("Tokenizer", (), {"eos_id": 1, "pad_id": 0, "decode": str})
+    tokenizer = type("Tokenizer", (), {"eos_id": 1, "stop_ids": [1], "pad_id": 0, "decode": str})
     policy.Policy(engine, tokenizer, None, forward_micro_batch_size=2).respond([], [])
     assert events == ["to the CPU", "generate"]
 

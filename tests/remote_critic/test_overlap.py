@@ -72,7 +72,9 @@ class FakeBatch:
 class FakePolicy:
     """Answers each prompt with one token, and notes what it does."""
 
-    tokenizer = SimpleNamespace(pad_id=0, eos_id=2, decode=lambda ids, **_: str(ids), tokens=list)
+    tokenizer = SimpleNamespace(
+        pad_id=0, eos_id=2, stop_ids=[2], decode=lambda ids, **_: str(ids), tokens=list
+    )
 
     def __init__(self, events: list[str]):
         self.events = events

@@ -20,7 +20,7 @@ EVERYTHING = {path for path in sources() if path.rpartition("/")[2].startswith("
         # through `python -m aligner_lib`, torchrun, the forks' preload, and a job that is submitted
         ("aligner_lib/cli/doctor.py", ["unit/test_cli", "slurm/test_slurm_training"], ["jobs/test_loop"]),
         ("aligner_lib/trainers/ppo.py", ["remote_critic/test_live", "jobs/test_ppo_layouts"], ["data/test_hh"]),
-        ("cluster/supervise.py", ["cluster/test_local_jobs", "jobs/test_launched"], ["megatron/test_layouts"]),
+        ("cluster/supervise.py", ["cluster/test_local_jobs", "jobs/test_launched"], ["data/test_hh"]),
         ("tests/slurm/trainer.py", ["slurm/test_slurm_requeue"], ["slurm/test_slurm_ppo"]),
         # through fixtures of a conftest.py, and of the one above
         ("data/hh.py", ["jobs/test_trained", "remote_critic/test_live"], ["megatron/test_kernels"]),
