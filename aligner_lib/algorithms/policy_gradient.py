@@ -88,7 +88,7 @@ def reinforce_pp_advantages(
 
     rewards: float [B], finite; kl: float [B, S-1] in nats; mask: bool [B, S-1], response tokens that have a reward.
     scaled: whether the advantages are divided by their standard deviation. A token answers for the KL of what follows it,
-    not of what came before. Source: Hu et al. 2025 (arXiv:2501.03262), equations of section 3.
+    not of what came before. Source: REINFORCE++, Hu et al. 2025 (arXiv:2501.03262).
     """
     kl_from_here = (kl * mask).flip(1).cumsum(dim=1).flip(1)
     advantages = (rewards[:, None] - coefficient * kl_from_here) * mask
