@@ -56,10 +56,12 @@ def test_ties_are_half_a_win():
         compare([1.0], [])
 
 
-def test_an_interval_of_four_values_is_student_s():
-    """Mean 2.5, standard error √(5/3/4) = 0.6455, and 3.182 of them at three degrees of freedom."""
-    half = 3.182446 * math.sqrt(5 / 3 / 4)
-    assert mean_interval([1.0, 2.0, 3.0, 4.0], range(4)) == pytest.approx((2.5, 2.5 - half, 2.5 + half))
+def test_an_interval_of_four_values_is_student_s_with_hc3_residuals():
+    """Mean 2.5; residuals −1.5, −0.5, 0.5, 1.5 over 1 − 1/4: a standard error of √(20/9/4) = 0.7454, and 3.182 of these."""
+    half = 3.182446 * math.sqrt(20 / 9 / 4)
+    assert mean_interval([1.0, 2.0, 3.0, 4.0], range(4)) == pytest.approx(
+        (2.5, 2.5 - half, 2.5 + half), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(
