@@ -14,15 +14,15 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def until(condition: Callable[[], object], what: str, bound_s: float = BOUND_S):
-    """The condition's first true value; fails when there is none within the bound."""
+def until(condition: Callable[[], object], what: str | Callable[[], str], bound_s: float = BOUND_S):
+    """The condition's first true value; fails when there is none within the bound, with `what` or its result."""
     deadline = time.monotonic() + bound_s
     pause = threading.Event()
     while time.monotonic() < deadline:
         if value := condition():
             return value
         pause.wait(0.02)
-    raise AssertionError(f"not within {bound_s} s: {what}")
+    raise AssertionError(f"not within {bound_s} s: {what() if callable(what) else what}")
 
 
 class Gate:

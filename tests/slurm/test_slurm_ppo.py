@@ -1,5 +1,7 @@
 """Hetjobs with the real trainers: PPO's critic and reward model, or GRPO's reward model, and the actor beside it."""
 
+import contextlib
+
 import psutil
 import pytest
 from processes_help import until
@@ -52,8 +54,18 @@ def test_cancelling_one_component_takes_both_with_all_their_processes(slurm, job
     assert survivor.job.wait(BOUND_S) == State.CANCELLED
     until(lambda: not slurm.tool("squeue", "-h"), "an empty queue", BOUND_S)
     until(
-        lambda: not [p for p in processes.of_job(folder) if p.status() != psutil.STATUS_ZOMBIE], "no orphan"
+        lambda: not processes.of_job(folder), lambda: f"no orphan: {described(folder)}\n{survivor.batch_log}"
     )
+
+
+def described(folder: str) -> list[str]:
+    """Each process of the job with its parent, state and command line, for a message."""
+    rows = []
+    for process in processes.of_job(folder):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            state = f"{process.pid} of {process.ppid()} ({process.status()})"
+            rows.append(f"{state}: {' '.join(process.cmdline())[:200]}")
+    return rows
 
 
 def test_grpo_as_a_hetjob_finds_its_reward_model_and_ends_with_the_figures_of_one_process(slurm, jobs):
