@@ -1,4 +1,4 @@
-"""Runs a command on this machine or on Slurm, or prints the batch script without submitting it.
+"""Runs a command on this machine, on Slurm or with another scheduler, or prints the batch script alone.
 
 `submit` starts a command for a run folder and returns a `Job`; `Job.attach` finds it again later.
 """
@@ -11,8 +11,11 @@ _HOME = {
     "JobNotFound": "record",
     "Resources": "resources",
     "RunBusy": "submission",
+    "Scheduler": "scheduler",
     "State": "states",
-    "check": "checks",
+    "Submission": "scheduler",
+    "SubmissionRefused": "scheduler",
+    "check": "schedulers",
     "load_resources": "resources",
     "submit": "submission",
     "submit_sweep": "sweep",

@@ -1,9 +1,9 @@
-# What every batch script of this project does around its `srun` lines. Plain bash, because it runs on the
-# first node outside of any container. A copy of it lies beside each submission, so that a waiting job runs the
-# text that it was submitted with.
+# What every batch script of this project does around the commands of its components. Plain bash, because it runs on the
+# first node outside of any container. A copy of this file lies beside each submission, so that a waiting job runs the
+# text that it was submitted with. The scheduler's own part is sourced before this file: slurm.sh says what it holds.
 #
 #   begin RUN FOLDER LINGER_S MAX_REQUEUES   for the run folder RUN; what is written goes into FOLDER
-#   component NAME srun …                    starts one component
+#   component NAME COMMAND …                 starts one component, on Slurm with srun
 #   finish                                   waits; then writes FOLDER/exit.json, or queues the job again
 #
 # The last component is the main one. The job ends when it has ended (the others get LINGER_S to save and leave),
@@ -16,36 +16,15 @@
 
 begin() {
     RUN=$1 FOLDER=$2 LINGER_S=$3 MAX_REQUEUES=$4
-    # The last member of an array has the array's own id, which would mean all of them.
-    JOB=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
-    JOB=${JOB:-$SLURM_JOB_ID}
-    export ALIGNER_JOB_FOLDER=$FOLDER ALIGNER_JOB_ATTEMPT=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+    export ALIGNER_JOB_FOLDER=$FOLDER ALIGNER_JOB_ATTEMPT=$ATTEMPT
     exec >>"$FOLDER/batch.log" 2>&1
     take_back_the_notice # which ended the last attempt
     rm -f "$FOLDER/exit.json" "$FOLDER/taken" "$FOLDER"/*.srun.log
     names=() pids=() codes=() failed='' noticed='' taken=''
     trap notice USR2
     trap the_end TERM
-    say "attempt ${SLURM_RESTART_COUNT:-0} of job $JOB on ${SLURM_JOB_NODELIST}"
-    if is_hetjob && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then end_old_steps; fi
-}
-
-is_hetjob() { [ "${SLURM_HET_SIZE:-1}" -gt 1 ]; }
-
-# When this script's node dies, Slurm starts the first component anew, and lets the others' steps run on without us.
-end_old_steps() {
-    local step left=60
-    while [ $left -gt 0 ]; do
-        local steps
-        steps=$(squeue --steps -h -j "$JOB" -o %i 2>/dev/null | grep -E '\.[0-9]+$')
-        if [ -z "$steps" ]; then return; fi
-        for step in $steps; do
-            say "ending step $step of the attempt before"
-            scancel --signal=KILL "$step"
-        done
-        left=$((left - 1))
-        sleep 1
-    done
+    say "attempt $RESTARTS of job $JOB on $HOSTS"
+    end_old_steps
 }
 
 say() { printf '[batch %(%H:%M:%S)T] %s\n' -1 "$*"; } # no `date`: a signal to the job would end it
@@ -71,20 +50,9 @@ take_back_the_notice() {
 
 the_end() {
     if [ -n "$taken" ]; then return; fi
-    case "$(scontrol show job "$JOB" 2>/dev/null)" in
-    *JobState=PENDING*) taken=REQUEUED ;; # a node went down, and the scheduler has queued us again
-    *Reason=TimeLimit*) taken=TIMEOUT ;;
-    *) taken=CANCELLED ;; # or a node of another component went down: the scheduler knows, and is asked first
-    esac
+    taken=$(reason_of_the_end)
+    taken=${taken:-CANCELLED} # a signal may have ended the question
     say "the scheduler ends the job: $taken"
-}
-
-# A trainer that got SIGTERM may have ended in good order before this script is told, or be of a component that
-# was cancelled alone. The scheduler knows first: it changes the state, and then sends signals.
-ask_the_scheduler() {
-    local states
-    states=$(squeue -h -t all -j "$JOB" -o %T 2>/dev/null) || return
-    if [ -n "$states" ] && grep -qvx RUNNING <<<"$states"; then the_end; fi
 }
 
 finish() {
@@ -98,8 +66,7 @@ finish() {
     end_the_rest
     if [ -n "$taken" ]; then
         echo "$taken" >"$FOLDER/taken"
-        # Slurm queued the component that lost its node again, and would take our end for the others' end.
-        if [ "$taken" = REQUEUED ] && is_hetjob; then scontrol requeue "$JOB"; fi
+        if [ "$taken" = REQUEUED ]; then requeue_the_rest; fi
     elif wants_another "$code"; then
         queue_again "$code" "$name"
     else
@@ -116,7 +83,7 @@ over() {
             wait "${pids[i]}"
             codes[i]=$?
             say "${names[i]} ended with ${codes[i]}"
-            ask_the_scheduler
+            if is_being_ended; then the_end; fi
             if [ "${codes[i]}" -ne 0 ]; then failed=${failed:-$i}; fi
         fi
         if [ -z "${codes[i]}" ]; then running=1; fi
@@ -136,8 +103,7 @@ end_the_rest() {
 }
 
 wants_another() {
-    # PreemptTime is set while a preempted job has its grace; SIGTERM alone could also be `srun` ending a failed step.
-    if scontrol show job "$JOB" 2>/dev/null | grep -q 'PreemptTime=[0-9]'; then
+    if is_preempted; then
         touch "$FOLDER/notice"
         return 0
     fi
@@ -148,11 +114,12 @@ wants_another() {
 }
 
 queue_again() {
-    # A granted request ends this job's processes with SIGTERM: us, and scontrol before it has brought the answer.
+    # A granted request ends this job's processes with SIGTERM: this script, and the request's own command before it has
+    # brought the answer.
     trap '' TERM
-    if [ "${SLURM_RESTART_COUNT:-0}" -ge "$MAX_REQUEUES" ]; then
+    if [ "$RESTARTS" -ge "$MAX_REQUEUES" ]; then
         record "$1" "$2" "it was queued again $MAX_REQUEUES times (max_requeues); submit it again to go on"
-    elif ! problem=$(scontrol requeue "$JOB" 2>&1); then
+    elif ! problem=$(requeue 2>&1); then
         record "$1" "$2" "it could not be queued again (${problem//[\"\\]/}); submit it again to go on"
     else
         say "queued again"

@@ -1,4 +1,4 @@
-"""Checks that a cluster is ready for a job, before anything is submitted."""
+"""Checks that Slurm is ready for a job, before anything is submitted."""
 
 import shlex
 import shutil
@@ -10,26 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import environment, queue
-from cluster.hetjob import SubmissionRefused
+from cluster.findings import Finding
 from cluster.queue import Unreachable
 from cluster.resources import Resources, own_components
+from cluster.scheduler import SubmissionRefused
 
 _TOOLS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _PROBE_S = 90
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One result of `check`: ok, or what is wrong and how to fix it."""
-
-    what: str
-    ok: bool
-    detail: str
-    needed: bool = True  # False: a job runs without it
-
-    def __str__(self) -> str:
-        mark = "ok  " if self.ok else ("FAIL" if self.needed else "note")
-        return f"{mark}  {self.what}: {self.detail}"
 
 
 @dataclass(frozen=True)
@@ -60,19 +47,18 @@ def partitions() -> list[Partition]:
     ]
 
 
-def reachable() -> bool:
-    """Whether jobs can be submitted here: Slurm's commands exist, and its controller answers."""
+def unavailable() -> str:
+    """Why no job can be submitted to Slurm from here; "" when its commands exist and its controller answers."""
+    if shutil.which("sbatch") is None:
+        return "sbatch is not on this machine's PATH"
     try:
-        return shutil.which("sbatch") is not None and bool(partitions())
-    except Unreachable:
-        return False
+        return "" if partitions() else "sinfo lists no partition"
+    except Unreachable as problem:
+        return f"its controller does not answer ({problem})"
 
 
-def check(resources=None, shared: Path | str = ".", probe: bool = True) -> list[Finding]:
-    r"""Check Slurm, what `resources` ask of it and, with a small probe job, a compute node.
-
-    shared: the folder that run folders will be in. Prints nothing; use `print(*check(), sep="\n")`.
-    """
+def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
+    """Check Slurm, what `resources` ask of it and, with a small probe job, a compute node."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return [
@@ -95,7 +81,7 @@ def check(resources=None, shared: Path | str = ".", probe: bool = True) -> list[
     if probe:
         shares = list(wanted.values())
         for share in [one for i, one in enumerate(shares) if one not in shares[:i]]:
-            findings += _probe(Path(shared).absolute(), share)
+            findings += _probe(shared.absolute(), share)
     return findings
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 from submitit import SlurmExecutor
@@ -11,35 +10,24 @@ from submitit.core.utils import FailedJobError
 from submitit.slurm.slurm import SlurmJob
 
 from cluster import environment, sbatch
-from cluster.resources import Resources
+from cluster.scheduler import Submission, SubmissionRefused
 
-BATCH_FUNCTIONS = Path(__file__).with_name("batch.sh")
-
-
-class SubmissionRefused(ValueError):
-    """Slurm rejected the job; the message says why."""
+BATCH_FUNCTIONS = [Path(__file__).with_name(name) for name in ("slurm.sh", "batch.sh")]
 
 
 class HetjobExecutor(SlurmExecutor):
     """Submits members (one, or an array) of components (one, or a hetjob), each with its own resources."""
 
-    def __init__(
-        self,
-        folder: Path,
-        members: list[sbatch.Member],
-        wanted: Mapping[str, Resources],
-        variables: Mapping[str, str],
-        name: str,
-        parallel: int = 0,
-    ):
+    def __init__(self, submission: Submission):
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             raise SubmissionRefused("where='slurm', but sbatch and srun are not on this machine's PATH")
-        super().__init__(folder)
-        self.text = sbatch.script(members, wanted, variables, name, folder, parallel)
+        super().__init__(submission.folder)
+        self.text = sbatch.script(submission)
 
     def start(self) -> SlurmJob:
         """Submit the job. Raises SubmissionRefused with Slurm's reason."""
-        shutil.copy(BATCH_FUNCTIONS, self.folder / "batch.sh")
+        for file in BATCH_FUNCTIONS:
+            shutil.copy(file, self.folder)
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the exception says, too
                 return self._submit_command(command="")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cluster import logs, record
 from cluster.record import Record
+from cluster.schedulers import scheduler_of
 from cluster.states import State, Status
 
 _LINES_IN_ERROR = 20
@@ -26,19 +27,6 @@ class JobFailed(RuntimeError):
         super().__init__(f"{head}\n  {status.reason}; log: {log}\n{self.last_lines}")
 
 
-def backend(where: str):
-    """The backend for `where`, 'local' or 'slurm', imported when first needed. Raises ValueError."""
-    if where == "local":
-        from cluster.local import LocalBackend
-
-        return LocalBackend()
-    if where == "slurm":
-        from cluster.slurm import SlurmBackend
-
-        return SlurmBackend()
-    raise ValueError(f"where={where!r}; a job runs 'local' or 'slurm'")
-
-
 class Job:
     """A submitted command: its state, its log, and methods to wait for it or end it.
 
@@ -49,7 +37,7 @@ class Job:
     def __init__(self, run: Path | str, handle: Record):
         self.run = Path(run).absolute()
         self.record = handle
-        self._backend = backend(handle.where)
+        self._scheduler = scheduler_of(handle.where)
 
     @classmethod
     def attach(cls, run: Path | str) -> "Job":
@@ -58,7 +46,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The pid of the local controller, or Slurm's job id."""
+        """The pid of the local supervisor, or the scheduler's job id."""
         return self.record.id
 
     @property
@@ -73,8 +61,8 @@ class Job:
 
     @property
     def status(self) -> Status:
-        """State, reason, nodes and estimated start, as the backend reports them now."""
-        return self._backend.status(self.run, self.record)
+        """State, reason, nodes and estimated start, as the scheduler reports them now."""
+        return self._scheduler.status(self.run, self.record)
 
     @property
     def state(self) -> State:
@@ -160,7 +148,7 @@ class Job:
     def cancel(self) -> State:
         """Kill the job with all its processes; `stop` ends it with a checkpoint."""
         if not self.state.final:
-            self._backend.cancel(self.run, self.record)
+            self._scheduler.cancel(self.run, self.record)
         return self.state
 
     def stop(self) -> None:
@@ -168,12 +156,8 @@ class Job:
         record.request_stop(self.run)
 
     def requeue(self) -> None:
-        """Save a checkpoint, end, and wait in the queue again (Slurm only; else ValueError)."""
-        if not hasattr(self._backend, "requeue"):
-            raise ValueError(
-                f"{self.name} runs {self.record.where}, which has no queue; submit it again to resume"
-            )
-        self._backend.requeue(self.run, self.record)
+        """Save a checkpoint, end, and wait in the queue again. Raises ValueError where there is no queue."""
+        self._scheduler.requeue(self.run, self.record)
 
     def _ended(self) -> bool:
         return self.state.final
@@ -182,12 +166,12 @@ class Job:
         """Seconds to sleep between two polls, until the state is final. Raises TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._ended():
-            left = self._backend.poll_s if deadline is None else deadline - time.monotonic()
+            left = self._scheduler.poll_s if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(
                     f"{self.name} is still {self.state} after {timeout} s; it goes on ({self.run})"
                 )
-            yield min(self._backend.poll_s, left)
+            yield min(self._scheduler.poll_s, left)
 
     def _final(self) -> State:
         status = self.status

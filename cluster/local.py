@@ -1,82 +1,77 @@
-"""Jobs on this machine: submitit's local executor in a session of its own."""
+"""Jobs on this machine: a supervisor (`cluster/supervise.py`) in a session of its own, which starts the ranks."""
 
 import shlex
-import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from submitit import LocalExecutor
-from submitit.local.local import LocalJob
-
 from cluster import processes, record
+from cluster.environment import job_environment, own_variables
+from cluster.launch import rank_variables
 from cluster.record import Record
-from cluster.states import State, Status
+from cluster.rendezvous import free_port
+from cluster.resources import Resources
+from cluster.scheduler import Scheduler, Submission, SubmissionRefused
+from cluster.states import State, Status, status_at_end
 
-_FOREVER_MIN = 60.0 * 24 * 365  # submitit's local controller wants a time limit; a laptop has none
 
+class LocalScheduler(Scheduler):
+    """Runs a job beside the process that submits it. There is no queue: every job starts at once."""
 
-class DetachedExecutor(LocalExecutor):
-    """Starts submitit's controller so that neither an interrupt nor the kernel's death reaches the job."""
+    name = "local"
+    title = "this machine"
+    poll_s = 0.1
+    on_this_machine = True
+    runs_hetjobs = True
 
-    def __init__(self, folder: Path, environment: dict[str, str]):
-        super().__init__(folder)
-        self.environment = environment
+    def refuse_unsupported(
+        self, components: Mapping[str, object], resources: Mapping[str, Resources]
+    ) -> None:
+        """Raises SubmissionRefused for resources of several nodes."""
+        super().refuse_unsupported(components, resources)
+        if several := [f"{name}: {share.nodes}" for name, share in resources.items() if share.nodes > 1]:
+            raise SubmissionRefused(
+                f"where='local' is one node, but resources ask for more ({', '.join(several)})"
+            )
 
-    @property
-    def _submitit_command_str(self) -> str:
-        # What submitit's controller runs: our ranks, in place of a pickled function.
-        return shlex.join([sys.executable, "-u", "-m", "cluster.supervise", str(self.folder)])
-
-    def start(self) -> LocalJob:
-        """Start the controller, and with it the job."""
-        return self._submit_command(self._submitit_command_str)
-
-    def _submit_command(self, command: str) -> LocalJob:
-        variables = {
-            "SUBMITIT_LOCAL_NTASKS": "1",  # one supervisor, which starts the ranks
-            "SUBMITIT_LOCAL_COMMAND": command,
-            "SUBMITIT_LOCAL_TIMEOUT_S": str(int(_FOREVER_MIN * 60)),
-            "SUBMITIT_LOCAL_SIGNAL_DELAY_S": "0",
-            "SUBMITIT_LOCAL_NODEID": "0",
-            "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
-            "SUBMITIT_STDERR_TO_STDOUT": "1",
-            "SUBMITIT_LOCAL_WITH_SHELL": "",
-            "SUBMITIT_EXECUTOR": "local",
-        }
-        with (self.folder / "controller.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "submitit.local._local", str(self.folder)],
-                env={**self.environment, **variables},
+    def submit(self, submission: Submission) -> list[Record]:
+        """Start the supervisor in a session of its own, which neither the kernel's interrupt nor its death reaches."""
+        member = submission.only_member
+        specification = [
+            {"name": name, "command": command, "ranks": submission.resources[name].tasks}
+            for name, command in member.components.items()
+        ]
+        linger_s = max(share.linger_s for share in submission.resources.values())
+        record.write_json(member.folder / "spec.json", {"components": specification, "linger_s": linger_s})
+        variables = {**submission.variables, processes.JOB_VARIABLE: str(member.folder)}
+        with (member.folder / "supervisor.log").open("ab") as log:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-m", "cluster.supervise", str(member.folder)],
+                env={**job_environment(), **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return LocalJob(folder=self.folder, job_id=str(process.pid), process=process)
-
-
-class LocalBackend:
-    """Polls and cancels a job on this machine, given its record."""
-
-    poll_s = 0.1
+        identity = processes.identity(supervisor.pid) or ""
+        return [submission.record(self.name, submission.name, str(supervisor.pid), identity=identity)]
 
     def status(self, run: Path, job: Record) -> Status:
-        """The job's status, from its exit record and its process."""
+        """The job's status, from its exit record and its supervisor's process."""
         folder = run / job.folder
         alive = processes.identity(int(job.id)) == job.identity  # looked at before the exit record is read
         outcome = record.read_json(folder / "exit.json")
-        cancelled = (folder / "cancelled").exists()
         if outcome is None and alive:
             return Status(State.RUNNING, nodes=(job.host,))
         if outcome is None and job.host != socket.gethostname():
             return Status(State.UNKNOWN, f"it was started on {job.host}, and this is {socket.gethostname()}")
-        if cancelled:
+        if (folder / "cancelled").exists():
             return Status(State.CANCELLED, "cancelled", (job.host,))
         if outcome is None:
             return Status(State.FAILED, "its processes were killed from outside (out of memory, a reboot?)")
-        return ended(outcome, (job.host,))
+        return status_at_end(outcome, (job.host,))
 
     def cancel(self, run: Path, job: Record) -> None:
         """End all processes of the job. Raises ValueError for a job on another machine."""
@@ -88,25 +83,26 @@ class LocalBackend:
         (folder / "cancelled").touch()
         processes.end_job(str(folder))
 
+    def requeue(self, run: Path, job: Record) -> None:
+        """Raises ValueError: this machine has no queue."""
+        raise ValueError(
+            f"{job.name} runs on {self.title}, which has no queue; stop it and submit it again to resume"
+        )
 
-def ended(outcome: dict, nodes: tuple[str, ...] = ()) -> Status:
-    """The final status for an exit record {returncode, component, rank, note}."""
-    code, note = outcome["returncode"], outcome.get("note", "")
-    if code == 0:
-        return Status(State.FINISHED, note, nodes, returncode=0)
-    who = f"{outcome['component']} rank {outcome['rank']} " if "component" in outcome else ""
-    how = f"ended by {signal_name(code)}" if code < 0 else f"ended with exit status {code}"
-    return Status(
-        State.FAILED,
-        "; ".join(filter(None, [who + how, note])),
-        nodes,
-        returncode=code,
-        component=outcome.get("component", ""),
-        rank=outcome.get("rank", 0),
-    )
+    def script(self, submission: Submission) -> str:
+        """A bash script that starts the same ranks with the same logs, and waits for them."""
+        member = submission.only_member
+        exports = {**own_variables(), **submission.variables, processes.JOB_VARIABLE: str(member.folder)}
+        lines = ["#!/bin/bash", *(f"export {name}={shlex.quote(value)}" for name, value in exports.items())]
+        lines.append(f"mkdir -p {shlex.quote(str(member.folder))}")
+        for name, command in member.components.items():
+            size, port = submission.resources[name].tasks, free_port()
+            for rank in range(size):
+                variables = rank_variables(rank, size, rank, size, "127.0.0.1", port) if size > 1 else {}
+                words = [*(f"{key}={value}" for key, value in variables.items()), shlex.join(command)]
+                log = record.log_path(member.folder, name, rank)
+                lines.append(f"{' '.join(words)} >>{shlex.quote(str(log))} 2>&1 &")
+        return "\n".join([*lines, "wait", ""])
 
 
-def signal_name(code: int) -> str:
-    """The name of the signal in a negative exit code: −9 → 'SIGKILL (out of memory?)'."""
-    name = signal.Signals(-code).name
-    return name + " (out of memory?)" if -code == signal.SIGKILL else name
+SCHEDULER = LocalScheduler

@@ -1,11 +1,9 @@
 """The batch script of a job that is printed and not submitted."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import record, sbatch
-from cluster.resources import Resources
+from cluster.scheduler import Scheduler, Submission
 
 
 @dataclass(frozen=True)
@@ -25,22 +23,9 @@ class Plan:
         return f"<Plan {self.name}: {self.nodes} nodes, {self.gpus} GPUs, nothing was submitted>"
 
 
-def plan(
-    components: Mapping[str, list[str]],
-    run: Path,
-    wanted: Mapping[str, Resources],
-    variables: Mapping[str, str],
-    name: str,
-) -> Plan:
-    """Print and return the batch script that `submit(…, where='slurm')` would submit. Writes no file."""
-    folder = record.next_submission_folder(run)
-    text = sbatch.script([sbatch.Member(run, folder, components)], wanted, variables, name, folder)
-    return print_plan(name, run, wanted, text)
-
-
-def print_plan(name: str, run: Path, wanted: Mapping[str, Resources], text: str, copies: int = 1) -> Plan:
-    """Print a batch script and return it with its totals. copies: members of an array."""
+def print_plan(scheduler: Scheduler, submission: Submission, run: Path) -> Plan:
+    """Print and return the script that the scheduler would get, with the totals of all members. Writes no file."""
+    text = scheduler.script(submission)
     print(text)
-    nodes = copies * sum(share.nodes for share in wanted.values())
-    gpus = copies * sum(share.gpus for share in wanted.values())
-    return Plan(name, run, nodes, gpus, text)
+    members = len(submission.members)
+    return Plan(submission.name, run, members * submission.nodes, members * submission.gpus, text)

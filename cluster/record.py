@@ -18,8 +18,10 @@ class JobNotFound(LookupError):
 class Record:
     """The record of a submission: everything that another process needs to find the job again."""
 
-    where: str  # local | slurm
-    id: str  # pid of the local controller, or Slurm's job id (1234, 1234_5 in an array)
+    where: str
+    """The scheduler's name."""
+    id: str
+    """The pid of the local supervisor, or the scheduler's job id (on Slurm 1234, and 1234_5 in an array)."""
     name: str
     folder: str  # job/NNN in the run folder
     components: dict[str, list[str]]  # name -> command; the last one is the main component

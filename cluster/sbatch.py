@@ -4,25 +4,16 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from submitit.slurm.slurm import _make_sbatch_string
 
 from cluster import environment, record
 from cluster.resources import Resources
+from cluster.scheduler import Member, Submission
 
 _SPECIAL = re.compile(r'["$`\\]')  # what a shell reads between double quotes
 _OPTION = re.compile(r"\+{0,2}[\w.]+=")  # Hydra's key=value, +key=value, ++key=value
-
-
-@dataclass(frozen=True)
-class Member:
-    """One run: its folder, the folder of this submission, and the commands of its components."""
-
-    run: Path
-    folder: Path
-    components: Mapping[str, list[str]]
 
 
 def header(resources: Resources, name: str, folder: Path, array: str = "") -> list[str]:
@@ -85,15 +76,15 @@ def container_words(resources: Resources) -> list[str]:
     return words
 
 
-def member_lines(member: Member, wanted: Mapping[str, Resources]) -> list[str]:
+def member_lines(member: Member, resources: Mapping[str, Resources]) -> list[str]:
     """The shell lines that run one member: `begin` and its components."""
     het = len(member.components) > 1
-    linger = max(share.linger_s for share in wanted.values())
-    requeues = min(share.max_requeues for share in wanted.values())
+    linger = max(share.linger_s for share in resources.values())
+    requeues = min(share.max_requeues for share in resources.values())
     lines = [shlex.join(["begin", str(member.run), str(member.folder), str(linger), str(requeues)])]
-    lines += [line for share in dict.fromkeys(share.setup for share in wanted.values()) for line in share]
+    lines += [line for share in dict.fromkeys(share.setup for share in resources.values()) for line in share]
     for index, (name, command) in enumerate(member.components.items()):
-        share = wanted[name]
+        share = resources[name]
         wrapper = [
             share.python or sys.executable,
             "-u",
@@ -124,30 +115,23 @@ def _by_option(command: list[str]) -> list[list[str]]:
     return [command[:first], *([word] for word in command[first:])]
 
 
-def script(
-    members: list[Member],
-    wanted: Mapping[str, Resources],
-    variables: Mapping[str, str],
-    name: str,
-    folder: Path,
-    parallel: int = 0,
-) -> str:
-    """The batch script of one job, of a hetjob (several components), or of an array (several members).
-
-    parallel: members that run at a time; 0 for no limit.
-    """
-    array = f"0-{len(members) - 1}" + (f"%{parallel}" if parallel else "") if len(members) > 1 else ""
-    blocks = [header(share, name, folder, array) for share in wanted.values()]
+def script(submission: Submission) -> str:
+    """The batch script of one job, of a hetjob (several components), or of an array (several members)."""
+    members, folder = list(submission.members.values()), submission.folder
+    limit = f"%{submission.parallel}" if submission.parallel else ""
+    array = f"0-{len(members) - 1}{limit}" if submission.is_array else ""
+    blocks = [header(share, submission.name, folder, array) for share in submission.resources.values()]
     head = "\n#SBATCH hetjob\n".join("\n".join(block) for block in blocks)
-    exports = {**environment.own_variables(), **variables}
+    exports = {**environment.own_variables(), **submission.variables}
     lines = ["#!/bin/bash", head, ""]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in exports.items()]
-    lines += [f"source {shlex.quote(str(folder / 'batch.sh'))}", ""]
-    if array:
+    lines += [f"source {shlex.quote(str(folder / name))}" for name in ("slurm.sh", "batch.sh")]
+    lines.append("")
+    if submission.is_array:
         lines.append('case "$SLURM_ARRAY_TASK_ID" in')
         for index, member in enumerate(members):
-            lines += [f"{index})", *member_lines(member, wanted), ";;"]
+            lines += [f"{index})", *member_lines(member, submission.resources), ";;"]
         lines.append("esac")
     else:
-        lines += member_lines(members[0], wanted)
+        lines += member_lines(members[0], submission.resources)
     return "\n".join([*lines, "finish", ""])

@@ -2,18 +2,15 @@
 
 import re
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
 from cluster import checks, hostlist, queue, record
-from cluster.hetjob import HetjobExecutor, SubmissionRefused
-from cluster.local import ended
+from cluster.findings import Finding
 from cluster.queue import Entry, Unreachable
 from cluster.record import Record
-from cluster.resources import Resources
-from cluster.sbatch import Member
-from cluster.states import State, Status
+from cluster.scheduler import Scheduler, Submission, SubmissionRefused
+from cluster.states import State, Status, status_at_end
 
 # Slurm's states, by their meaning for a run that is queued again after a lost node or a preemption.
 _WAITING = {
@@ -41,10 +38,47 @@ _FAILURES = {
 _SETTLE_S = 60.0  # exit records come late over a network file system; requeues of lost jobs take a moment
 
 
-class SlurmBackend:
-    """Polls, cancels and requeues a job on Slurm, given its record."""
+class SlurmScheduler(Scheduler):
+    """Submits through submitit, with hetjobs and arrays, and follows jobs with Slurm's own commands."""
 
-    poll_s = 0.5
+    name = "slurm"
+    title = "Slurm"
+    runs_hetjobs = True
+    runs_arrays = True
+
+    def script(self, submission: Submission) -> str:
+        """The batch script, with one block of #SBATCH lines for each component."""
+        from cluster import sbatch  # loads submitit, which a job on this machine does not need
+
+        return sbatch.script(submission)
+
+    def submit(self, submission: Submission) -> list[Record]:
+        """Submit one job, a hetjob, or an array. Raises SubmissionRefused with Slurm's reason and what the cluster has."""
+        from cluster.hetjob import HetjobExecutor
+
+        executor = HetjobExecutor(submission)
+        checks.refuse_impossible(submission.resources)
+        submitted, cluster = time.time(), queue.cluster_name()
+        try:
+            job_id = executor.start().job_id  # of a hetjob: the first component's
+        except SubmissionRefused as refused:
+            raise SubmissionRefused(checks.explain_refusal(str(refused), submission.resources)) from refused
+        details = {"cluster": cluster, "mark": str(submission.folder), "submitted": submitted}
+        ids = [
+            f"{job_id}_{index}" if submission.is_array else job_id for index in range(len(submission.members))
+        ]
+        return [
+            submission.record(self.name, member, member_id, **details)
+            for member, member_id in zip(submission.members, ids, strict=True)
+        ]
+
+    def unavailable(self) -> str:
+        """Why no job can be submitted from here: no sbatch, or a controller that does not answer."""
+        return checks.unavailable()
+
+    def check(self, resources=None, shared: Path | str = ".", probe: bool = True) -> list[Finding]:
+        """Check the controller, the partitions, accounting, the resources and, with a probe job, a compute node."""
+        return checks.check_slurm(resources, Path(shared), probe)
 
     def status(self, run: Path, job: Record) -> Status:
         """The job's status: from its exit record, else squeue, else sacct, else the batch script's note."""
@@ -84,7 +118,7 @@ class SlurmBackend:
 
 def _from_record(folder: Path, outcome: dict) -> Status:
     """The status in exit.json. srun's exit code is the highest of all ranks': name the first that failed."""
-    return ended(outcome | first_failure(folder, outcome["component"]))
+    return status_at_end(outcome | first_failure(folder, outcome["component"]))
 
 
 def first_failure(folder: Path, component: str) -> dict:
@@ -154,40 +188,4 @@ def _seconds_since(when: str) -> float:
         return 0.0
 
 
-def start(
-    members: Mapping[str, Member],
-    folder: Path,
-    wanted: Mapping[str, Resources],
-    variables: Mapping[str, str],
-    name: str,
-    parallel: int = 0,
-) -> list[Record]:
-    """Submit one job (or an array of members) and write each member's record; returns the records.
-
-    parallel: members that run at a time; 0 for no limit. Raises SubmissionRefused.
-    """
-    checks.refuse_impossible(wanted)
-    executor = HetjobExecutor(folder, list(members.values()), wanted, variables, name, parallel)
-    submitted, cluster = time.time(), queue.cluster_name()
-    try:
-        job_id = executor.start().job_id  # of a hetjob: the first component's
-    except SubmissionRefused as refused:
-        raise SubmissionRefused(checks.explain_refusal(str(refused), wanted)) from refused
-    records = []
-    for index, (member_name, member) in enumerate(members.items()):
-        array = len(members) > 1
-        submission = Record(
-            where="slurm",
-            id=f"{job_id}_{index}" if array else job_id,
-            name=f"{name}/{member_name}" if array else name,
-            folder=str(member.folder.relative_to(member.run)),
-            components=dict(member.components),
-            cluster=cluster,
-            mark=str(folder),
-            submitted=submitted,
-            nodes=sum(share.nodes for share in wanted.values()),
-            gpus=sum(share.gpus for share in wanted.values()),
-        )
-        record.write(member.run, submission)
-        records.append(submission)
-    return records
+SCHEDULER = SlurmScheduler

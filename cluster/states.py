@@ -1,5 +1,7 @@
-"""The states of a job, the same wherever it runs."""
+"""The states of a job, the same with every scheduler."""
 
+import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,3 +33,26 @@ class Status:
     returncode: int | None = None
     component: str = ""  # which part failed first, and which of its ranks
     rank: int = 0
+
+
+def status_at_end(outcome: Mapping, nodes: tuple[str, ...] = ()) -> Status:
+    """The final status that an exit record tells: {returncode, component, rank, note}."""
+    code, note = outcome["returncode"], outcome.get("note", "")
+    if code == 0:
+        return Status(State.FINISHED, note, nodes, returncode=0)
+    process = f"{outcome['component']} rank {outcome['rank']} " if "component" in outcome else ""
+    end = f"ended by {signal_name(code)}" if code < 0 else f"ended with exit status {code}"
+    return Status(
+        State.FAILED,
+        "; ".join(filter(None, [process + end, note])),
+        nodes,
+        returncode=code,
+        component=outcome.get("component", ""),
+        rank=outcome.get("rank", 0),
+    )
+
+
+def signal_name(code: int) -> str:
+    """The name of the signal in a negative exit code: −9 → 'SIGKILL (out of memory?)'."""
+    name = signal.Signals(-code).name
+    return name + " (out of memory?)" if -code == signal.SIGKILL else name

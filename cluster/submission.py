@@ -1,17 +1,18 @@
-"""Start a command for a run folder: on this machine or on Slurm, or print the batch script."""
+"""Start a command for a run folder with one of the schedulers, or print the script that the scheduler would get."""
 
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cluster import processes, record
-from cluster.environment import job_environment
+from cluster import record
 from cluster.job import Job
-from cluster.record import MAIN, JobNotFound, Record
+from cluster.plan import Plan, print_plan
+from cluster.record import MAIN, JobNotFound
 from cluster.resources import Resources, by_component
+from cluster.scheduler import Member, Submission, SubmissionRefused
+from cluster.schedulers import is_printed, scheduler_of
 
 Command = Sequence[str]
-PLACES = ("local", "slurm", "print")
 
 
 class RunBusy(RuntimeError):
@@ -25,33 +26,39 @@ def submit(
     resources: Resources | Mapping | str | Path | None = None,
     env: Mapping[str, str] | None = None,
     name: str | None = None,
-) -> "Job | Plan":  # noqa: F821
+) -> Job | Plan:
     """Run a command for a run folder, and return at once.
 
     command: its words, or several commands by component name (a hetjob on Slurm). The last component is the
-    main one: the job ends with it, and fails when any component fails. resources: for all components, or by
-    component, or a YAML file's name. env: additional variables. where='print' starts nothing: it prints the
-    batch script and returns it as a Plan.
+    main one: the job ends with it, and fails when any component fails. where: a scheduler's name ('local', 'slurm', or
+    one that ALIGNER_SCHEDULERS registers), or 'auto', the first that answers. 'print' starts nothing: it prints the
+    batch script of Slurm ('print:NAME' that of another scheduler) and returns it as a Plan. resources: for all
+    components, or by component, or a YAML file's name. env: additional variables.
 
     Raises ValueError for a mistake found before anything starts, and RunBusy when the run's last job has not
     ended.
     """
-    if where not in PLACES:
-        raise ValueError(f"where={where!r}; known are {', '.join(PLACES)}")
-    run = Path(run).absolute()
-    components = words_of(command)
-    wanted = by_component(resources, list(components))
-    variables = {key: str(value) for key, value in (env or {}).items()}
+    scheduler, run, components = scheduler_of(where), Path(run).absolute(), words_of(command)
+    shares = by_component(resources, list(components))
+    scheduler.refuse_unsupported(components, shares)
     name = name or run.name
     if "/" in name:
         raise ValueError(f"name={name!r}: a job's name holds no '/'")
-    if where == "print":
-        from cluster.plan import plan
-
-        return plan(components, run, wanted, variables, name)
-    refuse_if_busy(run)
-    start = _start_local if where == "local" else _start_slurm
-    return start(components, run, wanted, variables, name)
+    if not is_printed(where):
+        refuse_if_busy(run)
+    folder = record.next_submission_folder(run) if is_printed(where) else record.new_submission_folder(run)
+    variables = {key: str(value) for key, value in (env or {}).items()}
+    submission = Submission(name, {name: Member(run, folder, components)}, folder, shares, variables)
+    if is_printed(where):
+        return print_plan(scheduler, submission, run)
+    record.clear_stop(run)
+    try:
+        (handle,) = scheduler.submit(submission)
+    except SubmissionRefused:
+        shutil.rmtree(folder)
+        raise
+    record.write(run, handle)
+    return Job(run, handle)
 
 
 def refuse_if_busy(run: Path) -> None:
@@ -84,45 +91,3 @@ def words_of(command: Command | Mapping[str, Command]) -> dict[str, list[str]]:
         if not name.isidentifier():
             raise ValueError(f"component {name!r}: its name goes into file names; use letters, digits and _")
     return {name: [str(word) for word in words] for name, words in commands.items()}
-
-
-def _start_local(components, run: Path, wanted: dict[str, Resources], variables: dict, name: str) -> Job:
-    from cluster.local import DetachedExecutor
-
-    if several := [f"{part}: {share.nodes}" for part, share in wanted.items() if share.nodes > 1]:
-        raise ValueError(f"where='local' is one node, but resources ask for more ({', '.join(several)})")
-    folder = record.new_submission_folder(run)
-    spec = [
-        {"name": part, "command": words, "ranks": wanted[part].tasks} for part, words in components.items()
-    ]
-    linger = max(share.linger_s for share in wanted.values())
-    record.write_json(folder / "spec.json", {"components": spec, "linger_s": linger})
-    record.clear_stop(run)
-    environment = {**job_environment(), **variables, processes.JOB_VARIABLE: str(folder)}
-    started = DetachedExecutor(folder, environment).start()
-    handle = Record(
-        where="local",
-        id=started.job_id,
-        name=name,
-        folder=str(folder.relative_to(run)),
-        components=components,
-        identity=processes.identity(int(started.job_id)) or "",
-        gpus=sum(share.gpus for share in wanted.values()),
-    )
-    record.write(run, handle)
-    return Job(run, handle)
-
-
-def _start_slurm(components, run: Path, wanted: dict[str, Resources], variables: dict, name: str) -> Job:
-    from cluster import slurm
-    from cluster.sbatch import Member
-
-    folder = record.new_submission_folder(run)
-    record.clear_stop(run)
-    member = Member(run, folder, components)
-    try:
-        (handle,) = slurm.start({name: member}, folder, wanted, variables, name)
-    except slurm.SubmissionRefused:
-        shutil.rmtree(folder)
-        raise
-    return Job(run, handle)

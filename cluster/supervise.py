@@ -33,16 +33,16 @@ class Terminated(Exception):
     """This process got SIGTERM: the job is being cancelled, or the machine is shutting down."""
 
 
-def _die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
-    """A function for the child that asks Linux for a signal when its parent dies; None elsewhere.
+def _killed_with_parent() -> Callable[[], None] | None:
+    """A function for the child that asks Linux to kill it when its parent dies; None elsewhere.
 
-    So a SIGKILL of this process leaves no orphans.
+    A SIGKILL of the supervisor would otherwise leave ranks that no one ends.
     """
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
     pr_set_pdeathsig = 1
-    return lambda: libc.prctl(pr_set_pdeathsig, int(number))
+    return lambda: libc.prctl(pr_set_pdeathsig, int(signal.SIGKILL))
 
 
 def start(folder: Path, components: list[dict]) -> list[Rank]:
@@ -69,7 +69,7 @@ def _start_rank(command: list[str], variables: dict[str, str], log) -> subproces
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_parent(signal.SIGKILL),
+            preexec_fn=_killed_with_parent(),
         )
     except OSError as error:
         log.write(f"{type(error).__name__}: cannot run {command[0]!r}: {error.strerror}\n".encode())
@@ -111,16 +111,13 @@ def supervise(folder: Path) -> dict:
     except OSError as error:
         outcome = {"returncode": 127, "note": str(error)}
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are ending already
-    processes.end_job(str(folder), spare=(os.getpid(), os.getppid()))
+    processes.end_job(str(folder), spare=(os.getpid(),))
     return outcome
 
 
 def main(argv: list[str]) -> None:
     """Supervise the job in the folder argv[0] and write its exit.json."""
     folder = Path(argv[0])
-    # Nobody could cancel the job without its controller.
-    if bind := _die_with_parent(signal.SIGTERM):
-        bind()
     outcome = supervise(folder)
     record.write_json(folder / "exit.json", outcome | {"time": time.time()})
 

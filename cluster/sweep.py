@@ -3,7 +3,7 @@
 import html
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from cluster.job import Job
 from cluster.plan import Plan, print_plan
 from cluster.record import MAIN
 from cluster.resources import Resources, by_component
+from cluster.scheduler import Member, Submission
+from cluster.schedulers import is_printed, scheduler_of
 from cluster.states import State
 from cluster.submission import refuse_if_busy, words_of
 
@@ -102,34 +104,35 @@ def submit_sweep(
 ) -> Sweep | Plan:
     """Submit one array job of several runs, in `run/MEMBER` for each name in `commands`.
 
-    parallel: members that run at a time; 0: as many as the cluster has room for. where='print' prints the
-    batch script. Raises ValueError for a mistake found before anything starts (hetjobs cannot be arrays), and
-    RunBusy.
+    parallel: members that run at a time; 0: as many as the cluster has room for. where: a scheduler with arrays, such as
+    'slurm'; 'print' prints its batch script. Raises ValueError for a mistake found before anything starts (hetjobs
+    cannot be arrays), and RunBusy.
     """
-    from cluster import sbatch, slurm
-
-    if where not in ("slurm", "print"):
+    scheduler, run = scheduler_of(where), Path(run).absolute()
+    if not scheduler.runs_arrays:
         raise ValueError(
-            f"where={where!r}: a sweep is an array job on Slurm; elsewhere submit one run after another"
+            f"where={where!r}: a sweep is an array job, which {scheduler.title} does not have; submit one run after another"
         )
-    run = Path(run).absolute()
-    name = name or run.name
-    wanted = by_component(resources, [MAIN])
+    resources = by_component(resources, [MAIN])
     words = _words_of_members(commands)
     variables = {key: str(value) for key, value in (env or {}).items()}
-    if where == "print":
-        members, folder = _members(run, words, record.next_submission_folder)
-        text = sbatch.script(list(members.values()), wanted, variables, name, folder, parallel)
-        return print_plan(name, run, wanted, text, copies=len(members))
-    for member in words:
-        refuse_if_busy(run / member)
-    members, folder = _members(run, words, record.new_submission_folder)
+    new_folder = record.next_submission_folder if is_printed(where) else record.new_submission_folder
+    if not is_printed(where):
+        for member in words:
+            refuse_if_busy(run / member)
+    members = {
+        member: Member(run / member, new_folder(run / member), parts) for member, parts in words.items()
+    }
+    submission = Submission(name or run.name, members, new_folder(run), resources, variables, parallel)
+    if is_printed(where):
+        return print_plan(scheduler, submission, run)
     for member in members.values():
         record.clear_stop(member.run)
-    records = slurm.start(members, folder, wanted, variables, name, parallel)
-    jobs = [Job(member.run, handle) for member, handle in zip(members.values(), records, strict=True)]
+    handles = dict(zip(members, scheduler.submit(submission), strict=True))
+    for member, handle in handles.items():
+        record.write(run / member, handle)
     record.write_json(record.job_folder(run) / "sweep.json", {"members": list(members)})
-    return Sweep(run, dict(zip(members, jobs, strict=True)))
+    return Sweep(run, {member: Job(run / member, handle) for member, handle in handles.items()})
 
 
 def _words_of_members(commands: Mapping) -> dict[str, dict[str, list[str]]]:
@@ -137,16 +140,6 @@ def _words_of_members(commands: Mapping) -> dict[str, dict[str, list[str]]]:
     words = {member: words_of(command) for member, command in commands.items()}
     if any(list(parts) != [MAIN] for parts in words.values()) or len(words) < 2:
         raise ValueError(
-            "a sweep needs two or more runs of one component each: Slurm has no arrays of hetjobs"
+            "a sweep needs two or more runs of one component each: there are no arrays of hetjobs"
         )
     return words
-
-
-def _members(run: Path, words: Mapping, submission_folder: Callable[[Path], Path]):
-    """The array's members by name, each with a submission folder of its own, and the folder of the array."""
-    from cluster.sbatch import Member
-
-    members = {
-        name: Member(run / name, submission_folder(run / name), parts) for name, parts in words.items()
-    }
-    return members, submission_folder(run)

@@ -18,7 +18,8 @@ from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
 
-from cluster.checks import Finding
+from cluster.findings import Finding
+from cluster.schedulers import availability
 
 OK, MISSING, NOTE = "[green]✓[/]", "[red]✗[/]", "[yellow]–[/]"
 GIB = 1 << 30
@@ -55,7 +56,7 @@ def report() -> None:
 
 
 def examine(hub: bool = True) -> Iterator[Finding]:
-    """Examine Python, memory, GPU, packages, Slurm, cached models and the hub, one finding at a time.
+    """Examine Python, memory, GPU, packages, schedulers, cached models and the hub, one finding at a time.
 
     hub: ask whether the Hugging Face hub answers, which takes seconds where it does not.
     """
@@ -67,7 +68,7 @@ def examine(hub: bool = True) -> Iterator[Finding]:
     for package, cost in OPTIONAL.items():
         yield _package(package, cost, needed=False)
     yield pinned_versions()
-    yield _slurm()
+    yield from availability()
     yield _models()
     if hub:
         yield _hub()
@@ -166,16 +167,6 @@ def pinned_versions(project: str = "aligner-lab") -> Finding:
         cure = "uv pip install --no-deps --require-hashes -r requirements.lock"
         return _missing("versions", f"{', '.join(other)}: not what this project was tested with; {cure}")
     return _ok("versions", f"{compared} packages are as pinned")
-
-
-def _slurm() -> Finding:
-    if not shutil.which("sbatch"):
-        return _note("Slurm", "not found: jobs run on this machine")
-    answer = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=20)
-    if answer.returncode:
-        reason = answer.stderr.strip().splitlines()[-1:] or ["it gives no reason"]
-        return _note("Slurm", f"sbatch is there and fails ({reason[0]}): jobs run on this machine")
-    return _ok("Slurm", answer.stdout.strip())
 
 
 def _models() -> Finding:

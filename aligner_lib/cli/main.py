@@ -17,6 +17,7 @@ from aligner_lib.cli.workshop import workshop
 from aligner_lib.config.kind import JobKind, load
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
+from cluster.schedulers import schedulers
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout: notebooks/, tests/ and benchmarks/ are here
 RUNS = Path("runs")
@@ -31,7 +32,7 @@ app = typer.Typer(
 app.add_typer(model_data.model, name="model")
 app.add_typer(model_data.data, name="data")
 app.add_typer(workshop, name="workshop")
-on_cluster = typer.Typer(help="Slurm: is it ready for a job?", no_args_is_help=True)
+on_cluster = typer.Typer(help="Slurm or another scheduler: is it ready for a job?", no_args_is_help=True)
 app.add_typer(on_cluster, name="cluster")
 
 Profile = Annotated[str | None, typer.Option(help="A group of defaults: smoke, laptop, gpu or slurm.")]
@@ -278,11 +279,14 @@ def cluster_check(
     ] = None,
     shared: Annotated[Path, typer.Option(help="The folder that run folders will lie in.")] = Path("."),
     probe: Annotated[bool, typer.Option(help="Start a small job to look at a compute node.")] = True,
+    where: Annotated[
+        str, typer.Option(help=f"The scheduler: auto (the first that answers), {', '.join(schedulers())}.")
+    ] = "auto",
 ):
-    """Is Slurm ready for a job? Partitions, GPUs, the shared folder, Python, accounting."""
+    """Is the scheduler ready for a job? Partitions, GPUs, the shared folder, Python, accounting."""
     from cluster import check
 
-    findings = check(resources, shared, probe)
+    findings = check(resources, shared, probe, where)
     typer.echo("\n".join(map(str, findings)))
     raise typer.Exit(0 if all(finding.ok or not finding.needed for finding in findings) else 1)
 

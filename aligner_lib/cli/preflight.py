@@ -19,7 +19,7 @@ from pathlib import Path
 
 from aligner_lib.cli import doctor
 from aligner_lib.config.compose import profile_section
-from cluster.checks import Finding
+from cluster.findings import Finding
 from cluster.record import write_json
 
 STEPS = 2  # of the smoke profile's SFT

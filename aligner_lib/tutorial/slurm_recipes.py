@@ -5,7 +5,7 @@
 
 Each returns what `cluster.submit` returns, and takes these keywords:
 
-    where         slurm, local, or print
+    where         a scheduler (slurm, local, or your own), or print
     resources     a file's name under cluster/configs, a path, or Resources (else RESOURCES)
     site          the values that differ from cluster to cluster (account, partition, container_image,
                   container_mounts, …), for every component

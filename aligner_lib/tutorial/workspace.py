@@ -34,6 +34,7 @@ from aligner_lib.tutorial.results import without_nan
 from cluster.record import read_json, write_json
 from cluster.rendezvous import free_port
 from cluster.resources import Resources
+from cluster.schedulers import nearest, scheduler_of
 
 LORA = {
     "peft_scheme": "lora",
@@ -58,7 +59,8 @@ class Workspace:
     dataset: str = (
         "sample"  # sample (the profile's), auto (the hub where it can be reached), dolly, hh, or a file
     )
-    where: str = "local"  # cluster.submit's place; auto: Slurm where it answers, else this machine
+    where: str = "local"
+    """The scheduler that cluster.submit takes; auto: the first that answers (Slurm, or your own), else this machine."""
     lora: bool = False  # its runs train adapters in place of all weights
     start: str = (
         "fresh"  # recorded: a bundle's runs in place of training, where it has them; docs/workshop.md
@@ -74,9 +76,7 @@ class Workspace:
         if self.dataset == "sample":
             self.dataset = profile_section(self.profile, "tutorial").get("sample", "sample")
         if self.where == "auto":
-            from cluster.checks import reachable
-
-            self.where = "slurm" if reachable() else "local"
+            self.where = nearest().name
 
     # -- models and data ------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Workspace:
         (docs/your-code.md), and reward=my_reward, or that of an environment's `use`, judges; its text lies in the run folder.
         fault: one of tutorial.faults, to be found again.
 
-        resources: what cluster.submit takes; a hetjob's (`ppo_1_1`) make PPO two jobs. None: one process on Slurm,
+        resources: what cluster.submit takes; a hetjob's (`ppo_1_1`) make PPO two jobs. None: one process on a cluster,
         and on this machine as many as the settings say. A job of this run that still goes on is followed as it is,
         and that is said: a cell can be run again after a restart of the kernel. With start="recorded" nothing starts where
         a bundle has brought this very run.
@@ -227,7 +227,7 @@ class Workspace:
             return self.submit("ppo", name, **settings)
         if critic_placement != "remote":
             raise ValueError(f"critic_placement={critic_placement!r}: there are in-process and remote")
-        if self.where == "local":  # another server may have the default one
+        if scheduler_of(self.where).on_this_machine:  # another server may have the default port
             settings = {"critic.trainer.ppo.port": free_port()} | settings
         return self.submit("ppo", name, CRITIC_AND_ACTOR, **settings)
 
@@ -314,7 +314,9 @@ class Workspace:
         """Resources by component; None leaves the number of processes to the settings."""
         from cluster.resources import own_components
 
-        return None if resources is None and self.where == "local" else own_components(resources)
+        if resources is None and scheduler_of(self.where).on_this_machine:
+            return None
+        return own_components(resources)
 
     def _recorded_job(self, kind: str, run: RunFolder, settings: dict) -> RecordedJob | None:
         """The handle of a recorded run that has these settings, put in the run's place; None, and why, where none has."""

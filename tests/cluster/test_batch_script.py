@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from processes_help import until
 
-BATCH = Path(__file__).parents[2] / "cluster" / "batch.sh"
+CLUSTER = Path(__file__).parents[2] / "cluster"
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def batch(tmp_path, tools):
     started = []
 
     def start(lines: str, max_requeues: int = 9, **environment: str) -> subprocess.Popen:
-        text = f"source {BATCH}\nbegin {run} {run}/job/001 1 {max_requeues}\n{lines}\nfinish\n"
+        text = f"source {CLUSTER}/slurm.sh\nsource {CLUSTER}/batch.sh\nbegin {run} {run}/job/001 1 {max_requeues}\n{lines}\nfinish\n"
         environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
         process = subprocess.Popen(["bash", "-c", text], env={**environ, **environment})
         started.append(process)

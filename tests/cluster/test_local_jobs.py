@@ -176,7 +176,7 @@ signal.pause()
 def test_cancel_leaves_no_orphan(run, tmp_path, monkeypatch):
     job = submit(python(STUBBORN_TREE.format(pid=str(tmp_path / "pid"))), run)
     stubborn = pid_in(tmp_path / "pid")
-    assert len(processes.of_job(str(job.folder))) == 4  # controller, supervisor, rank, orphan
+    assert len(processes.of_job(str(job.folder))) == 3  # supervisor, rank, orphan
     monkeypatch.setattr(processes, "GRACE_S", 0.2)
     assert job.cancel() == State.CANCELLED
     assert gone(stubborn)
@@ -246,13 +246,12 @@ def test_another_process_with_the_jobs_pid_is_not_the_job(run, gate):
     (run / "job" / "job.json").write_text(json.dumps(handle))
 
 
-@pytest.mark.parametrize("victim", ["controller", "supervisor"])
-def test_nothing_is_orphaned_when_the_dispatchs_own_processes_are_killed(run, gate, tmp_path, victim):
+def test_a_killed_supervisor_takes_its_ranks_with_it(run, gate, tmp_path):
     code = f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); {gate.code}"
     job = submit(python(code), run)
     rank = psutil.Process(pid_in(tmp_path / "pid"))
-    supervisor = rank.parent()
-    (supervisor if victim == "supervisor" else psutil.Process(int(job.id))).kill()
+    assert rank.parent().pid == int(job.id)
+    rank.parent().kill()
     until(lambda: not processes.of_job(str(job.folder)), "all processes of the job gone")
     with pytest.raises(JobFailed):
         job.wait(BOUND_S)

@@ -119,7 +119,7 @@ def test_accounting_tells_both_components(accounts, run):
 
 
 def test_a_component_that_can_never_start_is_refused(slurm, run):
-    from cluster.hetjob import SubmissionRefused
+    from cluster.scheduler import SubmissionRefused
 
     with pytest.raises(SubmissionRefused, match="actor: gpu:16 on a node"):
         submit(ppo(run, 1), run, "slurm", {**SHARES, "actor": Resources(gpus_per_node=16)})

@@ -12,8 +12,8 @@ from processes_help import python, until
 from runs_help import last_step, losses, trainer, unbroken_losses
 
 from cluster import Job, JobFailed, Resources, RunBusy, State, submit
-from cluster.hetjob import SubmissionRefused
 from cluster.queue import QUEUE
+from cluster.scheduler import SubmissionRefused
 
 ROOT = Path(__file__).parents[2]
 SHORT = Resources(time="5")

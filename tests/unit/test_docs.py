@@ -129,7 +129,7 @@ def entries() -> list[tuple[str, str]]:
 @cache
 def our_messages() -> tuple[str, ...]:
     ours = python_files("aligner_lib", "data", "cluster", "widgets")
-    scripts = tuple((ROOT / name).read_text() for name in ("lab", "cluster/batch.sh"))
+    scripts = tuple((ROOT / name).read_text() for name in ("lab", "cluster/batch.sh", "cluster/slurm.sh"))
     return tuple(text for path in ours for text in strings(tree(path), "\0")) + scripts
 
 
