@@ -144,38 +144,32 @@ def _add_job(kind: JobKind) -> None:
     def job(
         overrides: Overrides = None, profile: Profile = None, run: Run = None, settings: Settings = False
     ) -> None:
-        _job(kind, overrides, profile, run, settings)
+        from omegaconf import OmegaConf
+
+        from aligner_lib.config.compose import compose
+        from aligner_lib.jobs.command_line import written
+        from aligner_lib.jobs.torchrun import needs_launcher, relaunch, share_cores
+
+        overrides = list(overrides or ())
+        if run is not None:
+            overrides.append(f"exp_manager.explicit_log_dir={written(run)}")
+        config = compose(kind.name, overrides, profile)
+        if settings:
+            typer.echo(OmegaConf.to_yaml(config))
+            return
+        if config.exp_manager.explicit_log_dir is None:
+            config.exp_manager.explicit_log_dir = str(RUNS / f"{kind.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        if kind.shares_cores(config):
+            share_cores()
+        if needs_launcher(config):
+            relaunch(kind.command, config, profile, overrides)
+        load(kind.run)(kind.name, config, profile)
 
     app.command(kind.command, help=kind.summary)(job)
 
 
 for _kind in kinds().values():
     _add_job(_kind)
-
-
-def _job(
-    kind: JobKind, overrides: list[str] | None, profile: str | None, run: Path | None, settings: bool
-) -> None:
-    from omegaconf import OmegaConf
-
-    from aligner_lib.config.compose import compose
-    from aligner_lib.jobs.command_line import written
-    from aligner_lib.jobs.torchrun import needs_launcher, relaunch, share_cores
-
-    overrides = list(overrides or ())
-    if run is not None:
-        overrides.append(f"exp_manager.explicit_log_dir={written(run)}")
-    config = compose(kind.name, overrides, profile)
-    if settings:
-        typer.echo(OmegaConf.to_yaml(config))
-        return
-    if config.exp_manager.explicit_log_dir is None:
-        config.exp_manager.explicit_log_dir = str(RUNS / f"{kind.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    if kind.shares_cores(config):
-        share_cores()
-    if needs_launcher(config):
-        relaunch(kind.command, config, profile, overrides)
-    load(kind.run)(kind.name, config, profile)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
