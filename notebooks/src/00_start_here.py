@@ -1,14 +1,15 @@
 # %% [markdown]
 # # Start here
 #
-# You see a model answer before and after training, and the whole path that leads from one to the other.
+# See answers of a language model before and after training, and the whole path from a downloaded model to an aligned
+# model.
 #
 # {{map}}
 #
 # | goal | see what alignment changes, know what runs where, and check that your installation works |
 # | --- | --- |
 # | needs | nothing |
-# | downloads | the model, which notebook 01 looks at: at most 270 MB (`laptop`, once), nothing (`smoke`) |
+# | downloads | the model of notebook 01: at most 270 MB (`laptop`, once), nothing (`smoke`) |
 #
 # {{card}}
 
@@ -20,10 +21,11 @@ dataset = "sample"  # sample · auto (from the hub where it can be reached) · d
 # %% [markdown]
 # ## A model that answers, before and after
 #
-# Each question below has an instruction that a program can check, such as "in double quotation marks". The first column of
-# answers is written now, on this machine, by the model that you will train. The other two columns come from a recorded run
-# of this project (`ppo-forms`): the same policy before and after PPO. ✓ marks an answer that follows its instruction. The
-# questions are the first three of the held-out ones, not the best three.
+# What does training change? Each question below contains an instruction that a program can check, such as "in double
+# quotation marks". The first column shows answers of the model that you will train, generated now on your machine. The
+# other two columns come from a recorded run of this project (`ppo-forms`) and show one policy before and after PPO. A ✓
+# marks each answer that follows the instruction. The questions are the first three of the held-out set, not the best
+# three.
 
 # %%
 from aligner_lib.jobs.inference import answering
@@ -41,22 +43,25 @@ print(
 )
 
 # %% [markdown]
-# PPO taught the recorded policy to follow instructions more often, and not always: one of the three answers follows its
-# instruction no longer. The facts are often wrong before and after, because a model of 135 million parameters knows little
-# and no reward asked for facts. Notebook 08 measures how much of such a gain is chance. With `smoke` the first column is
-# noise: that model's weights are random numbers, and it only shows that everything runs.
+# After PPO the recorded policy follows instructions more often, but not always: one of the three answers followed its
+# instruction before PPO and no longer does. Many facts are wrong before and after. A model of 135 million parameters
+# knows little, and the reward did not ask for facts. Notebook 08 measures how much of a gain is chance.
+#
+# With the `smoke` profile the first column is noise, because the weights of the `smoke` model are random numbers. The
+# `smoke` profile only shows that everything runs.
 #
 # ## What happens in these notebooks
 #
-# A pretrained language model continues text. **Alignment** makes it answer as people want it to. The `laptop` profile's
-# model, SmolLM2-135M-Instruct, was taught to answer by its makers, and does so with many mistakes: you take it further,
-# and measure every stage against the model as you downloaded it. The classical recipe (RLHF) has three training stages,
-# each starting from the model of the one before:
+# A pretrained language model continues text. **Alignment** trains the model to answer in the way that people want. The
+# `laptop` profile uses SmolLM2-135M-Instruct. Its authors have already trained the model to answer, but it makes many
+# mistakes. You train the model further, and compare every stage with the model as you downloaded it. The classical
+# recipe, reinforcement learning from human feedback (RLHF), has three training stages. Each stage starts from the model
+# of the stage before:
 #
-# 1. **SFT** shows the model good answers and trains it to write them.
-# 2. A **reward model** learns from pairs of answers which one people prefer.
-# 3. **PPO** generates responses, scores them with the reward model, and updates the model towards high rewards, while a
-#    KL penalty keeps it close to where it started.
+# 1. **SFT** (supervised fine-tuning) shows the model good answers and trains the model to write them.
+# 2. A **reward model** learns from pairs of answers which answer people prefer.
+# 3. **PPO** generates responses, scores them with the reward model, and updates the model towards high rewards. A KL
+#    penalty keeps the model close to its starting point.
 
 # %%
 from aligner_lib.tutorial.pipeline_drawing import PipelineDrawing
@@ -64,15 +69,17 @@ from aligner_lib.tutorial.pipeline_drawing import PipelineDrawing
 PipelineDrawing()
 
 # %% [markdown]
-# PPO has four models. Two are trained: the *actor*, which writes, and the *critic*, which foresees rewards. Two are frozen
-# copies of the models that these started from: the *reference* and the *reward model*.
+# PPO uses four models. Two of them are trained: the *actor* generates responses, and the *critic* predicts rewards. The
+# other two are frozen: the *reference* is a copy of the model from which the actor started, and the *reward model* is
+# the model from which the critic started.
 #
-# There are shorter ways. **DPO** (06) goes from the SFT policy to an aligned one with the pairs alone. **GRPO** (07) needs
-# neither a critic nor, where a program can judge an answer, a reward model.
+# There are shorter paths. **DPO** (notebook 06) trains the SFT policy on the pairs directly, so DPO needs neither a
+# reward model nor a critic. **GRPO** (notebook 07) works without a critic, and also without a reward model where a
+# program can judge an answer.
 #
 # ## Is this machine ready?
 #
-# `aligner doctor` says what is installed, what is missing, and what does not work without it.
+# `aligner doctor` lists which packages are installed, which are missing, and which features do not work without them.
 
 # %%
 import subprocess
@@ -83,22 +90,23 @@ print(subprocess.run([sys.executable, "-m", "aligner_lib", "doctor"], capture_ou
 # %% [markdown]
 # ## Your workspace
 #
-# Everything these notebooks write is in one folder. Training never runs in this kernel: each training stage is a job in
-# a process of its own, and the notebook follows it through its **run folder**. So you can close the browser, open it
-# again, and find the job still running. And the same cell can start the job on a cluster.
+# The notebooks write all their files into one folder. Training never runs in this kernel. Each training stage is a job
+# with its own process, and the notebook follows the job through the job's **run folder**. Therefore you can close the
+# browser, open the notebook again, and find the job still running. For the same reason, the same cell can start the job
+# on a cluster.
 
 # %%
 print(f"model: {lab.model_name}\nfolder: {lab.out.name}/\njobs run: {lab.where}")
 
 # %% [markdown]
-# Each kind of job is also a command, such as `aligner sft`. `aligner sft --help` in a terminal lists its options.
+# Each kind of job is also a command, such as `aligner sft`. Run `aligner sft --help` in a terminal to see the options.
 
 # %% [markdown]
 # ## Where are you?
 #
-# Each notebook ends with five questions, and most ask you to write a part of the algorithm. What you have done is kept in
-# the workspace, in `progress.jsonl`. `aligner progress` shows the same in a terminal, and notebook 08 ends with a page of
-# what you did and reached, for you to keep.
+# Each notebook ends with five questions, and in most notebooks you write a part of the algorithm. The workspace keeps a
+# record of your answers and exercises in `progress.jsonl`. `aligner progress` shows the same table in a terminal.
+# Notebook 08 ends with a page for you to keep, which lists your exercises, answers and results.
 
 # %%
 from aligner_lib.tutorial.progress_table import ProgressTable
@@ -108,13 +116,14 @@ ProgressTable(lab.out)
 # %% [markdown]
 # ## What you learnt
 #
-# - Three training stages, four models in the last one, two of them frozen.
+# - The recipe has three training stages. The last stage uses four models, of which two are frozen.
 # - A profile changes sizes and where jobs run, never the algorithm.
-# - A job writes a run folder, and every monitor reads that folder.
+# - A job writes a run folder, and every monitor reads the run folder.
 #
 # ## Questions
 #
-# Arrows move, the space bar chooses, Enter answers. Each wrong choice says why it is wrong; try again then.
+# The arrow keys move, the space bar selects, and Enter answers. After a wrong answer the quiz explains the mistake, and
+# you can try again.
 
 # %%
 from widgets import Quiz

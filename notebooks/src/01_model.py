@@ -1,7 +1,7 @@
 # %% [markdown]
 # # The model
 #
-# You download a language model, look at its parts, and see how its weights are imported into Megatron Core.
+# Download a language model, look at its parts, and see how Megatron Core imports the weights.
 #
 # {{map}}
 #
@@ -29,8 +29,9 @@ for path in sorted(folder.rglob("*")):
 # %% [markdown]
 # ## What does a model consist of?
 #
-# The *architecture* is a handful of numbers and switches. Everything else is weights. (Switches that are off are left out:
-# other families have biases, further norms, windows of attention.)
+# A model has two parts: an *architecture*, which is a handful of numbers and switches, and *weights*, which are
+# everything else. The cell below prints the architecture and leaves out switches that are off. Other model families
+# turn some of them on: biases, additional norms, or attention within a window.
 
 # %%
 from dataclasses import asdict
@@ -46,8 +47,8 @@ print(f"{'parameters':26} {architecture.num_parameters:,}")
 # %% [markdown]
 # ## Where are the parameters?
 #
-# Attention has four matrices in each layer and the MLP three. In a small model with a large vocabulary the embedding has
-# a large share of the parameters. *Tied* embeddings use the same matrix for input tokens and for output logits.
+# Each layer has four attention matrices and three MLP matrices. In a small model with a large vocabulary, the embedding
+# holds a large share of the parameters. *Tied* embeddings use the same matrix for input tokens and for output logits.
 
 # %%
 import matplotlib.pyplot as plt
@@ -77,9 +78,9 @@ plt.show()
 # %% [markdown]
 # ## How does an import work?
 #
-# Hugging Face stores query, key and value as three matrices. Megatron Core has one fused matrix in which each group of
-# query heads is followed by the key and value head that it shares. Here it is by hand for two groups of two query heads
-# of size 1: rows `q0 … q3`, `k0 k1`, `v0 v1`.
+# Hugging Face stores query, key and value as three matrices. Megatron Core stores one fused matrix, in which each group
+# of query heads is followed by the key head and the value head that the group shares. The cell below builds the fused
+# matrix by hand for two groups of two query heads of size 1, with rows `q0 … q3`, `k0 k1` and `v0 v1`.
 
 # %%
 import numpy as np
@@ -89,14 +90,15 @@ groups = [np.concatenate([q[2 * g : 2 * g + 2], k[g : g + 1], v[g : g + 1]]) for
 print(np.concatenate(groups)[:, 0])
 
 # %% [markdown]
-# The values themselves do not change: the imported model's logits equal those of `transformers` (tests check this to
-# 1e-4). The weights are in safetensors files whose headers say which block of which tensor they hold, so that two
-# processes or two hundred can each read their part.
+# The import does not change any value: the imported model's logits equal the logits of `transformers` (tests check the
+# equality to 1e-4). The weights are in safetensors files. The header of each file lists which block of which tensor the
+# file holds, so two processes or two hundred processes can each read their own part.
 #
 # ## Tokens
 #
-# The tokenizer splits text into tokens and maps each token to an id. Each model family has its own: Llama's begins every
-# text with a BOS token, SmolLM2's does not. A text is always tokenised whole, because a piece alone may get other tokens.
+# The tokenizer splits text into tokens and maps each token to an id. Each model family has its own tokenizer. For
+# example, Llama's tokenizer begins every text with a BOS token, and SmolLM2's does not. Always tokenise a text as a
+# whole, because a part of the text alone may be split into different tokens.
 
 # %%
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -109,19 +111,20 @@ print(" ".join(f"{token!r}:{token_id}" for token, token_id in zip(tokenizer.toke
 print("stop token:", tokenizer.eos_id, tokenizer.tokens([tokenizer.eos_id]))
 
 # %% [markdown]
-# ## How likely does it find a text?
+# ## How likely is a text?
 #
-# At each position $t$ the model gives one number for every token of its vocabulary, the *logits* $z_t$. What it thinks of
-# the token that really comes next is
+# How probable does the model find a given text? At each position $t$ the model computes one number for every token of
+# the vocabulary. These numbers are the *logits* $z_t$. The log-probability of the token that really comes next is
 #
 # $$ \log p(x_{t+1} \mid x_{\le t}) = z_{t,\,x_{t+1}} - \log \sum_v e^{z_{t,v}} $$
 #
-# Every loss of these notebooks is made of these numbers. By hand, with a vocabulary of three tokens and the logits
-# $(1, 0, 0)$: the first token has $1 - \ln(e + 2) = -0.551$, which is a probability of 0.576.
+# Every loss in these notebooks is computed from these log-probabilities. By hand, with a vocabulary of three tokens and
+# the logits $(1, 0, 0)$: the first token has the log-probability $1 - \ln(e + 2) = -0.551$, which is a probability of
+# 0.576.
 #
-# In these notebooks some functions are yours to write. The cell says what goes in and what comes out, `check` tries your
-# answer on random inputs and says where it differs. Nothing waits for you: where nothing is written yet, the notebook
-# goes on with an answer of its own.
+# In these notebooks you write some of the functions yourself. The docstring describes the arguments and the result.
+# `check` tests your function on random inputs and reports where the result differs. You can always go on: while a
+# function is empty, the notebook uses its own solution.
 
 
 # %% tags=["solution"]
@@ -142,8 +145,8 @@ from aligner_lib.tutorial import check, show_source
 check("next_logprobs", next_logprobs)
 
 # %% [markdown]
-# The library's own, from which every trainer takes its log-probabilities: it computes the logits where a mask asks for
-# them, and nowhere else.
+# Below is the library's function, from which every trainer takes its log-probabilities. The function computes logits
+# only at the positions that a mask selects.
 
 # %%
 from aligner_lib.megatron.logprobs import selected_logprobs
@@ -151,8 +154,9 @@ from aligner_lib.megatron.logprobs import selected_logprobs
 show_source(selected_logprobs)
 
 # %% [markdown]
-# One number for a whole text is its **perplexity**, $\exp\bigl(-\frac{1}{N} \sum_t \log p_t\bigr)$: between how many tokens the
-# model wavers on average. Two tokens with probabilities 1/2 and 1/8 have $\exp((\ln 2 + \ln 8)/2) = 4$.
+# The **perplexity** summarises a whole text in one number: $\exp\bigl(-\frac{1}{N} \sum_t \log p_t\bigr)$. A perplexity
+# of $k$ means that the model is on average as uncertain as if it chose among $k$ equally likely tokens. Two tokens with
+# probabilities 1/2 and 1/8 have the perplexity $\exp((\ln 2 + \ln 8)/2) = 4$.
 
 
 # %% tags=["solution"]
@@ -169,8 +173,8 @@ perplexity_check = check("perplexity", perplexity)
 display(perplexity_check)
 
 # %% [markdown]
-# Now of the real model: a sensible answer, and the same words in another order. (The model of `smoke` is random: to it both are about
-# as likely as any other of its 1,024 tokens.)
+# Now apply your function to the real model, with a sensible answer and with the same words in another order. (The
+# `smoke` model is random, so both answers are about as likely as any other of its 1,024 tokens.)
 
 # %%
 from aligner_lib.jobs.inference import log_probability
@@ -186,8 +190,8 @@ lab.record("01", {"model": {"name": lab.model_name, "parameters": architecture.n
 # %% [markdown]
 # ## What you learnt
 #
-# - A model is an architecture, weights and a tokenizer; a model folder holds all three.
-# - Importing renames and reorders weights; it does not change their values.
+# - A model consists of an architecture, weights and a tokenizer. A model folder holds all three.
+# - An import renames and reorders weights and does not change their values.
 #
 # ## Questions
 

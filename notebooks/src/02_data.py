@@ -1,11 +1,12 @@
 # %% [markdown]
 # # The data
 #
-# You convert raw records into the trainers' formats: instructions for SFT, pairs for the reward model, prompts for PPO.
+# Convert raw records into the formats that the trainers read: instructions for SFT, pairs for the reward model, and
+# prompts for PPO.
 #
 # {{map}}
 #
-# | goal | three kinds of files, and a count of everything that was left out |
+# | goal | three kinds of files, and a count of all rejected records |
 # | --- | --- |
 # | needs | nothing |
 # | downloads | nothing with `dataset="sample"`; Dolly (13 MB) and HH (90 MB) with `dolly` and `hh` |
@@ -25,10 +26,10 @@ lab = Workspace(out, profile, dataset)
 # %% [markdown]
 # ## Instructions
 #
-# A Dolly record has an instruction, sometimes a context, and a response. SFT needs an input and an output. Where there
-# is a context, a random draw decides whether it comes before or after the instruction, so that the model sees both. Where
-# a sample is longer than the model is trained on, SFT cuts it in the middle of its longest paragraph: that is the context,
-# and the question stays whole on either side.
+# A Dolly record contains an instruction, sometimes a context, and a response. SFT needs an input and an output. For a
+# record with a context, a random draw decides whether the context stands before or after the instruction, so the model
+# sees both orders. If a sample is longer than the training length, SFT shortens the sample in the middle of its longest
+# paragraph. The longest paragraph is the context, so the question stays whole on either side.
 
 # %%
 import json
@@ -46,8 +47,8 @@ print(json.dumps(json.loads(open(folder / "train.jsonl").readline()), indent=1))
 # %% [markdown]
 # ## Preferences
 #
-# An HH record is two conversations with the same beginning: in `chosen` the last answer is the better one. They become
-# pairs of texts for the reward model, and prompts (the text up to the last answer) for PPO.
+# An HH record consists of two conversations with the same beginning. The last answer of `chosen` is the better of the
+# two. The converter makes pairs of texts for the reward model, and prompts (the text up to the last answer) for PPO.
 
 # %%
 from aligner_lib.tutorial.baselines import text_pairs
@@ -57,7 +58,8 @@ first = text_pairs(preferences / "train_comparisons.jsonl")[0]
 print(f"PROMPT\n{first.prompt}\n\nCHOSEN   {first.chosen}\n\nREJECTED {first.rejected}")
 
 # %% [markdown]
-# Read some before you train on them: search, sort, page through them. You may not always agree with the label.
+# Read some pairs before you train on them: search them, sort them, and page through them. You may sometimes disagree
+# with the label.
 
 # %%
 from widgets import Pairs
@@ -65,13 +67,15 @@ from widgets import Pairs
 Pairs(preferences / "train_comparisons.jsonl")
 
 # %% [markdown]
-# ## Who says which one is better?
+# ## Who says which answer is better?
 #
-# In HH it was people. The pairs of the laptop profile come from a **program**: each question has an instruction whose form
-# can be checked ("Write without commas."), and the chosen answer is the one that obeys. That is a gold standard: whatever a
-# reward model says later, a program can say whether it is true. People make mistakes, so the training labels have some:
-# 15 % of them are turned round. The held-out ones are as the program found them. (The tiny model of `smoke` can't read
-# an instruction. Its pairs are a friendly answer and one that is rude, evasive or off the topic, and no label is turned round.)
+# In HH, people chose the better answer. In the laptop profile, a **program** chooses: each question contains an
+# instruction about the form of the answer ("Write without commas."), and the chosen answer obeys the instruction. The
+# program is therefore a gold standard, because later the program can check every judgement of the reward model.
+#
+# People make mistakes, so the training labels contain mistakes too: in 15 % of the training pairs, chosen and rejected
+# are exchanged. The held-out labels are all correct. (The tiny `smoke` model cannot read an instruction. Its pairs
+# consist of a friendly answer and an answer that is rude, evasive or off the topic, and all labels are correct.)
 
 # %%
 from data.forms import instruction_in
@@ -94,10 +98,11 @@ print(
 # %% [markdown]
 # ## What does a simple rule know?
 #
-# If the chosen answer were always the longer one, a reward model could learn to count words. Try rules that read nothing:
-# which answer is longer, which has more of the question's words, which one ends, and naive Bayes, which counts how often
-# each word stands in chosen and in rejected answers. A reward model that is no better has learnt nothing that they don't
-# know. (With `smoke` naive Bayes is right on all pairs, so that there nothing is left to learn for a better judge.)
+# If the chosen answer were always the longer one, a reward model could succeed by counting words. So measure some rules
+# that do not read the text: choose the longer answer, choose the answer with more of the question's words, choose the
+# answer that ends, and naive Bayes, which counts how often each word occurs in chosen and in rejected answers. A reward
+# model with the accuracy of the best rule has learnt nothing beyond the rule. (With `smoke`, naive Bayes is right on
+# all pairs, so a better judge has nothing left to learn there.)
 
 # %%
 from aligner_lib.tutorial.baselines import best_rules
@@ -108,8 +113,8 @@ for name, share in by_rule.items():
 print(f"{'a coin':36}0.500")
 
 # %% [markdown]
-# With the laptop's pairs no rule gets far: every answer that obeys one instruction fails another, so the answer alone says
-# little, and one has to read the question. With `smoke`, the words alone tell.
+# With the laptop's pairs every rule stays weak. Each answer that obeys one instruction breaks another, so the answer
+# alone says little, and a judge has to read the question. With `smoke`, the words of the answer are enough.
 
 # %%
 import matplotlib.pyplot as plt
@@ -130,14 +135,16 @@ plt.show()
 # %% [markdown]
 # ### Count the words yourself
 #
-# **Naive Bayes** judges answers without reading: how probable is a word in a chosen answer, and in a rejected one? The score of an
-# answer is the sum over its words,
+# **Naive Bayes** judges an answer by its words alone. How probable is each word in a chosen answer, and how probable in
+# a rejected answer? The score of an answer is a sum over its words,
 #
 # $$ s = \sum_w \log \frac{P(w \mid \text{chosen})}{P(w \mid \text{rejected})}, \qquad
 # P(w \mid \text{chosen}) = \frac{n_w + 1}{N + V} $$
 #
-# By hand: the chosen texts are "yes please", the rejected ones "no". Then $V = 3$, and "please" has $P = 2/5$ and $1/4$: it is
-# worth $\ln(0.4 / 0.25) = 0.47$.
+# where $n_w$ counts the word in all chosen texts, $N$ is the number of words in the chosen texts, and $V$ is the number
+# of different words in all texts. By hand: the chosen texts are "yes please" and the rejected texts are "no". Then
+# $V = 3$. The word "please" has $P = 2/5$ in chosen and $P = 1/4$ in rejected texts, so "please" adds
+# $\ln(0.4 / 0.25) = 0.47$ to the score.
 
 
 # %% tags=["solution"]
@@ -165,8 +172,9 @@ bayes_check = check("naive_bayes", naive_bayes)
 display(bayes_check)
 
 # %% [markdown]
-# It learns from the training pairs and judges some of the held-out ones. (The library's, in the table above, counts in how many
-# answers a word stands, and takes marks for words, too.)
+# The next cell applies your function to the real pairs: naive Bayes counts words in the training pairs and judges 50
+# held-out pairs. (The library's version, in the table above, counts the answers that contain a word, and treats
+# punctuation marks as words too.)
 
 # %%
 words_of = [[answer.lower().split() for answer in side] for side in list(zip(*train))[1:]]
@@ -179,7 +187,8 @@ print(f"right on {wins / len(held_out[:50]):.2f} of {len(held_out[:50])} held-ou
 # %% [markdown]
 # ## Bad records
 #
-# Real data contains broken lines. Each is counted with file, line and reason; `strict=True` stops at the first.
+# Real data contains broken lines. The converter counts each broken line with file, line number and reason. With
+# `strict=True` the converter stops at the first broken line.
 
 # %%
 from data import format_hh
@@ -197,9 +206,9 @@ lab.record("02", {"data": figures, "rm": {"best_baseline": max(by_rule.values())
 # %% [markdown]
 # ## What you learnt
 #
-# - Prompt and text must match exactly: text = prompt + space + answer, tokenised as one text. The reward model's scores
-#   depend on it.
-# - Ask simple rules before you train on preferences: they are what a reward model has to beat.
+# - The prompt must match the text exactly, because the scores of the reward model depend on the tokens. A text is
+#   prompt + space + answer, tokenised as a whole.
+# - Measure simple rules before you train on preferences. A reward model has to beat the best rule.
 #
 # ## Questions
 

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Supervised fine-tuning
 #
-# You train the model to write answers, watch the validation loss fall, and see why only answer tokens count.
+# Train the model to write answers, watch the validation loss fall, and see why only answer tokens count.
 #
 # {{map}}
 #
 # | goal | an SFT policy, from which the next stages start |
 # | --- | --- |
-# | needs | nothing (the steps of 01 and 02 are run where needed) |
+# | needs | nothing (missing steps of 01 and 02 run automatically) |
 # | downloads | the model, once |
 #
 # {{card}}
@@ -30,18 +30,19 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # %% [markdown]
 # ## What is the loss?
 #
-# The model gets input and answer as one sequence and predicts each next token. The loss is the mean negative
-# log-probability of the tokens that count:
+# The model reads input and answer as one sequence and predicts each next token. The loss is the mean negative
+# log-probability over the tokens with mask $m_t = 1$:
 #
 # $$ L = -\frac{1}{\sum_t m_t} \sum_t m_t \log p(x_{t+1} \mid x_{\le t}) $$
 #
-# The mask $m$ is 1 on the answer and its stop token and 0 on the input: the model is trained to answer, not to ask. Input
-# and answer are tokenised as one text, and a token that spans both counts as the answer's.
+# The mask $m$ is 1 on the answer and its stop token, and 0 on the input, because the model should learn to answer and
+# not to ask. Input and answer are tokenised as one text. A token that spans both counts as part of the answer.
 
 # %% [markdown]
 # ### By hand
 #
-# Five tokens; the answer is the last two and the stop token is the very last. Index $i$ predicts token $i+1$.
+# Take a text of five tokens. The last two tokens are the answer, and the very last token is the stop token. Index $i$
+# predicts token $i+1$.
 
 # %%
 import torch
@@ -52,14 +53,14 @@ print("all tokens ", -(probabilities.log()).mean().item())
 print("answer only", -(probabilities.log() * mask).sum().item() / mask.sum().item())
 
 # %% [markdown]
-# $(-\ln 0.8 - \ln 0.5)/2 = 0.458$. Token 2, with its low probability of 0.25, belongs to the question and does
-# not count.
+# The loss of the answer alone is $(-\ln 0.8 - \ln 0.5)/2 = 0.458$. Token 2, with its low probability of 0.25, belongs
+# to the question and does not count.
 #
 # ### The mask
 #
-# Which predictions are of the answer? Counting from 0, a text of $L$ tokens whose first $P$ are the prompt has its answer at
-# tokens $P \dots L-1$; the last one is the stop token. Prediction $i$ is of token $i+1$. This is where most home-made trainers
-# go wrong, and nothing complains: the loss falls all the same.
+# Which predictions belong to the answer? Count from 0. In a text of $L$ tokens whose first $P$ tokens are the prompt,
+# the answer consists of tokens $P \dots L-1$, and token $L-1$ is the stop token. Prediction $i$ predicts token $i+1$.
+# Most home-made trainers go wrong at exactly this shift, and no error appears: the loss falls all the same.
 
 
 # %% tags=["solution"]
@@ -81,8 +82,8 @@ check("response_mask", response_mask)
 # %% [markdown]
 # ### In a sample
 #
-# The first sample of the training file: what is learnt is underlined, and the last of it is the stop token. A policy that
-# never learnt the stop token would not end its answers.
+# Below is the first sample of the training file. The trained tokens are underlined, and the last of them is the stop
+# token. Without training on the stop token, a policy would not end its answers.
 
 # %%
 from aligner_lib.datasets.chat_template import use_template
@@ -95,10 +96,11 @@ samples, _ = load_sft([lab.sft_data() / "train.jsonl"], tokenizer, max_length=32
 display(show_mask(samples[0], tokenizer))
 
 # %% [markdown]
-# Written as turns of the model's own chat template (`model.data.chat_template=tokenizer`) it is longer, and what is learnt
-# is the same answer. The laptop profile writes all its texts so, in every stage: the downloaded model has learnt to follow
-# instructions in this form, and keeps what it knows. (`smoke` begins with a random model, and writes plainly.) A policy has
-# to be asked as it has learnt; a run whose template differs from its policy's says so.
+# The same sample is longer when it is written as turns of the model's own chat template
+# (`model.data.chat_template=tokenizer`). The trained answer stays the same. The laptop profile uses the chat template
+# in every stage, because the downloaded model has learnt to follow instructions in the template's form, and keeps that
+# knowledge. (`smoke` starts with a random model and uses plain text.) Prompt a policy in the form of its training data.
+# If the template of a run differs from the template of its policy, the run reports the difference.
 
 # %%
 chatty = use_template(Tokenizer(lab.model()), "tokenizer")
@@ -110,7 +112,8 @@ display(show_mask(samples[0], chatty))
 # %% [markdown]
 # ## The run
 #
-# The job runs in a process of its own. Settings have NeMo-Aligner's names; these are some of the profile's values.
+# The job runs in its own process. The settings have the names that NeMo-Aligner uses. Here are some values of the
+# profile.
 
 # %%
 from aligner_lib.config.compose import compose
@@ -131,9 +134,10 @@ display(monitor)
 # %% [markdown]
 # ### While it trains
 #
-# A global batch seldom fits into memory at once, so it is cut into micro batches. The loss shall not depend on how. Two micro
-# batches, one with 2 answer tokens of loss 1 each, one with 8 of loss 2: the mean is $(2 \cdot 1 + 8 \cdot 2) / 10 = 1.8$; the
-# mean of both means would be 1.5.
+# A global batch rarely fits into memory at once, so the trainer cuts the batch into micro batches. The loss must not
+# depend on the cut. For example, take one micro batch with 2 answer tokens of loss 1 each, and another with 8 answer
+# tokens of loss 2 each. The mean over all tokens is $(2 \cdot 1 + 8 \cdot 2) / 10 = 1.8$. The mean of the two means
+# would be 1.5, which is wrong.
 
 
 # %% tags=["solution"]
@@ -151,8 +155,9 @@ def masked_loss(logprobs, masks):
 check("masked_loss", masked_loss)
 
 # %% [markdown]
-# The library's loss is a sum with a count, of one micro batch. Megatron adds both up over micro batches and over all ranks, and
-# divides once. (The mask has been applied when the log-probabilities come: of other tokens none are computed.)
+# The library's loss function returns the sum and the count of one micro batch. Megatron adds up sums and counts over
+# all micro batches and all ranks, and divides once. (The log-probabilities that enter the function are already masked:
+# no other log-probabilities are computed.)
 
 # %%
 from aligner_lib.trainers.sft import SFTTrainer
@@ -160,10 +165,11 @@ from aligner_lib.trainers.sft import SFTTrainer
 show_source(SFTTrainer.loss)
 
 # %% [markdown]
-# What should the *first* loss be? Work it out before you look: it is the cheapest test there is. Four models that know nothing:
-# a language model with random weights, a reward model whose head is 0 (notebook 04), a policy that is still its reference, with
-# DPO's loss and with IPO's (06). For example: who doesn't know which of two answers is the better one is right with
-# probability 1/2, and loses $-\ln \frac{1}{2} = 0.693$.
+# What should the *first* loss be? Work out the answer before you look, because a wrong first loss is the cheapest sign
+# of a bug. Consider four models that know nothing: a language model with random weights, a reward model whose head is 0
+# (notebook 04), and a policy that still equals its reference, with the DPO loss and with the IPO loss (notebook 06).
+# For example, a model that cannot distinguish two answers gives the better answer the probability 1/2, and has the loss
+# $-\ln \frac{1}{2} = 0.693$.
 
 
 # %% tags=["solution"]
@@ -188,21 +194,26 @@ await monitor
 # ### What you should see
 #
 # The held-out loss falls from {{laptop.sft.val_loss_before}} to about {{laptop.sft.val_loss_after}} with the laptop
-# profile ({{smoke.sft.val_loss_before}} to {{smoke.sft.val_loss_after}} with `smoke`), fast at first.
+# profile, and from {{smoke.sft.val_loss_before}} to {{smoke.sft.val_loss_after}} with `smoke`. The loss falls fastest
+# at the beginning.
 #
-# | you see | it means | change |
+# | you see | meaning | change |
 # | --- | --- | --- |
-# | it falls, then flattens | healthy | |
-# | it does not change | the learning rate is too low | `model.optim.lr` up |
-# | it jumps or becomes NaN | the learning rate is too high | `model.optim.lr` down, `trainer.sft.gradient_clip_val` down |
-# | train falls, validation rises (the monitor has an alarm for it) | overfitting | fewer steps, or more data |
+# | the loss falls, then flattens | healthy | |
+# | the loss does not change | the learning rate is too low | `model.optim.lr` up |
+# | the loss jumps or becomes NaN | the learning rate is too high | `model.optim.lr` down, `trainer.sft.gradient_clip_val` down |
+# | the train loss falls, the validation loss rises (the monitor raises an alarm) | overfitting | fewer steps, or more data |
+
+# %% [markdown]
+# ### Adapters, and changes during a run
 #
-# With the parameter `lora = True` the weights stay as they are, and adapters of rank 16 beside every linear layer learn, at
-# ten times the learning rate. With the laptop profile the held-out loss fell from {{laptop.sft.val_loss_before}} to
-# {{lora.sft.val_loss_after}} with them and to {{laptop.sft.val_loss_after}} without, in a run each; a checkpoint has 49 MB in place of 1.6 GB.
+# With the parameter `lora = True`, the model's weights stay fixed. Adapters of rank 16 beside every linear layer learn
+# instead, at ten times the learning rate. In one run each with the laptop profile, the held-out loss fell from
+# {{laptop.sft.val_loss_before}} to {{lora.sft.val_loss_after}} with adapters and to {{laptop.sft.val_loss_after}}
+# without them. A checkpoint takes 49 MB with adapters and 1.6 GB without.
 #
-# *Change settings*, above the charts, gives the run another learning rate while it goes on. Try it: the curve of the
-# learning rate shows the step from which it holds.
+# *Change settings*, above the charts, sets another learning rate while the run continues. Try a new value: the
+# learning-rate curve shows the step at which the change takes effect.
 
 # %%
 from widgets import curves
@@ -210,13 +221,14 @@ from widgets import curves
 curves(lab.run("sft"), metrics=[["train/loss", "validation/loss"], "train/grad_norm", "train/lr"])
 
 # %% [markdown]
-# You can stop a long run at any time: `aligner stop RUN` or the Stop button. It saves a checkpoint after the current
-# step. Running the same cell again resumes from there and gives the same metrics as an uninterrupted run.
+# You can stop a long run at any time with `aligner stop RUN` or the Stop button. The run then saves a checkpoint after
+# the current step. If you run the same cell again, training resumes from the checkpoint and gives the same metrics as
+# an uninterrupted run.
 #
-# ## What does it write now?
+# ## What does the model write now?
 #
-# A loss says little about texts. Here are answers of the model before and after this run, to instructions that it never
-# saw. Ask your own, too: both models answer below.
+# A loss says little about texts, so read some. The widget below shows answers of the model before and after this run to
+# held-out instructions. Type your own prompts as well: both models answer below.
 
 # %%
 import json
@@ -231,9 +243,9 @@ for prompt in prompts:
 display(chat)
 
 # %% [markdown]
-# SmolLM2 answers before, too: it was trained to by those who published it. Its answers are long, few of them end in the space
-# there is, and mostly they don't obey. After this run nearly all end, and some obey: SFT shows the form of an answer.
-# (The tiny model of `smoke` learns the shape of answers, not their sense.)
+# SmolLM2 answers even before this run, because its authors trained the model to answer. But its answers are long, few
+# of them end within the length limit, and most do not obey the instruction. After this run nearly all answers end, and
+# some obey: SFT teaches the form of an answer. (The tiny `smoke` model learns the form of answers, not their sense.)
 
 # %%
 steps, losses = lab.run("sft").series("validation/loss")
@@ -243,7 +255,7 @@ print(f"validation loss {losses[0]:.3f} → {losses[-1]:.3f}  ({losses[-1] / los
 # %% [markdown]
 # ## What you learnt
 #
-# - The loss covers answers only; samples of similar length share a micro batch, so that little padding is computed.
+# - The loss covers answers only. Samples of similar length share a micro batch, so little padding is computed.
 # - The metric to watch is the validation loss.
 #
 # ## Questions

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # The reward model
 #
-# You train a model that predicts which of two answers people prefer, and check what it has learned.
+# Train a model that predicts which of two answers people prefer, and check what the model has learned.
 #
 # {{map}}
 #
-# | goal | a reward for any response, higher for better ones |
+# | goal | a reward for any response, higher for better responses |
 # | --- | --- |
-# | needs | the SFT policy of 03 (else the downloaded model is used) |
+# | needs | the SFT policy of 03 (without it, the downloaded model is used) |
 # | downloads | nothing further |
 #
 # {{card}}
@@ -30,9 +30,11 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # %% [markdown]
 # ## How do pairs give a reward?
 #
-# The transformer stays the same. The output layer is replaced by a linear layer with one output, which maps the last
-# token's hidden state to a reward $r$. In the Bradley–Terry model the chosen answer is preferred with probability
-# $\sigma(r_c - r_r)$, so
+# PPO needs a number for each response, but people can only compare responses. How do comparisons become a number? The
+# reward model keeps the transformer and replaces the output layer by a linear layer with a single output, the *head*.
+# The head maps the hidden state of the last token to a reward $r$. Let $r_c$ be the reward of the chosen answer and
+# $r_r$ the reward of the rejected answer. In the Bradley–Terry model, people prefer the chosen answer with probability
+# $\sigma(r_c - r_r)$. The loss is the negative log-probability of the label:
 #
 # $$ L = -\log \sigma(r_c - r_r) $$
 #
@@ -58,8 +60,9 @@ bradley_terry_check = check("bradley_terry", bradley_terry)
 display(bradley_terry_check)
 
 # %% [markdown]
-# What may change without the loss noticing? Only the difference counts: a reward model doesn't know where 0 is, and PPO has to
-# cope with that. The scale is another matter.
+# Which changes of the rewards leave the loss unchanged? Only the difference of two rewards counts, so the zero point of
+# a reward model is arbitrary, and PPO has to cope with an arbitrary zero point. The scale does matter, as the third
+# line shows.
 
 # %%
 loss_of = bradley_terry_check.function
@@ -69,7 +72,7 @@ print("5 added to both", loss_of(chosen + 5, rejected + 5).tolist())
 print("ten times      ", loss_of(10 * chosen, 10 * rejected).tolist())
 
 # %% [markdown]
-# This is the library's own, and what it counts as correct:
+# Here are the library's loss and its definition of a correct pair:
 
 # %%
 
@@ -83,14 +86,17 @@ for c, r, loss, correct in zip(
     print(f"chosen {c:+.0f}  rejected {r:+.0f}  loss {loss:.4f}  correct {correct:.0f}")
 
 # %% [markdown]
-# Equal rewards give a loss of $\ln 2 = 0.6931$ and count as wrong. A head of zeros (`init_method_std=0`) must start at exactly that
-# loss with accuracy 0; if it doesn't, there is a bug before training starts. With `laptop` it starts as small random numbers,
-# and the loss near it ({{laptop.rm.first_loss}}, of which a little is the centering loss below): a head passes on to the model no
-# more than it weighs, and one of zeros needs its first steps to weigh anything.
+# Equal rewards give a loss of $\ln 2 = 0.6931$ and count as wrong. A head of zeros (`init_method_std=0`) must start at
+# exactly $\ln 2$ with accuracy 0. Any other start reveals a bug before training begins.
+#
+# With `laptop`, the head starts as small random numbers, and the first loss is {{laptop.rm.first_loss}}, which includes
+# a small part from the centering loss below. The reason is that the gradient that reaches the transformer is scaled by
+# the head's weights. With a zero head, the first steps would train only the head.
 #
 # ## The run
 #
-# How much of the data does it see? One pass or less is usual: a pair that is seen again teaches little but itself.
+# How much of the data does the run use? One pass or less is usual, because a pair teaches little when the model sees
+# the pair again.
 
 # %%
 from aligner_lib.config.compose import compose
@@ -111,9 +117,9 @@ display(monitor)
 # %% [markdown]
 # ### While it trains
 #
-# A text has a hidden state for every token, and a reward is one number. Which state shall the head read? Under a causal mask
-# the last token is the only one that has read everything; a mean over all tokens is steadier, and forgets the order. Rows are
-# padded on the right: with lengths 3 and 5, the first text's last token is in column 2.
+# A text has one hidden state per token, but only one reward. Which hidden state should the head read? Under a causal
+# mask, only the last token has seen the whole text. A mean over all tokens is less noisy, but ignores the order. Rows
+# are padded on the right: with lengths 3 and 5, the last token of the first text is in column 2.
 
 
 # %% tags=["solution"]
@@ -135,8 +141,8 @@ display(pooling_check)
 await monitor
 
 # %% [markdown]
-# Now with the states of the model that the run began with: nothing in it has been trained to judge. A linear head on frozen
-# features, fitted to 24 pairs, judges 24 others: this is what can be had before any training of the model.
+# How much can a judge know before any training? The next cell takes hidden states of the model from which the run
+# started. A linear head on these frozen features is fitted to 24 pairs and judges 24 other pairs.
 
 # %%
 from aligner_lib.tutorial.exercises.frozen_features import fitted_accuracy, hidden_states
@@ -152,7 +158,8 @@ for which, name in enumerate(("last token", "mean of all")):
     print(f"{name:12} right on {fitted_accuracy(train, test):.2f} of {len(some[1])} held-out pairs")
 
 # %% [markdown]
-# With so few pairs a difference below 0.15 or so means nothing. What this library's reward model reads:
+# With 24 pairs, a difference below about 0.15 means nothing. The library's code shows which hidden state its reward
+# model reads:
 
 # %%
 from aligner_lib.trainers.reward_model import pair_loss
@@ -162,25 +169,36 @@ show_source(pair_loss)
 # %% [markdown]
 # ### What you should see
 #
-# Accuracy on held-out pairs of about {{laptop.rm.val_acc}} with the laptop profile ({{smoke.rm.val_acc}} with `smoke`); the
-# best of notebook 02's simple rules gets {{laptop.rm.best_baseline}} ({{smoke.rm.best_baseline}}). The labels of the held-out
-# pairs are a program's, so what is missing to 1 is the model's mistake; of the training labels 15 % are wrong (with `smoke`
-# none). The 128 pairs of `laptop` are few (a standard error of 0.04), and so is one seed: with `seed = 1` this notebook's was right
-# on {{seed_1.rm.val_acc}}, with 2 on {{seed_2.rm.val_acc}}. The learning rate matters as much: twice this one, with 8 pairs a step, left seed 1's at 0.61 of
-# all 264 pairs after as many steps, and this one took it to 0.69. On real
-# human preferences no more is normal: NeMo-Aligner reports 0.70 on HH with a 2 B model, since people disagree.
+# The accuracy on held-out pairs is about {{laptop.rm.val_acc}} with the laptop profile and {{smoke.rm.val_acc}} with
+# `smoke`. The best simple rule of notebook 02 gets {{laptop.rm.best_baseline}} ({{smoke.rm.best_baseline}} with
+# `smoke`). A program wrote the labels of the held-out pairs, so every miss is an error of the model. Of the training
+# labels, 15 % are wrong (none with `smoke`).
 #
-# With `laptop` the upper 15 of 30 layers learn (`model.num_layers_unfrozen`). A backward pass that ends halfway takes a third off a
-# step, and such a model was right on 0.73 of 192 pairs, as the best of those whose layers all learnt. With `lora = True` adapters
-# learn in all 30: right on {{lora.rm.val_acc}} of the pairs, with a loss of {{lora.rm.val_loss:.3f}} in place of {{laptop.rm.val_loss:.3f}}, in a run each.
-#
-# | you see | it means | change |
+# | you see | meaning | change |
 # | --- | --- | --- |
 # | accuracy rises, loss falls below 0.693 | healthy | |
 # | loss stays at 0.693 | the learning rate is too low | `model.optim.lr` up |
-# | train loss falls, validation loss rises (the monitor has an alarm for it) | overfitting | one epoch is enough |
+# | train loss falls, validation loss rises (the monitor raises an alarm) | overfitting | one epoch is enough |
 #
-# *Change settings*, above the charts, gives the run another learning rate while it goes on.
+# *Change settings*, above the charts, sets another learning rate while the run continues.
+
+# %% [markdown]
+# ### How reliable is the accuracy?
+#
+# The 128 held-out pairs of `laptop` are few, with a standard error of 0.04, and a single seed is little evidence. With
+# `seed = 1` the reward model of this notebook was right on {{seed_1.rm.val_acc}} of the pairs, with `seed = 2` on
+# {{seed_2.rm.val_acc}}.
+#
+# The learning rate matters as much as the seed. With seed 1, twice the profile's learning rate and 8 pairs per step
+# left the accuracy at 0.61 of all 264 pairs. The profile's learning rate reached 0.69 after the same number of steps.
+# On real human preferences, 0.70 is normal because people disagree: NeMo-Aligner reports 0.70 on HH with a model of 2
+# billion parameters.
+#
+# With `laptop`, only the upper 15 of 30 layers learn (`model.num_layers_unfrozen`). A backward pass that ends halfway
+# makes a step a third shorter. Such a model was right on 0.73 of 192 pairs, the same accuracy as the best model with
+# all layers trained. With `lora = True`, adapters learn in all 30 layers. In one run each, the model with adapters was
+# right on {{lora.rm.val_acc}} of the pairs, with a loss of {{lora.rm.val_loss:.3f}} instead of
+# {{laptop.rm.val_loss:.3f}}.
 
 # %%
 curves(
@@ -191,18 +209,19 @@ curves(
 # %% [markdown]
 # ## Do chosen and rejected rewards separate?
 #
-# Both means move; only their difference matters. Bradley–Terry's loss does not fix the zero of the rewards, nor what the head
-# says of an answer that has only begun; and PPO's critic begins as a copy of this model. So `laptop` adds a small part of the
-# rewards' mean square, over all tokens, to the loss (`center_rewards_coefficient`): it holds near 0 what no comparison speaks of.
+# Both means move, and only their difference matters. The Bradley–Terry loss fixes neither the zero point of the rewards
+# nor the head's output for an unfinished answer. But PPO's critic starts as a copy of the reward model and reads
+# unfinished answers. Therefore `laptop` adds a small multiple of the mean squared reward, over all tokens, to the loss
+# (`center_rewards_coefficient`). The additional term keeps outputs near 0 where no comparison determines them.
 
 # %%
 curves(lab.run("rm"), metrics=[["train/rewards_chosen_mean", "train/rewards_rejected_mean"]])
 
 # %% [markdown]
-# ## Where is it wrong or uncertain?
+# ## Where is the model wrong or uncertain?
 #
-# These are held-out pairs with the model's rewards. Sort by the smallest margin to see the pairs that it gets wrong or
-# nearly wrong. Would you have chosen the same answer?
+# The widget shows held-out pairs with the model's rewards. Sort by the smallest margin to find pairs that the model
+# gets wrong or nearly wrong. Would you have chosen the same answer?
 
 # %%
 from aligner_lib.jobs.inference import scoring
@@ -218,10 +237,11 @@ print(
 Pairs(pairs, scores)
 
 # %% [markdown]
-# ## What does it think of the policy's answers?
+# ## How does the reward model score the policy's answers?
 #
-# A reward model writes nothing. PPO will ask it about answers that no person has ever compared: those of the policy.
-# Here are some of the SFT policy, with their rewards. Ask for more, and look for a bad answer with a high reward.
+# A reward model generates no text. PPO will use the reward model to score the policy's own answers, which no person has
+# ever compared. Here are some answers of the SFT policy with their rewards. Ask for more, and look for a bad answer
+# with a high reward.
 
 # %%
 from aligner_lib.jobs.inference import answering
@@ -232,11 +252,12 @@ for pair in pairs[:4]:
 display(chat)
 
 # %% [markdown]
-# ### Fool it
+# ### Fool the reward model
 #
-# A policy with enough steps finds what a reward model likes for no good reason. You can find it faster: put a word behind an
-# answer, whichever raises the score most; then another one; until nothing raises it any more. By hand, with a judge that
-# gives each "sure" a point and takes half a point off for each word: "No" → "No sure" → "No sure sure" …
+# A policy with enough steps finds texts that a reward model scores highly for no good reason. You can find such texts
+# faster with a greedy search. Append the word that raises the score most. Repeat until no word raises the score. By
+# hand, with a judge that adds a point for each "sure" and subtracts half a point for each word: "No" → "No sure" → "No
+# sure sure" …
 
 
 # %% tags=["solution"]
@@ -259,7 +280,8 @@ fool_check = check("fool", fool)
 display(fool_check)
 
 # %% [markdown]
-# Now against the reward model that you have trained. A PPO that is let off its leash will find what you find here.
+# Now attack the reward model that you have trained. PPO with a weak KL penalty will find texts like the ones that you
+# find here.
 
 # %%
 question, begun = pairs[0]["prompt"], pairs[0]["rejected"]
@@ -284,7 +306,8 @@ print(
 # ## What you learnt
 #
 # - A reward model is a language model with a scalar output, trained on reward differences.
-# - The checkpoint stores the mean and standard deviation of its rewards on held-out pairs; PPO gets normalized rewards.
+# - The checkpoint stores the mean and the standard deviation of the rewards on held-out pairs. PPO uses them to
+#   normalize the rewards.
 #
 # ## Questions
 

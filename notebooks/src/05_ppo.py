@@ -1,12 +1,12 @@
 # %% [markdown]
 # # PPO
 #
-# You generate responses to prompts, score them with the reward model, and update the policy towards higher rewards: the
+# Generate responses to prompts, score them with the reward model, and update the policy towards higher rewards: the
 # reinforcement-learning stage of RLHF.
 #
 # {{map}}
 #
-# | goal | a policy that moves towards what is rewarded, still close to the SFT policy; what more minutes give, and what breaks it |
+# | goal | a policy that moves towards higher rewards and stays close to the SFT policy; how more training time helps, and what breaks the training |
 # | --- | --- |
 # | needs | the SFT policy of 03, the reward model of 04 (substitutes are used where they are missing) |
 # | downloads | nothing further |
@@ -43,8 +43,9 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # %% [markdown]
 # ## One step, by hand
 #
-# Take a response of three tokens. `logprobs` are its log-probabilities under the policy, `reference_logprobs` those
-# under the reference. The response got the reward 1.0, which is added at the last token. Each token has a KL penalty.
+# What does PPO compute from one response? Take a response of three tokens. `logprobs` are the log-probabilities of the
+# tokens under the policy, and `reference_logprobs` are those under the reference. The reward model gives the response
+# the reward 1.0, which is added at the last token. In addition, each token gets a KL penalty.
 
 # %%
 import torch
@@ -61,8 +62,9 @@ for name, row in {"mask": mask, "kl": kl, "rewards": rewards}.items():
     print(f"{name:8}", [round(value, 4) or 0.0 for value in row[0].tolist()])
 
 # %% [markdown]
-# Index 0 predicts the second prompt token, so its mask is 0. At the last index the reward of 1 minus the penalty
-# $0.5 \cdot 0.4$ is 0.8. The same as an equation, where $T$ is the last token of the response and $R$ its reward:
+# Index 0 predicts the second prompt token, so its mask is 0. At the last index, the reward of 1 minus the penalty
+# $0.5 \cdot 0.4$ is 0.8. As an equation, where $T$ is the last token of the response, $R$ is the response's reward, and
+# $\beta$ is the coefficient of the penalty:
 #
 # $$ r_t = -\beta \, \bigl(\log \pi(x_t) - \log \pi_{ref}(x_t)\bigr) + [t = T] \, R $$
 
@@ -88,8 +90,9 @@ display(rewards_check)
 # %% [markdown]
 # ### Which tokens get the credit?
 #
-# The critic predicts the return at each token (its value). The **advantage** says by how much the outcome was better
-# than that. Generalized advantage estimation (GAE) computes it with
+# At each token, the critic predicts the sum of all later rewards. The sum is called the *return*, and the prediction is
+# called the *value* $V_t$. The **advantage** $A_t$ of a token says how much better the outcome was than the critic's
+# prediction. Generalized advantage estimation (GAE) computes advantages from the last token backwards, with
 # $\delta_t = r_t + \gamma V_{t+1} - V_t$ and $A_t = \delta_t + \gamma\lambda A_{t+1}$:
 
 # %%
@@ -99,10 +102,12 @@ print("advantages", [round(a, 4) for a in advantages[0].tolist()])
 print("returns   ", [round(r, 4) for r in returns[0].tolist()])
 
 # %% [markdown]
-# Right to left: $0.8-0.5=0.3$; then $0 + 0.5 - 0.5 + 0.95\cdot0.3=0.285$; then $-0.1+0.95\cdot0.285=0.17075$.
+# By hand, from right to left: $0.8-0.5=0.3$; then $0 + 0.5 - 0.5 + 0.95\cdot0.3=0.285$; then
+# $-0.1+0.95\cdot0.285=0.17075$.
 #
-# With $\lambda = 0$ only the next value counts: $A_t = \delta_t$, steady, and as wrong as the critic is. With $\lambda = 1$ all
-# that was really received counts: $A_t = r_t + r_{t+1} + \dots - V_t$ (for $\gamma = 1$), right on average, and noisy.
+# With $\lambda = 0$ only the next value counts: $A_t = \delta_t$. The estimate has little noise, but contains every
+# error of the critic. With $\lambda = 1$ all rewards that the response really received count:
+# $A_t = r_t + r_{t+1} + \dots - V_t$ (for $\gamma = 1$). The estimate is right on average, but noisy.
 
 
 # %% tags=["solution"]
@@ -132,8 +137,8 @@ for gae_lambda in (0.0, 0.95, 1.0):
     print(f"λ = {gae_lambda:<5}", [round(a, 4) for a in advantages[0].tolist()])
 
 # %% [markdown]
-# The library's has one thing more. In a conversation of several turns the mask has holes, where the tokens are not the
-# policy's own; what follows a token is the next one of the mask.
+# The library's version handles an additional case. In a conversation of several turns, the mask has gaps at tokens that
+# the policy did not write. There, the successor of a token is the next token inside the mask.
 
 # %%
 show_source(ppo.advantages_and_returns)
@@ -141,8 +146,9 @@ show_source(ppo.advantages_and_returns)
 # %% [markdown]
 # ### How far may one update go?
 #
-# The loss uses the larger of the unclipped and the clipped term, for advantages of both signs. Where the slope is zero,
-# the update has no further gradient.
+# The update compares new probabilities with the probabilities at generation time. PPO limits how far the ratio of the
+# two can move. For advantages of both signs, the loss is the larger of the unclipped and the clipped term. Where the
+# loss is flat, the gradient is zero and the token does not change the policy any further.
 
 # %%
 import matplotlib.pyplot as plt
@@ -157,8 +163,9 @@ for ax, advantage in zip(axes, (1.0, -1.0)):
 plt.show()
 
 # %% [markdown]
-# A token whose slope is zero has moved far enough, and teaches nothing more. By hand, with $\epsilon = 0.2$: an advantage of 1 and
-# a ratio of 1.3 is flat; an advantage of −1 and a ratio of 1.3 is not, for this token became likelier though it was bad.
+# A token on a flat part of the loss has moved far enough and contributes no gradient. By hand, with $\epsilon = 0.2$:
+# the loss is flat at an advantage of 1 and a ratio of 1.3. At an advantage of −1 and a ratio of 1.3 the loss is not
+# flat, because the token was bad and yet became likelier, so the update must correct the policy.
 
 
 # %% tags=["solution"]
@@ -176,12 +183,13 @@ def no_gradient(ratio, advantages, epsilon):
 check("no_gradient", no_gradient)
 
 # %% [markdown]
-# And the loss itself, with the ratio $\rho_t = \pi(x_t) / \pi_{old}(x_t)$:
+# Here is the loss as an equation, with the ratio $\rho_t = \pi(x_t) / \pi_{old}(x_t)$:
 #
 # $$ L_t = \max\bigl(-A_t \, \rho_t, \; -A_t \, \mathrm{clip}(\rho_t, 1 - \epsilon, 1 + \epsilon)\bigr) $$
 #
-# By hand: $\rho = 1.5$, $A = 1$, $\epsilon = 0.2$ gives $\max(-1.5, -1.2) = -1.2$; with $A = -1$ it is $\max(1.5, 1.2) = 1.5$.
-# Some papers give the ratio more room above than below, so there are two $\epsilon$.
+# By hand: $\rho = 1.5$, $A = 1$ and $\epsilon = 0.2$ give $\max(-1.5, -1.2) = -1.2$. With $A = -1$ the loss is
+# $\max(1.5, 1.2) = 1.5$. Some papers give the ratio more room above 1 than below, so the function takes two values of
+# $\epsilon$.
 
 
 # %% tags=["solution"]
@@ -205,9 +213,9 @@ show_source(ppo.clipped_surrogate)
 # %% [markdown]
 # ## The run
 #
-# Four models take part: the actor beside its reference (one module, two sets of weights), and the critic beside the
-# reward model. With `critic_placement = "in-process"` one job holds both pairs; with `"remote"` each pair is a job, as
-# on a cluster. The algorithm is the same.
+# Four models take part. The actor shares a module with its reference, and the critic shares a module with the reward
+# model: each pair is a single module with two sets of weights. With `critic_placement = "in-process"`, a single job
+# holds both pairs. With `"remote"`, each pair has its own job, as on a cluster. The algorithm is the same.
 #
 # ```
 #   actor's job                                            critic's job
@@ -231,10 +239,11 @@ print("tokens a response ", config.model.ppo.length_params.max_length)
 print("KL penalty        ", config.trainer.ppo.initial_policy_kl_penalty)
 
 # %% [markdown]
-# **Your code trains the model**: those of your `token_rewards`, `gae` and `clipped_loss` that have passed take the place of the
-# library's. Their text goes into the run folder, and the training process reads it there ([how](../docs/your-code.md)). Right ones
-# give the library's figures to the last digit. (The KL that your `token_rewards` is handed is an absolute value here, as
-# NeMo-Aligner has it; `trainer.ppo.use_absolute_kl=False` leaves its sign.)
+# **Your code trains the model.** If your `token_rewards`, `gae` or `clipped_loss` has passed its check, your function
+# replaces the library's function. The run folder stores the text of your functions, and the training process reads the
+# text there ([how](../docs/your-code.md)). Correct functions give the library's figures to the last digit. (Here your
+# `token_rewards` receives the absolute value of the KL, as in NeMo-Aligner. `trainer.ppo.use_absolute_kl=False` keeps
+# the sign.)
 
 # %%
 checked = {"token_rewards": rewards_check, "advantages": gae_check, "loss": clipped_check}
@@ -246,8 +255,9 @@ display(monitor)
 # %% [markdown]
 # ### While it trains: PPO in seconds
 #
-# A language model of one token: eight of them, and a response is a single one. Everything is there: log-probabilities, rewards
-# with a KL penalty, advantages (the mean of the rewards takes the critic's place), the clipped loss. Put them together.
+# Now combine the parts of PPO in a problem that trains within seconds. The vocabulary has eight tokens, and a response
+# is a single token. The problem has all ingredients of PPO: log-probabilities, rewards with a KL penalty, advantages
+# (the mean reward replaces the critic) and the clipped loss. Write the loss.
 
 
 # %% tags=["solution"]
@@ -271,8 +281,8 @@ bandit_check = check("bandit_loss", bandit_loss)
 display(bandit_check)
 
 # %% [markdown]
-# Now let it learn: 150 steps, each with 64 drawn tokens and four updates. There is only one token a response, so one can write
-# down what the best policy is, $\pi \propto \pi_{ref} \, e^{r / \beta}$: the bars should get to the crosses.
+# Now train the small policy for 150 steps, each with 64 drawn tokens and four updates. For a response of a single
+# token, the best policy has a formula: $\pi \propto \pi_{ref} \, e^{r / \beta}$. The bars should reach the crosses.
 
 # %%
 worth = torch.tensor([0.0, 0.2, 0.4, 1.0, 0.9, 0.1, 0.0, 0.3])
@@ -298,8 +308,8 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Try it with $\beta = 0.02$: the token with the reward of 0.9 was seven times as likely to begin with as the one with 1.0. Which one
-# wins, and how long does it take?
+# Try $\beta = 0.02$. At the beginning, the token with reward 0.9 is seven times as likely as the token with reward 1.0.
+# Which token wins, and after how many steps?
 
 # %%
 if critic_placement == "remote":
@@ -309,21 +319,24 @@ await monitor
 # %% [markdown]
 # ### What you should see
 #
-# A KL that grows slowly from exactly 0, and answers that end: those that don't lose `missing_eos_penalty`. The rewards on held-out
-# prompts rise in seven steps from {{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}}, where their
-# standard deviation under the SFT policy is {{laptop.ppo.val_reward_sft_std}}; those on training prompts jump, for each step has eight
-# others. With `smoke`: {{smoke.ppo.val_reward_sft:+.2f}} to {{smoke.ppo.val_reward_ppo:+.2f}}. With `lora = True`, in a run whose policy
-# and reward model had adapters, too: {{lora.ppo.val_reward_sft:+.2f}} to {{lora.ppo.val_reward_ppo:+.2f}}.
+# The KL grows slowly from exactly 0. Answers end, because a response without an end pays the penalty
+# `missing_eos_penalty`. In seven steps, the rewards on held-out prompts rise from {{laptop.ppo.val_reward_sft:+.2f}} to
+# {{laptop.ppo.val_reward_ppo:+.2f}}. Their standard deviation under the SFT policy is
+# {{laptop.ppo.val_reward_sft_std}}. The rewards on training prompts jump up and down, because each step has eight
+# different prompts. With `smoke` the held-out rewards rise from {{smoke.ppo.val_reward_sft:+.2f}} to
+# {{smoke.ppo.val_reward_ppo:+.2f}}. With `lora = True`, in a run with adapters in both policy and reward model, they
+# rise from {{lora.ppo.val_reward_sft:+.2f}} to {{lora.ppo.val_reward_ppo:+.2f}}.
 #
-# | you see | it means | change |
+# | you see | meaning | change |
 # | --- | --- | --- |
 # | reward up, KL up slowly | healthy | |
 # | reward up fast, KL and length drift | reward hacking | `trainer.ppo.initial_policy_kl_penalty` up |
-# | reward flat | the learning rate is too low, or the rewards don't differ | `model.optim.lr` up; look at `train_rollouts/rewards_std` |
-# | few responses end | they are cut off and judged as they are | `model.ppo.length_params.max_length` or `trainer.ppo.missing_eos_penalty` up |
+# | reward flat | the learning rate is too low, or the rewards do not differ | `model.optim.lr` up; look at `train_rollouts/rewards_std` |
+# | few responses end | responses are cut off and scored without their end | `model.ppo.length_params.max_length` or `trainer.ppo.missing_eos_penalty` up |
 #
-# Click a point of a chart: the completions of that step open below. *Change settings*, above the charts, gives the run
-# another KL coefficient or learning rate while it goes on; the charts show from which step they hold.
+# Click a point of a chart to open the completions of the step below the chart. *Change settings*, above the charts,
+# sets another KL coefficient or learning rate while the run continues. The charts show the step at which the change
+# takes effect.
 
 # %%
 run = lab.run("ppo")
@@ -333,18 +346,29 @@ curves(
 )
 
 # %% [markdown]
-# The last of the next three is the **explained variance**: the share of the returns' differences that the critic foresaw.
-# At 0 a constant would have done as well. The critic begins as the reward model, with a head of zeros with `laptop`
-# (`critic.model.new_head`): that model judges whole answers, and what it says of one that has only begun was never trained. The
-# critic learns to say beforehand what will be thought of an answer, and the advantages become less noisy. In seven steps it gets
-# hardly further than a constant; in the longer run below it foresees a third to a half.
+# How good is the critic? The last of the next three charts shows the **explained variance**: the share of the variance
+# of the returns that the critic predicts. A constant prediction has the explained variance 0.
 #
-# That is why `laptop` has $\lambda = 1$. As long as the critic says the same everywhere, say $c$, the advantage of a response's token
-# $t$ is $\lambda^{T-t} (R - c)$. With 0.95 the last tokens get nearly all of a reward, and the first ones little; and $c$ follows the
-# mean reward slowly, since returns are made of values. The rewards of the first steps are below 0 on average, so what comes last
-# was bad on average: the stop token. This project's run with 0.95, all else equal, went from 39 tokens a response in its first step
-# to 52 in its second, and from 0.88 to 0.56 that ended; with 1 to 45 and 0.75, and back to 35 and 0.94 in the third. The price:
-# whole rewards are harder to foresee than returns that are made of the critic's own values.
+# The critic starts as a copy of the reward model, and with `laptop` its head starts as zeros (`critic.model.new_head`).
+# The reward model was trained on complete answers, so its score for a prefix means nothing. The critic learns to
+# predict the score of an answer before the answer is complete, and better predictions make the advantages less noisy.
+# In seven steps the critic is hardly better than a constant. In the longer run below, the explained variance reaches a
+# third to a half.
+
+# %% [markdown]
+# ### Why $\lambda = 1$?
+#
+# The `laptop` profile uses $\lambda = 1$ because the critic knows so little. As long as the critic predicts the same
+# value $c$ everywhere, the advantage of a response's token $t$ is $\lambda^{T-t} (R - c)$. With $\lambda = 0.95$ the
+# last tokens get nearly the whole reward, and the first tokens get little. In addition, $c$ follows the mean reward
+# slowly, because the returns are computed from values. In the first steps the rewards are below 0 on average, so the
+# last tokens get negative advantages on average, and the very last token is the stop token. The policy therefore learns
+# not to stop.
+#
+# In this project's run with $\lambda = 0.95$, the mean length went from 39 tokens in the first step to 52 in the
+# second, and the share of responses that end went from 0.88 to 0.56. With $\lambda = 1$ and all else equal, the length
+# went to 45 and the share to 0.75, and in the third step they were back at 35 and 0.94. The price of $\lambda = 1$:
+# whole rewards are harder to predict than returns that are computed from the critic's own values.
 
 # %%
 curves(
@@ -357,7 +381,7 @@ curves(
 )
 
 # %% [markdown]
-# Two checks that any PPO run must pass: before the first update the ratio is 1 and the KL is 0.
+# Any PPO run must pass two checks: before the first update the ratio is 1 and the KL is 0.
 
 # %%
 first = next(record for record in run.metrics() if record["step"] == 1)
@@ -365,31 +389,32 @@ print("ratio at the first update:", first["train_optim/first_ppo_ratio"])
 print("KL before the first update:", first["train_rollouts/kl"])
 
 # %% [markdown]
-# ## What does it write now?
+# ## What does the policy write now?
 
 # %%
 show_completions(run, n=4, sort="reward")
 
 # %% [markdown]
-# Those are the best ones. The worst ones, by the reward model's word, belong to the picture, too:
+# Those are the best responses. Also look at the worst responses, according to the reward model:
 
 # %%
 show_completions(run, n=4, sort="worst")
 
 # %% [markdown]
-# Those were static tables. This widget shows every step: the answers to held-out prompts, each beside the prompt's first
-# one, and, under the prompts of *train*, each token coloured by its KL or advantage:
+# The two tables above were static. The next widget shows every step. Under held-out prompts, each answer stands beside
+# the first answer to the same prompt. Under *train*, each token is coloured by its KL or its advantage:
 
 # %%
 Completions(run)
 
 # %% [markdown]
-# ## Is it what was wanted?
+# ## Does the policy do what people wanted?
 #
-# The reward model is a stand-in for a judgement that is too dear to ask for at every step. Here we can ask: a program says of
-# each answer whether it obeys its instruction. A reward that rises while this does not is a policy that pleases its judge.
-# The gain in reward is taken apart as well: what came of more answers that end, what of more that obey, and the rest.
-# (The prompts of `smoke` ask for nothing that a program could check.)
+# The reward model replaces a judgement that is too expensive to request at every step. In this tutorial the true
+# judgement is available: a program checks whether each answer obeys its instruction. If the reward rises and the share
+# of obeying answers does not, the policy pleases its judge only. The next cell also splits the gain in reward into
+# three parts: more answers that end, more answers that obey, and the rest. (The `smoke` prompts contain no instruction
+# that a program could check.)
 
 # %%
 from aligner_lib.tutorial.gold import before_and_after
@@ -424,18 +449,28 @@ print(
 # %% [markdown]
 # ### With more minutes
 #
-# Here the share that obeys went from {{laptop.ppo.gold_sft}} to {{laptop.ppo.gold_ppo}}, one seed, and 32 answers are few: by the
-# interval the gain may be {{laptop.ppo.gold_gain_low:.2f}} as well. The tutorial has minutes for a few steps of 16 responses, and for a
-# reward model that saw 384 pairs. A recorded run of this project had more: SFT of 40 steps, a reward model of 48 steps on 16 pairs each (right on 0.81 of the held-out ones), PPO of 16
-# steps on 32 responses, about twenty minutes on two cores for the three of them (`PPO_ON_FORMS` in
-# `aligner_lib/tutorial/longer_runs.py`). On all 264 held-out prompts, one answer each, SFT obeyed in 0.28 (0.23 to 0.33) of them
-# and PPO in 0.43 (0.38 to 0.49), a gain of 0.15 (0.09 to 0.22); answers went from 24 to 22 words, and from 0.95 to 0.89 that
-# end. PPO learnt what SFT did now and then (a word to use, the first word, the last words, quotation marks), and not what SFT never
-# did (capital letters only). What nobody ever draws, nobody can reward.
+# In this notebook's run, the share of answers that obey went from {{laptop.ppo.gold_sft}} to {{laptop.ppo.gold_ppo}}.
+# But the run has one seed and only 32 answers, and the interval also includes a gain of
+# {{laptop.ppo.gold_gain_low:.2f}}. The tutorial has time for a few steps of 16 responses, and for a reward model that
+# sees 384 pairs.
 #
-# Was it the seed? Three others (`python notebooks/record.py --seeds`), each with an SFT policy, a reward model and a PPO of its own:
-# 40 minutes a seed on one core. They have the settings of by now: $\lambda = 1$, a critic that learns twice from each rollout, a
-# penalty for a missing end; and 96 steps for the reward model, 18 for PPO. On the same 264 prompts, one answer each:
+# A recorded run of this project trained longer: 40 steps of SFT, 48 steps of the reward model with 16 pairs each (right
+# on 0.81 of the held-out pairs), and 16 steps of PPO with 32 responses each. The three runs took about twenty minutes
+# on two cores (`PPO_ON_FORMS` in `aligner_lib/tutorial/longer_runs.py`). On all 264 held-out prompts, with one answer
+# each, the SFT policy obeyed in 0.28 of them (0.23 to 0.33) and the PPO policy in 0.43 (0.38 to 0.49), a gain of 0.15
+# (0.09 to 0.22). The mean length went from 24 to 22 words, and the share of answers that end from 0.95 to 0.89.
+#
+# PPO strengthened behaviour that the SFT policy showed sometimes: a word to use, the first word, the last words,
+# quotation marks. PPO did not learn behaviour that the SFT policy never showed: capital letters only. PPO cannot reward
+# a response that the policy never draws.
+
+# %% [markdown]
+# ### Was it the seed?
+#
+# Three other seeds (`python notebooks/record.py --seeds`) each trained their own SFT policy, reward model and PPO
+# policy, in 40 minutes per seed on a single core. These runs use today's settings: $\lambda = 1$, a critic that learns
+# twice from each rollout, a penalty for a missing end, 96 steps for the reward model and 18 for PPO. On the same 264
+# prompts, with one answer each:
 #
 # | seed | reward model, of 264 pairs | SFT obeys | PPO obeys | gain, 95 % interval | tokens | ended |
 # | --- | --- | --- | --- | --- | --- | --- |
@@ -444,25 +479,33 @@ print(
 # | 3 | {{forms.3.rm.val_acc}} | {{forms.3.sft.obeys.0}} | {{forms.3.ppo.obeys.0}} | {{forms.3.ppo.obeys_gain.0:+.2f}} ({{forms.3.ppo.obeys_gain.1:+.2f}} to {{forms.3.ppo.obeys_gain.2:+.2f}}) | {{forms.3.sft.tokens.0:.0f}} → {{forms.3.ppo.tokens.0:.0f}} | {{forms.3.sft.ended.0}} → {{forms.3.ppo.ended.0}} |
 # | all | {{forms.all.rm.val_acc}} | {{forms.all.sft.obeys.0}} | {{forms.all.ppo.obeys.0}} | {{forms.all.ppo.obeys_gain.0:+.2f}} ({{forms.all.ppo.obeys_gain.1:+.2f}} to {{forms.all.ppo.obeys_gain.2:+.2f}}) | {{forms.all.sft.tokens.0:.0f}} → {{forms.all.ppo.tokens.0:.0f}} | {{forms.all.sft.ended.0}} → {{forms.all.ppo.ended.0}} |
 #
-# On each seed more answers obey, and by more than chance. But look at the tokens: seed 3's answers are half as long as SFT's, and of
-# its answers that should have *more* words than a number none obeys any longer (0.36 before). The reward model didn't begin it: in the
-# first four steps it likes longer answers better. Two prices press on length: that of a missing end (`missing_eos_penalty`, 2 here), which
-# only long answers pay, and the KL penalty, which every token pays. With 1 for a missing end the same seed's training answers were 43
-# tokens long after eight steps, and 0.78 of them ended.
+# On each seed more answers obey, and the gain is larger than chance. But look at the tokens: with seed 3, answers are
+# half as long as those of SFT. Some instructions require *more* words than a number, and none of the seed-3 answers to
+# them obeys any longer (0.36 before). The reward model did not start the shortening, because in the first four steps
+# longer answers get higher rewards. Two penalties shorten the answers. Only long answers pay the penalty for a missing
+# end (`missing_eos_penalty`, here 2), and every token pays the KL penalty. With a `missing_eos_penalty` of 1, the
+# training answers of the same seed were 43 tokens long after eight steps, and 0.78 of them ended.
+
+# %% [markdown]
+# ### How much does the reward model matter?
 #
-# Does the reward model matter so much? Here is the same with 48 steps for it in place of 96, and PPO of 12 and of 24 steps:
+# The next table shows the same experiment with 48 steps for the reward model instead of 96, after 12 and after 24 steps
+# of PPO:
 #
-# | seed | reward model, of 264 pairs | reward after 12 and 24 steps | KL a token | gain after 12 | gain after 24, 95 % interval | tokens after 12, 24 |
+# | seed | reward model, of 264 pairs | reward after 12 and 24 steps | KL per token | gain after 12 | gain after 24, 95 % interval | tokens after 12, 24 |
 # | --- | --- | --- | --- | --- | --- | --- |
 # | 1 | 0.73 | 0.37, 0.86 | 0.11, 0.48 | +0.14 | **+0.05** (0.00 to +0.11) | 33, 28 |
 # | 2 | 0.82 | 0.48, 1.27 | 0.07, 0.30 | +0.08 | **+0.14** (+0.08 to +0.20) | 36, 35 |
 # | 3 | 0.84 | 0.35, 0.92 | 0.06, 0.44 | +0.12 | **+0.27** (+0.19 to +0.34) | 31, 21 |
 #
-# The reward rises for all, and by the reward alone seed 1 does as well as seed 3. The program says that it lost most of its gain by
-# going on: its reward model was right least often. With twice as many pairs that one was right on {{forms.1.rm.val_acc}}, and the policy that
-# followed it, as far from SFT as the one that had lost its gain, gained {{forms.1.ppo.obeys_gain.0:+.2f}}. The KL doesn't tell the two apart.
+# The reward rises on all seeds, and by the reward alone seed 1 does as well as seed 3. According to the program,
+# however, seed 1 lost most of its gain between steps 12 and 24, and its reward model was the least accurate. With twice
+# as many pairs, the reward model of seed 1 was right on {{forms.1.rm.val_acc}} of the pairs. The policy trained with
+# the better reward model gained {{forms.1.ppo.obeys_gain.0:+.2f}}, at the same distance from SFT as the policy that had
+# lost its gain. The KL cannot distinguish these two policies.
 #
-# Here are the 64 validation prompts of the recorded run, form by form. A form has a handful of them: a 0 there is seldom, not never.
+# The next cell shows the 64 validation prompts of the recorded run, form by form. Each form has only a handful of
+# prompts, so a share of 0 means "rarely" rather than "never".
 
 # %%
 longer = Recording("ppo-forms", speed=float("inf"))
@@ -473,12 +516,15 @@ before_and_after(longer)
 # %% [markdown]
 # ## Break it
 #
-# Two settings hold PPO near the policy that it began as: the KL penalty and the learning rate. Which of them matters? Change one,
-# and nothing else. `change` in the first cell says which: `"no-kl"` takes the penalty away, `"high-lr"` multiplies the learning rate
-# by 7.5, `"both"` does both. The bound at which a run ends itself (`max_init_policy_kl`) is off. With `exercise = "live"` you change
-# your own run. By default a recorded run of this project plays in a few seconds: that of *With more minutes* with this change, stopped
-# after nine of its 16 steps, where there is a recording of it; else an older one on pairs of manners (a friendly answer and a worse
-# one, `data/samples/hh-sample-train.jsonl`), without the penalty and with 5 times the learning rate. What do you expect?
+# Two settings keep PPO near its initial policy: the KL penalty and the learning rate. Which of the two matters? Change
+# one setting and nothing else. `change` in the first cell selects the experiment: `"no-kl"` removes the penalty,
+# `"high-lr"` multiplies the learning rate by 7.5, and `"both"` does both. The limit at which a run stops itself
+# (`max_init_policy_kl`) is off.
+#
+# With `exercise = "live"` you change your own run. By default, a recorded run of this project plays in a few seconds:
+# the run of *With more minutes* with the selected change, stopped after nine of its 16 steps. If no such recording
+# exists, an older recording plays: pairs of manners (a friendly answer and a worse one,
+# `data/samples/hh-sample-train.jsonl`), no penalty, and 5 times the learning rate. What result do you expect?
 
 # %%
 from widgets.recording_file import shipped
@@ -502,8 +548,8 @@ display(monitor)
 await monitor
 
 # %% [markdown]
-# Of a run that is live, **Stop** saves a checkpoint and ends it: press it when an alarm appears. These are the alarms that the run
-# itself raised; they are also in `alarms.jsonl` of the run folder.
+# While a run is live, **Stop** saves a checkpoint and ends the run: press the button when an alarm appears. The next
+# cell lists the alarms of the run, which are also in `alarms.jsonl` in the run folder.
 
 # %%
 for alarm in broken.alarms():
@@ -512,8 +558,8 @@ if not broken.alarms():
     print("no alarm")
 
 # %% [markdown]
-# Here it is beside the run that it was changed from: their curves, and their last values with the settings that differ. For hover
-# and zoom: `from widgets import explore`, then `explore([held, broken])`.
+# Compare the changed run with the original run: first their curves, then their last values together with the settings
+# that differ. For curves with hover and zoom, use `from widgets import explore`, then `explore([held, broken])`.
 
 # %%
 curves(
@@ -529,14 +575,14 @@ display(show_completions(broken, n=3, sort="reward", split="train"))
 show_completions(broken, n=3, sort="worst", split="train")
 
 # %% [markdown]
-# The reward on the training prompts is what PPO is paid for, and it is higher. Now read what is paid best. Which came first, the alarm
-# or such texts?
+# PPO maximises the reward on training prompts, and the reward is higher than before. Now read the responses with the
+# highest rewards. Which appeared first, the alarm or the strange texts?
 #
 # ### Two settings
 #
-# The recorded runs on forms, after equally many steps. They began as the same policy, saw the same prompts in the same order, and
-# had the same reward model; the names say what differs. `reward` is what it gives, `obeys` the share of answers that a program finds
-# right.
+# The next table compares the recorded runs on forms after the same number of steps. The runs started from the same
+# policy, saw the same prompts in the same order, and used the same reward model. The names say which settings differ.
+# `reward` is the score of the reward model, and `obeys` is the share of answers that a program finds right.
 
 # %%
 from aligner_lib.tutorial.longer_runs import BROKEN
@@ -555,11 +601,14 @@ compare_at_step(corners)
 # %% [markdown]
 # ### How far, and for what?
 #
-# The reward model is a proxy of what was wanted. On the left is what it gives, on the right what a program says, both over the
-# distance from the SFT policy, with 95 % intervals. **Best of n** goes away from that policy without any training: it draws n answers,
-# and gives the one that the reward model likes best. It is computed from 16 answers of the SFT policy to each of 32 of PPO's 64
-# held-out prompts, over every choice of n among them; its KL is at most $\log n - (n-1)/n$. PPO's KL is that of 32 answers to
-# training prompts.
+# The reward model is a proxy for the instructions. The left chart shows the reward model's score, and the right chart
+# shows the share of answers that a program finds right. Both use the distance from the SFT policy as the horizontal
+# axis and show 95 % intervals.
+#
+# **Best of n** moves away from the SFT policy without any training: draw n answers and return the answer with the
+# highest reward. The points come from 16 answers of the SFT policy to each of 32 of PPO's 64 held-out prompts, over
+# every choice of n among the 16. The KL of best of n is at most $\log n - (n-1)/n$. The KL of a PPO run is measured on
+# 32 answers to training prompts.
 
 # %%
 from widgets.palette import pen
@@ -580,20 +629,23 @@ axes[0].legend(frameon=False, fontsize=8)
 plt.show()
 
 # %% [markdown]
-# Best of n gets more of both, the further it goes: up to 16 answers this reward model can be followed. Each of its answers costs 16,
-# though, and PPO's costs one.
+# With best of n, both reward and obedience rise with n. Up to 16 answers, the reward model is a good guide. But an
+# answer of best of 16 costs 16 generations, and an answer of PPO costs a single generation.
 #
-# The runs with the high rate are **over-optimised**, with the penalty as without it: a penalty of 0.03 a nat doesn't hold a policy that
-# takes such steps. After four steps the first of them wrote hardly more than the
-# stop token. After eight nobody gets more from the reward model than these two, and from the program they have hardly more
-# than the leashed run gets after sixteen, at about three times its KL. How? They repeat their instruction, as in the best completions above:
-# "Your last sentence must be a question." The reward model likes answers that speak of what was asked, and has never seen one that
-# does only that. Even the program is sometimes content: it checks the form, not whether anything was answered. So a number never
-# tells alone; read.
+# The runs with the high learning rate are **over-optimised**, with and without the penalty: a penalty of 0.03 per nat
+# cannot hold a policy that takes such large steps. After four steps, the first of the two runs wrote hardly more than
+# the stop token. After eight steps, the two runs have the highest rewards of all runs. But according to the program,
+# they are hardly better than the original run after sixteen steps, at about three times its KL.
 #
+# How did the rewards rise? The policies repeat their instruction, as in the best completions above: "Your last sentence
+# must be a question." The reward model likes answers that mention the instruction, and has never seen an answer that
+# does only so. Even the program is sometimes satisfied, because the program checks the form and not whether the answer
+# helps. No single number is enough. Read the samples.
+
+# %% [markdown]
 # ## What you learnt
 #
-# - Generate, score, estimate advantages, take a clipped step; the KL penalty limits how far the policy moves.
+# - Generate, score, estimate advantages, take a clipped step. The KL penalty limits how far the policy moves.
 # - The reward is only the reward model's estimate. Read the completions.
 #
 # ## Questions

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # DPO
 #
-# You train a policy on pairs directly, without a reward model, and set it beside the reward model and PPO.
+# Train a policy directly on pairs, without a reward model, and compare the result with the reward model and PPO.
 #
 # {{map}}
 #
-# | goal | a policy that prefers what people chose, from one training run instead of two |
+# | goal | a policy that prefers the answers that people chose, from a single training run instead of two |
 # | --- | --- |
 # | needs | the SFT policy of 03, the runs of 04 and 05 to compare with (substitutes are trained where they are missing) |
 # | downloads | nothing further |
@@ -30,17 +30,18 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # %% [markdown]
 # ## Where is the reward?
 #
-# PPO looks for the policy with the highest reward $r$ at a price of $\beta$ for each nat of KL to the reference. The best
-# such policy can be written down: $\pi(y|x) \propto \pi_{ref}(y|x)\, e^{r(x,y)/\beta}$. Read from right to left, every
-# policy is the best one for some reward, its **implicit reward**
+# Can a policy learn from pairs without a reward model? PPO searches for the policy with the highest reward $r$, at a
+# cost of $\beta$ per nat of KL to the reference. The best policy has a formula:
+# $\pi(y|x) \propto \pi_{ref}(y|x)\, e^{r(x,y)/\beta}$. Solve the formula for $r$: every policy is the best policy for
+# some reward, its **implicit reward**
 #
 # $$ r(x, y) = \beta \log \frac{\pi(y|x)}{\pi_{ref}(y|x)} $$
 #
-# up to a term that all answers to a prompt share. Direct preference optimisation (DPO) puts it into the reward model's
-# loss, $-\log \sigma(r_c - r_r)$: the policy is its own reward model.
+# up to a term that is equal for all answers to a prompt. Direct preference optimisation (DPO) inserts the implicit
+# reward into the loss of the reward model, $-\log \sigma(r_c - r_r)$. So the policy is its own reward model.
 #
-# By hand: a response of two tokens with log-probabilities −1 and −2 under the policy, and −1.5 and −3 under the reference, has gained
-# 1.5 nats; with $\beta = 0.1$ its reward is 0.15.
+# By hand: take a response of two tokens with log-probabilities −1 and −2 under the policy, and −1.5 and −3 under the
+# reference. The response has gained 1.5 nats. With $\beta = 0.1$ its implicit reward is 0.15.
 
 
 # %% tags=["solution"]
@@ -61,7 +62,8 @@ from aligner_lib.tutorial import check, show_source
 check("implicit_reward", implicit_reward)
 
 # %% [markdown]
-# With the sums over both responses of a pair, this is equation 7 of [the paper](https://arxiv.org/abs/2305.18290):
+# With $y_c$ for the chosen and $y_r$ for the rejected response of a pair, the DPO loss is equation 7 of [the
+# paper](https://arxiv.org/abs/2305.18290):
 #
 # $$ L = -\log \sigma\Bigl(\beta \log \frac{\pi(y_c|x)}{\pi_{ref}(y_c|x)} - \beta \log \frac{\pi(y_r|x)}{\pi_{ref}(y_r|x)}\Bigr) $$
 
@@ -82,7 +84,7 @@ dpo_check = check("dpo_losses", dpo_losses)
 display(dpo_check)
 
 # %% [markdown]
-# This is the library's:
+# Compare your function with the library's:
 
 # %%
 from aligner_lib.algorithms.preference import dpo_loss
@@ -97,13 +99,15 @@ for *gains, loss in zip(chosen - references[0], rejected - references[1], losses
     print("gain of the chosen one {:+.0f}, of the rejected one {:+.0f}: loss {:.4f}".format(*gains, loss))
 
 # %% [markdown]
-# In the first row the policy is its reference, and the loss is $\ln 2 = 0.6931$, although the rejected answer is likelier:
-# only gains count. The second and the third row have the same loss. In one the chosen answer became likelier; in the
-# other **both became less likely**, the rejected one more so. The loss can't tell them apart.
+# In the first row the policy equals its reference, so the loss is $\ln 2 = 0.6931$, even though the rejected answer is
+# likelier: only gains over the reference count. The second and the third row have the same loss. In the second row the
+# chosen answer became likelier. In the third row **both answers became less likely**, and the rejected answer lost
+# more. The loss cannot distinguish the two cases.
 #
 # ## The run
 #
-# The pairs are those of the reward model. The prompt that both answers share is computed once.
+# DPO trains on the same pairs as the reward model. The prompt is shared by both answers of a pair, and is computed
+# once.
 
 # %%
 from aligner_lib.config.compose import compose
@@ -119,8 +123,8 @@ print("learning rate", config.model.optim.lr)
 print("beta         ", beta)
 
 # %% [markdown]
-# **Your code trains the model**: if it has passed, your `dpo_losses` takes the place of the library's
-# ([how](../docs/your-code.md)), and gives its figures to the last digit.
+# **Your code trains the model.** If your `dpo_losses` has passed its check, your function replaces the library's
+# function ([how](../docs/your-code.md)), and gives the library's figures to the last digit.
 
 # %%
 own = {"loss": dpo_check.function} if dpo_check else {}
@@ -132,20 +136,22 @@ await monitor
 # %% [markdown]
 # ### What you should see
 #
-# A loss that begins at exactly 0.6931, and accuracy on held-out pairs of about {{laptop.dpo.val_acc}} with the laptop
-# profile ({{smoke.dpo.val_acc}} with `smoke`): as often the chosen answer gained more than the rejected one. The margin,
-# $r_c - r_r$, grows from 0 to about {{laptop.dpo.val_margin:.1f}} ({{smoke.dpo.val_margin:.1f}}).
+# The loss starts at exactly 0.6931. The accuracy on held-out pairs reaches about {{laptop.dpo.val_acc}} with the laptop
+# profile ({{smoke.dpo.val_acc}} with `smoke`). The accuracy is the share of pairs in which the chosen answer gained
+# more than the rejected answer. The margin, $r_c - r_r$, grows from 0 to about {{laptop.dpo.val_margin:.1f}}
+# ({{smoke.dpo.val_margin:.1f}} with `smoke`).
 #
-# | you see | it means | change |
+# | you see | meaning | change |
 # | --- | --- | --- |
 # | margin and accuracy rise, the KL grows slowly | healthy | |
-# | the chosen answers' log-probability falls, too | usual: see below | `model.dpo.sft_loss_weight` up, if it falls far |
+# | the log-probability of the chosen answers falls, too | usual, see below | `model.dpo.sft_loss_weight` up, if the fall is large |
 # | loss stays at 0.693 | the learning rate is too low | `model.optim.lr` up |
 # | train loss near 0, validation loss rises | overfitting | fewer steps, `model.dpo.ref_policy_kl_penalty` up |
 #
-# With `lora = True` adapters learn, and the reference is the policy without them, so there is no second set of weights. In a
-# run each with the laptop profile, the margin grew to {{lora.dpo.val_margin}} with adapters and to {{laptop.dpo.val_margin}} without, and
-# {{lora.dpo.val_acc}} and {{laptop.dpo.val_acc}} of the pairs were the right way round; the job had 2.3 GiB in place of 4.0.
+# With `lora = True` only adapters learn. The reference is the policy without its adapters, so the job needs no second
+# set of weights. In one run each with the laptop profile, the margin grew to {{lora.dpo.val_margin}} with adapters and
+# to {{laptop.dpo.val_margin}} without them. The accuracy was {{lora.dpo.val_acc}} and {{laptop.dpo.val_acc}}, and the
+# job needed 2.3 GiB instead of 4.0.
 
 # %%
 run = lab.run("dpo")
@@ -155,11 +161,12 @@ curves(
 )
 
 # %% [markdown]
-# ### Is it broken?
+# ### Is the run broken?
 #
-# This chart worries people: is the chosen answer becoming less likely, though it is the one to learn? Both lines jump up
-# and down since every batch has other pairs; on the held-out ones, below, the change can be read. Two answers to one
-# prompt share many of their words, so they move together, and the loss asks for a difference alone.
+# The next chart worries many people: should the chosen answer become less likely, although the policy should learn to
+# write the chosen answer? In the first panel both lines jump, because every batch contains different pairs. The second
+# panel shows the change on held-out pairs. Two answers to the same prompt share many words, so their log-probabilities
+# move together, and the loss asks only for a difference.
 
 # %%
 curves(
@@ -174,8 +181,8 @@ curves(
 # %% [markdown]
 # ## The implicit reward, by hand
 #
-# Take a pair that the run has never seen. The log-probability of an answer is the sum over its tokens; the gain over the
-# reference, times $\beta$, is the reward.
+# Take a pair that the run has never seen. The log-probability of an answer is the sum over its tokens. The implicit
+# reward is the gain over the reference, times $\beta$.
 
 # %%
 
@@ -194,8 +201,8 @@ margin = rewards["chosen"] - rewards["rejected"]
 print(f"margin {margin:+.3f}, loss −log σ(margin) = {torch.tensor(1 + 2.718281828**-margin).log():.4f}")
 
 # %% [markdown]
-# A reward model gives one number for a whole answer. Here every token has a part in it, so one can look where the reward
-# sits:
+# A reward model gives a single number for a whole answer. The implicit reward is a sum over tokens, so you can see
+# which tokens contribute most:
 
 # %%
 for side in ("chosen", "rejected"):
@@ -205,8 +212,8 @@ Pairs([pair], [(rewards["chosen"], rewards["rejected"])])
 # %% [markdown]
 # ## The same pairs, two ways
 #
-# What does each way need, and what does it cost? Seconds are those of the steps and validations of the runs, without
-# the start of a process.
+# What does each way need, and how much does each cost? The table counts the seconds of the training steps and
+# validations, without the start of the processes.
 
 # %%
 lab.ppo_policy()  # and with it the reward model, where the notebooks before were not run
@@ -232,10 +239,10 @@ for name, models in {
     print(f"{name:6}{seconds(lab.run(name)):9.0f}{megabytes(lab.run(name)):17,.1f}   {models}")
 
 # %% [markdown]
-# ### What does each way give?
+# ### How accurate is each way?
 #
-# On the held-out pairs the reward model and DPO's implicit reward can be asked the same question. A coin
-# gets 0.5, and the best of notebook 02's simple rules {{laptop.rm.best_baseline}} ({{smoke.rm.best_baseline}} with `smoke`).
+# The reward model and DPO's implicit reward can judge the same held-out pairs. A coin is right on 0.5 of them, and the
+# best simple rule of notebook 02 on {{laptop.rm.best_baseline}} ({{smoke.rm.best_baseline}} with `smoke`).
 
 # %%
 rm, dpo = lab.run("rm").metrics()[-1], run.metrics()[-1]
@@ -249,11 +256,11 @@ print(f"margin of DPO's implicit rewards: {figures['val_margin']:.2f}")
 lab.record("06", {"dpo": figures})
 
 # %% [markdown]
-# PPO learns from its own answers, which a reward model judges; DPO from answers that somebody else wrote, which are there
-# beforehand. So DPO needs less, runs faster and has fewer ways to fail, and it never learns from a mistake of its own.
-# What the policies answer, notebook 08 compares.
+# PPO learns from its own answers, which a reward model scores. DPO learns from answers that other authors wrote
+# beforehand. So DPO needs less, runs faster and has fewer ways to fail, but DPO never learns from its own mistakes.
+# Notebook 08 compares the answers of all policies.
 #
-# Ask them:
+# Ask the policies now:
 
 # %%
 chat = Chat({"SFT": answering(lab.policy()), "PPO": answering(lab.ppo_policy()), "DPO": answering(run.path)})
@@ -263,21 +270,22 @@ display(chat)
 # %% [markdown]
 # ## Without pairs, without a reference
 #
-# The loss is a setting, `model.dpo.preference_loss`, and the rest stays as it is:
+# DPO is a member of a family of losses. The setting `model.dpo.preference_loss` selects the loss, and the rest of the
+# run stays the same:
 #
 # | loss | when |
 # | --- | --- |
-# | `cdpo`, `robust` | some labels are wrong: the margin shall not grow without end for them |
-# | `ipo` | few pairs: a margin is asked for, and no more |
+# | `cdpo`, `robust` | some labels are wrong, so their margin should not grow without limit |
+# | `ipo` | few pairs: the loss asks for a fixed margin and no more |
 # | `simpo`, `orpo` | no memory for a reference |
-# | `kto` | no pairs: single answers that somebody found good or bad |
+# | `kto` | no pairs, but single answers with the label good or bad |
 #
-# Try one: `lab.submit("dpo", name="dpo-ipo", **{"model.dpo.preference_loss": "ipo"})`, and
+# Try a loss with `lab.submit("dpo", name="dpo-ipo", **{"model.dpo.preference_loss": "ipo"})`, and compare with
 # `compare_runs([lab.run("dpo"), lab.run("dpo-ipo")])` from `widgets`.
 #
 # ## What you learnt
 #
-# - A policy and its reference are a reward model: $\beta$ times the log of their ratio.
+# - A policy together with its reference is a reward model: the reward is $\beta$ times the log of their ratio.
 # - The loss sees the difference of two gains. Plot both log-probabilities, not only the margin.
 #
 # ## Questions

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # GRPO
 #
-# You write a reward as a program, and watch a model learn to add within minutes: reinforcement learning without a reward
+# Write a reward as a program, and watch a model learn to add within minutes: reinforcement learning without a reward
 # model and without a critic.
 #
 # {{map}}
@@ -32,13 +32,15 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # %% [markdown]
 # ## A group instead of a critic
 #
-# PPO asks a critic what reward was to be expected. There is a simpler way to know: let the policy answer the same prompt
-# several times, and take the mean. A response's **advantage** is its reward less that of its group; each of its tokens
-# has it. GRPO divides by the group's standard deviation, too:
+# In PPO, a critic predicts the reward that a response can expect. Is there a simpler estimate? Yes: let the policy
+# answer the same prompt several times, and take the mean reward of the group. The **advantage** of a response is its
+# reward minus the mean of its group, and every token of the response has the same advantage. GRPO also divides by the
+# standard deviation $\sigma_r$ of the group:
 #
 # $$ A_i = \frac{r_i - \bar r}{\sigma_r} $$
 #
-# By hand: rewards 1, 0, 0, 1 have the mean 0.5 and, dividing by $n - 1 = 3$, the deviation 0.577. The advantages are ±0.866.
+# By hand: rewards 1, 0, 0, 1 have the mean 0.5 and, dividing by $n - 1 = 3$, the deviation 0.577. The advantages are
+# ±0.866.
 
 
 # %% tags=["solution"]
@@ -67,8 +69,8 @@ group_check = check("grpo_advantages", grpo_advantages)
 display(group_check)
 
 # %% [markdown]
-# What does the division do? Eight responses, of which some are right. The columns are means of $|A|$: how much a prompt moves the
-# policy, all told.
+# How does the division change the update? Take a group of eight responses, of which some are right. The columns below
+# show the mean of $|A|$ over the group, which measures how strongly the whole prompt moves the policy.
 
 # %%
 print(f"{'right':>6}{'r − mean':>12}{'÷ deviation':>14}")
@@ -79,9 +81,10 @@ for right in range(1, 8):
     print(f"{right:>3} / 8{plain:12.2f}{scaled:14.2f}")
 
 # %% [markdown]
-# Prompts that are solved every second time move the policy most, with and without. The division lifts both ends: one that is solved
-# once in eight times counts 0.66 as much as the middle, in place of 0.44. Whether that is wanted is disputed; Dr. GRPO leaves it
-# out. The library's function has the switches of several papers. Two groups of four:
+# With and without the division, prompts that are solved half of the time move the policy most. The division raises both
+# ends. A prompt that is solved once in eight times counts 0.66 as much as the middle with the division, and 0.44
+# without. Researchers disagree on whether the division helps, and Dr. GRPO leaves the division out. The library's
+# function has the switches of several papers. Here are two groups of four:
 
 # %%
 from aligner_lib.algorithms.policy_gradient import group_advantages
@@ -93,14 +96,15 @@ for baseline, scale in [("group_mean", "none"), ("group_mean", "group_std"), ("l
     print(f"{baseline:14}{scale:10}", [round(value, 2) for value in advantages.tolist()])
 
 # %% [markdown]
-# All in the second group failed: there is nothing to compare, its advantages are 0, and it costs no training. So the
-# task has to be one that the policy solves *sometimes*. Dividing by the group's deviation (the second row) is what GRPO
-# does, comparing with the others alone (the third) what RLOO does; all of them are switches of one objective.
+# In the second group all responses failed. Nothing can be compared, so the advantages are 0, and the trainer skips the
+# group. Therefore choose a task that the policy solves *sometimes*. The second row divides by the group's deviation, as
+# GRPO does. In the third row each response is compared with the other responses alone, as in RLOO. All variants are
+# switches of the same objective.
 #
 # ## The task
 #
-# One-digit sums. Every prompt begins with the same two worked examples, so most of it is computed once for all prompts.
-# 30 of the 100 sums are held out, and the two of the examples are in neither part.
+# The task is to add two one-digit numbers. Every prompt begins with the same two worked examples, so most of the prompt
+# is computed once for all prompts. 30 of the 100 sums are held out, and the two worked examples are in neither part.
 
 # %%
 from aligner_lib.rollouts.environments.registry import make
@@ -110,8 +114,8 @@ for turn in tasks["train"].reset(0):
     print(f"{turn['role']:10} {turn['content']}")
 
 # %% [markdown]
-# Rewards are plain functions of a prompt and a response, and of what else the prompt's record says. The prompts go to a
-# file:
+# A reward is a plain function of a prompt, a response, and the other fields of the prompt's record. The next cell
+# writes the prompts to a file:
 
 # %%
 import json
@@ -129,8 +133,9 @@ for split, task in tasks.items():
 # %% [markdown]
 # ## Your reward
 #
-# Write it. This one is 1 for the right number. A wrong answer that is at least a number gets a tenth of that: a model
-# that never answers with a number would have nothing to compare otherwise.
+# Now write the reward. The function below gives 1 for the right number. A wrong answer that is at least a number gets a
+# tenth of the full reward. Without the small reward, a model that never answers with a number would get equal rewards
+# everywhere, and would have nothing to compare.
 
 
 # %%
@@ -145,10 +150,12 @@ for said in ("8", " 8.", "9", "The answer is 8", ""):
     print(f"{said!r:20}{reward('What is 3 + 5?', said, answer='8')}")
 
 # %% [markdown]
-# A reward that can be cheated will be. Would `answer in response` do? A response of all the digits would have it.
+# A policy will exploit every weakness of its reward. For example, would `answer in response` be a good test? A response
+# with all ten digits would pass.
 #
-# This one is strict: whoever says "The answer is 8." gets next to nothing. A more useful judge reads the last number of whatever is said.
-# It sounds easy: 17 is not 7, −7 is not 7, 7.5 is not 7; 7.0 is, and so is "3 + 4 = 7."
+# The reward above is strict: the response "The answer is 8." gets almost nothing. A more useful judge reads the last
+# number of the response. The rule sounds easy, but has many cases: 17 is not 7, −7 is not 7, and 7.5 is not 7, but 7.0
+# is 7, and "3 + 4 = 7." also ends with 7.
 
 
 # %% tags=["solution"]
@@ -170,9 +177,13 @@ check("exact_match", exact_match)
 # %% [markdown]
 # ## The run
 #
-# Each step draws eight responses to each of eight sums. The reward runs in processes of its own: one that raises or
-# hangs costs its sample, never the run. With `lora = True` adapters learn in place of all weights: {{lora.grpo.val_accuracy_after}} of the
-# held-out sums were right in the end in place of {{laptop.grpo.val_accuracy_after}}, and the job had 2.6 GiB in place of 4.5. The profile's objective is Dr. GRPO; here the group's deviation divides, as GRPO has it.
+# Each step draws eight responses to each of eight sums. The reward runs in separate processes. If a reward raises an
+# error or hangs, the run loses the sample and continues. The objective of the profile is Dr. GRPO. This notebook adds
+# the division by the group's deviation, as in GRPO.
+#
+# With `lora = True`, adapters learn instead of all weights. At the end {{lora.grpo.val_accuracy_after}} of the held-out
+# sums were right, compared with {{laptop.grpo.val_accuracy_after}} for all weights, and the job needed 2.6 GiB instead
+# of 4.5.
 
 # %%
 from aligner_lib.config.compose import compose
@@ -185,8 +196,8 @@ print("responses    ", config.model.grpo.num_generations_per_prompt, "to each")
 print("learning rate", config.model.optim.lr)
 
 # %% [markdown]
-# **Your code trains the model**: your `reward` judges, and, if it has passed, your `grpo_advantages` compares
-# ([how](../docs/your-code.md)). Their text goes into the run folder.
+# **Your code trains the model.** Your `reward` judges the responses, and your `grpo_advantages` compares them if the
+# function has passed its check ([how](../docs/your-code.md)). The run folder stores the text of both functions.
 
 # %%
 settings = {
@@ -201,12 +212,13 @@ monitor = Monitor(lab.run("grpo"), job=job)
 display(monitor)
 
 # %% [markdown]
-# ### While it trains: how far has it moved?
+# ### While it trains: how far has the policy moved?
 #
-# GRPO has the KL as a term of its loss. The true one is a sum over the whole vocabulary at every token; what is at hand is the token
-# that was drawn. With $d = \log \pi - \log \pi_{ref}$ of that token, there are
-# [three estimates](http://joschu.net/blog/kl-approx.html): $k_1 = d$, $k_2 = d^2 / 2$ and $k_3 = e^{-d} - 1 + d$. By hand, with
-# $d = -0.5$: $k_1 = -0.5$ (a KL below 0!), $k_2 = 0.125$, $k_3 = 1.649 - 1 - 0.5 = 0.149$.
+# GRPO's loss contains the KL to the reference. The exact KL is a sum over the whole vocabulary at every token, but only
+# the drawn token is available. With $d = \log \pi - \log \pi_{ref}$ at the drawn token, there are [three
+# estimates](http://joschu.net/blog/kl-approx.html): $k_1 = d$, $k_2 = d^2 / 2$ and $k_3 = e^{-d} - 1 + d$. By hand,
+# with $d = -0.5$: $k_1 = -0.5$ (an estimate below 0, although a KL never is), $k_2 = 0.125$,
+# $k_3 = 1.649 - 1 - 0.5 = 0.149$.
 
 
 # %% tags=["solution"]
@@ -225,8 +237,8 @@ kl_check = check("kl_estimators", kl_estimators)
 display(kl_check)
 
 # %% [markdown]
-# Which one is right? Draw many tokens from a policy, and compare with the true KL. Each estimate's mean should be the KL; its
-# spread says how many tokens that takes.
+# Which estimate is right? Draw many tokens from a policy and compare with the true KL. The mean of a good estimate
+# equals the KL. The spread shows how many tokens a precise mean needs.
 
 # %%
 seeded = torch.Generator().manual_seed(0)
@@ -239,9 +251,11 @@ for far in (0.1, 0.5, 1.5):
     print(f"true KL {true:.4f}", *(f"   {one.mean():.4f} ± {one.std():.3f}" for one in estimates))
 
 # %% [markdown]
-# Mean ± spread of one token, for $k_1$, $k_2$, $k_3$. $k_1$ is right, and noisy near by. $k_2$ is steady, and wrong once the policy
-# is far away. $k_3$ is right and, near by, as steady: that is why GRPO takes it; far away it is the noisiest of them. What their *gradients* estimate is another question: the
-# library says it in one sentence.
+# Each entry is the mean ± the spread of a single token, for $k_1$, $k_2$ and $k_3$. The mean of $k_1$ is right, but
+# $k_1$ is noisy when the policy is near the reference. $k_2$ has little noise, but its mean is wrong when the policy is
+# far away. The mean of $k_3$ is right, and near the reference $k_3$ has as little noise as $k_2$, so GRPO uses $k_3$.
+# Far away, $k_3$ is the noisiest of the three. The *gradients* of the estimates are another question, which the
+# library's docstring answers in a sentence.
 
 # %%
 from aligner_lib.algorithms.policy_gradient import kl_loss
@@ -254,18 +268,21 @@ await monitor
 # %% [markdown]
 # ### What you should see
 #
-# The validation reward jumps within ten steps. Exact answers to held-out sums, four drawn for each: from
-# {{laptop.grpo.val_accuracy_before}} to {{laptop.grpo.val_accuracy_after}} with the laptop profile. (The random model of
-# `smoke` can't learn to add in a minute: no answer is right, before and after. What rises, from 0.0004 to 0.004, is the share of digits
-# in what it says, of which a tenth is paid; its answers don't end, and an alarm says so.)
+# The validation reward jumps within ten steps. With the laptop profile, the share of exact answers to held-out sums
+# rises from {{laptop.grpo.val_accuracy_before}} to {{laptop.grpo.val_accuracy_after}}, measured on four answers to each
+# sum.
 #
-# | you see | it means | change |
+# (The random `smoke` model cannot learn to add in a minute, and no answer is right before or after. The reward still
+# rises from 0.0004 to 0.004, because the responses contain more digits, and the reward pays a tenth of the share of
+# digits. The responses do not end, so an alarm appears.)
+#
+# | you see | meaning | change |
 # | --- | --- | --- |
-# | the reward rises, the entropy falls, the KL grows to about 1 | healthy: the task has one right answer | |
+# | the reward rises, the entropy falls, the KL grows to about 1 | healthy: the task has only a single right answer | |
 # | **groups alike** near 1, the reward near 0 | too hard: nothing to compare | an easier task, partial credit, more responses |
 # | groups alike near 1, the reward near 1 | learnt | stop |
 # | the reward rises, then breaks down | steps too large | `model.optim.lr` down |
-# | the reward rises, the held-out one doesn't | the sums were learnt by heart | more of them |
+# | the reward rises, the held-out reward does not | the policy memorised the sums | more sums |
 
 # %%
 run = lab.run("grpo")
@@ -279,16 +296,17 @@ curves(
 )
 
 # %% [markdown]
-# Look at groups: the responses to one sum beside each other, the best first.
+# Look at groups: the widget shows the responses to the same sum beside each other, the best first.
 
 # %%
 Completions(run)
 
 # %% [markdown]
-# ### Did it learn, or only pick?
+# ### Did the policy learn, or only select?
 #
-# Drawing several answers and taking the best one is a policy, too, for whoever has a judge. The four answers that the
-# untrained model drew for each held-out sum say what it would have got:
+# If you have a judge, you can draw several answers and take the best. This selection is a policy, too, and needs no
+# training. How good is the selection? The untrained model drew four answers to each held-out sum, so the next cell can
+# compute its best-of-4 accuracy:
 
 # %%
 validations = [record for record in run.metrics() if "val_environments/sums/exact" in record]
@@ -315,8 +333,8 @@ lab.record("07", {"grpo": figures})
 # %% [markdown]
 # ## What does the objective do to each token?
 #
-# Take the first step's responses as they are, and ask several objectives what they would do with them. The weight is that
-# of the gradient of $\log \pi$ at each token: blue makes it likelier, orange less likely.
+# Take the first step's responses and compute the update of several objectives. The weight of a token is the factor of
+# the gradient of $\log \pi$: a blue token becomes likelier, and an orange token becomes less likely.
 
 # %%
 lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
@@ -324,10 +342,10 @@ lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
 # %% [markdown]
 # ## PPO with the same reward
 #
-# A critic can stand in for the group: `aligner ppo` takes environments, too. It begins as the policy with a new head
-# that says 0 everywhere, and each of a step's 64 responses answers a prompt of its own. These sums are the environment
-# `sums` of this project, whose reward is exactness alone. You see a recorded run of the laptop profile's model, stopped after eight steps;
-# `beside = "live"` trains it, for as many steps as GRPO.
+# A critic can replace the group, because `aligner ppo` supports environments, too. The critic starts as the policy with
+# a new head, which predicts 0 everywhere. Each of a step's 64 responses answers a different prompt. The sums come from
+# this project's environment `sums`, which rewards only exact answers. The charts show a recorded run of the laptop
+# profile's model, stopped after eight steps. With `beside = "live"` you train PPO yourself, for as many steps as GRPO.
 
 # %%
 from aligner_lib.tutorial.longer_runs import GRPO_ON_FORMS, PPO_ON_SUMS
@@ -352,15 +370,16 @@ curves(
 )
 
 # %% [markdown]
-# In the recorded run PPO got 0.89 of its training sums right at step 8. Its steps took about 20 s, GRPO's about 4 s: 64
-# prompts say more than eight, and cost more to compute. The explained variance stays near 0, so the critic was no better
-# than a constant, and did no harm.
+# In the recorded run, PPO got 0.89 of its training sums right at step 8. A PPO step took about 20 s and a GRPO step
+# about 4 s: 64 prompts carry more information than eight, but cost more to compute. The explained variance stays near
+# 0, so the critic was no better than a constant and did no harm.
 #
 # ## A second task: instructions with a form
 #
-# "Write about honey. Give an answer of no fewer than thirty words." A program can't tell a good answer, but it can count
-# words, sentences and dashes. Twelve forms, and topics that are held out. This run takes about eight minutes with the
-# laptop profile, so you see a recorded one of this project; `beside = "live"` trains it.
+# "Write about honey. Give an answer of no fewer than thirty words." A program cannot judge whether an answer is good,
+# but can count words, sentences and dashes. The task has twelve forms, and some topics are held out. The run takes
+# about eight minutes with the laptop profile, so the notebook shows a recorded run of this project. With
+# `beside = "live"` you train the policy yourself.
 
 # %%
 if beside == "live":
@@ -390,14 +409,14 @@ print(f"{'words':24}{first[words]:8.1f}{last[words]:8.1f}")
 show_completions(forms, n=6, sort="reward", split="validation")
 
 # %% [markdown]
-# Read the answers: the reward asked for the form alone, so what they say was nobody's business. A judge of the content
-# would have to be a second environment beside this one, with a weight of its own.
+# Read the answers. The reward checked only the form, so nothing in the training improved the content. A judge of the
+# content would be a second environment beside this environment, with its own weight.
 #
 # ## What you learnt
 #
-# - A group's mean is a baseline: no critic, no reward model, where a program can judge.
-# - Groups that are all alike teach nothing. Choose tasks that are solved sometimes.
-# - The reward is taken at its word.
+# - A group's mean is a baseline. Where a program can judge, no critic and no reward model are needed.
+# - Groups with equal rewards teach nothing. Choose tasks that the policy solves sometimes.
+# - A policy does exactly what its reward measures, and nothing else.
 #
 # ## Questions
 

@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Evaluate
 #
-# You measure every policy of this tutorial on held-out prompts, say how sure you are, and decide what was improved.
+# Measure every policy of this tutorial on held-out prompts, state how uncertain the results are, and decide which
+# policy improved.
 #
 # {{map}}
 #
-# | goal | one table: reward, win rate, KL, length and repetition of each policy, with intervals |
+# | goal | a table of reward, win rate, KL, length and repetition of each policy, with intervals |
 # | --- | --- |
 # | needs | the policies of 03 and 05 to 07, the reward model of 04 (substitutes are used where they are missing) |
 # | downloads | nothing further |
@@ -35,10 +36,11 @@ lab = Workspace(out, profile, dataset, start=start)
 # %% [markdown]
 # ## A fair comparison
 #
-# All policies answer the same held-out prompts with the same random numbers, several times each. Half of the prompts are
-# conversations, which the reward model judges. It is PPO's own judge, and DPO has never met it: a lower reward of DPO's
-# is no proof of worse answers. The other half are sums, which a program judges: only GRPO was trained on sums, and not on
-# these. The KL is measured to the SFT policy, so the KL of the SFT policy itself must be exactly 0.
+# How can you compare policies fairly? All policies answer the same held-out prompts with the same random numbers,
+# several times each. Half of the prompts are conversations, which the reward model judges. PPO was trained with this
+# reward model and DPO was not, so a lower reward does not prove that DPO's answers are worse. The other half are sums,
+# which a program judges. Only GRPO was trained on sums, and never on these. The KL is measured to the SFT policy, so
+# the KL of the SFT policy itself must be exactly 0.
 
 # %%
 POLICIES = {
@@ -65,12 +67,15 @@ for name, policy in POLICIES.items():
 # %% [markdown]
 # ### How sure is a win rate?
 #
-# Two policies answer $P$ prompts, $G$ times each. A win counts 1, a tie ½. The share of wins is easily had; how far could it be off,
-# had we asked other prompts? Answers to one prompt resemble each other, so the evidence is $P$ numbers, the mean of each prompt:
+# Two policies answer $P$ prompts, $G$ times each. A win counts 1, a tie ½. The win rate $\bar w$ is the share of wins.
+# How different could the win rate be with other prompts? Answers to the same prompt resemble each other, so the
+# evidence consists of only $P$ numbers: the mean of each prompt. With $s$ for the standard deviation of these $P$
+# means, the 95 % interval is
 #
 # $$ \bar w \pm 1.96 \, \frac{s}{\sqrt P} $$
 #
-# By hand: four prompts with shares 1, 1, 0, 1 give 0.75 ± 1.96 · 0.5 / 2, so from 0.26 to 1.24: with four prompts nobody knows.
+# By hand: four prompts with shares 1, 1, 0, 1 give 0.75 ± 1.96 · 0.5 / 2, so from 0.26 to 1.24. Four prompts decide
+# nothing.
 
 
 # %% tags=["solution"]
@@ -96,10 +101,11 @@ rate_check = check("win_rate_interval", win_rate_interval)
 display(rate_check)
 
 # %% [markdown]
-# Now PPO against SFT. The formula is good for many prompts. With few of them it promises too much: it reaches beyond 1, and it has no
-# width where all prompts agree. The library therefore uses Wilson's interval for shares and win rates, Student's t for means and
-# gains, and counts prompts as your function does ([how often each holds the truth](../docs/intervals.md)). Compare your interval with
-# the table's below: with four prompts the table's is much wider.
+# Now compare PPO with SFT. The formula is good for many prompts. With few prompts, the interval is too narrow: it
+# extends beyond 1, and has no width where all prompts agree. The library therefore uses Wilson's interval for shares
+# and win rates, and Student's t for means and gains. Like your function, the library counts prompts and not answers
+# ([how often each interval holds the truth](../docs/intervals.md)). Compare your interval with the interval in the
+# table below: with four prompts, the table's interval is much wider.
 
 # %%
 scores = {}
@@ -122,28 +128,33 @@ table = compare_policies(of_seeds, against="SFT", environment="conversations")
 display(table)
 
 # %% [markdown]
-# ### How to read it
+# ### How to read the table
 #
-# - **In brackets** is what the figure would be in 95 of 100 draws of the prompts. Two intervals that overlap widely don't
-#   tell two policies apart, however far apart their means are. Several answers to a prompt sharpen the figure for that
-#   prompt; only more prompts sharpen what is said of prompts in general.
-# - **gain** compares prompt by prompt, so it is surer than the difference of two means.
-# - **win rate** is the share of prompts where the policy's answer scores higher than SFT's. Judges like long answers:
-#   **win rate at equal length** is what remains when a regression takes the lengths out
-#   ([Dubois et al. 2024](https://arxiv.org/abs/2404.04475)). It says *not identifiable* where no regression can know: one policy
-#   wins everything, or the lengths alone tell who wins, or one policy always writes more.
+# - **In brackets** is the range of the figure in 95 of 100 draws of the prompts. Two intervals that overlap widely
+#   cannot separate two policies, however far apart the means are. More answers to a prompt give a more precise figure
+#   for the same prompt, but only more prompts give a more precise figure for prompts in general.
+# - **gain** compares prompt by prompt, so a gain is more precise than the difference of two means.
+# - **win rate** is the share of prompts where the policy's answer scores higher than SFT's. Judges prefer long answers,
+#   so **win rate at equal length** uses a regression to remove the effect of length ([Dubois et al.
+#   2024](https://arxiv.org/abs/2404.04475)). The table says *not identifiable* where no regression can separate the
+#   effects: a policy wins everything, the lengths alone predict the winner, or a policy always writes more.
 # - **KL per token** is the mean of $\log \pi - \log \pi_{ref}$ over the answers' tokens. **distinct 2** is the share of
-#   different ones among all pairs of words: it falls when a policy repeats itself.
-#
+#   different pairs among all pairs of neighbouring words. The share falls when a policy repeats itself.
+
+# %% [markdown]
 # ### What you should see
 #
-# Wide intervals. With the laptop profile, on notebook 05's prompts the reward went from {{laptop.ppo.val_reward_sft:+.2f}} to
-# {{laptop.ppo.val_reward_ppo:+.2f}} with PPO, here at {{laptop.ppo.kl_per_token}} nats of KL a token; most intervals hold 0, and
-# nothing can be said of what obeys, of win rates, of DPO. That is what a comparison on a handful of prompts is worth;
-# `prompts = 100` takes some minutes for each policy and says more. Another seed trains other policies: with their folders in
-# `beside`, this table pools them.
+# The intervals are wide. With the laptop profile, on the prompts of notebook 05, PPO raised the reward from
+# {{laptop.ppo.val_reward_sft:+.2f}} to {{laptop.ppo.val_reward_ppo:+.2f}}. In this notebook the KL of PPO is
+# {{laptop.ppo.kl_per_token}} nats per token. Most intervals of gains include 0, so the table decides nothing about
+# obedience, win rates or DPO. A comparison on a handful of prompts cannot give more. `prompts = 100` takes some minutes
+# for each policy and gives narrower intervals. Another seed trains other policies: put the folders of runs with other
+# seeds into `beside`, and the table pools them.
+
+# %% [markdown]
+# ### The same table with more evidence
 #
-# This project did so once: three seeds, each with more steps than the tutorial has minutes for, and all 264 held-out prompts
+# This project recorded three seeds, each with more steps than the tutorial has time for, on all 264 held-out prompts
 # (`python notebooks/record.py --seeds`):
 #
 # | | SFT | DPO | PPO | GRPO |
@@ -158,30 +169,34 @@ display(table)
 # | ended | {{forms.all.sft.ended.0}} | {{forms.all.dpo.ended.0}} | {{forms.all.ppo.ended.0}} | {{forms.all.grpo.ended.0}} |
 # | distinct 2 | {{forms.all.sft.distinct_2}} | {{forms.all.dpo.distinct_2}} | {{forms.all.ppo.distinct_2}} | {{forms.all.grpo.distinct_2}} |
 #
-# These runs were recorded when the intervals still came from drawing prompts again (a bootstrap). With 264 prompts the two ways
-# hardly differ; with four they do.
+# The intervals of these runs were computed with a bootstrap, which draws the prompts again. With 264 prompts, a
+# bootstrap and today's formulas hardly differ. With four prompts they do.
 #
-# Now the intervals tell something. PPO and DPO obey equally often, and half of DPO's answers are cut off: nothing in a pair of whole
-# answers says when to end. PPO and GRPO were paid for ending. A reward model that saw whole answers alone likes cut ones: with one of half
+# Now the intervals separate policies. PPO and DPO obey equally often, but half of DPO's answers are cut off, because
+# nothing in a pair of whole answers teaches when to end. PPO and GRPO paid a penalty for a missing end. Without the
+# penalty, a reward model trained on whole answers alone prefers cut answers. For example, with a reward model of half
 # the training, PPO without `missing_eos_penalty` soon cut off every second answer, and GRPO all of them.
 #
-# GRPO had two thirds of PPO's responses, to a sixth of the prompts, and no critic; it stayed nearer to SFT and got less. By seed PPO
-# obeyed more than SFT by {{forms.1.ppo.obeys_gain.0}}, {{forms.2.ppo.obeys_gain.0}} and
-# {{forms.3.ppo.obeys_gain.0}}, GRPO by {{forms.1.grpo.obeys_gain.0}}, {{forms.2.grpo.obeys_gain.0}} and {{forms.3.grpo.obeys_gain.0}}.
+# GRPO used two thirds of PPO's responses, on a sixth of the prompts, and no critic. GRPO stayed nearer to SFT and
+# gained less. By seed, PPO obeyed more often than SFT by {{forms.1.ppo.obeys_gain.0}}, {{forms.2.ppo.obeys_gain.0}} and
+# {{forms.3.ppo.obeys_gain.0}}, and GRPO by {{forms.1.grpo.obeys_gain.0}}, {{forms.2.grpo.obeys_gain.0}} and
+# {{forms.3.grpo.obeys_gain.0}}.
 
 # %% [markdown]
 # ## What is a gain made of?
 #
-# A reward model likes answers that end, and answers that are right. If more answers end after PPO, the mean reward rises, though no
-# answer became a better one. With the rewards *before* as prices, and $e$ the share that ends, $g$ the share that is right among
-# those:
+# A reward model prefers answers that end, and answers that are right. If more answers end after PPO, the mean reward
+# rises even when no single answer has improved. How much of a gain is improvement? Let $e$ be the share of answers that
+# end, and $g$ the share of right answers among them. Primes mark the values after training. Weight the changes of both
+# shares with the mean rewards $\bar r$ *before* training:
 #
 # $$ \underbrace{(e' - e)(\bar r_{ended} - \bar r_{cut})}_{\text{ended}} \; + \;
 # \underbrace{e'(g' - g)(\bar r_{right} - \bar r_{wrong})}_{\text{gold}} \; + \; \text{rest} $$
 #
-# The rest is what the reward rose by among answers of the same kind: what the reward model is paid for and nobody asked for,
-# mostly. By hand: 4 of 10 answers ended before and 8 do now; ending was worth 0.5. So 0.4 · 0.5 = 0.2 of the gain is that.
-# (Shares and prices: [Kitagawa 1955](https://doi.org/10.1080/01621459.1955.10501299).)
+# The rest is the increase of the reward among answers of the same kind. Most of the rest rewards properties that the
+# reward model likes and people did not ask for. By hand: 4 of 10 answers ended before and 8 end now, and an end was
+# worth 0.5. So the ended part of the gain is 0.4 · 0.5 = 0.2. (The method goes back to [Kitagawa
+# 1955](https://doi.org/10.1080/01621459.1955.10501299).)
 
 
 # %% tags=["solution"]
@@ -206,7 +221,8 @@ parts_check = check("gain_in_parts", gain_in_parts)
 display(parts_check)
 
 # %% [markdown]
-# Notebook 05 took PPO's gain apart in this way, where a program could tell what obeys. Here are six answers before and after, made up so that all three parts are there:
+# Notebook 05 split PPO's gain in the same way, where a program could check obedience. The next cell uses six invented
+# answers before and after training, in which all three parts occur:
 
 # %%
 rewards = torch.tensor([[0.0, 0.2, 0.4, 1.0, 0.2, 1.0], [0.1, 0.6, 1.0, 1.2, 0.6, 1.4]])
@@ -220,8 +236,9 @@ print(
 # %% [markdown]
 # ## Better without training?
 #
-# Draw n answers and keep the one that the reward model likes best: that is a policy, too. It is at most $\log n - (n-1)/n$ nats away
-# from the one that draws, and it shows what becomes of any policy that follows a reward model too far.
+# Draw n answers and keep the answer with the highest reward. Best of n is a policy, too, at most $\log n - (n-1)/n$
+# nats away from the policy that draws. Because n can grow without any training, best of n shows what happens to a
+# policy that follows a reward model too far.
 
 
 # %% tags=["solution"]
@@ -245,8 +262,8 @@ best_check = check("best_of_n", best_of_n)
 display(best_check)
 
 # %% [markdown]
-# Three proxies of one gold score, over 500 prompts that are made up: one that adds noise, one whose noise has heavy tails (a few
-# answers fool it completely), one that adds nothing.
+# The next cell compares three proxies of the same gold score over 500 invented prompts: a proxy that equals the gold
+# score, a proxy with added noise, and a proxy whose noise has heavy tails (a few answers fool the proxy completely).
 
 # %%
 seeded = torch.Generator().manual_seed(0)
@@ -262,14 +279,15 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The further one follows the judge with heavy tails, the less is left: best of 256 is worse than best of 8. The proxy's own score
-# rises all the way, so it can't tell you. That is over-optimisation ([Gao et al. 2022](https://arxiv.org/abs/2210.10760)).
+# The further the policy follows the judge with heavy tails, the lower the gold score: best of 8 beats best of 256. The
+# score of the proxy itself rises all the way and gives no warning. The effect is called over-optimisation ([Gao et al.
+# 2022](https://arxiv.org/abs/2210.10760)).
 #
 # ## Where a program knows the answer
 #
-# Nobody has to trust a reward model here. What does SFT, PPO or DPO do to a skill that they did not train? In
-# notebook 07 GRPO took the share of right sums from {{laptop.grpo.val_accuracy_before}} to
-# {{laptop.grpo.val_accuracy_after}} (the random model of `smoke` adds nothing right, before and after).
+# For sums, no reward model is needed. Do SFT, PPO or DPO change a skill that they did not train? In notebook 07, GRPO
+# raised the share of right sums from {{laptop.grpo.val_accuracy_before}} to {{laptop.grpo.val_accuracy_after}} (the
+# random `smoke` model gets no sum right, before and after).
 
 # %%
 on_sums = compare_policies(of_seeds, against="SFT", environment="sums")
@@ -278,7 +296,7 @@ display(on_sums)
 # %% [markdown]
 # ## Prompt by prompt
 #
-# A mean can hide that a few answers improved a lot and others became worse. Each point is one answer.
+# A mean can hide that a few answers improved a lot and others became worse. Each point is a single answer.
 
 # %%
 rewards = {
@@ -297,7 +315,7 @@ axes[1].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# ## Read them
+# ## Read the answers
 #
 # The reward model can be wrong. Read the answers to see whether they became better or only get a higher reward.
 
@@ -307,9 +325,10 @@ compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
 # %% [markdown]
 # ## Questions of two turns
 #
-# So far every prompt had one answer. These questions, in the shape of MT-bench's, have a second turn that builds on the
-# first answer: a policy that loses the thread shows it here. The reward model judges the last answer. With `judge_url` a
-# language model behind an OpenAI-compatible endpoint does, too, with both answers in either order.
+# So far every prompt had a single answer. The next questions have the shape of MT-bench's: a second turn builds on the
+# first answer, so a policy that forgets the first turn fails visibly. The reward model judges the last answer. With
+# `judge_url`, a language model behind an OpenAI-compatible endpoint also judges, and reads the two answers in both
+# orders.
 
 # %%
 from aligner_lib.jobs.inference import answering, scoring
@@ -331,10 +350,10 @@ if judge_url:
 print(f"\n{dialogues['PPO'][0]}")
 
 # %% [markdown]
-# ## Ask them yourself
+# ## Ask the policies yourself
 #
-# The policies answer what you type, and the reward model scores the answers. Its reward can be wrong: try to find a
-# question where it prefers the worse answer.
+# The policies answer your prompts, and the reward model scores the answers. The reward can be wrong: try to find a
+# question where the reward model prefers the worse answer.
 
 # %%
 from widgets import Chat
@@ -356,8 +375,8 @@ lab.record(
 # ## What you learnt
 #
 # - With the same prompts, random numbers and reward model, any difference comes from training.
-# - A figure without an interval is an anecdote.
-# - Look at reward, length and KL together; none of them alone means "better".
+# - A figure without an interval is not evidence.
+# - Look at reward, length and KL together. None of the three alone means "better".
 #
 # ## Questions
 

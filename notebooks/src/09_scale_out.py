@@ -1,14 +1,14 @@
 # %% [markdown]
 # # Scale out
 #
-# You scale a run from one process to two nodes and to PPO's two jobs, changing one argument at a time, and compute what
-# 70 billion parameters would need.
+# Scale a run from a single process to two nodes and to PPO's two jobs, change one argument at a time, and compute the
+# needs of a model with 70 billion parameters.
 #
 # {{map}}
 #
 # | goal | the same cells on a cluster: submit, monitor, and resume after preemption or a lost node |
 # | --- | --- |
-# | needs | nothing; with Slurm it submits jobs, without it prints the scripts and runs on this machine |
+# | needs | nothing; with Slurm the notebook submits jobs, without Slurm it prints the scripts and runs on this machine |
 # | downloads | the model, once |
 #
 # {{card}}
@@ -29,14 +29,15 @@ print("runs go to:", lab.where)
 # %% [markdown]
 # ## Ranks
 #
-# A job on several nodes is the same program many times. Each process, a **rank**, needs its number, the number of ranks
-# (the world size), and the address of the rendezvous. Slurm sets variables of its own for these; `torch.distributed`
-# reads others.
+# A job on several nodes runs the same program many times. Each process is called a **rank**. To find each other, the
+# ranks need three facts: their own number, the number of ranks (the world size), and the address of the rendezvous.
+# Slurm sets its own variables for the three facts, and `torch.distributed` reads different variables, so the launcher
+# translates.
 #
 # ### By hand
 #
-# Two nodes with eight GPUs each. What is the rank of the second process on the second node? Count from zero: the
-# first node has ranks 0 to 7, so it is $1 \cdot 8 + 1 = 9$ of 16, and the rendezvous is on the first node.
+# Take two nodes with eight GPUs each. What is the rank of the second process on the second node? Count from zero. The
+# first node has ranks 0 to 7, so the rank is $1 \cdot 8 + 1 = 9$ of 16. The rendezvous is on the first node.
 
 # %%
 from cluster.launch import from_slurm
@@ -53,12 +54,12 @@ for name, value in from_slurm(slurm_says).items():
     print(f"{name:16} {value}")
 
 # %% [markdown]
-# The port comes from the job's id, so that two jobs on one node do not use the same port.
+# The port is computed from the job's id, so two jobs on the same node use different ports.
 #
 # ## What would be submitted?
 #
-# Look before you submit. `where="print"` prints the batch script and starts nothing. Here is SFT of a 2 B model on two
-# nodes of eight GPUs, with the reference's hyperparameters:
+# Look before you submit. `where="print"` prints the batch script and starts nothing. Here is SFT of a model with 2
+# billion parameters on two nodes of eight GPUs, with the hyperparameters of NeMo-Aligner:
 
 # %%
 from aligner_lib.tutorial import slurm_recipes
@@ -71,18 +72,18 @@ plan = slurm_recipes.sft(
 )
 
 # %% [markdown]
-# | line | what it is for |
+# | line | purpose |
 # | --- | --- |
 # | `--nodes`, `--ntasks-per-node`, `--gres` | two nodes, a rank for each GPU |
 # | `--signal=B:USR2@180` | three minutes' notice before the time limit: enough for a step and a checkpoint |
-# | `--requeue` | after the notice, or when a node is lost, the job waits in the queue again |
-# | `begin` … `finish` | what turns a notice into a checkpoint; see [the page on clusters](../docs/cluster.md) |
-# | `trainer.num_nodes`, `trainer.devices` | derived from the resources, so that they always agree |
+# | `--requeue` | after the notice, or after a node is lost, the job returns to the queue |
+# | `begin` … `finish` | turns a notice into a checkpoint; see [the page on clusters](../docs/cluster.md) |
+# | `trainer.num_nodes`, `trainer.devices` | derived from the resources, so that all three always agree |
 #
 # ## Is the cluster ready?
 #
-# Do not wait an hour in the queue to learn that a folder is not shared. This check asks Slurm and a compute node
-# beforehand (`aligner cluster check` does the same in a terminal):
+# Do not wait in the queue for an hour only to learn that a folder is not shared. The next cell asks Slurm and a compute
+# node beforehand (`aligner cluster check` does the same in a terminal):
 
 # %%
 from cluster import check
@@ -92,8 +93,8 @@ print(*check(shared=out), sep="\n")
 # %% [markdown]
 # ## One process, then several
 #
-# First a short run as in notebook 03. Then the same on several ranks: **data parallel**, each rank takes its share of
-# the batch, and the gradients are summed. Only the argument `resources` changes.
+# First start a short run as in notebook 03, then the same run on several ranks. With **data parallelism**, each rank
+# computes its share of the batch, and the gradients are summed. Only the argument `resources` changes.
 
 # %%
 from cluster import Resources
@@ -127,17 +128,18 @@ if lab.where != "print":
 # %% [markdown]
 # ### What you should see
 #
-# The same losses, step by step: they differed by {{smoke.scale_out.largest_difference:.0e}} of their value in the
-# recorded run with `smoke` and {{smoke.scale_out.ranks:.0f}} ranks, which is rounding: sums in another order. A
-# difference that is visible in a plot is a bug, most often a batch that was not divided.
+# Both runs have the same losses, step by step. In the recorded run with `smoke` and {{smoke.scale_out.ranks:.0f}}
+# ranks, the losses differed by {{smoke.scale_out.largest_difference:.0e}} of their value. The difference is rounding,
+# because the sums are computed in another order. A difference that is visible in a plot is a bug, most often a batch
+# that was not divided.
 
 # %%
 if lab.where != "print":
     display(curves([lab.run("scale-one"), lab.run("scale-several")], metrics=["train/loss"], smoothing=0))
 
 # %% [markdown]
-# What do the two write? The same weights but for rounding, and the same random numbers: the same texts, until a rounding
-# happens to tip a draw.
+# What do the two policies write? Their weights are equal except for rounding, and their random numbers are equal. So
+# the texts are equal as well, until rounding changes a draw.
 
 # %%
 if lab.where != "print":
@@ -152,7 +154,8 @@ if lab.where != "print":
 # %% [markdown]
 # ## Restarts and failures
 #
-# The run folder contains everything about a job: any notebook or terminal that sees the folder can attach to the job.
+# The run folder contains everything about a job. Therefore any notebook or terminal that can read the folder can attach
+# to the job.
 
 # %%
 from cluster import Job
@@ -163,19 +166,20 @@ if lab.where != "print":
     print(again.tail(3))
 
 # %% [markdown]
-# | what happens | what the run does |
+# | event | reaction of the run |
 # | --- | --- |
-# | this kernel restarts | nothing: `Job.attach(run)`, or `aligner logs RUN -f` |
-# | the time limit nears, or a job with more priority takes the nodes | checkpoint, wait in the queue, resume |
+# | this kernel restarts | nothing changes: use `Job.attach(run)`, or `aligner logs RUN -f` |
+# | the time limit nears, or a job with more priority takes the nodes | save a checkpoint, return to the queue, resume |
 # | a node goes down | resume from the last checkpoint, on other nodes |
 # | `job.stop()` · `job.cancel()` · `job.requeue()` | checkpoint and end · end now · checkpoint and queue again |
 #
-# Afterwards the metrics are bit for bit those of an uninterrupted run: data order, random numbers and learning rate
-# depend on the step alone.
+# After a restart the metrics are bit for bit those of an uninterrupted run, because data order, random numbers and
+# learning rate depend only on the step.
 #
 # ## Several values at once
 #
-# A **sweep** is an array job: each value has its own run folder and its own job. Without Slurm this prints the script.
+# A **sweep** is an array job: each value has its own run folder and its own job. Without Slurm, the next cell prints
+# the script.
 
 # %%
 paper = lab if lab.where == "slurm" else Workspace(out, profile, dataset, where="print")
@@ -188,9 +192,9 @@ if lab.where == "slurm":
 # %% [markdown]
 # ## PPO as two jobs
 #
-# Large models no longer fit together into one job. Critic and reward model become one component of a **hetjob**, actor
-# and reference another. Each has its own nodes, and Slurm starts and ends both together. The critic writes its address
-# into the run folder, where the actor reads it.
+# The four models of PPO no longer fit into one job when the models are large. So critic and reward model become one
+# component of a **hetjob**, and actor and reference become another. Each component has its own nodes, and Slurm starts
+# and ends both together. The critic writes its address into the run folder, and the actor reads the address there.
 
 # %%
 data = {"train": "/shared/hh/train_prompts.jsonl", "validation": "/shared/hh/test_prompts.jsonl"}
@@ -201,16 +205,16 @@ print(plan.nodes, "nodes,", plan.gpus, "GPUs")
 # %% [markdown]
 # ## What changes with 70 billion parameters?
 #
-# For each parameter, training needs 2 bytes of weights (bf16), 4 of gradient (fp32), and 12 of optimizer state: the fp32
-# master weight and Adam's two moments.
+# For each parameter, training needs 2 bytes of weights (bf16), 4 bytes of gradient (fp32), and 12 bytes of optimizer
+# state: the fp32 master weight and Adam's two moments.
 #
 # ### By hand
 #
-# $70 \cdot 10^9 \cdot 18 = 1.26$ TB before the first activation, and a GPU has 80 GB: at least 16 GPUs. There are three
-# ways to divide this:
+# $70 \cdot 10^9 \cdot 18 = 1.26$ TB before the first activation, and a GPU has 80 GB, so training needs at least 16
+# GPUs. There are three ways to divide the memory:
 #
-# - **tensor parallel** (TP) splits each matrix; its ranks communicate in every layer, so it stays inside a node;
-# - **pipeline parallel** (PP) splits the stack of layers; its ranks communicate once per stage, across nodes;
+# - **tensor parallel** (TP) splits each matrix. Its ranks communicate in every layer, so TP stays inside a node.
+# - **pipeline parallel** (PP) splits the stack of layers. Its ranks communicate once per stage, across nodes.
 # - **data parallel** (DP) replicates weights and gradients, but shards the optimizer state: 12 bytes become 12/DP.
 
 # %%
@@ -239,9 +243,9 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The dashed line is the GPU's memory. The first split that fits has two replicas of a model that is split 16 ways,
-# since the optimizer state is then sharded. The smallest parallelism of each model and role, in GPUs of 80 GiB with
-# sequences of 4096 tokens:
+# The dashed line is the memory of a GPU. The first split that fits has two replicas of a model that is split 16 ways,
+# because two replicas shard the optimizer state. The next table shows the smallest parallelism of each model and role,
+# in GPUs of 80 GiB with sequences of 4096 tokens:
 
 # %%
 from IPython.display import Markdown
@@ -251,16 +255,16 @@ from cluster import sizing
 display(Markdown(sizing.as_markdown(sizing.table(["Llama-3.2-1B", "Llama-2-7B", "Llama-2-70B"]))))
 
 # %% [markdown]
-# The smallest parallelism is slow; more DP makes it faster. Two more things change with size: a checkpoint takes
-# minutes, so the notice before the time limit must be longer (`signal_delay_s: 600` in
-# `cluster/configs/ppo_64_32.yaml`), and nodes fail daily, so `trainer.ppo.save_interval` decides how much a failure
-# costs.
+# The smallest parallelism is slow, and more DP makes training faster. Two more things change with size. A checkpoint
+# takes minutes, so the notice before the time limit must be longer (`signal_delay_s: 600` in
+# `cluster/configs/ppo_64_32.yaml`). And nodes fail daily, so `trainer.ppo.save_interval` decides how much work a
+# failure costs.
 #
 # ## What you learnt
 #
-# - A job has a command, a run folder and resources; only the resources change from a laptop to a hundred nodes.
+# - A job has a command, a run folder and resources. From a laptop to a hundred nodes, only the resources change.
 # - After a preemption or a lost node, the run resumes to the same metrics.
-# - 18 bytes per parameter, divided by TP and PP, and 12 of them also by DP.
+# - Training takes 18 bytes per parameter, divided by TP and PP, and 12 of the 18 also by DP.
 #
 # ## Questions
 

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # The bug hunt
 #
-# Ten runs of PPO, each with one fault. None raises an error, all train to their end, and their settings are the same. You
-# find what is wrong from the charts and the completions alone.
+# Ten runs of PPO each contain a single fault. No run raises an error, all runs train to their end, and all runs have
+# the same settings. Find each fault from the charts and the completions alone.
 #
 # {{map}}
 #
-# | goal | from a chart that looks odd to the line that is wrong |
+# | goal | find the wrong line of code from a chart that looks odd |
 # | --- | --- |
 # | needs | notebook 05 read; nothing is trained unless `exercise = "live"` |
 # | downloads | nothing |
@@ -31,27 +31,28 @@ healthy, other = (Recording(name, speed=float("inf")) for name in bug_hunt.HEALT
 # %% [markdown]
 # ## What is usual?
 #
-# Two healthy runs of the same job, made with the `smoke` profile: a tiny model, 32 responses a step. Only their seeds
-# differ, so what differs here is noise.
+# Before you can see a fault, you need to know healthy curves. The next cell shows two healthy runs of the same job,
+# made with the `smoke` profile: a tiny model, 32 responses per step. Only the seeds of the two runs differ, so every
+# difference between their curves is noise.
 
 # %%
 curves([healthy, other], metrics=bug_hunt.CHARTS)
 
 # %% [markdown]
-# A few figures have no noise in them. They follow from what PPO is, and a run in which one of them is off has a fault,
-# however well its reward rises:
+# A few figures contain no noise, because they follow from the definition of PPO. If one of these figures is wrong, the
+# run has a fault, no matter how well the reward rises:
 #
-# | figure | at which steps | is |
+# | figure | at which steps | value |
 # | --- | --- | --- |
 # | `train_rollouts/kl` | the first | exactly 0: policy and reference have the same weights |
 # | `train_optim/first_ppo_ratio` | all | 1: nothing was updated since the rollout |
 # | `train_optim/loss` | all, with one update a step | 0: minus the mean of the normalised advantages |
-# | `train_rollouts/sampler_mismatch` | all | rounding: generation and training compute the same thing |
-# | `train_rollouts/rlhf_rewards` | all | at most `train_rollouts/rewards`: a penalty was taken away |
+# | `train_rollouts/sampler_mismatch` | all | rounding: generation and training compute the same log-probabilities |
+# | `train_rollouts/rlhf_rewards` | all | at most `train_rollouts/rewards`, because a penalty is subtracted |
 # | `train_optim/lr` | all | the schedule in the settings |
 #
-# The others are compared with a healthy run. Ask **from which step on** they part: a fault in the data or the models shows
-# before the first update, one in the loss after it.
+# Compare all other figures with a healthy run. Ask **from which step on** the curves differ: a fault in the data or the
+# models is visible before the first update, and a fault in the loss only after the first update.
 
 # %%
 first = healthy.metrics()[1]
@@ -64,10 +65,11 @@ for name in (
     print(f"{name:34}{first[name]:.3g}")
 
 # %% [markdown]
-# ## The ten
+# ## The ten runs
 #
-# Each cell shows a run beside the healthy one of the same seed, its completions, and the list. You may choose as often as
-# you like; each wrong choice says what you would see then.
+# Each cell shows a run beside the healthy run with the same seed, the run's completions, and the list of possible
+# faults. You may choose as often as you like. After a wrong choice, the quiz describes the curves that the chosen fault
+# would cause.
 
 
 # %%
@@ -110,18 +112,20 @@ hunt(9)
 hunt(10)
 
 # %% [markdown]
-# Would a look at the settings have helped?
+# Would the settings have revealed the faults?
 
 # %%
 settings = [Recording(name).info["config"] for name in bug_hunt.HUNTED]
 print("all ten have the healthy run's settings:", all(one == healthy.info["config"] for one in settings))
 
 # %% [markdown]
-# ## Plant one, and mend it
+# ## Plant a fault, and mend it
 #
-# A fault is a wrong function in place of one of the library's, and so is its cure. `aligner_lib.tutorial.faults` has all
-# ten, and `lab.submit("ppo", fault=…)` plants any of them. Here is one, then the right function as you might write it. With `exercise = "live"` both train, beside a run
-# with the library's own function: the mended run has the healthy run's figures to the last digit.
+# A fault is a wrong function in place of a library function, and the cure replaces the same function by a right one.
+# `aligner_lib.tutorial.faults` contains all ten faults, and `lab.submit("ppo", fault=…)` plants any of them. The next
+# cells show a fault, then the right function as you might write it. With `exercise = "live"` three runs train: with the
+# fault, with the right function, and with the library's own function. The mended run has the healthy run's figures to
+# the last digit.
 
 # %%
 import inspect
@@ -156,9 +160,9 @@ else:
 # %% [markdown]
 # ## What you learnt
 #
-# - A rising reward proves nothing: six of these ten runs end with a clearly higher one.
+# - A rising reward proves nothing: six of the ten runs end with a clearly higher reward.
 # - Know the figures that must be exact, and look at them before you tune anything.
-# - The first step at which two runs part says in which stage to look.
+# - The first step at which two runs differ shows in which stage to look.
 #
-# **Questions.** Which of the ten would you have met with a larger model, too, and only days later? Which of them would a
-# test of a single function have found?
+# **Questions.** Which of the ten faults would also occur with a larger model, and become visible only after days? Which
+# of them would a test of a single function have found?
