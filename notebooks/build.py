@@ -116,7 +116,7 @@ def documents() -> dict[Path, str]:
     for source in sorted((HERE / "src").glob("[0-9]*.py")):
         for folder in (HERE, HERE / "solved"):
             made[folder / f"{source.stem}.ipynb"] = build(source, figures, solved=folder != HERE)
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         made[page] = fill_markers(page.read_text(encoding="utf-8"), figures, page.name)
     return made
 

@@ -15,7 +15,7 @@ from aligner_lib.config.kinds import kinds
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
 GROUPS = "train|validation|train_rollouts|val_rollouts|train_optim|critic|evaluation|timers"
 OF_NAMES = r"(?:train|val|evaluation)_environments/(?:\*|\w+)/(?:\*|[\w/]+)"  # of the user's, for which a declaration has a `*`
@@ -185,7 +185,7 @@ def anchors(page: Path) -> set[str]:
     return {slug(heading) for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

@@ -60,7 +60,7 @@ def test_the_library_s_own_function_is_the_reference_and_can_be_shown(name):
 
 def test_the_page_has_what_the_exercises_catch():
     text = page.PAGE.read_text()
-    assert text == page.page_with(page.tables(), text), "run python -m aligner_lib.tutorial.exercises.page"
+    assert text == page.page_with(page.table(), text), "run python -m aligner_lib.tutorial.exercises.page"
     assert f"**{len(PLANTED)}** | **{len(PLANTED)}**" in text
 
 

@@ -16,7 +16,7 @@ from aligner_lib.tutorial.figures import (
 )
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = sorted((ROOT / "notebooks" / "src").glob("*.py"))
 FIGURES = {"laptop": {"rm": {"val_acc": 0.7734375, "gain": [0.2, 0.15, 0.25]}, "tokens": -18.65}}
 
@@ -62,7 +62,7 @@ def test_a_figure_that_no_run_recorded_is_an_error_that_names_the_place(fill, te
         fill(text, FIGURES, "docs/x.md")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_has_the_recorded_figures(page):
     text = page.read_text(encoding="utf-8")
     assert fill_markers(text, read_figures(ROOT), page.name) == text, "run `python notebooks/build.py`"
@@ -76,7 +76,7 @@ def test_a_typed_decimal_is_found_in_prose_alone():
     assert typed_decimals(text) == {"0.79", "1,234.5"}
 
 
-@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_typed_figure_is_listed_with_what_measured_it(path):
     name = path.relative_to(ROOT).as_posix()
     listed = {

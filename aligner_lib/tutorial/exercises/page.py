@@ -1,4 +1,4 @@
-"""The tables of docs/exercises.md, made from the exercises: python -m aligner_lib.tutorial.exercises.page."""
+"""The table of docs/exercises.md, made from the exercises: python -m aligner_lib.tutorial.exercises.page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aligner_lib.tutorial.exercises.registry import exercises
 PAGE = Path(__file__).parents[3] / "docs" / "exercises.md"
 BEGIN, END = "<!-- made by aligner_lib/tutorial/exercises/page.py: -->", "<!-- until here -->"
 HEAD = (
-    "| notebook | exercise | what it is | minutes | difficulty | planted | caught | gradients | trains |\n"
+    "| notebook | exercise | what it is | minutes | difficulty | mistakes | recognised | gradients | trains |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
@@ -22,14 +22,14 @@ def caught(asked: Exercise, seed: int = 0) -> list[Mistake]:
     return [mistake for mistake in asked.mistakes if judge(asked, mistake.answer, seed).mistake is mistake]
 
 
-def tables() -> str:
-    """A row for each exercise, the sums, and every planted mistake with what is said of it."""
+def table() -> str:
+    """A row for each exercise, and the sums."""
     found = {name: len(caught(one)) for name, one in exercises().items()}
     rows = [HEAD, *(_row(one, found[name]) for name, one in exercises().items())]
     planted = sum(len(one.mistakes) for one in exercises().values())
     minutes = sum(one.minutes for one in exercises().values())
     rows.append(f"| | **{len(found)}** | | **{minutes}** | | **{planted}** | **{sum(found.values())}** | | |")
-    return "\n".join([*rows, "", *map(_section, exercises().values())]).rstrip()
+    return "\n".join(rows)
 
 
 def _row(one: Exercise, found: int) -> str:
@@ -40,24 +40,12 @@ def _row(one: Exercise, found: int) -> str:
     return f"| {' | '.join(map(str, cells))} |".replace("   ", " ")
 
 
-def _section(one: Exercise) -> str:
-    library = f" The library's: `{one.library}`." if one.library else ""
-    mistakes = "".join(
-        f"- **{mistake.name.replace('_', ' ')}**: {mistake.meaning}\n" for mistake in one.mistakes
-    )
-    return f"### `{one.name}`\n{_capital(one.title)}.{library}\n\n{mistakes}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def page_with(text: str, page: str) -> str:
-    """The page's text with these tables between its marks."""
+    """The page's text with this table between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page_with(tables(), PAGE.read_text()))
+    PAGE.write_text(page_with(table(), PAGE.read_text()))
