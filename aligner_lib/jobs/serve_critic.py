@@ -73,16 +73,18 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         request_queue = RequestQueue(
             _checkpoints(kind, run, config), session, prepared.vocab_size, about, parallel.dp_size()
         )
+        # until the server's processes have ended: a scheduler sends SIGTERM twice, and the second must not end this
+        # process while it clears up, or tritonserver's stubs would wait for it for good
+        signalled = stack.enter_context(stop_signals())
         listening = _listen(SERVICES[kind], request_queue, host, settings.port, folder)
         stack.callback(listening.stop)
         stack.callback(request_queue.close, NotReady("it has ended"))
         clear_notes(job_folder)
         session.open()
         logger.info(f"{kind} serves at {host}:{settings.port}, {folder.path}")
-        with stop_signals() as signalled:
-            ended = serve(
-                worker, request_queue, _watch(run, request_queue, listening, signalled.is_set), job_folder
-            )
+        ended = serve(
+            worker, request_queue, _watch(run, request_queue, listening, signalled.is_set), job_folder
+        )
         write_json(run.path / "status.json", request_queue.status() | {"doing": ended.status})
         run.finish(ended.status, ended.message)
     logger.info(f"{ended.status}: {ended.message}")

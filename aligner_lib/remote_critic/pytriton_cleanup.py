@@ -46,6 +46,7 @@ def clear(folder: Path) -> None:
     left = read_json(_note(folder)) or {"server": None, "children": {}, "environments": []}
     marks = left["children"].items()
     ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
+    ours += [pid for pid in _stubs(_place(folder)) if pid not in ours]
     segments = [*_segments_of(left["server"]), *_tensors_of(ours)]
     end(ours, signal.SIGKILL, KILLED_S)
     for segment in segments:
@@ -113,6 +114,20 @@ def name_of(process: psutil.Process) -> str | None:
         return process.name() if is_alive(process) else None
     except psutil.NoSuchProcess:
         return None
+
+
+def _stubs(place: Path) -> list[int]:
+    """Processes that run from this workspace, written down or not: tritonserver replaces a stub that ended by a new one,
+    and a stub whose tritonserver is gone waits for it for good."""
+    if not place.exists():
+        return []
+    beginning = f"{place.resolve()}/"
+    pids = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, IndexError):
+            if process.cmdline()[0].startswith(beginning):
+                pids.append(process.pid)
+    return pids
 
 
 def _segments_of(server: dict | None) -> list[Path]:

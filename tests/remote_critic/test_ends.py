@@ -1,11 +1,13 @@
 """How the two jobs end, and what they go on from: a killed actor, checkpoints of different steps."""
 
+import contextlib
 import os
 import shutil
 import socket
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from forks import until
 from servers import STEPS, Critic, run_actor, start_actor
@@ -125,3 +127,26 @@ def test_a_critic_of_another_run_is_refused(jobs, rewound):
     assert jobs.run_folder("ends").info == before  # the finished run is as it was
     stranger.until_it_ended()
     assert stranger.run.status == "stopped" and "ended before it began" in stranger.run.info["message"]
+
+
+def test_a_second_sigterm_during_the_clean_up_leaves_no_process_behind(jobs):
+    """Slurm's scancel signals every process of a job, and the batch script then signals the server once more."""
+    critic = Critic(jobs, "cancelled_critic").start().until_it_serves()
+    workspace = str((critic.run.path / "pytriton").resolve())
+    assert running_from(workspace)
+    for child in critic.children():
+        child.terminate()
+    while critic.process.exitcode is None:
+        critic.process.terminate()
+        critic.process.join(0.05)
+    assert not running_from(workspace)
+    assert not Path(workspace).exists()
+
+
+def running_from(folder: str) -> list[str]:
+    """Command lines of the processes that run from a folder."""
+    lines = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            lines.append(" ".join(process.cmdline()))
+    return [line for line in lines if line.startswith(folder)]
