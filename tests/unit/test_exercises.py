@@ -246,10 +246,13 @@ def test_a_zero_has_no_sign():
         (lambda chosen, rejected: "yes", "of type str; it should be a tensor (float32"),
         (lambda chosen, rejected: chosen[:, None], "has the shape [5, 1]; it should have [5]"),
         (loss_in_float64, "The numbers of loss are right, but they are float64; it should be float32"),
-        (raises, "It raised IndexError in its line 3: index 5 is out of bounds"),
-        (raises_without_a_word, "It raised NotImplementedError in its line 2."),
-        (lambda chosen: chosen, "It is called with 2 arguments, as bradley_terry(chosen, rejected)"),
-        (torch.tensor(1.0), "Check takes the function itself, bradley_terry without brackets"),
+        (raises, "Your function raised IndexError in line 3: index 5 is out of bounds"),
+        (raises_without_a_word, "Your function raised NotImplementedError in line 2."),
+        (
+            lambda chosen: chosen,
+            "The check calls bradley_terry(chosen, rejected), but your function does not accept",
+        ),
+        (torch.tensor(1.0), "Check expects the function itself, bradley_terry without parentheses"),
     ],
 )
 def test_other_answers_are_told_what_is_wrong(answer, said):
@@ -260,7 +263,9 @@ def test_other_answers_are_told_what_is_wrong(answer, said):
 
 
 def test_a_return_that_is_missing_is_asked_for():
-    assert "Nothing is returned. Is the return missing?" in repr(judge(ALL["gae"], lambda *inputs: None))
+    assert "Your function returns nothing. Is the return missing?" in repr(
+        judge(ALL["gae"], lambda *inputs: None)
+    )
 
 
 def test_the_first_place_that_differs_and_both_results_are_shown():
@@ -283,7 +288,7 @@ def test_an_input_that_is_written_to_is_told():
     verdict = judge(
         ALL["perplexity"], lambda logprobs, mask: ALL["perplexity"].reference(logprobs.mul_(mask), mask)
     )
-    assert "the input logprobs was changed: write to a copy" in verdict.sentence
+    assert "your function changed the input logprobs. Write to a copy" in verdict.sentence
 
 
 def test_text_of_a_learner_is_escaped():

@@ -1,4 +1,4 @@
-"""check("gae", fn): is it right? If not: where it differs, and the name of the mistake."""
+"""check("gae", fn) compares a learner's function with the reference, and names the mistake of a wrong function."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from aligner_lib.tutorial.learning_progress import record_exercise
 
 
 def check(name: str, function: Callable, seed: int = 0) -> Verdict:
-    """Try an answer to an exercise on random inputs, and compare outputs and gradients with the reference's.
+    """Call the learner's function on random inputs, and compare outputs and gradients with the reference's.
 
-    The verdict shows itself in a notebook and prints on a terminal; it is true if the answer passed, and its `function` is
-    the answer then, and else the reference. A wrong answer that equals a planted one is called by its name. Raises
-    UserError for an exercise that isn't there.
+    The verdict displays itself in a notebook and prints on a terminal. A verdict is true if the function passed. Its
+    `function` is the learner's function if that passed, else the reference. A wrong function that equals a planted
+    mistake is called by the mistake's name. Raises UserError for an unknown exercise.
     """
     verdict = judge(exercise(name), function, seed)
     record_exercise(name, verdict.passed)
@@ -28,14 +28,14 @@ def check(name: str, function: Callable, seed: int = 0) -> Verdict:
 
 
 def judge(asked: Exercise, function: Callable, seed: int = 0) -> Verdict:
-    """The verdict alone; nothing is noted."""
+    """The verdict of `check`, without a record of the learner's progress."""
     if problem := _cannot_be_called(asked, function):
         return _wrong(asked, Difference("the signature", problem))
     cases = [asked.inputs(Draw(seed, number)) for number in range(asked.cases)]
     own = [outcome(function, case, asked.gradients) for case in cases]
     if isinstance(own[0].error, NotImplementedError) and str(own[0].error).startswith(STUB):
         return Verdict(
-            asked, NOT_YET, "its cell waits for you; the notebook goes on with an answer of its own."
+            asked, NOT_YET, "the function is still empty. The notebook continues with its own solution."
         )
     expected = [outcome(asked.reference, case, asked.gradients) for case in cases]
     for case, right, yours in zip(cases, expected, own):
@@ -55,12 +55,12 @@ def _wrong(
 
 
 def _praise(asked: Exercise) -> str:
-    gradients = ", and so are the gradients" if asked.gradients else ""
+    gradients = ", gradients included" if asked.gradients else ""
     return f"right on {asked.cases} random inputs{gradients}."
 
 
 def _recognised(asked: Exercise, cases: list[dict[str, Any]], own: list[Outcome]) -> Mistake | None:
-    """The planted wrong answer that gives the same on every input, or the mistake that can be seen in what was returned."""
+    """The planted mistake with the same outcome on every input, or the mistake that `seen_in` recognises in the outputs."""
     for mistake in asked.mistakes:
         planted = (outcome(mistake.answer, case, asked.gradients) for case in cases)
         if all(alike(*both) for both in zip(planted, own)):
@@ -73,13 +73,16 @@ def _recognised(asked: Exercise, cases: list[dict[str, Any]], own: list[Outcome]
 
 def _cannot_be_called(asked: Exercise, function: Callable) -> str:
     if not callable(function):
-        return f"check takes the function itself, {asked.name} without brackets; this is {function!r}."
+        return (
+            f"check expects the function itself, {asked.name} without parentheses. It received {function!r}."
+        )
     inputs = asked.inputs(Draw(0))
     try:
         inspect.signature(function).bind(*inputs)
     except TypeError:
         return (
-            f"It is called with {len(inputs)} arguments, as {asked.name}({', '.join(inputs)}), and can't be."
+            f"The check calls {asked.name}({', '.join(inputs)}), but your function does not accept these "
+            f"{len(inputs)} arguments."
         )
     except ValueError:  # a built-in function without a signature: the call will tell
         pass
@@ -91,6 +94,6 @@ def _failed(yours: Outcome, function: Callable) -> Difference | None:
         return None
     error, code = yours.error, getattr(function, "__code__", None)
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code is code]
-    at = f" in its line {lines[-1] - code.co_firstlineno + 1}" if lines else ""
+    at = f" in line {lines[-1] - code.co_firstlineno + 1}" if lines else ""
     message = "".join(f": {line}" for line in str(error).strip().splitlines()[:1]) or "."
-    return Difference("an error", f"It raised {type(error).__name__}{at}{message}")
+    return Difference("an error", f"Your function raised {type(error).__name__}{at}{message}")

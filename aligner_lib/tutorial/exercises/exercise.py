@@ -1,4 +1,4 @@
-"""What an exercise is. No torch is imported before an answer is checked."""
+"""The definition of an exercise. No torch is imported before a function is checked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 from aligner_lib.tutorial.exercises.draw import Draw
 
-STUB = "Yours to write: "  # an error of the learner's that begins like this says that nothing is written yet
+# a NotImplementedError that begins with these words comes from a function that is still empty
+STUB = "Yours to write: "
 
 
 class ImportedLate:
-    """A module that is imported when something of it is used, so that the list of the exercises costs nothing."""
+    """A module that is imported at its first use, so that listing the exercises imports no torch."""
 
     def __init__(self, name: str):
         self._name = name
@@ -24,13 +25,15 @@ class ImportedLate:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer that the exercise knows."""
+    """A planted mistake: a wrong function that the exercise recognises."""
 
     name: str
-    meaning: str  # a sentence: what goes wrong, and what it does
+    meaning: str
+    """A sentence for the learner: what is wrong, and which effect the mistake has."""
     answer: Callable
-    # whether wrong answers have this mistake that no planted one equals, by the inputs and what was returned to each
+    """A function that makes the mistake."""
     seen_in: Callable[[list[dict[str, Any]], list[tuple]], bool] | None = None
+    """Recognises the mistake in other functions from their inputs and outputs."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +41,30 @@ class Exercise:
     """A function for the learner to write. The notebook's function has the exercise's name."""
 
     name: str
-    notebook: str  # its two digits
+    notebook: str
+    """The notebook's two digits."""
     title: str
     minutes: int
-    difficulty: int  # 1 to 5
-    hint: str  # Markdown
+    difficulty: int
+    """From 1 to 5."""
+    hint: str
+    """Markdown."""
     reference: Callable
-    inputs: Callable[
-        [Draw], dict[str, Any]
-    ]  # the arguments by name, in their order; they are passed by position
-    outputs: tuple[str, ...]  # names of what is returned: one, or those of a tuple
+    inputs: Callable[[Draw], dict[str, Any]]
+    """Draws the arguments by name, in their order. They are passed by position."""
+    outputs: tuple[str, ...]
+    """Names of the outputs: a single name, or a name for each element of a tuple."""
     mistakes: tuple[Mistake, ...]
-    gradients: tuple[str, ...] = ()  # the inputs to which gradients are compared
-    cases: int = 6  # how many inputs an answer is tried on
-    library: str = ""  # where the library has it, as module.function; "" where it has no use for it
-    trains: tuple[str, str] | None = (
-        None  # the kind of job that takes an answer, and as which of its functions
-    )
+    gradients: tuple[str, ...] = ()
+    """Inputs whose gradients are compared."""
+    cases: int = 6
+    """Number of random inputs of a check."""
+    library: str = ""
+    """The library's function as module.function, or "" if the library has none."""
+    trains: tuple[str, str] | None = None
+    """The kind of job that can train with the learner's function, and the name of the function that it replaces."""
 
     @property
     def stub(self) -> str:
-        """What the function says until it is written."""
+        """The error message of the empty function."""
         return f"{STUB}{self.title}."

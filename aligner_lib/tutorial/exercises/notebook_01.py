@@ -32,8 +32,8 @@ NEXT_LOGPROBS = Exercise(
     title="the log-probability of each next token",
     minutes=8,
     difficulty=2,
-    hint="The logits at position $t$ are a prediction of token $t+1$. So the last logits predict nothing that is there, and "
-    "nothing predicts the first token. `torch.gather` picks one element of the last dimension for each index.",
+    hint="The logits at position $t$ predict token $t+1$. So the last logits predict a token that does not exist, and "
+    "no logits predict the first token. `torch.gather` picks one element of the last dimension for each index.",
     reference=_next_logprobs,
     inputs=_logits_and_tokens,
     outputs=("logprobs",),
@@ -41,43 +41,45 @@ NEXT_LOGPROBS = Exercise(
     mistakes=(
         Mistake(
             "no_shift",
-            "each position is asked for the token that it has just read, in place of the one that comes next.",
+            "Each position scores the token that it has just read. It should score the token that comes next.",
             lambda logits, tokens: _picked(logits[:, :-1].log_softmax(-1), tokens[:, :-1]),
         ),
         Mistake(
             "wrong_side_shifted",
-            "the logits are shifted where the tokens should be: token t+1 is scored with the logits at position t+1, which have "
-            "already read it. Those that predict it stand one place before: drop the last logits (`logits[:, :-1]`), not the first.",
+            "The first logits are dropped, so token t+1 is scored with the logits at position t+1, which have "
+            "already read the token. The logits that predict token t+1 stand at position t: drop the last logits "
+            "instead (`logits[:, :-1]`).",
             lambda logits, tokens: _picked(logits[:, 1:].log_softmax(-1), tokens[:, 1:]),
         ),
         Mistake(
             "shifted_backwards",
-            "each position is asked for the token before it, which it knows.",
+            "Each position scores the token before it, which the model has already read.",
             lambda logits, tokens: _picked(logits[:, 1:].log_softmax(-1), tokens[:, :-1]),
         ),
         Mistake(
             "not_normalised",
-            "a logit is no log-probability before the log of the sum of all exponentials is taken away.",
+            "These are logits. A log-probability is a logit minus the log of the sum of all exponentials.",
             lambda logits, tokens: _picked(logits[:, :-1], tokens[:, 1:]),
         ),
         Mistake(
             "probabilities",
-            "these are probabilities: their log is missing.",
+            "These are probabilities: take their log.",
             lambda logits, tokens: _picked(logits[:, :-1].softmax(-1), tokens[:, 1:]),
         ),
         Mistake(
             "normalised_over_positions",
-            "the softmax runs over the positions (dimension 1), where it has to run over the vocabulary (the last one).",
+            "The softmax runs over the positions (dimension 1). It must run over the vocabulary (the last "
+            "dimension).",
             lambda logits, tokens: _picked(logits[:, :-1].log_softmax(1), tokens[:, 1:]),
         ),
         Mistake(
             "base_two",
-            "these are bits: the log to the base 2. Everything here is in nats.",
+            "These values are in bits, because the log has base 2. All values in these notebooks are in nats.",
             lambda logits, tokens: _next_logprobs(logits, tokens) / 0.6931471805599453,
         ),
         Mistake(
             "sign",
-            "this is the loss of each token, minus its log-probability; log-probabilities are at most 0.",
+            "This is the loss of each token, which is minus its log-probability. Log-probabilities are at most 0.",
             lambda logits, tokens: -_next_logprobs(logits, tokens),
         ),
     ),
@@ -102,48 +104,52 @@ def _logprobs_and_mask(draw: Draw) -> dict:
 PERPLEXITY = Exercise(
     name="perplexity",
     notebook="01",
-    title="perplexity, over all tokens that are there",
+    title="perplexity, over all tokens except padding",
     minutes=5,
     difficulty=1,
-    hint="It is $e$ to the mean loss of a token. A mean of means counts the tokens of short texts more than those of long "
-    "ones: first the sum over everything, then one division.",
+    hint="The perplexity is $e$ to the power of the mean loss of a token. A mean of means would give the tokens of "
+    "short texts more weight than the tokens of long texts. So compute the sum over all tokens first, then divide "
+    "once.",
     reference=_perplexity,
     inputs=_logprobs_and_mask,
     outputs=("perplexity",),
     mistakes=(
         Mistake(
             "padding_counts",
-            "the mean divides by all places of the rectangle, padding included.",
+            "The mean divides by the number of all positions, padding included.",
             lambda logprobs, mask: (-(logprobs * mask).mean()).exp(),
         ),
         Mistake(
             "mask_forgotten",
-            "the log-probabilities at padding are added, too.",
+            "The log-probabilities at padding are in the sum, too.",
             lambda logprobs, mask: (-logprobs.mean()).exp(),
         ),
         Mistake(
             "mean_of_rows",
-            "it is a mean of the rows' means: tokens of short texts count more than those of long ones.",
+            "This is a mean of the rows' means, so the tokens of short texts get more weight than the tokens of "
+            "long texts.",
             lambda logprobs, mask: _of_rows(logprobs, mask).mean().exp(),
         ),
         Mistake(
             "mean_of_perplexities",
-            "it is a mean of the rows' perplexities: the exponential comes last, when all is averaged.",
+            "This is a mean of the rows' perplexities. Take the exponential last, after averaging over all tokens.",
             lambda logprobs, mask: _of_rows(logprobs, mask).exp().mean(),
         ),
         Mistake(
             "sign",
-            "the minus is missing: this is the (geometric) mean probability of a token, which is below 1.",
+            "The minus is missing. Without it the result is the (geometric) mean probability of a token, which is "
+            "below 1.",
             lambda logprobs, mask: 1 / _perplexity(logprobs, mask),
         ),
         Mistake(
             "sum",
-            "the sum is not divided by the number of tokens: the longer the text, the more perplexed the model.",
+            "The sum is not divided by the number of tokens, so a long text gets a high perplexity only because it "
+            "is long.",
             lambda logprobs, mask: (-(logprobs * mask).sum()).exp(),
         ),
         Mistake(
             "no_exponential",
-            "this is the mean loss in nats; the perplexity is e to the power of it.",
+            "This is the mean loss in nats. The perplexity is e to the power of the mean loss.",
             lambda logprobs, mask: _perplexity(logprobs, mask).log(),
         ),
     ),

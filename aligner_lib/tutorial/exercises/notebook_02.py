@@ -82,59 +82,63 @@ NAIVE_BAYES = Exercise(
     title="naive Bayes as a judge of answers",
     minutes=12,
     difficulty=2,
-    hint="Count with `collections.Counter`. With $V$ different words on both sides together, "
-    r"$P(w \mid \text{chosen}) = (n_w + 1) / (N + V)$, where $n_w$ is how often the word stands in the chosen texts and $N$ "
-    "how many words they have. Sum the differences of both logs over the answer's words. A word that neither side has says "
-    "nothing, and is left out.",
+    hint="Count words with `collections.Counter`. Let $V$ be the number of different words on both sides together. Then "
+    r"$P(w \mid \text{chosen}) = (n_w + 1) / (N + V)$, where $n_w$ counts the word in the chosen texts and $N$ is "
+    "the number of words in the chosen texts. Sum the difference of the two logs over the answer's words. Leave "
+    "out a word that occurs on neither side, because such a word carries no information.",
     reference=_naive_bayes,
     inputs=_texts,
     outputs=("score",),
     mistakes=(
         Mistake(
             "no_smoothing",
-            "without the 1 that is added to each count, a word that one side has never used has probability 0, and no log.",
+            "The 1 that is added to each count is missing. Without it a word that occurs on only one side has "
+            "probability 0 on the other side, and the log of 0 does not exist.",
             lambda chosen, rejected, answer: _naive_bayes(chosen, rejected, answer, 0, 0),
         ),
         Mistake(
             "does_not_add_up",
-            "1 is added to each count, but the total doesn't grow by the number of different words: the probabilities of all "
-            "words add up to more than 1.",
+            "1 is added to each count, but the total does not grow by the number of different words. So the "
+            "probabilities of all words add up to more than 1.",
             lambda chosen, rejected, answer: _naive_bayes(chosen, rejected, answer, 1, 0),
         ),
         Mistake(
             "a_vocabulary_for_each_side",
-            "each side's total grows by the number of its own different words. But 1 is added to every word of either side, also to "
-            "those that this side has never used: both totals grow by V, the different words of both sides together.",
+            "Each side's total grows by the number of its own different words. But 1 is added to every word of "
+            "both sides, also to words that occur only on the other side. So both totals must grow by V, the "
+            "number of different words on both sides together.",
             _own_vocabularies,
         ),
         Mistake(
             "sign",
-            "rejected answers get the higher score.",
+            "Rejected answers get the higher score. Subtract the log of the rejected side from the log of the "
+            "chosen side.",
             lambda chosen, rejected, answer: _naive_bayes(rejected, chosen, answer),
         ),
         Mistake(
             "counts_for_probabilities",
-            "counts are compared, not probabilities: the side with more text wins every word.",
+            "Counts are compared in place of probabilities, so the side with more text wins every word.",
             _ratio_of_counts,
         ),
         Mistake(
             "answer_as_a_set",
-            "a word that the answer has twice counts once.",
+            "A word that occurs twice in the answer counts only once.",
             lambda chosen, rejected, answer: _naive_bayes(chosen, rejected, sorted(set(answer))),
         ),
         Mistake(
             "texts_as_sets",
-            "a word that a training text has twice is counted once.",
+            "A word that occurs twice in a training text is counted only once.",
             lambda chosen, rejected, answer: _naive_bayes(_seen_once(chosen), _seen_once(rejected), answer),
         ),
         Mistake(
             "no_log",
-            "probabilities are added up. Those of independent words multiply: it is their logs that add up.",
+            "Probabilities are added. The probabilities of independent words multiply, so their logs add up.",
             _without_log,
         ),
         Mistake(
             "unseen_words_count",
-            "a word that nobody has seen counts for the side with less text.",
+            "A word that occurs in no training text counts in favour of the side with less text. Leave such words "
+            "out.",
             _unseen_too,
         ),
     ),

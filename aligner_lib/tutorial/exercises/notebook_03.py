@@ -49,9 +49,9 @@ RESPONSE_MASK = Exercise(
     title="which predictions count",
     minutes=8,
     difficulty=2,
-    hint="Write down a row with $P=2$ and $L=5$: tokens 0 to 4, predictions 0 to 3, where prediction $i$ is of token $i+1$. "
-    "The response's first token is token $P$. Which prediction is of it? `torch.arange(size)` compared with "
-    "`prompt_lengths[:, None]` gives all rows at once.",
+    hint="Write down a row with $P=2$ and $L=5$: tokens 0 to 4, and predictions 0 to 3, where prediction $i$ predicts "
+    "token $i+1$. The first token of the response is token $P$. Which prediction predicts token $P$? Compare "
+    "`torch.arange(size)` with `prompt_lengths[:, None]` to get all rows at once.",
     reference=lambda *inputs: ppo.response_mask(*inputs),
     library="aligner_lib.algorithms.ppo.response_mask",
     inputs=_lengths,
@@ -59,42 +59,46 @@ RESPONSE_MASK = Exercise(
     mistakes=(
         Mistake(
             "one_late",
-            "the response's first token is predicted at P − 1, and that prediction is missing: nobody learns how to begin.",
+            "Prediction P − 1 is missing, which predicts the response's first token. So the model never learns to "
+            "begin.",
             _between(lambda prompt: prompt, lambda length: length - 1),
         ),
         Mistake(
             "one_early",
-            "a prediction of the prompt's last token counts, too.",
+            "The prediction of the prompt's last token counts, too.",
             _between(lambda prompt: prompt - 2, lambda length: length - 1),
         ),
         Mistake(
             "no_stop_token",
-            "the prediction of the last token is missing, which is the stop token: the model never learns to end.",
+            "The prediction of the last token is missing. The last token is the stop token, so the model never "
+            "learns to end.",
             _between(lambda prompt: prompt - 1, lambda length: length - 2),
         ),
         Mistake(
             "past_the_end",
-            "the last token's own prediction counts, but nothing follows it: that is padding.",
+            "The prediction after the last token counts, too. Nothing follows the last token, so this prediction "
+            "is padding.",
             _between(lambda prompt: prompt - 1, lambda length: length),
         ),
         Mistake(
             "of_tokens",
-            "these are the places of the response's tokens. The predictions of them stand one place to the left.",
+            "The mask marks the positions of the response's tokens. The predictions of these tokens stand one "
+            "position further left.",
             _between(lambda prompt: prompt, lambda length: length),
         ),
         Mistake(
             "prompt_counts",
-            "the predictions of the prompt count, too: the model learns to ask.",
+            "The predictions of the prompt's tokens count, too, so the model learns to write prompts.",
             _between(lambda prompt: 0 * prompt, lambda length: length - 1),
         ),
         Mistake(
             "padding_counts",
-            "everything behind the prompt counts, padding included.",
+            "All positions after the prompt count, padding included.",
             _without_end,
         ),
         Mistake(
             "inverted",
-            "the prompt counts in place of the response.",
+            "The prompt counts in place of the response.",
             _of_the_prompt,
         ),
     ),
@@ -130,8 +134,9 @@ MASKED_LOSS = Exercise(
     title="one loss, however the batch is cut",
     minutes=10,
     difficulty=2,
-    hint="A mean of means is right only where all have the same number of tokens. Add up the sums and the numbers of all micro "
-    "batches, and divide once. (So does this library: a loss is a sum with a count, and Megatron divides at the end.)",
+    hint="A mean of means is right only if all parts have the same number of tokens. Add up the sums and the counts of "
+    "all micro batches, and divide once. (The library works in the same way: a loss is a sum with a count, and "
+    "Megatron divides at the end.)",
     reference=_masked_loss,
     inputs=_micro_batches,
     outputs=("loss",),
@@ -139,14 +144,15 @@ MASKED_LOSS = Exercise(
     mistakes=(
         Mistake(
             "mean_of_means",
-            "each micro batch is averaged before they are: a token counts more in a micro batch that has few.",
+            "Each micro batch is averaged first, and the averages are averaged again. So a token counts more in a "
+            "micro batch with few tokens.",
             lambda logprobs, masks: _mean(
                 [-(values * mask).sum() / mask.sum() for values, mask in zip(logprobs, masks)]
             ),
         ),
         Mistake(
             "mean_of_responses",
-            "each response is averaged first: a token counts more in a short response.",
+            "Each response is averaged first, so a token counts more in a short response.",
             lambda logprobs, masks: _mean(
                 [
                     -(row * counts).sum() / counts.sum()
@@ -157,7 +163,7 @@ MASKED_LOSS = Exercise(
         ),
         Mistake(
             "divided_by_padding",
-            "the sum is divided by all places of the micro batches, the masked ones included.",
+            "The sum is divided by the number of all positions, the masked positions included.",
             lambda logprobs, masks: (
                 -sum((values * mask).sum() for values, mask in zip(logprobs, masks))
                 / sum(mask.numel() for mask in masks)
@@ -165,12 +171,12 @@ MASKED_LOSS = Exercise(
         ),
         Mistake(
             "mask_forgotten",
-            "prompts and padding count, too.",
+            "The tokens of prompts and padding count, too.",
             lambda logprobs, masks: _masked_loss(logprobs, [torch.ones_like(mask) for mask in masks]),
         ),
         Mistake(
             "divided_by_responses",
-            "the sum is divided by the number of responses: long responses make the loss large.",
+            "The sum is divided by the number of responses, so long responses make the loss large.",
             lambda logprobs, masks: (
                 -sum((values * mask).sum() for values, mask in zip(logprobs, masks))
                 / sum(len(mask) for mask in masks)
@@ -178,12 +184,13 @@ MASKED_LOSS = Exercise(
         ),
         Mistake(
             "sign",
-            "the minus is missing: whoever makes this smaller makes the right tokens less likely.",
+            "The minus is missing: minimising this value makes the right tokens less likely.",
             lambda logprobs, masks: -_masked_loss(logprobs, masks),
         ),
         Mistake(
             "only_the_last_learns",
-            "the value is right, but only the last micro batch has a gradient. `.item()` or `.detach()` has cut off the others.",
+            "The value is right, but only the last micro batch has a gradient. `.item()` or `.detach()` has cut "
+            "off the gradients of the others.",
             _only_the_last_learns,
         ),
     ),
@@ -194,12 +201,13 @@ MASKED_LOSS = Exercise(
 FIRST_LOSSES = Exercise(
     name="first_losses",
     notebook="03",
-    title="the loss before anything is learnt",
+    title="the loss before any training",
     minutes=6,
     difficulty=2,
-    hint="Who knows nothing gives each of $n$ possibilities $1/n$. A reward model has two: the chosen answer is the better one, or "
-    "it isn't. DPO's margin is the difference of what policy and reference think; at the beginning they are the same model. "
-    r"IPO's loss is $(h - \frac{1}{2\beta})^2$ with that same margin $h$.",
+    hint="A model that knows nothing gives each of $n$ possibilities the probability $1/n$. A reward model has two "
+    "possibilities: either answer may be the better one. DPO's margin is the difference between policy and "
+    r"reference, and at the beginning the policy equals the reference. IPO's loss is $(h - \frac{1}{2\beta})^2$ "
+    "with the same margin $h$.",
     reference=lambda vocabulary_size, beta: (log(vocabulary_size), log(2), log(2), (1 / (2 * beta)) ** 2),
     inputs=lambda draw: {
         "vocabulary_size": draw.random.randint(100, 60000),
@@ -209,42 +217,44 @@ FIRST_LOSSES = Exercise(
     mistakes=(
         Mistake(
             "bits",
-            "these are logs to the base 2; the losses here are in nats, with the natural log.",
+            "These are logs to the base 2. The losses are in nats, so use the natural log.",
             lambda size, beta: (log2(size), 1.0, 1.0, (1 / (2 * beta)) ** 2),
         ),
         Mistake(
             "probabilities",
-            "these are the probabilities of guessing right; the loss is minus the log of them.",
+            "These are the probabilities of a right guess. The loss is minus the log of the probability.",
             lambda size, beta: (1 / size, 0.5, 0.5, (1 / (2 * beta)) ** 2),
         ),
         Mistake(
             "nothing_learnt_nothing_lost",
-            "a margin of 0 is no loss of 0: −log σ(0) is ln 2. Only a model that is sure, and right, has a loss of 0.",
+            "A margin of 0 does not give a loss of 0: −log σ(0) is ln 2. The loss is near 0 only for a model that "
+            "is right and certain.",
             lambda size, beta: (log(size), 0.0, 0.0, (1 / (2 * beta)) ** 2),
         ),
         Mistake(
             "scaled_by_beta",
-            "β stands inside the sigmoid. It multiplies a margin of 0, and can't change what comes out.",
+            "β multiplies the margin inside the sigmoid. The margin is 0, so β cannot change the loss.",
             lambda size, beta: (log(size), log(2), beta * log(2), (1 / (2 * beta)) ** 2),
         ),
         Mistake(
             "not_squared",
-            "IPO's loss is the square of the distance to 1 / 2β.",
+            "The square is missing: IPO's loss is the squared distance to 1 / (2β).",
             lambda size, beta: (log(size), log(2), log(2), 1 / (2 * beta)),
         ),
         Mistake(
             "two_forgotten",
-            "IPO's goal is 1 / (2β); this is the square of 1 / β, four times the loss. The 2 stands within the square.",
+            "This is the square of 1 / β, which is four times the right loss. IPO's target is 1 / (2β), and the 2 "
+            "stands inside the square.",
             lambda size, beta: (log(size), log(2), log(2), (1 / beta) ** 2),
         ),
         Mistake(
             "half_of_beta",
-            "IPO's goal is 1 / (2β), not β / 2 and not 1/2 · β.",
+            "This uses β / 2. IPO's target is 1 / (2β).",
             lambda size, beta: (log(size), log(2), log(2), (beta / 2) ** 2),
         ),
         Mistake(
             "two_sided",
-            "a pair has two answers, but one loss: ln 2 once.",
+            "This counts ln 2 twice. A pair has two answers, but only a single loss.",
             lambda size, beta: (log(size), 2 * log(2), 2 * log(2), (1 / (2 * beta)) ** 2),
         ),
     ),

@@ -33,8 +33,9 @@ BRADLEY_TERRY = Exercise(
     title="the loss of each pair",
     minutes=6,
     difficulty=1,
-    hint="`torch.nn.functional.logsigmoid` takes the log of a sigmoid without computing the sigmoid, which is exactly 0 for "
-    "margins below −104 or so; and the log of 0 is infinite. Each pair has its own loss: don't average.",
+    hint="`torch.nn.functional.logsigmoid` computes the log of a sigmoid without the sigmoid itself. The sigmoid is "
+    "exactly 0 for margins below about −104, and the log of 0 is infinite. Each pair has its own loss, so do not "
+    "average.",
     reference=lambda *inputs: preference.preference_loss(*inputs),
     library="aligner_lib.algorithms.preference.preference_loss",
     trains=("rm", "loss"),
@@ -44,45 +45,48 @@ BRADLEY_TERRY = Exercise(
     mistakes=(
         Mistake(
             "sign_of_the_margin",
-            "the rejected answer gets the higher reward: the margin is chosen less rejected.",
+            "The rejected answer gets the higher reward: the margin must be the chosen reward minus the rejected "
+            "reward.",
             lambda chosen, rejected: _loss(rejected - chosen),
         ),
         Mistake(
             "sign_of_the_loss",
-            "the minus is missing: whoever makes this smaller turns the pairs round.",
+            "The minus is missing: minimising this value prefers the rejected answers.",
             lambda chosen, rejected: -_loss(chosen - rejected),
         ),
         Mistake(
             "no_log",
-            "this is the probability of being wrong; the loss is minus the log of the probability of being right.",
+            "This is the probability of being wrong. The loss is minus the log of the probability of being right.",
             lambda chosen, rejected: 1 - torch.sigmoid(chosen - rejected),
         ),
         Mistake(
             "log_of_zero",
-            "right while the rewards are near each other. Far apart, a number on the way is too small or too large for float32: the "
-            "sigmoid becomes exactly 0, whose log is infinite, and exp(−margin) becomes infinite itself. The gradient is NaN then. "
-            "`logsigmoid` computes the log without either of them.",
+            "The loss is right for rewards that are near each other, but fails for rewards that are far apart. "
+            "There, an intermediate result leaves the range of float32: the sigmoid becomes exactly 0, so its log "
+            "is infinite, or exp(−margin) becomes infinite. The gradient is then NaN. `logsigmoid` avoids both.",
             lambda chosen, rejected: -torch.log(torch.sigmoid(chosen - rejected)),
         ),
         Mistake(
             "sum_of_rewards",
-            "the sigmoid of the sum: both rewards grow together, and the difference means nothing.",
+            "This takes the sigmoid of the sum of the rewards, so both rewards grow together and their difference "
+            "has no effect.",
             lambda chosen, rejected: _loss(chosen + rejected),
         ),
         Mistake(
             "each_by_itself",
-            "each reward goes through a sigmoid of its own. Adding 5 to both then changes the loss, which only their "
-            "difference may do.",
+            "Each reward goes through its own sigmoid, so adding 5 to both rewards changes the loss. Only the "
+            "difference of the rewards may change the loss.",
             lambda chosen, rejected: _loss(chosen) + _loss(-rejected),
         ),
         Mistake(
             "averaged",
-            "the pairs are averaged already. What comes back has one loss for each.",
+            "The result is averaged over the pairs. Return one loss for each pair.",
             lambda chosen, rejected: _loss(chosen - rejected).mean(),
         ),
         Mistake(
             "rejected_detached",
-            "the value is right, but no gradient reaches the rejected answer: half of the pair teaches nothing.",
+            "The value is right, but no gradient reaches the rejected answer, so the model does not learn from "
+            "half of each pair.",
             lambda chosen, rejected: _loss(chosen - rejected.detach()),
         ),
     ),
@@ -108,12 +112,12 @@ def _states(draw: Draw) -> dict:
 LAST_AND_MEAN = Exercise(
     name="last_and_mean",
     notebook="04",
-    title="two ways to make one vector of a text",
+    title="two ways to turn a text into one vector",
     minutes=10,
     difficulty=2,
-    hint="Rows are padded on the right, so the last token of row $b$ is `hidden[b, lengths[b] - 1]`: with "
-    "`torch.arange(len(hidden))` as the first index all rows go at once. For the mean multiply by a mask of shape "
-    "`[B, S, 1]` and divide by the number of tokens.",
+    hint="Rows are padded on the right, so the last token of row $b$ is `hidden[b, lengths[b] - 1]`. With "
+    "`torch.arange(len(hidden))` as the first index you get all rows at once. For the mean, multiply by a mask of "
+    "shape `[B, S, 1]`, and divide by the number of tokens.",
     reference=lambda hidden, lengths: (_at(hidden, lengths - 1), _average(hidden, lengths)),
     inputs=_states,
     outputs=("last", "mean"),
@@ -121,12 +125,13 @@ LAST_AND_MEAN = Exercise(
     mistakes=(
         Mistake(
             "last_column",
-            "the last column is padding in all rows but the longest: `hidden[:, -1]` reads nothing of them.",
+            "The last column is padding in all rows except the longest, so `hidden[:, -1]` reads padding.",
             lambda hidden, lengths: (hidden[:, -1], _average(hidden, lengths)),
         ),
         Mistake(
             "one_behind_the_last",
-            "`lengths` itself is the first place behind the text: counting begins at 0.",
+            "`lengths` is the first position after the text, because counting begins at 0. The last token is at "
+            "`lengths - 1`.",
             lambda hidden, lengths: (
                 _at(hidden, lengths.clamp(max=hidden.shape[1] - 1)),
                 _average(hidden, lengths),
@@ -134,17 +139,19 @@ LAST_AND_MEAN = Exercise(
         ),
         Mistake(
             "first_token",
-            "the first token has seen no other: under a causal mask only the last one has read the whole text.",
+            "This takes the first token, which has seen no other token. Under a causal mask only the last token "
+            "has seen the whole text.",
             lambda hidden, lengths: (hidden[:, 0], _average(hidden, lengths)),
         ),
         Mistake(
             "padding_in_the_mean",
-            "the mean is over all columns, padding included.",
+            "The mean runs over all columns, padding included.",
             lambda hidden, lengths: (_at(hidden, lengths - 1), hidden.mean(1)),
         ),
         Mistake(
             "divided_by_the_rectangle",
-            "padding is masked, but the sum is divided by all columns: short texts get small features.",
+            "Padding is masked, but the sum is divided by the number of all columns, so short texts get small "
+            "features.",
             lambda hidden, lengths: (
                 _at(hidden, lengths - 1),
                 _average(hidden, lengths) * lengths[:, None] / hidden.shape[1],
@@ -152,12 +159,12 @@ LAST_AND_MEAN = Exercise(
         ),
         Mistake(
             "last_token_left_out",
-            "the mean ends one token early.",
+            "The mean leaves out the last token.",
             lambda hidden, lengths: (_at(hidden, lengths - 1), _average(hidden, lengths - 1)),
         ),
         Mistake(
             "over_the_features",
-            "the mean runs over the features (the last dimension), where it has to run over the tokens.",
+            "The mean runs over the features (the last dimension). It must run over the tokens.",
             lambda hidden, lengths: (_at(hidden, lengths - 1), hidden.mean(-1)),
         ),
     ),
@@ -253,8 +260,8 @@ FOOL = Exercise(
     title="a worse answer with a higher reward",
     minutes=12,
     difficulty=3,
-    hint="In each round try every word behind the answer as it is now, and keep the one with the highest score: "
-    "`max(candidates, key=score)`. If even that isn't higher than the score of the answer as it is, you are done.",
+    hint="In each round, append every word to the current answer, and keep the candidate with the highest score: "
+    "`max(candidates, key=score)`. Stop if the best candidate scores no higher than the current answer.",
     reference=_fool,
     inputs=_search,
     outputs=("answer",),
@@ -262,40 +269,42 @@ FOOL = Exercise(
     mistakes=(
         Mistake(
             "never_stops",
-            "a word is added in every round, also where each of them makes the score lower.",
+            "A word is added in every round, even if every word lowers the score.",
             lambda score, answer, words, rounds: _fool(score, answer, words, rounds, stops=False),
         ),
         Mistake(
             "first_that_is_better",
-            "the first word that raises the score is taken, not the one that raises it most.",
+            "The search takes the first word that raises the score. It should take the word that raises the score "
+            "most.",
             _first_better,
         ),
         Mistake(
             "words_alone",
-            "words are scored by themselves. What a word is worth depends on what it stands behind.",
+            "The words are scored on their own. The score of a word depends on the answer before it, so score the "
+            "whole candidate.",
             _words_alone,
         ),
         Mistake(
             "one_round",
-            "each round begins again with the first answer, so all but one word are lost.",
+            "Each round starts again from the first answer, so all added words except the last are lost.",
             _from_the_start,
         ),
         Mistake(
             "lowest",
-            "the word with the lowest score is taken.",
+            "The search takes the word with the lowest score.",
             lambda score, answer, words, rounds: _fool(score, answer, words, rounds, pick=min),
         ),
         Mistake(
             "in_front",
-            "the word is put in front of the answer; it was to stand behind it.",
+            "The word is put before the answer. It belongs after the answer.",
             lambda score, answer, words, rounds: _fool(
                 score, answer, words, rounds, join=lambda text, word: f"{word} {text}"
             ),
         ),
         Mistake(
             "one_word_repeated",
-            "one word is added again and again, however it was chosen. What a word is worth depends on what it stands behind, so each "
-            "round has to try all of them anew, behind the answer as it is by then.",
+            "The same word is added again and again. The score of a word depends on the answer before it, so each "
+            "round has to try all words again, behind the current answer.",
             _best_of_all_that_were_tried,
             seen_in=_repeats_one_word,
         ),

@@ -61,9 +61,9 @@ TOKEN_REWARDS = Exercise(
     title="the reward of each token, with its KL penalty",
     minutes=8,
     difficulty=2,
-    hint="Begin with `-coefficient * kl * mask`. The last token of each row is where the mask is 1 for "
-    "the last time: the largest index times mask, `(mask * torch.arange(mask.shape[1])).argmax(dim=1)`. There, and only "
-    "there, add the row's reward.",
+    hint="Start with `-coefficient * kl * mask`. The last token of a row is the last position where the mask is 1. Its "
+    "index is the largest product of index and mask: `(mask * torch.arange(mask.shape[1])).argmax(dim=1)`. Add the "
+    "row's reward at this position only.",
     reference=_token_rewards,
     library="aligner_lib.algorithms.ppo.rewards_with_kl",
     trains=("ppo", "token_rewards"),
@@ -72,53 +72,56 @@ TOKEN_REWARDS = Exercise(
     mistakes=(
         Mistake(
             "sign_of_the_kl",
-            "the penalty is added: a token is paid for being likelier under the policy than under the reference, and the policy "
-            "moves away from it.",
+            "The penalty has the wrong sign: a token is rewarded for being likelier under the policy than under "
+            "the reference, so the policy moves away from the reference.",
             _with_kl(lambda kl, mask: -kl),
         ),
         Mistake(
             "padding_is_penalised",
-            "tokens outside the mask get a KL penalty, though the policy has not written them.",
+            "Tokens outside the mask get a KL penalty, although the policy has not written them.",
             lambda rewards, kl, mask, coefficient: (
                 _token_rewards(rewards, kl, mask, coefficient) - coefficient * kl * ~mask
             ),
         ),
         Mistake(
             "reward_at_the_last_column",
-            "the score stands in the last column, which is padding in all rows but the longest: nobody receives it.",
+            "The score stands in the last column. In all rows except the longest, the last column is padding, so "
+            "no token receives the score.",
             _with_reward_at(_last_column),
         ),
         Mistake(
             "reward_at_the_first_token",
-            "the score stands at the response's first token. All later ones would have nothing to learn from.",
+            "The score stands at the response's first token, so all later tokens have nothing to learn from.",
             _with_reward_at(_first_place),
         ),
         Mistake(
             "reward_at_every_token",
-            "each token gets the whole score: a response is paid by its length.",
+            "Each token gets the whole score, so a long response gets a larger total reward.",
             _with_reward_at(lambda mask: mask),
         ),
         Mistake(
             "reward_is_scaled",
-            "the score, too, is multiplied by the coefficient.",
+            "The score is multiplied by the coefficient. Only the KL penalty should be.",
             lambda rewards, kl, mask, coefficient: _token_rewards(
                 coefficient * rewards, kl, mask, coefficient
             ),
         ),
         Mistake(
             "penalty_at_the_end",
-            "the last token pays for all of them. The sum is right, but nobody can see which token went astray.",
+            "The last token gets the penalties of all tokens. The sum is right, but the policy cannot learn which "
+            "token moved away from the reference.",
             _with_kl(lambda kl, mask: kl.sum(1, keepdim=True) * _last_place(mask)),
         ),
         Mistake(
             "absolute_kl",
-            "the absolute value of the KL is the penalty: a token pays also where the policy finds it less likely than the reference "
-            "does. Keep the sign: terms below 0 belong to the KL, and only with them the mean over many draws is the KL.",
+            "The penalty uses the absolute value of the KL, so a token also pays where the policy finds it less "
+            "likely than the reference does. Keep the sign: only with its negative terms is the mean over many "
+            "draws the KL.",
             _with_kl(lambda kl, mask: kl.abs()),
         ),
         Mistake(
             "penalty_forgotten",
-            "there is no KL penalty: nothing keeps the policy near its reference.",
+            "The KL penalty is missing, so nothing keeps the policy near its reference.",
             _with_kl(lambda kl, mask: 0 * kl),
         ),
     ),
@@ -178,10 +181,10 @@ GAE = Exercise(
     title="advantages, from right to left",
     minutes=15,
     difficulty=4,
-    hint="Go through the columns from the last to the first (`reversed(range(S))`) and carry two vectors of length B: the next "
-    "token's value and the next token's advantage, both 0 at first. Where the mask is 0 neither may be taken over: "
-    "`torch.where(mask[:, t], advantage, carried)`. With λ = 0 an advantage is the error δ alone, with λ = 1 all that came "
-    "later less the value: try both.",
+    hint="Go through the columns from the last to the first (`reversed(range(S))`), and carry two vectors of length B: "
+    "the next token's value and the next token's advantage. Both start at 0. Where the mask is 0, keep the carried "
+    "vectors as they are: `torch.where(mask[:, t], advantage, carried)`. Test two cases: with λ = 0 an advantage "
+    "is the error δ alone, and with λ = 1 an advantage is the sum of all later rewards minus the value.",
     reference=_gae,
     library="aligner_lib.algorithms.ppo.advantages_and_returns",
     trains=("ppo", "advantages"),
@@ -190,54 +193,55 @@ GAE = Exercise(
     mistakes=(
         Mistake(
             "bootstraps_past_the_end",
-            "the last token's error has a value in it that was read from padding. Nothing follows the last token: 0.",
+            "The error of the last token uses a value from the padding. Nothing follows the last token, so the "
+            "next value is 0.",
             lambda values, rewards, mask, discount, lam: _recursion(
                 values, rewards, mask, discount, discount * lam, past_the_end=True
             ),
         ),
         Mistake(
             "padding_flows_back",
-            "the recursion begins in the padding: errors from there flow back into the response.",
+            "The recursion starts in the padding, so errors from the padding flow back into the response.",
             lambda values, rewards, mask, discount, lam: tuple(
                 part * mask for part in _gae(values, rewards, torch.ones_like(mask), discount, lam)
             ),
         ),
         Mistake(
             "no_lambda",
-            "the recursion has γ but not λ: what you get is λ = 1, whatever was asked for.",
+            "The recursion uses γ but not λ, so the result is always that of λ = 1.",
             lambda values, rewards, mask, discount, lam: _gae(values, rewards, mask, discount, 1.0),
         ),
         Mistake(
             "no_discount_in_the_recursion",
-            "the next advantage is multiplied by λ alone; it is γ times λ.",
+            "The next advantage is multiplied by λ alone. The factor is γ times λ.",
             lambda values, rewards, mask, discount, lam: _recursion(values, rewards, mask, discount, lam),
         ),
         Mistake(
             "no_discount_in_the_error",
-            "the next value comes into δ without γ.",
+            "The next value enters δ without γ.",
             lambda values, rewards, mask, discount, lam: _recursion(
                 values, rewards, mask, 1.0, discount * lam
             ),
         ),
         Mistake(
             "forwards",
-            "it runs from left to right: a token is paid for what came before it.",
+            "The recursion runs from left to right, so a token gets credit for rewards before it.",
             _forwards,
         ),
         Mistake(
             "only_one_step",
-            "there is no recursion: these are the errors δ, the answer for λ = 0.",
+            "The recursion is missing: these are the errors δ, the answer for λ = 0.",
             lambda values, rewards, mask, discount, lam: _gae(values, rewards, mask, discount, 0.0),
         ),
         Mistake(
             "returns_from_rewards",
-            "returns are advantages plus values, not plus rewards.",
+            "The returns are advantages plus rewards. They should be advantages plus values.",
             _changed_returns(lambda advantages, values, rewards, mask: (advantages + rewards) * mask),
         ),
         Mistake(
             "returns_without_lambda",
-            "the advantages are right; the returns are the discounted rewards still to come, added up. That is advantages plus values "
-            "where λ = 1, and only there: add the values to the advantages.",
+            "The advantages are right, but the returns are the discounted sum of later rewards. This sum equals "
+            "advantages plus values only for λ = 1. For every λ, add the values to the advantages.",
             lambda values, rewards, mask, discount, lam: (
                 _gae(values, rewards, mask, discount, lam)[0],
                 _gae(values, rewards, mask, discount, 1.0)[1],
@@ -245,7 +249,7 @@ GAE = Exercise(
         ),
         Mistake(
             "returns_in_padding",
-            "returns are not 0 outside the mask: the critic would learn padding.",
+            "The returns are not 0 outside the mask, so the critic would train on padding.",
             _changed_returns(lambda advantages, values, rewards, mask: advantages + values),
         ),
     ),
@@ -276,46 +280,48 @@ def _ratios(draw: Draw) -> dict:
 NO_GRADIENT = Exercise(
     name="no_gradient",
     notebook="05",
-    title="where the clipped loss teaches nothing",
+    title="where the clipped loss has no gradient",
     minutes=5,
     difficulty=2,
-    hint="Look at the two plots. With a positive advantage a token is to become likelier; when has it become so, enough? Then the "
-    "same for a negative advantage. A token that has moved the wrong way always keeps its gradient.",
+    hint="Look at the two plots. With a positive advantage, a token should become likelier. At which ratio has it "
+    "become likely enough? Then answer the same question for a negative advantage. A token that has moved in the "
+    "wrong direction always keeps its gradient.",
     reference=_no_gradient,
     inputs=_ratios,
     outputs=("flat",),
     mistakes=(
         Mistake(
             "both_sides",
-            "wherever the ratio is outside of 1 ± ε, whatever the advantage: a token that went the wrong way could never come "
-            "back.",
+            "Every ratio outside 1 ± ε is marked, whatever the advantage. Then a token that moved in the wrong "
+            "direction could never come back.",
             lambda ratio, advantages, epsilon: (ratio - 1).abs() > epsilon,
         ),
         Mistake(
             "sides_exchanged",
-            "these are the tokens that went the wrong way; they are the ones that must keep their gradient.",
+            "These are the tokens that moved in the wrong direction. Exactly these tokens must keep their "
+            "gradient.",
             lambda ratio, advantages, epsilon: (
                 ((advantages > 0) & (ratio < 1 - epsilon)) | ((advantages < 0) & (ratio > 1 + epsilon))
             ),
         ),
         Mistake(
             "only_likelier_ones",
-            "a token with a negative advantage is clipped, too: once its ratio is below 1 − ε.",
+            "Tokens with a negative advantage are missing: they are clipped, too, at ratios below 1 − ε.",
             lambda ratio, advantages, epsilon: (advantages > 0) & (ratio > 1 + epsilon),
         ),
         Mistake(
             "only_rarer_ones",
-            "a token with a positive advantage is clipped, too: once its ratio is above 1 + ε.",
+            "Tokens with a positive advantage are missing: they are clipped, too, at ratios above 1 + ε.",
             lambda ratio, advantages, epsilon: (advantages < 0) & (ratio < 1 - epsilon),
         ),
         Mistake(
             "inverted",
-            "these are the tokens that do have a gradient.",
+            "These are the tokens that do have a gradient.",
             lambda ratio, advantages, epsilon: ~_no_gradient(ratio, advantages, epsilon),
         ),
         Mistake(
             "upper_side_alone",
-            "every ratio above 1 + ε, whatever the advantage.",
+            "Every ratio above 1 + ε is marked, whatever the advantage.",
             lambda ratio, advantages, epsilon: ratio > 1 + epsilon,
         ),
     ),
@@ -365,8 +371,9 @@ CLIPPED_LOSS = Exercise(
     title="PPO's clipped loss",
     minutes=8,
     difficulty=3,
-    hint="What is made larger is the *smaller* of ratio times advantage and clipped ratio times advantage; so the loss is the larger "
-    "of their negatives: `torch.maximum`. `ratio.clamp(1 - low, 1 + high)` clips.",
+    hint="PPO maximises the *smaller* of two terms: ratio times advantage, and clipped ratio times advantage. So the "
+    "loss is the larger of the two negative terms: `torch.maximum`. `ratio.clamp(1 - low, 1 + high)` clips the "
+    "ratio.",
     reference=_clipped_loss,
     library="aligner_lib.algorithms.ppo.clipped_surrogate",
     trains=("ppo", "loss"),
@@ -376,44 +383,45 @@ CLIPPED_LOSS = Exercise(
     mistakes=(
         Mistake(
             "optimistic",
-            "the better one of both terms is taken: where a token has gone far the right way, it is pushed further; where it "
-            "went the wrong way, it has no gradient to come back.",
+            "The better of the two terms is taken. A token that has moved far in the right direction is pushed "
+            "further, and a token that moved in the wrong direction has no gradient to come back.",
             _surrogate(lambda plain, clipped: torch.maximum(plain, clipped)),
         ),
         Mistake(
             "only_clipped",
-            "without the unclipped term a token that went far the wrong way has no gradient left.",
+            "The unclipped term is missing, so a token that moved far in the wrong direction has no gradient.",
             _surrogate(lambda plain, clipped: clipped),
         ),
         Mistake(
             "not_clipped",
-            "the loss is that of the ratio alone: one update can go as far as it likes.",
+            "The loss uses the unclipped ratio alone, so nothing limits an update.",
             _surrogate(lambda plain, clipped: plain),
         ),
         Mistake(
             "sign",
-            "the minus is missing: whoever makes this smaller makes bad tokens likelier.",
+            "The minus is missing: minimising this value makes bad tokens likelier.",
             _surrogate(lambda plain, clipped: -torch.minimum(plain, clipped)),
         ),
         Mistake(
             "clipped_around_zero",
-            "the ratio is held between −low and high. It is 1 where nothing has changed: from 1 − low to 1 + high.",
+            "The ratio is clipped to the range from −low to high. The ratio of an unchanged token is 1, so clip to "
+            "the range from 1 − low to 1 + high.",
             _clipped_to(lambda ratio, low, high: ratio.clamp(-low, high)),
         ),
         Mistake(
             "clipped_from_above_only",
-            "the ratio is held below 1 + high, but not above 1 − low: tokens with a negative advantage are pushed down without "
-            "end.",
+            "The ratio is clipped above 1 + high, but not below 1 − low, so nothing limits how far tokens with a "
+            "negative advantage are pushed down.",
             _clipped_to(lambda ratio, low, high: ratio.clamp(max=1 + high)),
         ),
         Mistake(
             "bounds_exchanged",
-            "low is how far the ratio may go below 1, and high how far above.",
+            "The bounds are exchanged: low limits the ratio below 1, and high limits the ratio above 1.",
             _clipped_to(lambda ratio, low, high: ratio.clamp(1 - high, 1 + low)),
         ),
         Mistake(
             "averaged",
-            "the tokens are averaged already, prompts and padding with them. What comes back has one loss for each.",
+            "The result is averaged over the tokens, prompts and padding included. Return one loss for each token.",
             lambda ratio, advantages, low, high: (
                 _clipped_loss(ratio, advantages, low, high)[0].mean(),
                 ratio.clamp(1 - low, 1 + high),
@@ -421,13 +429,13 @@ CLIPPED_LOSS = Exercise(
         ),
         Mistake(
             "ratio_detached",
-            "the values are right, but the ratio has no gradient: nothing would be learnt.",
+            "The values are right, but the ratio has no gradient, so the policy would not learn.",
             lambda ratio, advantages, low, high: _clipped_loss(ratio.detach(), advantages, low, high),
         ),
         Mistake(
             "stop_gradient",
-            "the values are right, but the clipped ratio is a number without a gradient where it is not clipped, too: that is "
-            "another method's weight (CISPO's).",
+            "The values are right, but the clipped ratio has no gradient even where it is not clipped. A clipped "
+            "ratio without a gradient is the weight of another method (CISPO).",
             lambda ratio, advantages, low, high: (
                 torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high).detach()),
                 ratio.clamp(1 - low, 1 + high).detach(),
@@ -488,9 +496,10 @@ BANDIT_LOSS = Exercise(
     title="PPO, put together",
     minutes=15,
     difficulty=4,
-    hint="Four lines. The policy's log-probabilities of the drawn tokens: `logits.log_softmax(-1)[tokens]`. Rewards with the KL "
-    "penalty, by the log-probabilities that the tokens were *drawn* with (the old ones): they are numbers, and have no "
-    "gradient. Advantages: those rewards less their mean. The mean of the clipped loss.",
+    hint="The loss takes four lines. First compute the policy's log-probabilities of the drawn tokens: "
+    "`logits.log_softmax(-1)[tokens]`. Then subtract the KL penalty from the rewards. The penalty uses the "
+    "log-probabilities with which the tokens were *drawn* (the old ones), which are numbers without a gradient. "
+    "The advantages are these rewards minus their mean. The result is the mean of the clipped loss.",
     reference=_bandit_loss,
     inputs=_one_token_answers,
     outputs=("loss",),
@@ -498,59 +507,60 @@ BANDIT_LOSS = Exercise(
     mistakes=(
         Mistake(
             "gradient_through_the_advantage",
-            "the KL in the reward is that of the present log-probabilities, with their gradient. An advantage is a number that "
-            "was measured when the tokens were drawn: nothing flows through it.",
+            "The KL in the reward uses the present log-probabilities, with their gradient. An advantage is a "
+            "number that was measured when the tokens were drawn, so no gradient may flow through it.",
             _with(kl=lambda now, old, reference: now - reference),
         ),
         Mistake(
             "advantage_moves",
-            "the KL in the reward is that of the present policy. The advantages then change at every update of the same "
-            "rollout; they were measured when the tokens were drawn.",
+            "The KL in the reward uses the present policy, so the advantages change at every update of the same "
+            "rollout. They should stay as measured when the tokens were drawn.",
             _with(kl=lambda now, old, reference: now.detach() - reference),
         ),
         Mistake(
             "sign_of_the_kl",
-            "the policy is paid for leaving its reference.",
+            "The penalty has the wrong sign: the policy is rewarded for moving away from its reference.",
             _with(kl=lambda now, old, reference: reference - old),
         ),
         Mistake(
             "no_penalty",
-            "there is no KL penalty in the rewards.",
+            "The KL penalty is missing from the rewards.",
             _with(kl=lambda now, old, reference: 0 * old),
         ),
         Mistake(
             "no_baseline",
-            "the mean is not taken away: where all rewards are positive, every drawn token is made likelier.",
+            "The mean is not subtracted. If all rewards are positive, every drawn token becomes likelier.",
             _with(baseline=False),
         ),
         Mistake(
             "ratio_to_the_reference",
-            "the ratio compares with the reference. It is to compare with the policy that the tokens were drawn from.",
+            "The ratio compares with the reference. It should compare with the policy from which the tokens were "
+            "drawn.",
             _with(before=lambda old, reference: reference),
         ),
         Mistake(
             "ratio_upside_down",
-            "it is old over new; the ratio is new over old.",
+            "The ratio is old over new. It should be new over old.",
             _with(ratio=lambda difference: (-difference).exp()),
         ),
         Mistake(
             "no_exponential",
-            "the difference of log-probabilities is the log of the ratio: it has to go through exp.",
+            "The difference of the log-probabilities is the log of the ratio. Take the exponential.",
             _with(ratio=lambda difference: difference),
         ),
         Mistake(
             "logits_for_logprobs",
-            "logits are no log-probabilities before log_softmax: the ratios are all off by one factor.",
+            "These are logits without log_softmax, so all ratios are wrong by the same factor.",
             _with(logprobs=lambda logits: logits),
         ),
         Mistake(
             "sign",
-            "whoever makes this smaller makes the worse tokens likelier.",
+            "The sign is wrong: minimising this value makes the worse tokens likelier.",
             lambda *inputs: -_bandit_loss(*inputs),
         ),
         Mistake(
             "not_clipped",
-            "there is no clipping: four updates with one rollout go too far.",
+            "The clipping is missing, so four updates on the same rollout go too far.",
             lambda *inputs: _bandit_loss(*inputs[:-1], 1e9),
         ),
     ),

@@ -28,11 +28,11 @@ def _both_models(draw: Draw) -> dict:
 IMPLICIT_REWARD = Exercise(
     name="implicit_reward",
     notebook="06",
-    title="the reward that a policy is",
+    title="the reward that a policy implies",
     minutes=5,
     difficulty=1,
-    hint="The log-probability of a whole response is the sum over its tokens, and so is that of the reference. The prompt's tokens "
-    "are not part of the response: the mask leaves them out.",
+    hint="The log-probability of a whole response is the sum over its tokens, under the policy and under the reference. "
+    "The prompt's tokens do not belong to the response, so the mask leaves them out.",
     reference=_implicit_reward,
     inputs=_both_models,
     outputs=("rewards",),
@@ -40,40 +40,42 @@ IMPLICIT_REWARD = Exercise(
     mistakes=(
         Mistake(
             "mean_over_tokens",
-            "it is the mean over the response's tokens. The log-probability of a response is the sum (SimPO and IPO take means, "
-            "DPO does not).",
+            "This is the mean over the response's tokens. The log-probability of a response is the sum (SimPO and "
+            "IPO use means, DPO does not).",
             lambda logprobs, reference, mask, beta: (
                 _implicit_reward(logprobs, reference, mask, beta) / mask.sum(1)
             ),
         ),
         Mistake(
             "mask_forgotten",
-            "prompt and padding are in the sum.",
+            "The sum includes the tokens of prompt and padding.",
             lambda logprobs, reference, mask, beta: beta * (logprobs - reference).sum(1),
         ),
         Mistake(
             "sign",
-            "it is the reference less the policy: what the policy has come to like gets a low reward.",
+            "This is the reference minus the policy, so a response that became likelier gets a low reward.",
             lambda logprobs, reference, mask, beta: -_implicit_reward(logprobs, reference, mask, beta),
         ),
         Mistake(
             "no_reference",
-            "without the reference every rare word is a bad one: only what the policy has gained counts.",
+            "The reference is missing. Without it every rare word lowers the reward. Only the gain over the "
+            "reference counts.",
             lambda logprobs, reference, mask, beta: beta * (logprobs * mask).sum(1),
         ),
         Mistake(
             "no_beta",
-            "β is missing: the units are nats of probability, not those of the reward.",
+            "β is missing: the result is in nats of probability and not in units of the reward.",
             lambda logprobs, reference, mask, beta: _implicit_reward(logprobs, reference, mask, 1.0),
         ),
         Mistake(
             "divided_by_beta",
-            "β multiplies; it is in the denominator of the policy's own formula, and comes out of there.",
+            "The result is divided by β. Multiply by β: it is a divisor in the formula of the best policy, and "
+            "solving for the reward makes it a factor.",
             lambda logprobs, reference, mask, beta: _implicit_reward(logprobs, reference, mask, 1 / beta),
         ),
         Mistake(
             "one_for_all",
-            "it is summed over the batch, too: each response has a reward of its own.",
+            "The sum runs over the batch, too. Each response has its own reward.",
             lambda logprobs, reference, mask, beta: _implicit_reward(logprobs, reference, mask, beta).sum(),
         ),
     ),
@@ -98,9 +100,8 @@ DPO_LOSSES = Exercise(
     title="DPO's loss",
     minutes=7,
     difficulty=2,
-    hint="Put the implicit rewards of both answers into the loss of the reward model. Then you have it: "
-    "`-logsigmoid(beta * (gain_of_the_chosen - gain_of_the_rejected))`, where a gain is the policy's log-probability less the "
-    "reference's.",
+    hint="Insert the implicit rewards of both answers into the loss of the reward model: `-logsigmoid(beta * "
+    "(gain_of_the_chosen - gain_of_the_rejected))`. A gain is the policy's log-probability minus the reference's.",
     reference=lambda *inputs: preference.dpo_loss(*inputs),
     library="aligner_lib.algorithms.preference.dpo_loss",
     trains=("dpo", "loss"),
@@ -110,42 +111,43 @@ DPO_LOSSES = Exercise(
     mistakes=(
         Mistake(
             "no_reference",
-            "without the reference the loss asks whether the chosen answer is likelier, not whether it has become so.",
+            "The reference is missing. Without it the loss asks whether the chosen answer is likelier. It should "
+            "ask whether the chosen answer has become likelier.",
             lambda c, r, rc, rr, beta: _loss(beta * (c - r)),
         ),
         Mistake(
             "reference_added",
-            "the reference's margin is added; it is to be taken away.",
+            "The reference's margin is added. It must be subtracted.",
             lambda c, r, rc, rr, beta: _loss(beta * ((c - r) + (rc - rr))),
         ),
         Mistake(
             "turned_round",
-            "the rejected answer is made likelier.",
+            "Chosen and rejected are exchanged, so the rejected answer becomes likelier.",
             lambda c, r, rc, rr, beta: preference.dpo_loss(r, c, rr, rc, beta),
         ),
         Mistake(
             "beta_outside",
-            "β multiplies the loss: it then changes the size of the steps and not where they lead.",
+            "β multiplies the loss. Then β changes the size of the steps, but not the policy to which they lead.",
             lambda c, r, rc, rr, beta: beta * preference.dpo_loss(c, r, rc, rr, 1.0),
         ),
         Mistake(
             "divided_by_beta",
-            "β multiplies the margin; this divides by it.",
+            "The margin is divided by β. It must be multiplied by β.",
             lambda c, r, rc, rr, beta: preference.dpo_loss(c, r, rc, rr, 1 / beta),
         ),
         Mistake(
             "no_log",
-            "this is the probability of being wrong; the loss is minus the log of that of being right.",
+            "This is the probability of being wrong. The loss is minus the log of the probability of being right.",
             lambda c, r, rc, rr, beta: 1 - torch.sigmoid(beta * ((c - r) - (rc - rr))),
         ),
         Mistake(
             "averaged",
-            "the pairs are averaged already. What comes back has one loss for each.",
+            "The result is averaged over the pairs. Return one loss for each pair.",
             lambda *inputs: preference.dpo_loss(*inputs).mean(),
         ),
         Mistake(
             "rejected_detached",
-            "the value is right, but no gradient reaches the rejected answer.",
+            "The value is right, but no gradient reaches the rejected answer.",
             lambda c, r, rc, rr, beta: preference.dpo_loss(c, r.detach(), rc, rr, beta),
         ),
     ),

@@ -58,9 +58,10 @@ GRPO_ADVANTAGES = Exercise(
     title="a group in place of a critic",
     minutes=10,
     difficulty=2,
-    hint="A loop over `group.unique()` will do: `rewards[group == one]` are the rewards of one group, and the same index writes its "
-    "advantages back. `std()` divides by n − 1, as it should here. Leave a group alone whose rewards are all alike (its smallest is its "
-    "largest): its advantages stay 0, and nothing is divided by a deviation of 0, or by that of a single reward, which is NaN.",
+    hint="Loop over `group.unique()`. `rewards[group == number]` are the rewards of a group, and the same index writes "
+    "the advantages back. `std()` divides by n − 1, as it should here. Skip a group whose smallest reward equals "
+    "its largest: its advantages stay 0. Otherwise you would divide by a deviation of 0, or by the deviation of a "
+    "single reward, which is NaN.",
     reference=lambda *inputs: policy_gradient.grpo_advantages(*inputs),
     library="aligner_lib.algorithms.policy_gradient.grpo_advantages",
     trains=("grpo", "advantages"),
@@ -69,54 +70,56 @@ GRPO_ADVANTAGES = Exercise(
     mistakes=(
         Mistake(
             "groups_ignored",
-            "mean and deviation are those of the whole batch, and the groups don't matter: a response to an easy prompt looks good "
-            "whatever it says. Each response is compared with those to the same prompt, group by group.",
+            "Mean and deviation are those of the whole batch, so a response to an easy prompt always looks good. "
+            "Compare each response with the other responses to the same prompt, group by group.",
             lambda rewards, group: _standardized(rewards),
         ),
         Mistake(
             "mean_of_the_batch",
-            "the mean is that of all prompts: a response to an easy prompt looks good whatever it says.",
+            "The mean is that of all prompts, so a response to an easy prompt always looks good.",
             _by_group(lambda mine, everyone: (mine - everyone.mean()) / (mine.std() + 1e-4)),
         ),
         Mistake(
             "deviation_of_the_batch",
-            "the deviation is that of all prompts together.",
+            "The deviation is that of all prompts together. Use the deviation of the group.",
             _by_group(lambda mine, everyone: (mine - mine.mean()) / (everyone.std() + 1e-4)),
         ),
         Mistake(
             "not_divided",
-            "there is no division by the deviation (that is Dr. GRPO, and a good idea; GRPO divides).",
+            "The division by the deviation is missing. Dr. GRPO leaves the division out for good reasons, but GRPO divides.",
             _by_group(lambda mine, everyone: mine - mine.mean()),
         ),
         Mistake(
             "compared_with_the_others",
-            "each response is compared with the mean of the others (as RLOO does); GRPO's mean has the response in it.",
+            "Each response is compared with the mean of the other responses, as in RLOO. GRPO's mean includes the "
+            "response itself.",
             _by_group(lambda mine, everyone: _standardized(mine) * len(mine) / (len(mine) - 1)),
         ),
         Mistake(
             "uncorrected_deviation",
-            "the deviation divides by n; here it divides by n − 1.",
+            "The deviation divides by n. Here it should divide by n − 1.",
             _by_group(lambda mine, everyone: (mine - mine.mean()) / (mine.std(correction=0) + 1e-4)),
         ),
         Mistake(
             "divided_by_zero",
-            "a group whose rewards are all alike has a deviation of 0, and 0 / 0 is NaN: it would destroy the model.",
+            "A group with equal rewards has a deviation of 0, and 0 / 0 is NaN. A NaN would destroy the model.",
             _by_group(lambda mine, everyone: (mine - mine.mean()) / _deviation(mine), guarded=False),
         ),
         Mistake(
             "alone",
-            "a response that is alone in its group, since the reward of all others has failed, has no deviation: it is NaN. With "
-            "nothing to compare the advantage is 0.",
+            "A response can be alone in its group, if the reward failed for all the others. The deviation of a "
+            "single reward is NaN. Nothing can be compared, so the advantage must be 0.",
             _by_group(lambda mine, everyone: _standardized(mine), guarded=False),
         ),
         Mistake(
             "variance",
-            "it is divided by the variance; the deviation is the root of it.",
+            "The result is divided by the variance. The deviation is the square root of the variance.",
             _by_group(lambda mine, everyone: (mine - mine.mean()) / (mine.var() + 1e-4)),
         ),
         Mistake(
             "order_lost",
-            "the advantages come group by group, not in the order of the responses: most tokens learn from a stranger's reward.",
+            "The advantages are sorted by group and not in the order of the responses, so most tokens learn from "
+            "the reward of another response.",
             _in_the_order_of_groups,
         ),
     ),
@@ -155,11 +158,11 @@ def _response(draw: Draw) -> dict:
 EXACT_MATCH = Exercise(
     name="exact_match",
     notebook="07",
-    title="a reward that 17 does not get for 7",
+    title="a reward that rejects 17 for 7",
     minutes=8,
     difficulty=2,
-    hint=r"`re.findall(r'-?\d+(?:\.\d+)?', response)` gives all numbers of a text, with sign and decimals, as texts. Compare the last "
-    "one with the answer as a number: 7.0 is 7.",
+    hint=r"`re.findall(r'-?\d+(?:\.\d+)?', response)` returns all numbers of a text, with sign and decimals, as strings. "
+    "Compare the last number with the answer as numbers: 7.0 equals 7.",
     reference=_exact_match,
     inputs=_response,
     outputs=("reward",),
@@ -167,42 +170,43 @@ EXACT_MATCH = Exercise(
     mistakes=(
         Mistake(
             "substring",
-            "the answer stands somewhere in the text: 17 has a 7 in it, and so does a list of all digits.",
+            "A response passes if the answer stands anywhere in the text. So 17 passes for 7, and a list of all "
+            "digits passes for every answer.",
             lambda response, answer: float(answer in response),
         ),
         Mistake(
             "ending",
-            "the text ends with the answer's digits; so does 17.",
+            "A response passes if it ends with the answer's digits, so 17 passes for 7.",
             lambda response, answer: float(response.strip().rstrip(".").endswith(answer)),
         ),
         Mistake(
             "first_number",
-            "the first number counts. In “3 + 4 = 7” the answer comes last.",
+            "The first number is compared. In “3 + 4 = 7” the answer comes last.",
             lambda response, answer: _exact_match(response, answer, of=0),
         ),
         Mistake(
             "any_number",
-            "any number counts: whoever lists them all is always right.",
+            "Every number of the response is compared, so a response that lists all numbers is always right.",
             _any_number,
         ),
         Mistake(
             "sign_lost",
-            "−7 passes for 7.",
+            "The sign is lost, so −7 passes for 7.",
             lambda response, answer: _exact_match(response, answer, numbers=r"\d+(?:\.\d+)?"),
         ),
         Mistake(
             "decimals_cut",
-            "7.5 is read as 7 and 5: decimals belong to their number.",
+            "7.5 is read as 7 and 5. The decimals belong to their number.",
             lambda response, answer: _exact_match(response, answer, numbers=r"-?\d+"),
         ),
         Mistake(
             "nothing_but_the_answer",
-            "only the bare number passes: “The answer is 7.” is right, too, and 7.0 is.",
+            "Only the bare number passes. “The answer is 7.” and 7.0 are right, too.",
             lambda response, answer: float(response.strip() == answer),
         ),
         Mistake(
             "digits_joined",
-            "all digits of the text are joined to one number.",
+            "All digits of the text are joined to a single number.",
             _digits_joined,
         ),
     ),
@@ -230,8 +234,8 @@ KL_ESTIMATORS = Exercise(
     title="three estimates of the KL from one token",
     minutes=8,
     difficulty=3,
-    hint=r"With $d = \log \pi - \log \pi_{ref}$ of the drawn token: $k_1 = d$, $k_2 = d^2/2$, $k_3 = e^{-d} - 1 + d$. The third is "
-    r"never below 0: $e^{-d} \ge 1 - d$.",
+    hint=r"With $d = \log \pi - \log \pi_{ref}$ of the drawn token: $k_1 = d$, $k_2 = d^2/2$, $k_3 = e^{-d} - 1 + d$. "
+    r"$k_3$ is never below 0, because $e^{-d} \ge 1 - d$.",
     reference=_kl_estimators,
     library="aligner_lib.algorithms.policy_gradient.kl_loss",
     inputs=_of_two_models,
@@ -240,37 +244,38 @@ KL_ESTIMATORS = Exercise(
     mistakes=(
         Mistake(
             "turned_round",
-            "d is the reference less the policy: this estimates, if anything, the KL of the reference to the policy.",
+            "d is the reference minus the policy. It should be the policy minus the reference.",
             lambda logprobs, reference: _kl_estimators(reference, logprobs),
         ),
         Mistake(
             "sign_in_k3",
-            "the exponential in k3 is of +d; it is of −d, the ratio of reference to policy. Only so its mean is the KL.",
+            "The exponential in k3 uses +d. It must use −d, the log of the ratio of reference to policy. Otherwise "
+            "the mean of k3 is not the KL.",
             _of_difference(lambda d: (d, d**2 / 2, d.exp() - 1 - d)),
         ),
         Mistake(
             "no_half_in_k2",
-            "k2 is d² / 2: without the half it estimates twice the KL.",
+            "k2 is d² / 2. Without the half it estimates twice the KL.",
             _of_difference(lambda d: (d, d**2, torch.exp(-d) - 1 + d)),
         ),
         Mistake(
             "no_one_in_k3",
-            "k3 has lost its −1: where policy and reference agree it has to be 0.",
+            "The −1 in k3 is missing. Where policy and reference agree, k3 must be 0.",
             _of_difference(lambda d: (d, d**2 / 2, torch.exp(-d) + d)),
         ),
         Mistake(
             "absolute_k1",
-            "the absolute value of d is never below 0, and its mean is not the KL.",
+            "k1 is the absolute value of d, so its mean is not the KL.",
             _of_difference(lambda d: (d.abs(), d**2 / 2, torch.exp(-d) - 1 + d)),
         ),
         Mistake(
             "averaged",
-            "the tokens are averaged already. What comes back has one estimate for each.",
+            "The result is averaged over the tokens. Return one estimate for each token.",
             lambda logprobs, reference: tuple(part.mean() for part in _kl_estimators(logprobs, reference)),
         ),
         Mistake(
             "detached",
-            "the values are right, but they have no gradient: as a term of the loss they would do nothing.",
+            "The values are right, but they have no gradient, so they would have no effect as a term of the loss.",
             lambda logprobs, reference: _kl_estimators(logprobs.detach(), reference),
         ),
     ),

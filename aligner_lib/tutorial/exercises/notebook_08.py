@@ -35,20 +35,23 @@ BEST_OF_N = Exercise(
     title="the best of n, and how far it has moved",
     minutes=8,
     difficulty=2,
-    hint="Take the first n columns of both. `proxy.argmax(1)` is which response the proxy likes best; its gold score is that of the "
-    "*same* response. The bound needs a bracket: log n − (n − 1)/n.",
+    hint="Take the first n columns of both score tables. `proxy.argmax(1)` is the index of the response with the "
+    "highest proxy score. Use the gold score of the *same* response. The bound needs parentheses: log n − (n − "
+    "1)/n.",
     reference=_best_of_n,
     inputs=_judged_twice,
     outputs=("proxy", "gold", "kl"),
     mistakes=(
         Mistake(
             "gold_chooses",
-            "the gold score chooses. Nobody has it when choosing: the proxy chooses, and the gold one says what was got.",
+            "The gold score chooses the response. At the time of choosing only the proxy score is known. The gold "
+            "score measures the choice afterwards.",
             lambda proxy, gold, n: _best_of_n(proxy, gold, n, lambda proxy, gold: gold.argmax(1)),
         ),
         Mistake(
             "each_its_own_best",
-            "the highest gold score need not be that of the response that the proxy has chosen.",
+            "Proxy and gold each use their own best response. Use the gold score of the response that the proxy "
+            "has chosen.",
             lambda proxy, gold, n: (
                 proxy[:, :n].amax(1).mean(),
                 gold[:, :n].amax(1).mean(),
@@ -57,32 +60,32 @@ BEST_OF_N = Exercise(
         ),
         Mistake(
             "best_of_all",
-            "all responses that were drawn take part, not the first n.",
+            "All responses take part. Only the first n responses should.",
             lambda proxy, gold, n: (*_best_of_n(proxy, gold, proxy.shape[1])[:2], _bound(n)),
         ),
         Mistake(
             "mean_of_n",
-            "nothing is chosen: these are means over the n responses.",
+            "No response is chosen: these are means over the n responses.",
             lambda proxy, gold, n: (proxy[:, :n].mean(), gold[:, :n].mean(), _bound(n)),
         ),
         Mistake(
             "worst_of_n",
-            "the response that the proxy likes least is taken.",
+            "The response with the lowest proxy score is taken.",
             lambda proxy, gold, n: _best_of_n(proxy, gold, n, lambda proxy, gold: proxy.argmin(1)),
         ),
         Mistake(
             "log_n_alone",
-            "(n − 1)/n is missing: for n = 1 nothing is chosen, and the KL is 0.",
+            "(n − 1)/n is missing from the bound. For n = 1 there is no choice, so the KL must be 0.",
             lambda proxy, gold, n: _best_of_n(proxy, gold, n, bound=log),
         ),
         Mistake(
             "bracket_missing",
-            "n − 1/n for (n − 1)/n: a bracket is missing.",
+            "Parentheses are missing in the bound: n − 1/n in place of (n − 1)/n.",
             lambda proxy, gold, n: _best_of_n(proxy, gold, n, bound=lambda n: log(n) - (n - 1 / n)),
         ),
         Mistake(
             "one_prompt_for_all",
-            "the best is looked for over all prompts together: each prompt has a best one of its own.",
+            "A single best response is chosen over all prompts. Each prompt has its own best response.",
             lambda proxy, gold, n: (
                 proxy[:, :n].max(),
                 gold[:, :n].flatten()[proxy[:, :n].flatten().argmax()],
@@ -122,55 +125,57 @@ def _scores(draw: Draw) -> dict:
 WIN_RATE_INTERVAL = Exercise(
     name="win_rate_interval",
     notebook="08",
-    title="a win rate, and how sure it is",
+    title="a win rate, and how certain it is",
     minutes=10,
     difficulty=3,
-    hint="First a number for each prompt: the mean of 1 (won), 0.5 (tie) and 0 (lost) over its answers. Several answers to one "
-    "prompt are no independent evidence, so count prompts, not answers: the standard error is the deviation of those numbers, "
-    "`std()`, over the root of how many prompts there are.",
+    hint="First compute a number for each prompt: the mean of 1 (won), 0.5 (tie) and 0 (lost) over its answers. Several "
+    "answers to the same prompt are not independent evidence, so count prompts and not answers. The standard error "
+    "is the deviation of these numbers, `std()`, divided by the square root of the number of prompts.",
     reference=_of_prompts,
     inputs=_scores,
     outputs=("rate", "low", "high"),
     mistakes=(
         Mistake(
             "answers_as_evidence",
-            "each answer is counted as if it were a prompt of its own: the interval is too narrow, the more so the more answers "
-            "are drawn.",
+            "Each answer is counted like a prompt of its own, so the interval is too narrow. It becomes even "
+            "narrower with more answers to each prompt.",
             lambda own, others: _interval(_wins(own, others).flatten()),
         ),
         Mistake(
             "ties_are_losses",
-            "a tie counts as lost: two equal policies would each win less than half.",
+            "A tie counts as a loss, so two equal policies would each win less than half.",
             lambda own, others: _interval(_wins(own, others, tie=0.0).mean(1)),
         ),
         Mistake(
             "ties_are_wins",
-            "a tie counts as won: two equal policies would each win more than half.",
+            "A tie counts as a win, so two equal policies would each win more than half.",
             lambda own, others: _interval(_wins(own, others, tie=1.0).mean(1)),
         ),
         Mistake(
             "one_standard_error",
-            "one standard error holds the figure in 68 of 100 draws; 95 need 1.96 of them.",
+            "The interval has a width of one standard error, which holds the figure in 68 of 100 draws. For 95 of "
+            "100, use 1.96 standard errors.",
             lambda own, others: _of_prompts(own, others, width=1.0),
         ),
         Mistake(
             "deviation_of_a_prompt",
-            "this is where a single prompt lies, not the mean of them: the root of their number is missing.",
+            "This is the spread of a single prompt and not of the mean. Divide by the square root of the number of "
+            "prompts.",
             lambda own, others: _of_prompts(own, others, root=False),
         ),
         Mistake(
             "uncorrected_deviation",
-            "the deviation divides by n; with few prompts n − 1 makes a difference.",
+            "The deviation divides by n. With few prompts, dividing by n − 1 makes a difference.",
             lambda own, others: _of_prompts(own, others, correction=0),
         ),
         Mistake(
             "others_win",
-            "it is the other policy's win rate.",
+            "This is the win rate of the other policy.",
             lambda own, others: _of_prompts(others, own),
         ),
         Mistake(
             "means_compared",
-            "each prompt's mean scores are compared, and all but who is ahead is lost.",
+            "The mean scores of each prompt are compared, so the single wins and losses within a prompt are lost.",
             lambda own, others: _interval(_wins(own.mean(1), others.mean(1))),
         ),
     ),
@@ -234,12 +239,14 @@ def _before_and_after(draw: Draw) -> dict:
 GAIN_IN_PARTS = Exercise(
     name="gain_in_parts",
     notebook="08",
-    title="what a gain is made of",
+    title="the parts of a gain",
     minutes=15,
     difficulty=4,
-    hint="Five means of `rewards[0]` (before): of ended and of cut answers, of right and of wrong ones among the ended. The change of "
-    "the share that ends, times what ending was worth; the change of the share that is right among the ended, times what being "
-    "right was worth, times the share that ends *now*. The rest is the gain less both.",
+    hint="Compute four means of `rewards[0]` (before): of the ended and the cut answers, and of the right and the wrong "
+    "answers among the ended. The first part is the change of the share that ends, times the reward difference "
+    "between ended and cut. The second part is the change of the share that is right among the ended, times the "
+    "reward difference between right and wrong, times the share that ends *now*. The rest is the gain minus both "
+    "parts.",
     reference=lambda *inputs: tuple(map(torch.tensor, statistics.gain_in_parts(*inputs))),
     library="aligner_lib.tutorial.statistics.gain_in_parts",
     inputs=_before_and_after,
@@ -247,50 +254,52 @@ GAIN_IN_PARTS = Exercise(
     mistakes=(
         Mistake(
             "prices_of_after",
-            "what ending and being right are worth is taken from the answers after training; the rewards may have changed with it.",
+            "The reward differences come from the answers after training. Training may have changed them, so use "
+            "the rewards before training.",
             _with(worth=lambda *inputs: _worth(*inputs, which=1)),
         ),
         Mistake(
             "weighed_by_the_old_share",
-            "the gold part is weighed by the share that ended before. The parts then overlap, and the rest takes up the error.",
+            "The gold part is multiplied by the share that ended before. Use the share that ends now. Otherwise "
+            "the parts overlap, and the rest absorbs the error.",
             _with(weight=lambda before, after: before),
         ),
         Mistake(
             "right_among_all",
-            "the share that is right is taken among all answers. More answers that end make it rise by themselves: ending is "
-            "counted twice.",
+            "The share of right answers is taken among all answers. It rises as soon as more answers end, so "
+            "ending is counted twice.",
             _with(gold=_right_among_all),
         ),
         Mistake(
             "joint_share",
-            "the gold part is the change of the share that is right among all answers. That share rises also where more answers end, "
-            "which the first part has counted already: take the share among those that ended, and multiply by the share that ends "
-            "now.",
+            "The gold part is the change of the share of right answers among all answers. This share also rises "
+            "when more answers end, which the first part has already counted. Take the share among the ended "
+            "answers, and multiply by the share that ends now.",
             _with(gold=_right_among_all, weight=lambda before, after: 1.0),
         ),
         Mistake(
             "cut_answers_count",
-            "answers that were cut off are counted as right, too; only those that ended can be.",
+            "Answers that were cut off count as right, too. Only ended answers can be right.",
             _with(gold=lambda ended, right: right.sum(1) / ended.sum(1)),
         ),
         Mistake(
             "rest_is_the_gain",
-            "the rest is the whole gain: the two parts have to be taken off.",
+            "The rest is the whole gain. Subtract the two parts.",
             _changed(lambda ended, gold, rest, count: (ended, gold, ended + gold + rest)),
         ),
         Mistake(
             "losses_for_gains",
-            "it is before less after.",
+            "This is before minus after. It should be after minus before.",
             _changed(lambda ended, gold, rest, count: (-ended, -gold, -rest)),
         ),
         Mistake(
             "counts_for_shares",
-            "the number of answers that end is taken where their share is meant.",
+            "The number of answers that end is used in place of their share.",
             _changed(lambda ended, gold, rest, count: (ended * count, gold, rest - ended * (count - 1))),
         ),
         Mistake(
             "shares_without_prices",
-            "these are the changes of the shares; each has to be multiplied by what it was worth in rewards.",
+            "These are only the changes of the shares. Multiply each by its reward difference.",
             _with(worth=lambda *inputs: (1.0, 1.0)),
         ),
     ),

@@ -61,7 +61,8 @@ def first_difference(expected: Outcome, got: Outcome, names: tuple[str, ...]) ->
             return found
     if got.changed:
         return Difference(
-            got.changed, f"The answer is right, but the input {got.changed} was changed: write to a copy."
+            got.changed,
+            f"The result is right, but your function changed the input {got.changed}. Write to a copy.",
         )
     return None
 
@@ -112,9 +113,9 @@ def _of_gradients(name: str, right: Tensor | None, yours: Tensor | None) -> Diff
         return None
     sentence = _first_place(name, given, right)
     if yours is None or not given.any():
-        sentence = f"The values are right, but {name} is 0 everywhere: has something been detached?"
+        sentence = f"The values are right, but {name} is 0 everywhere. Did you detach a tensor?"
     elif not right.any():
-        sentence = f"The values are right, but {name} should be 0 everywhere: detach it."
+        sentence = f"The values are right, but {name} should be 0 everywhere. Detach the input."
     return Difference(name, sentence, given, right)
 
 
@@ -171,10 +172,10 @@ def _shown(number: Tensor) -> str:
 
 def _count(names: tuple[str, ...], outputs: tuple[Any, ...]) -> str:
     if outputs == (None,):
-        return "Nothing is returned. Is the return missing?"
+        return "Your function returns nothing. Is the return missing?"
     what = "one value" if len(outputs) == 1 else f"{len(outputs)} values"
     should = f"one value, {names[0]}" if len(names) == 1 else f"{len(names)}: {', '.join(names)}"
-    return f"It returns {what}; it should return {should}."
+    return f"Your function returns {what}; it should return {should}."
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What is said of an answer: in a notebook, light or dark, and on a terminal."""
+"""How a verdict is displayed: in a notebook, light or dark, and on a terminal."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ STYLE = """<style>
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an answer is right, and else what is wrong with it. `mistake` is the planted one that it equals."""
+    """Whether a learner's function is right, and the first difference if not. `mistake` is the planted mistake that it equals."""
 
     exercise: Exercise
-    status: str  # PASSED, NOT_YET or WRONG
+    status: str
+    """PASSED, NOT_YET or WRONG."""
     sentence: str
     mistake: Mistake | None = None
     difference: Difference | None = None
-    inputs: dict[str, Any] = field(default_factory=dict)  # of the first case that went wrong
-    function: Callable | None = (
-        None  # the answer if it passed, else the reference: what the notebook goes on with
-    )
+    inputs: dict[str, Any] = field(default_factory=dict)
+    """Inputs of the first failed case."""
+    function: Callable | None = None
+    """The learner's function if it passed, else the reference. The notebook continues with this function."""
 
     def __post_init__(self):
         if self.function is None:
@@ -56,12 +57,12 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether the answer is right."""
+        """Whether the function is right."""
         return self.status == PASSED
 
     @property
     def headline(self) -> str:
-        """The mark, the exercise, and how it went."""
+        """The mark, the exercise and the status."""
         return f"{MARKS[self.status]} {self.exercise.name}: {self.status}"
 
     def _repr_html_(self) -> str:
@@ -83,7 +84,7 @@ class Verdict:
 
     @property
     def _sentence(self) -> str:
-        """With a capital, unless a variable's name comes first."""
+        """The sentence with a capital letter, unless it begins with a variable's name."""
         name = self.difference.what if self.difference else ""
         if name.isidentifier() and self.sentence.startswith((f"{name} ", f"{name}[")):
             return self.sentence
@@ -113,7 +114,7 @@ class Verdict:
             f"<pre>{escape(chr(10).join(_plain(value)))}</pre></td></tr>"
             for name, value in self.inputs.items()
         )
-        return f"<details><summary>the input that it was tried on</summary><table>{rows}</table></details>"
+        return f"<details><summary>the input of the failed case</summary><table>{rows}</table></details>"
 
 
 def _capital(text: str) -> str:
