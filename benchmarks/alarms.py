@@ -26,11 +26,11 @@ from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.alarms import Thresholds, Watch, metrics_read
 from aligner_lib.run_folder.explain import explain
 from aligner_lib.run_folder.reader import RunFolder, without_paths
-from aligner_lib.tutorial.faults import FAULTS
-from aligner_lib.tutorial.statistics import Estimate, share
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial.comparison.statistics import Estimate, share
+from aligner_lib.tutorial.hunt.faults import FAULTS
 from cluster import JobFailed
-from widgets.recording_file import KEPT, PACKED
+from widgets.recordings.recording_file import KEPT, PACKED
 
 STEPS = 24  # of PPO and GRPO
 CHOSEN_ON = 1  # the seed whose runs the ranges of explain/checks.py were chosen on; the others are held out

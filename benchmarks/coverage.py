@@ -1,7 +1,7 @@
 """`python -m benchmarks.coverage`: how often an interval of 95 % holds the truth, by simulation.
 
 Each row draws data of which the truth is known, as a policy's answers give it, and counts the intervals that hold it
-(aligner_lib.tutorial.statistics). n is the number of prompts. A minute on one core.
+(aligner_lib.tutorial.comparison.statistics). n is the number of prompts. A minute on one core.
 
     --repetitions 2000    simulated evaluations for each figure; its own standard error is then 0.5 points
 """
@@ -15,7 +15,7 @@ from math import isnan
 import numpy as np
 from numpy.random import Generator
 
-from aligner_lib.tutorial.statistics import (
+from aligner_lib.tutorial.comparison.statistics import (
     Estimate,
     length_controlled_win_rate,
     mean_interval,

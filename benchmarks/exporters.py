@@ -22,7 +22,7 @@ from typing import NamedTuple
 from aligner_lib.run_folder.exporters.services import SERVICES, lacking
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 
 SENT_WITHIN = 120.0  # seconds after a run's end
 

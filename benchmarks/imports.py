@@ -11,7 +11,7 @@ from benchmarks.measure import WaitTimes
 TIMED = "import sys, time\nstarted = time.perf_counter()\n{}\nprint(time.perf_counter() - started)"
 # code: seconds to stay below, by the wall clock
 AIMS = {
-    "from aligner_lib.tutorial.workspace import Workspace; from widgets import Monitor": 5.0,  # a notebook's first cell
+    "from aligner_lib.tutorial import Workspace; from widgets import Monitor": 5.0,  # a notebook's first cell
     "from aligner_lib.cli.main import app; app(['--help'], standalone_mode=False)": 1.0,
     "import aligner_lib": 0.1,
     "import aligner_lib.run_folder.reader": 0.3,

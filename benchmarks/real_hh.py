@@ -21,8 +21,8 @@ import sys
 from pathlib import Path
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.baselines import best_rules, text_pairs
-from aligner_lib.tutorial.statistics import Estimate, share
+from aligner_lib.tutorial.comparison.baselines import best_rules, text_pairs
+from aligner_lib.tutorial.comparison.statistics import Estimate, share
 
 HELD_OUT = 4  # one question in so many
 LONGEST = 1100  # characters of a conversation; longer ones are left out, and counted

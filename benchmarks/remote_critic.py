@@ -17,7 +17,7 @@ from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import Endpoint, ServerConnection
 from aligner_lib.rollouts.records import CriticExperience
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.workspace import CRITIC_AND_ACTOR, Workspace
+from aligner_lib.tutorial.workspace.workspace import CRITIC_AND_ACTOR, Workspace
 from benchmarks.measure import RemoteCriticBench
 from benchmarks.setting import Setting
 from cluster import submit

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.workspace import CRITIC_AND_ACTOR, Workspace
+from aligner_lib.tutorial.workspace.workspace import CRITIC_AND_ACTOR, Workspace
 from cluster.rendezvous import free_port
 
 BOUND_S = 1800.0  # without a step for so long, the soak has failed

@@ -1,7 +1,7 @@
 """`python -m benchmarks.unseen_faults`: what `aligner explain` says of faults that none of its checks was made for.
 
 Faults are planted in real trainings of the smoke model, in every kind of job; beside them train healthy runs with unusual
-settings. None of the faults is one of the bug hunt's (aligner_lib.tutorial.faults). Half of the runs were looked at while the
+settings. None of the faults is one of the bug hunt's (aligner_lib.tutorial.hunt.faults). Half of the runs were looked at while the
 checks were written, and half afterwards (HELD_OUT). A run that is there is not made again. Ten minutes on one core.
 
     --out runs/unseen     where the runs lie; of each only its figures are kept
@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aligner_lib.run_folder.explain import Explanation, explain
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 from benchmarks.alarms import STEPS, carry_out, judged_by, pack, reward_short
-from widgets.recording_file import PACKED
+from widgets.recordings.recording_file import PACKED
 
 SEED = 5  # no range of the checks was chosen on runs of this seed
 

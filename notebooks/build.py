@@ -4,7 +4,7 @@
 
 Sources are py:percent files in src/. `{{laptop.sft.val_loss_after}}` stands for a figure in recorded.json, which a run
 of this project wrote, or in measured.toml; README.md and docs/ have `2.15<!--laptop.sft.val_loss_after-->` in its place
-(aligner_lib/tutorial/figures.py). `{{card}}` and `{{map}}` for a notebook's card and its place in the pipeline. A cell tagged `solution`
+(figures.py). `{{card}}` and `{{map}}` for a notebook's card and its place in the pipeline. A cell tagged `solution`
 has the answer to an exercise, a function of its name. The learner's notebooks have a stub in its place, with the signature
 and the docstring; the solved ones, in solved/, have it. Above either stands what the exercise is.
 """
@@ -20,9 +20,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
+from figures import fill_markers, fill_placeholders, read_figures
+
 from aligner_lib.tutorial.exercises.exercise import Exercise
 from aligner_lib.tutorial.exercises.registry import exercise
-from aligner_lib.tutorial.figures import fill_markers, fill_placeholders, read_figures
 
 STAGES = {
     "00": ("00_start_here", "start"),

@@ -23,9 +23,10 @@ from pathlib import Path
 from statistics import mean
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial import bug_hunt
-from aligner_lib.tutorial.gold import gained
-from aligner_lib.tutorial.longer_runs import (
+from aligner_lib.tutorial import Workspace, compare_policies
+from aligner_lib.tutorial.comparison.gold import gained
+from aligner_lib.tutorial.hunt import bug_hunt
+from aligner_lib.tutorial.workspace.longer_runs import (
     ALL_HELD_OUT,
     BROKEN,
     DPO_ON_FORMS,
@@ -41,10 +42,8 @@ from aligner_lib.tutorial.longer_runs import (
     SIXTEEN_ANSWERS,
     TRAINING_SEEDS,
 )
-from aligner_lib.tutorial.policies import compare_policies
-from aligner_lib.tutorial.workspace import Workspace
 from cluster.record import write_json
-from widgets.recording_file import SHIPPED, read, record
+from widgets.recordings.recording_file import SHIPPED, read, record
 
 ROOT = Path(__file__).resolve().parents[1]
 PPO_ON_SUMS_STOPPED_AFTER = 8  # steps

@@ -2,6 +2,7 @@
 
     Monitor                                 live charts of one run or several, running or recorded
     Completions, Pairs, Chat                responses of a run, preference pairs, and a chat with checkpoints
+    BeforeAfter                             answers before and after a training, from a recorded run
     Classroom                               every participant of a workshop: step, alarms, exercises
     JobPanel                                state, log and controls of a job
     curves                                  a static figure of finished runs
@@ -19,23 +20,24 @@ Each name is imported at its first use, so `import widgets` costs nothing.
 from importlib import import_module
 
 _HOMES = {
-    "Monitor": "monitor",
-    "RunFailed": "waiting",
-    "RunLost": "waiting",
-    "Classroom": "classroom",
-    "Completions": "completions",
-    "JobPanel": "panel",
-    "Pairs": "pairs",
-    "Chat": "chat",
-    "Quiz": "quiz",
-    "Recording": "replay",
-    "chart": "charts",
-    "curves": "static_figure",
-    "explore": "explorer",
-    "show_completions": "tables",
-    "compare_completions": "tables",
-    "compare_runs": "comparison_table",
-    "show_server": "server",
+    "BeforeAfter": "completions.before_after",
+    "Monitor": "monitor.monitor",
+    "RunFailed": "runs.waiting",
+    "RunLost": "runs.waiting",
+    "Classroom": "classroom.classroom",
+    "Completions": "completions.completions",
+    "JobPanel": "monitor.panel",
+    "Pairs": "completions.pairs",
+    "Chat": "completions.chat",
+    "Quiz": "quiz.quiz",
+    "Recording": "recordings.replay",
+    "chart": "runs.charts",
+    "curves": "figures.static_figure",
+    "explore": "figures.explorer",
+    "show_completions": "completions.tables",
+    "compare_completions": "completions.tables",
+    "compare_runs": "figures.comparison_table",
+    "show_server": "monitor.server",
 }
 __all__ = sorted(_HOMES)
 

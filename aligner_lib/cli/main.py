@@ -72,7 +72,7 @@ def tutorial(
     bundle: Bundle = None,
 ):
     """Run the notebooks in order and write a report: data, SFT, reward model, PPO, comparison."""
-    from aligner_lib.tutorial import run_notebooks
+    from aligner_lib.tutorial.execution import run_notebooks
 
     if bundle:
         setup(bundle)
@@ -88,7 +88,7 @@ def tutorial(
 @app.command()
 def setup(bundle: Bundle = None):
     """Bring a bundle's model and recorded runs into the cache; `./lab setup` has installed the packages by then."""
-    from aligner_lib.tutorial.workshop_bundle import take_over
+    from aligner_lib.tutorial.workshop.packing import take_over
 
     if bundle:
         take_over(bundle, typer.echo)
@@ -121,7 +121,7 @@ def progress(
     folder = find_workspace(folder, RUNS)
     show_progress(folder)
     if portfolio is not None:
-        from aligner_lib.tutorial.portfolio import write_portfolio
+        from aligner_lib.tutorial.report.portfolio import write_portfolio
 
         typer.echo(f"portfolio {write_portfolio(portfolio, folder, name)}")
 

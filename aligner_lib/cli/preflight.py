@@ -153,7 +153,7 @@ def _train() -> str:
     """Real steps of the smallest profile, in a process of its own."""
     from contextlib import redirect_stdout
 
-    from aligner_lib.tutorial.workspace import Workspace
+    from aligner_lib.tutorial.workspace.workspace import Workspace
 
     with tempfile.TemporaryDirectory(prefix="aligner-preflight-") as folder, redirect_stdout(sys.stderr):
         lab = Workspace(folder, "smoke")

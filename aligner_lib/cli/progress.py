@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from aligner_lib.errors import UserError
-from aligner_lib.tutorial.learning_progress import FILE, find_workspaces
-from aligner_lib.tutorial.progress_table import COLUMNS, ProgressTable
+from aligner_lib.tutorial.report.progress_table import COLUMNS, ProgressTable
+from aligner_lib.tutorial.workspace.learning_progress import FILE, find_workspaces
 
 BAR = 12  # characters
 

@@ -33,7 +33,7 @@ def pack(
     ] = None,
 ):
     """Make a bundle: packages, model, recorded runs, hashes. `./lab tutorial --bundle FILE` needs no network."""
-    from aligner_lib.tutorial.workshop_bundle import pack as write
+    from aligner_lib.tutorial.workshop.packing import pack as write
 
     path = write(profile, out or Path(f"aligner-lab-{profile}.tar"), tutorial, wheels, echo=typer.echo)
     typer.echo(f"{path}: {path.stat().st_size / 1e9:.2f} GB")
@@ -64,7 +64,7 @@ def preflight(
 @workshop.command()
 def slides(out: Out, tutorial: Tutorial):
     """Slides from a tutorial's own figures: one HTML file, which opens offline; arrow keys turn the pages."""
-    from aligner_lib.tutorial.workshop_pages import write_slides
+    from aligner_lib.tutorial.workshop.pages import write_slides
 
     typer.echo(write_slides(tutorial, out))
 
@@ -72,6 +72,6 @@ def slides(out: Out, tutorial: Tutorial):
 @workshop.command()
 def handout(out: Out, tutorial: Tutorial):
     """The executed notebooks as HTML to hand out: a page a notebook, and a list of them, which open offline."""
-    from aligner_lib.tutorial.workshop_pages import write_handout
+    from aligner_lib.tutorial.workshop.pages import write_handout
 
     typer.echo(write_handout(tutorial, out))

@@ -29,8 +29,8 @@ dataset = "sample"  # sample · auto (from the hub where it can be reached) · d
 
 # %%
 from aligner_lib.jobs.inference import answering
-from aligner_lib.tutorial.workspace import Workspace
-from widgets.before_after import BeforeAfter
+from aligner_lib.tutorial import Workspace
+from widgets import BeforeAfter
 
 lab = Workspace(out, profile, dataset)
 BeforeAfter("ppo-forms", live=answering(lab.model(), max_length=48))
@@ -64,7 +64,7 @@ print(
 #    penalty keeps the model close to its starting point.
 
 # %%
-from aligner_lib.tutorial.pipeline_drawing import PipelineDrawing
+from aligner_lib.tutorial import PipelineDrawing
 
 PipelineDrawing()
 
@@ -109,7 +109,7 @@ print(f"model: {lab.model_name}\nfolder: {lab.out.name}/\njobs run: {lab.where}"
 # Notebook 08 ends with a page for you to keep, which lists your exercises, answers and results.
 
 # %%
-from aligner_lib.tutorial.progress_table import ProgressTable
+from aligner_lib.tutorial import ProgressTable
 
 ProgressTable(lab.out)
 

@@ -18,7 +18,7 @@ out = "../runs/tutorial"
 dataset = "sample"
 
 # %%
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 
 lab = Workspace(out, profile, dataset)
 folder = lab.model()

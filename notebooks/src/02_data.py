@@ -19,7 +19,7 @@ out = "../runs/tutorial"
 dataset = "sample"
 
 # %%
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 
 lab = Workspace(out, profile, dataset)
 
@@ -51,7 +51,7 @@ print(json.dumps(json.loads(open(folder / "train.jsonl").readline()), indent=1))
 # two. The converter makes pairs of texts for the reward model, and prompts (the text up to the last answer) for PPO.
 
 # %%
-from aligner_lib.tutorial.baselines import text_pairs
+from aligner_lib.tutorial.comparison.baselines import text_pairs
 
 preferences = lab.preference_data()
 first = text_pairs(preferences / "train_comparisons.jsonl")[0]
@@ -105,7 +105,7 @@ print(
 # all pairs, so a better judge has nothing left to learn there.)
 
 # %%
-from aligner_lib.tutorial.baselines import best_rules
+from aligner_lib.tutorial.comparison.baselines import best_rules
 
 by_rule = best_rules(train, held_out)
 for name, share in by_rule.items():

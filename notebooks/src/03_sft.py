@@ -22,7 +22,7 @@ start = "fresh"  # recorded: a bundle's run plays in place of the training, wher
 seed = 1234  # of the order of the samples
 
 # %%
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 from widgets import Chat, Monitor
 
 lab = Workspace(out, profile, dataset, where, lora, start)
@@ -89,7 +89,7 @@ check("response_mask", response_mask)
 from aligner_lib.datasets.chat_template import use_template
 from aligner_lib.datasets.load import load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.tutorial.show_mask import show_mask
+from aligner_lib.tutorial import show_mask
 
 tokenizer = Tokenizer(lab.model())
 samples, _ = load_sft([lab.sft_data() / "train.jsonl"], tokenizer, max_length=320)

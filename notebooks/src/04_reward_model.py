@@ -22,7 +22,7 @@ start = "fresh"  # recorded: a bundle's run plays in place of the training, wher
 seed = 1234  # of the order of the pairs
 
 # %%
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 from widgets import Chat, Monitor, curves
 
 lab = Workspace(out, profile, dataset, where, lora, start)
@@ -145,7 +145,7 @@ await monitor
 # started. A linear head on these frozen features is fitted to 24 pairs and judges 24 other pairs.
 
 # %%
-from aligner_lib.tutorial.exercises.frozen_features import fitted_accuracy, hidden_states
+from aligner_lib.tutorial.comparison.frozen_features import fitted_accuracy, hidden_states
 from widgets import Pairs
 
 files = [lab.preference_data() / f"{split}_comparisons.jsonl" for split in ("train", "test")]

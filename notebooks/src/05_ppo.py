@@ -26,7 +26,7 @@ exercise = "recorded"  # recorded: "break it" plays a run of this project · liv
 change = "high-lr"  # what "break it" changes: no-kl · high-lr · both
 
 # %%
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 from widgets import (
     Completions,
     JobPanel,
@@ -417,7 +417,7 @@ Completions(run)
 # that a program could check.)
 
 # %%
-from aligner_lib.tutorial.gold import before_and_after
+from aligner_lib.tutorial.comparison.gold import before_and_after
 
 checked, gold = before_and_after(run), {}
 if checked:
@@ -456,7 +456,7 @@ print(
 #
 # A recorded run of this project trained longer: 40 steps of SFT, 48 steps of the reward model with 16 pairs each (right
 # on 0.81 of the held-out pairs), and 16 steps of PPO with 32 responses each. The three runs took about twenty minutes
-# on two cores (`PPO_ON_FORMS` in `aligner_lib/tutorial/longer_runs.py`). On all 264 held-out prompts, with one answer
+# on two cores (`PPO_ON_FORMS` in `aligner_lib/tutorial/workspace/longer_runs.py`). On all 264 held-out prompts, with one answer
 # each, the SFT policy obeyed in 0.28 of them (0.23 to 0.33) and the PPO policy in 0.43 (0.38 to 0.49), a gain of 0.15
 # (0.09 to 0.22). The mean length went from 24 to 22 words, and the share of answers that end from 0.95 to 0.89.
 #
@@ -527,7 +527,7 @@ before_and_after(longer)
 # `data/samples/hh-sample-train.jsonl`), no penalty, and 5 times the learning rate. What result do you expect?
 
 # %%
-from widgets.recording_file import shipped
+from widgets.recordings.recording_file import shipped
 
 changes = {"no-kl": {"trainer.ppo.initial_policy_kl_penalty": 0.0}}
 changes["high-lr"] = {"model.optim.lr": 7.5 * config.model.optim.lr}
@@ -585,8 +585,8 @@ show_completions(broken, n=3, sort="worst", split="train")
 # `reward` is the score of the reward model, and `obeys` is the share of answers that a program finds right.
 
 # %%
-from aligner_lib.tutorial.longer_runs import BROKEN
-from aligner_lib.tutorial.over_optimisation import best_of_n_points, compare_at_step, ppo_points
+from aligner_lib.tutorial.comparison.over_optimisation import best_of_n_points, compare_at_step, ppo_points
+from aligner_lib.tutorial.workspace.longer_runs import BROKEN
 
 recorded = ["ppo-forms", *(f"ppo-forms-{one}" for one in BROKEN)]
 if missing := [name for name in recorded if name not in shipped()]:
@@ -611,7 +611,7 @@ compare_at_step(corners)
 # 32 answers to training prompts.
 
 # %%
-from widgets.palette import pen
+from widgets.figures.palette import pen
 
 paths = {name: ppo_points(corner) for name, corner in corners.items()}
 paths["best of n"] = best_of_n_points(Recording("sft-forms-answers", speed=float("inf")))

@@ -22,7 +22,7 @@ start = "fresh"  # recorded: a bundle's run plays in place of the training, wher
 seed = 1234  # of the order of the pairs and of what is drawn
 
 # %%
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 from widgets import Chat, Monitor, Pairs, curves
 
 lab = Workspace(out, profile, dataset, where, lora, start)

@@ -24,7 +24,7 @@ seed = 1234  # of the prompts' order and of what is drawn
 beside = "recorded"  # recorded: PPO and the second task play runs of this project · live: you train them
 
 # %%
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 from widgets import Completions, Monitor, Recording, curves, show_completions
 
 lab = Workspace(out, profile, dataset, where, lora, start)
@@ -348,7 +348,7 @@ lab.compare_objectives(run, ["grpo", "dr_grpo", "rloo", "gspo"], step=1)
 # profile's model, stopped after eight steps. With `beside = "live"` you train PPO yourself, for as many steps as GRPO.
 
 # %%
-from aligner_lib.tutorial.longer_runs import GRPO_ON_FORMS, PPO_ON_SUMS
+from aligner_lib.tutorial.workspace.longer_runs import GRPO_ON_FORMS, PPO_ON_SUMS
 
 if beside == "live":
     model = lab.model()

@@ -27,8 +27,7 @@ judge_model = ""
 judge_token = ""
 
 # %%
-from aligner_lib.tutorial.policies import compare_policies
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace, compare_policies
 from widgets import compare_completions
 
 lab = Workspace(out, profile, dataset, start=start)
@@ -117,7 +116,7 @@ rate, low, high = rate_check.function(scores["PPO"], scores["SFT"])
 print(f"by the formula: PPO wins {rate:.2f} ({low:.2f} to {high:.2f})")
 
 # %%
-from aligner_lib.tutorial.statistics import mean_interval
+from aligner_lib.tutorial.comparison.statistics import mean_interval
 
 show_source(mean_interval)
 
@@ -333,8 +332,8 @@ compare_completions(runs["SFT"], runs["PPO"], n=5, sort="gain")
 # %%
 from aligner_lib.jobs.inference import answering, scoring
 from aligner_lib.jobs.served import answering_at
-from aligner_lib.tutorial.statistics import compare, mean_interval, win_rate
-from aligner_lib.tutorial.two_turns import Judge, ask_in_turns, two_turn_questions
+from aligner_lib.tutorial.comparison.statistics import compare, mean_interval, win_rate
+from aligner_lib.tutorial.comparison.two_turns import Judge, ask_in_turns, two_turn_questions
 
 questions = two_turn_questions(2 if profile in ("smoke", "laptop") else None)
 answer = {name: answering(policy) for name, policy in POLICIES.items()}
@@ -389,7 +388,7 @@ Quiz("08")
 Quiz("final")
 
 # %%
-from aligner_lib.tutorial.portfolio import write_portfolio
+from aligner_lib.tutorial import write_portfolio
 
 print(write_portfolio(lab.out / "portfolio.html", lab.out, name="").name, "is in", lab.out.name)
 

@@ -21,7 +21,7 @@ where = "auto"  # auto: Slurm where it answers, else this machine · local · sl
 gpus_per_node = 0  # 0: processes on CPUs
 
 # %%
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 
 lab = Workspace(out, profile, dataset, where)
 print("runs go to:", lab.where)
@@ -62,7 +62,7 @@ for name, value in from_slurm(slurm_says).items():
 # billion parameters on two nodes of eight GPUs, with the hyperparameters of NeMo-Aligner:
 
 # %%
-from aligner_lib.tutorial import slurm_recipes
+from aligner_lib.tutorial.workspace import slurm_recipes
 
 two_nodes = {"nodes": 2, "gpus_per_node": 8, "exclusive": True}
 site = {"account": "course", "partition": "batch"}

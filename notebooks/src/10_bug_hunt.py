@@ -21,8 +21,8 @@ where = "local"  # local: a process beside this kernel · slurm
 exercise = "recorded"  # recorded: runs of this project · live: you also plant a fault, and mend it
 
 # %%
-from aligner_lib.tutorial import bug_hunt
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial.hunt import bug_hunt
 from widgets import Completions, Quiz, Recording, curves, explore
 
 lab = Workspace(out, profile, dataset, where)
@@ -122,7 +122,7 @@ print("all ten have the healthy run's settings:", all(one == healthy.info["confi
 # ## Plant a fault, and mend it
 #
 # A fault is a wrong function in place of a library function, and the cure replaces the same function by a right one.
-# `aligner_lib.tutorial.faults` contains all ten faults, and `lab.submit("ppo", fault=…)` plants any of them. The next
+# `aligner_lib.tutorial.hunt.faults` contains all ten faults, and `lab.submit("ppo", fault=…)` plants any of them. The next
 # cells show a fault, then the right function as you might write it. With `exercise = "live"` three runs train: with the
 # fault, with the right function, and with the library's own function. The mended run has the healthy run's figures to
 # the last digit.
@@ -130,7 +130,7 @@ print("all ten have the healthy run's settings:", all(one == healthy.info["confi
 # %%
 import inspect
 
-from aligner_lib.tutorial.faults import kl_sign
+from aligner_lib.tutorial.hunt.faults import kl_sign
 
 print(inspect.getsource(kl_sign))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anywidget import AnyWidget
 
-from widgets.wire import finite
+from widgets.frontend.wire import finite
 
 SHARE = Path(sys.prefix) / "share" / "jupyter"
 THEMES = SHARE / "lab" / "themes" / "@jupyterlab"

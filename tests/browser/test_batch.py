@@ -12,8 +12,8 @@ import pytest
 from lab import ROOT, notebook, wait_for
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.html_report import write_report
-from widgets.wire import unpack
+from aligner_lib.tutorial.report.html_report import write_report
+from widgets.frontend.wire import unpack
 
 CELLS = (
     "from widgets import Monitor, curves, show_completions",
@@ -64,7 +64,9 @@ def test_the_widget_of_the_executed_notebook_holds_all_points(executed):
         "application/vnd.jupyter.widget-state+json"
     ]["state"]
     (monitor,) = [
-        state for state in states.values() if state["state"].get("_anywidget_id") == "widgets.monitor.Monitor"
+        state
+        for state in states.values()
+        if state["state"].get("_anywidget_id") == "widgets.monitor.monitor.Monitor"
     ]
     (data,) = [base64.b64decode(b["data"]) for b in monitor["buffers"] if b["path"] == ["data"]]
     head, points = unpack(data)

@@ -17,7 +17,7 @@ PATIENT = {"connect_timeout": 120, "request_timeout": 120}
 ATTACH = """
 import time, psutil
 from widgets import Monitor
-import widgets.static_figure
+import widgets.figures.static_figure
 memory = psutil.Process().memory_info().rss
 monitor = Monitor({path!r})
 """

@@ -70,7 +70,7 @@ CELLS = (
     "places = {'code': '/srv/aligner-lab', 'cache': os.environ['ALIGNER_CACHE'], 'homes': '/srv/homes', 'mine': '.'}\n"
     "print('I may write:', [name for name, place in places.items() if os.access(place, os.W_OK)])\n"
     "try:\n    fetch('smollm2-135m')\nexcept UserError as error:\n    print(error)",
-    "from aligner_lib.tutorial.workspace import Workspace\n"
+    "from aligner_lib.tutorial import Workspace\n"
     "lab = Workspace('../runs/tutorial', 'smoke')\n"
     "job = lab.submit('sft', **{'trainer.sft.max_steps': 40})\nmonitor = Monitor(lab.run('sft'), job=job)\nmonitor",
     "await monitor\nprint('trained', lab.run('sft').status)",

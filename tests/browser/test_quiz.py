@@ -3,11 +3,11 @@
 import pytest
 from lab import wait_for
 
-from aligner_lib.tutorial.learning_progress import read_progress
-from aligner_lib.tutorial.quiz_file import load_quiz
+from aligner_lib.tutorial.quiz.quiz_file import load_quiz
+from aligner_lib.tutorial.workspace.learning_progress import read_progress
 
 CELLS = (
-    "from aligner_lib.tutorial.workspace import Workspace\nfrom widgets import Quiz\nlab = Workspace({!r}, 'smoke')",
+    "from aligner_lib.tutorial import Workspace\nfrom widgets import Quiz\nlab = Workspace({!r}, 'smoke')",
     "Quiz('03')",
 )
 # The page holds the reasons a second time: in the quiz that is read without a kernel, hidden while this one lives.

@@ -3,7 +3,7 @@
 import pytest
 from lab import wait_for
 
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 
 SHORT_STEPS = {
     "model.global_batch_size": 8,

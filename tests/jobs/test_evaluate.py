@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from aligner_lib.tutorial.policies import compare_policies
+from aligner_lib.tutorial import compare_policies
 from data import format_hh
 from data.forms import obeys
 

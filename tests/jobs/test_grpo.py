@@ -11,7 +11,7 @@ from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError, UserError
-from aligner_lib.tutorial.objectives import compare_objectives
+from aligner_lib.tutorial.displays.objectives import compare_objectives
 
 OBJECTIVES = [name for name in PRESETS if name not in ("ppo", "grpo", "distill")]
 

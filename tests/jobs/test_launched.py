@@ -1,6 +1,6 @@
 """A notebook's job starts as many processes as its settings say; that they learn what one does, notebook 09 shows."""
 
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 
 BOUND_S = 120
 

@@ -7,7 +7,7 @@ import pytest
 from smoke_jobs import checkpoint_files, figures, steps
 
 from aligner_lib.config.functions import HEADER, source_of
-from aligner_lib.tutorial.faults import FAULTS
+from aligner_lib.tutorial.hunt.faults import FAULTS
 
 SOLVED = Path(__file__).parents[2] / "notebooks" / "solved"
 # and one that is no exercise, in other words than the library's

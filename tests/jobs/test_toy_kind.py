@@ -14,9 +14,9 @@ from aligner_lib.config.compose import compose
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 from cluster import Resources
-from widgets.feed import open_feed
+from widgets.runs.feed import open_feed
 
 HERE = Path(__file__).parent
 

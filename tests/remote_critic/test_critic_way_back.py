@@ -13,7 +13,7 @@ from aligner_lib.remote_critic.client import NOTE, RemoteCritic
 from aligner_lib.run_folder.reader import step_of
 from aligner_lib.run_folder.set_aside import last_change, undo_change
 from aligner_lib.run_folder.writer import RunWriter
-from widgets.control import request_change
+from widgets.runs.control import request_change
 
 pytestmark = [pytest.mark.remote_critic, pytest.mark.usefixtures("here")]
 

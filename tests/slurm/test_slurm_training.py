@@ -8,7 +8,7 @@ from processes_help import until
 from smoke_jobs import figures
 from survivors import BOUND_S, ONE_THREAD, Survivor, command, preemptor, until_all
 
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 from cluster import JobFailed, Resources, State, submit
 
 FAULTS = ("time_limit", "preempted", "lost_node", "power_cut")

@@ -13,10 +13,10 @@ EVERYTHING = {path for path in sources() if path.rpartition("/")[2].startswith("
     ("changed", "reached", "spared"),
     [
         # imported; by a module that is imported; in a function
-        ("widgets/downsample.py", ["widgets/test_downsample", "widgets/test_feed"], ["unit/test_algorithms"]),
+        ("widgets/runs/downsample.py", ["widgets/test_downsample", "widgets/test_feed"], ["unit/test_algorithms"]),
         ("aligner_lib/algorithms/ppo.py", ["unit/test_algorithms", "jobs/test_trained"], ["data/test_hh"]),
         # through `from widgets import Monitor`, which looks for it at its first use
-        ("widgets/monitor.py", ["browser/test_monitor"], ["unit/test_jsonl"]),
+        ("widgets/monitor/monitor.py", ["browser/test_monitor"], ["unit/test_jsonl"]),
         # through `python -m aligner_lib`, torchrun, the forks' preload, and a job that is submitted
         ("aligner_lib/cli/doctor.py", ["unit/test_cli", "slurm/test_slurm_training"], ["jobs/test_loop"]),
         ("aligner_lib/trainers/ppo.py", ["remote_critic/test_live", "jobs/test_ppo_layouts"], ["data/test_hh"]),
@@ -27,10 +27,10 @@ EVERYTHING = {path for path in sources() if path.rpartition("/")[2].startswith("
         ("tests/megatron/tiny.py", ["megatron/test_layouts"], ["jobs/test_trained"]),
         ("tests/jobs/conftest.py", ["jobs/test_loop"], ["remote_critic/test_live"]),
         # through a notebook
-        ("widgets/chat.py", ["notebooks/test_notebooks"], ["widgets/test_downsample"]),
+        ("widgets/completions/chat.py", ["notebooks/test_notebooks"], ["widgets/test_downsample"]),
         # beside modules, and nowhere near one
         ("aligner_lib/config/profiles/smoke.yaml", ["unit/test_config"], ["data/test_hh"]),
-        ("widgets/static/chart.js", ["browser/test_monitor"], ["data/test_hh"]),
+        ("widgets/monitor/chart.js", ["browser/test_monitor"], ["data/test_hh"]),
         ("notebooks/03_sft.ipynb", ["notebooks/test_notebooks"], ["unit/test_cli"]),
         ("docs/cluster.md", ["unit/test_docs", "cluster/test_resources"], ["unit/test_cli"]),
         # itself; and what is gone, whose neighbours are reached

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from aligner_lib.tutorial.baselines import TextPair, accuracy, best_rules, naive_bayes, text_pairs
+from aligner_lib.tutorial.comparison.baselines import TextPair, accuracy, best_rules, naive_bayes, text_pairs
 
 PAIRS = [
     TextPair("Why do cats purr?", "Cats purr gladly.", "No idea, go away."),

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from aligner_lib.errors import UserError
 from aligner_lib.models.fetch import is_cached
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial import bundle as bundles
-from aligner_lib.tutorial import workshop_bundle
-from aligner_lib.tutorial.bundle import BadBundle, Bundle
-from aligner_lib.tutorial.recorded_runs import recorded
+from aligner_lib.tutorial.workshop import bundle as bundles
+from aligner_lib.tutorial.workshop import packing
+from aligner_lib.tutorial.workshop.bundle import BadBundle, Bundle
+from aligner_lib.tutorial.workspace.recorded_runs import recorded
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,7 +76,7 @@ def tutorial(smoke, tmp_path_factory):
 @pytest.fixture(scope="module")
 def packed(project, wheels, tutorial, tmp_path_factory):
     out = tmp_path_factory.mktemp("packed") / "smoke.tar"
-    return workshop_bundle.pack("smoke", out, tutorial, wheels, root=project, echo=lambda _: None)
+    return packing.pack("smoke", out, tutorial, wheels, root=project, echo=lambda _: None)
 
 
 @pytest.fixture
@@ -105,13 +105,13 @@ def test_what_was_packed_comes_out(packed, as_project, tmp_path, monkeypatch, sm
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
     assert not is_cached("smoke")
     said = []
-    workshop_bundle.take_over(packed, said.append)
+    packing.take_over(packed, said.append)
     assert is_cached("smoke") and "sft" in said[-1]
     run = recorded("smoke", "sft")
     assert run.info["recorded"]["seconds"] == 4.0 and "host" not in run.info
     assert (run.latest_checkpoint() / "model.json").read_bytes() == (smoke / "model.json").read_bytes()
     stamp = (run.path / "metrics.jsonl").stat().st_ino
-    workshop_bundle.take_over(packed, said.append)  # a second time nothing is copied
+    packing.take_over(packed, said.append)  # a second time nothing is copied
     assert (run.path / "metrics.jsonl").stat().st_ino == stamp
 
 
@@ -178,7 +178,7 @@ def test_a_damaged_model_is_found(packed, as_project, tmp_path, monkeypatch):
         lambda name, text: text[:-1] + b"?" if name == "model/model.json" else text,
     )
     with pytest.raises(BadBundle, match=r"model/model.json is damaged"):
-        workshop_bundle.take_over(bad)
+        packing.take_over(bad)
     assert not is_cached("smoke")
 
 
@@ -189,7 +189,7 @@ def test_a_copy_that_was_cut_short_is_refused(packed, as_project, tmp_path, shar
     (tmp_path / "cut.tar").write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(BadBundle):
         bundles.unpack_wheels(tmp_path / "cut.tar", tmp_path / "wheels")
-        workshop_bundle.take_over(tmp_path / "cut.tar")
+        packing.take_over(tmp_path / "cut.tar")
 
 
 def test_a_file_that_the_manifest_does_not_name_is_refused(packed, as_project, tmp_path):
@@ -314,7 +314,7 @@ def test_a_hostile_bundle_is_refused_before_anything_is_touched(
         patch.setenv("ALIGNER_CACHE", str(place / "home" / "cache"))
         patch.setattr(bundles, "made_for", lambda root=None: here)
         with pytest.raises(BadBundle):
-            workshop_bundle.take_over(bad)
+            packing.take_over(bad)
     assert tree(place) == before
     shutil.rmtree(place)
 
@@ -342,7 +342,7 @@ def test_a_run_s_place_that_is_a_link_is_left_alone(packed, as_project, tmp_path
     (tmp_path / "cache" / "recorded" / "smoke").mkdir(parents=True)
     (tmp_path / "cache" / "recorded" / "smoke" / "sft").symlink_to(tmp_path / "mine")
     with pytest.raises(BadBundle, match=r"leads to .*mine: remove that link"):
-        workshop_bundle.take_over(packed)
+        packing.take_over(packed)
     assert (tmp_path / "mine" / "notes").read_text() == "kept" and not is_cached("smoke")
 
 
@@ -353,7 +353,7 @@ def test_an_older_model_and_run_are_replaced_by_the_bundle_s(
     for folder in ("models/smoke", "recorded/smoke/sft"):
         (tmp_path / "cache" / folder).mkdir(parents=True)
         (tmp_path / "cache" / folder / "old").write_text("old")
-    workshop_bundle.take_over(packed)
+    packing.take_over(packed)
     assert is_cached("smoke") and recorded("smoke", "sft").info["kind"] == "sft"
     assert not list((tmp_path / "cache").rglob("old")) and not list((tmp_path / "cache").rglob("*.partial"))
 
@@ -361,7 +361,7 @@ def test_an_older_model_and_run_are_replaced_by_the_bundle_s(
 def test_packing_keeps_files_that_others_have_beside_it(project, wheels, tmp_path):
     for name in (".out.tar.partial", ".out.tar.partial.json"):
         (tmp_path / name).write_text("mine")
-    workshop_bundle.pack("smoke", tmp_path / "out.tar", None, wheels, root=project, echo=lambda _: None)
+    packing.pack("smoke", tmp_path / "out.tar", None, wheels, root=project, echo=lambda _: None)
     assert {path.name: path.read_text() for path in tmp_path.iterdir() if path.suffix != ".tar"} == {
         ".out.tar.partial": "mine",
         ".out.tar.partial.json": "mine",
@@ -379,12 +379,12 @@ def test_changes_that_are_no_commit_are_not_packed(project, wheels, tmp_path):
     copy = shutil.copytree(project, tmp_path / "copy")
     (copy / "data" / "__init__.py").write_text("# changed\n")
     with pytest.raises(UserError, match=r"has changes that are no commit \(data/__init__.py"):
-        workshop_bundle.pack("smoke", tmp_path / "out.tar", None, wheels, root=copy)
+        packing.pack("smoke", tmp_path / "out.tar", None, wheels, root=copy)
 
 
 def test_runs_of_another_profile_are_not_packed(project, wheels, tutorial, tmp_path):
     with pytest.raises(UserError, match="is a run of the profile smoke, and the bundle is for laptop"):
-        workshop_bundle._check_profile(RunFolder(tutorial / "runs" / "sft"), "laptop")
+        packing._check_profile(RunFolder(tutorial / "runs" / "sft"), "laptop")
 
 
 # ---- before anything is installed -----------------------------------------------------------------------------------
@@ -392,7 +392,14 @@ def test_runs_of_another_profile_are_not_packed(project, wheels, tutorial, tmp_p
 
 def test_the_part_that_lab_calls_needs_no_package(packed, tmp_path):
     """-S: without site-packages, as the Python that an environment is made with."""
-    command = [sys.executable, "-S", "-m", "aligner_lib.tutorial.bundle", packed, tmp_path / "wheels"]
+    command = [
+        sys.executable,
+        "-S",
+        "-m",
+        "aligner_lib.tutorial.workshop.bundle",
+        packed,
+        tmp_path / "wheels",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.startswith("lab: ") and "git checkout" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from exercises_page import PAGE, page_with, table
 
 from aligner_lib.config.functions import HEADER
 from aligner_lib.config.functions import check as check_function
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial import check, show_source
-from aligner_lib.tutorial.exercises import page
-from aligner_lib.tutorial.exercises.checking import judge
+from aligner_lib.tutorial.checking.check import judge
+from aligner_lib.tutorial.checking.verdict import NOT_YET, PASSED, WRONG
 from aligner_lib.tutorial.exercises.draw import Draw
 from aligner_lib.tutorial.exercises.exercise import STUB
 from aligner_lib.tutorial.exercises.registry import NOTEBOOKS, exercises
-from aligner_lib.tutorial.exercises.verdict import NOT_YET, PASSED, WRONG
 
 ROOT = Path(__file__).parents[2]
 ALL = exercises()
@@ -59,8 +59,8 @@ def test_the_library_s_own_function_is_the_reference_and_can_be_shown(name):
 
 
 def test_the_page_has_what_the_exercises_catch():
-    text = page.PAGE.read_text()
-    assert text == page.page_with(page.table(), text), "run python -m aligner_lib.tutorial.exercises.page"
+    text = PAGE.read_text()
+    assert text == page_with(table(), text), "run python notebooks/exercises_page.py"
     assert f"**{len(PLANTED)}** | **{len(PLANTED)}**" in text
 
 

@@ -16,11 +16,11 @@ from aligner_lib.cli.main import app
 from aligner_lib.run_folder.explain import Explanation, explain
 from aligner_lib.run_folder.explain.causes import CAUSES
 from aligner_lib.run_folder.explain.checks import CHECKS
-from aligner_lib.tutorial.bug_hunt import HEALTHY as OF_THE_HUNT
-from aligner_lib.tutorial.bug_hunt import HUNTED
-from aligner_lib.tutorial.faults import FAULTS
-from widgets.recording_file import PACKED
-from widgets.replay import Recording
+from aligner_lib.tutorial.hunt.bug_hunt import HEALTHY as OF_THE_HUNT
+from aligner_lib.tutorial.hunt.bug_hunt import HUNTED
+from aligner_lib.tutorial.hunt.faults import FAULTS
+from widgets.recordings.recording_file import PACKED
+from widgets.recordings.replay import Recording
 
 ROOT = Path(__file__).parents[2]
 # Made by `python -m benchmarks.alarms --pack`: smoke runs of seeds that no range was chosen on.

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-from aligner_lib.tutorial.figures import (
+from figures import (
     fill_markers,
     fill_placeholders,
     measured,
@@ -85,7 +84,7 @@ def test_a_typed_figure_is_listed_with_what_measured_it(path):
     typed = typed_decimals(prose(path))
     assert typed <= listed, (
         f"{name} has {', '.join(sorted(typed - listed))}: name the figure of recorded.json that this is "
-        "(aligner_lib/tutorial/figures.py), or list it in notebooks/measured.toml with what measured it"
+        "(notebooks/figures.py), or list it in notebooks/measured.toml with what measured it"
     )
     assert listed <= typed, (
         f"notebooks/measured.toml lists what {name} has not: {', '.join(sorted(listed - typed))}"
@@ -136,7 +135,7 @@ def test_the_tutorial_s_figures_are_those_of_its_notebooks():
 # ---- what the pages claim of the sources ----------------------------------------------------------------------------
 
 NAME_NO_KIND = """cli/main.py config/compose.py config/glossary.py jobs/command_line.py jobs/run.py jobs/torchrun.py
-    run_folder/alarms.py ../widgets/monitor.py ../widgets/charts.py ../widgets/alarms.py""".split()
+    run_folder/alarms.py ../widgets/monitor/monitor.py ../widgets/runs/charts.py ../widgets/runs/alarms.py""".split()
 
 
 @pytest.mark.parametrize("name", NAME_NO_KIND)

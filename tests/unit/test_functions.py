@@ -21,7 +21,7 @@ from aligner_lib.config.kinds.grpo import objective_of
 from aligner_lib.errors import ConfigError, FunctionError
 from aligner_lib.jobs.functions import functions_of, hashes_of_functions
 from aligner_lib.models.hash import text_hash
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 
 SURROGATE = "aligner_lib.algorithms.ppo:clipped_surrogate"
 PAGE = (Path(__file__).parents[2] / "docs" / "your-code.md").read_text()

@@ -3,7 +3,7 @@
 import json
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.gold import before_and_after
+from aligner_lib.tutorial.comparison.gold import before_and_after
 
 
 def validated(folder, steps):

@@ -121,7 +121,8 @@ def test_widgets_read_run_folders_through_the_reader_alone():
     allowed |= {"aligner_lib.errors", "aligner_lib.run_folder.set_aside"}
     # a quiz has its questions and a learner's answers from the tutorial's files
     allowed |= {"aligner_lib.tutorial"} | {
-        f"aligner_lib.tutorial.{name}" for name in ("learning_progress", "quiz_file")
+        f"aligner_lib.tutorial.{name}"
+        for name in ("quiz", "quiz.quiz_file", "workspace", "workspace.learning_progress")
     }
     for name in below("widgets"):
         ours = {
@@ -153,6 +154,32 @@ def test_the_mathematics_knows_only_torch():
 def test_the_library_does_not_know_what_watches_it():
     for name in below("aligner_lib"):
         assert not {found for found in imports(name, anywhere=True) if top(found) == "widgets"}, name
+
+
+LEARNERS = ("aligner_lib.tutorial", "widgets")
+
+
+def test_the_library_does_not_import_the_learners_side():
+    """Except for the command line, which starts the tutorial: no import at the top, in a function or under TYPE_CHECKING."""
+    learners = set(below(*LEARNERS))
+    library = [name for name in modules() if name not in learners and not name.startswith("aligner_lib.cli")]
+    assert "aligner_lib.trainers.loop" in library and "aligner_lib.tutorial.workspace.workspace" in learners
+    for name in library:
+        assert not imports(name, anywhere=True) & learners, name
+
+
+@pytest.mark.parametrize("side", LEARNERS)
+def test_no_folders_of_the_learners_side_import_each_other(side):
+    """Each folder imports only folders below it, so that a reader can start at the ground."""
+
+    def folder(name: str) -> str:
+        return name.removeprefix(f"{side}.").partition(".")[0]
+
+    graph = {}
+    for name in set(below(side)) - {side}:
+        found = imports(name, anywhere=True) & set(below(side)) - {side}
+        graph.setdefault(folder(name), set()).update({folder(other) for other in found} - {folder(name)})
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(graph) >= 8
 
 
 # ---- what a start loads (its seconds: ./lab bench --only imports) ----------------------------------------------------

@@ -10,11 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aligner_lib.cli import main as cli
-from aligner_lib.tutorial import learning_progress
-from aligner_lib.tutorial.learning_progress import append, read_progress, record_answer, record_exercise
-from aligner_lib.tutorial.progress_table import Count, ProgressTable, exercises_of
-from aligner_lib.tutorial.quiz_file import load_quiz
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial.quiz.quiz_file import load_quiz
+from aligner_lib.tutorial.report.progress_table import Count, ProgressTable, exercises_of
+from aligner_lib.tutorial.workspace import learning_progress
+from aligner_lib.tutorial.workspace.learning_progress import (
+    append,
+    read_progress,
+    record_answer,
+    record_exercise,
+)
 
 
 @pytest.fixture
@@ -95,7 +100,7 @@ def test_wherever_a_crash_cuts_the_file_all_whole_lines_and_all_later_ones_are_r
 
 def test_several_kernels_write_whole_lines(workspace):
     code = (
-        "import sys; from aligner_lib.tutorial import learning_progress as p; p.note_workspace(sys.argv[1])\n"
+        "import sys; from aligner_lib.tutorial.workspace import learning_progress as p; p.note_workspace(sys.argv[1])\n"
         "for i in range(200): p.record_exercise(f'{sys.argv[2]}-{i}-' + 'x' * 300, True)"
     )
     kernels = [subprocess.Popen([sys.executable, "-c", code, workspace, str(i)]) for i in range(3)]

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.over_optimisation import (
+from aligner_lib.tutorial.comparison.over_optimisation import (
     best_of_n_points,
     best_of_n_weights,
     compare_at_step,

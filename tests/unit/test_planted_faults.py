@@ -12,8 +12,8 @@ from aligner_lib.config.functions import source_of
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
 from aligner_lib.megatron.generate import Sampling
-from aligner_lib.tutorial.faults import FAULTS, fault_of
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial.hunt.faults import FAULTS, fault_of
 
 # two responses of 3 and 1 tokens after a prompt of 2, S = 5
 MASK = torch.tensor([[0, 1, 1, 1], [0, 1, 0, 0]]).bool()

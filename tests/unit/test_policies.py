@@ -8,7 +8,7 @@ import math
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from aligner_lib.tutorial.policies import compare_policies
+from aligner_lib.tutorial import compare_policies
 
 
 def evaluated(folder, rewards, lengths, prompts=("Why?", "How?"), obeys=None):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aligner_lib.tutorial import learning_progress
-from aligner_lib.tutorial.learning_progress import read_progress
-from aligner_lib.tutorial.quiz_file import load_quiz, parse_quiz, quiz_names
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial.quiz.quiz_file import load_quiz, parse_quiz, quiz_names
+from aligner_lib.tutorial.workspace import learning_progress
+from aligner_lib.tutorial.workspace.learning_progress import read_progress
 from widgets import Quiz
 
 ROOT = Path(__file__).parents[2]

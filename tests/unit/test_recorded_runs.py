@@ -11,8 +11,8 @@ from aligner_lib.config.kinds import kind_of
 from aligner_lib.models.hash import file_hash, model_hash, text_hash
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
-from aligner_lib.tutorial import recorded_runs
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
+from aligner_lib.tutorial.workspace import recorded_runs
 
 
 def record_run(lab: Workspace, kind: str, **settings) -> RunFolder:
@@ -190,12 +190,12 @@ def test_there_are_two_ways_to_start(tmp_path):
 
 def test_a_monitor_plays_it_and_waits_for_the_end(recorded, tmp_path, monkeypatch):
     from widgets import Monitor
-    from widgets.replay import PLAYED_SECONDS
+    from widgets.recordings.replay import PLAYED_SECONDS
 
     lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
     job = lab.submit("sft")
     clock = [0.0]
-    monkeypatch.setattr("widgets.replay.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("widgets.recordings.replay.time.monotonic", lambda: clock[0])
     monitor = Monitor(lab.run("sft"), job=job)
     try:
         (player,) = monitor.runs

@@ -9,12 +9,10 @@ import pytest
 from import_graph import ROOT
 from pages import external_references
 
-from aligner_lib.tutorial import learning_progress
-from aligner_lib.tutorial.learning_progress import record_answer, record_exercise
-from aligner_lib.tutorial.pipeline_drawing import PipelineDrawing
-from aligner_lib.tutorial.portfolio import write_portfolio
-from aligner_lib.tutorial.report_summary import summary_section
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import PipelineDrawing, Workspace, write_portfolio
+from aligner_lib.tutorial.report.summary import summary_section
+from aligner_lib.tutorial.workspace import learning_progress
+from aligner_lib.tutorial.workspace.learning_progress import record_answer, record_exercise
 
 # ---- the top of the report ------------------------------------------------------------------------------------------
 
@@ -234,7 +232,7 @@ def test_of_an_empty_workspace_it_is_a_page_too(tmp_path):
 
 
 def test_the_drawing_of_the_readme_is_that_of_the_first_notebook():
-    command = "python -m aligner_lib.tutorial.pipeline_drawing > docs/pipeline.svg"
+    command = "python -m aligner_lib.tutorial.displays.pipeline_drawing > docs/pipeline.svg"
     drawn = PipelineDrawing().svg(on_paper=True) + "\n"
     assert (ROOT / "docs" / "pipeline.svg").read_text() == drawn, f"run `{command}`"
     assert PipelineDrawing()._repr_html_().count("currentColor") >= 4, "it is read on a dark page, too"

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from aligner_lib.config.compose import compose, parse_override
 from aligner_lib.errors import ConfigError
-from aligner_lib.tutorial import slurm_recipes
+from aligner_lib.tutorial.workspace import slurm_recipes
 
 SITE = {
     "account": "course",

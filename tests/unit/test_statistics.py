@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from aligner_lib.tutorial.statistics import (
+from aligner_lib.tutorial.comparison.statistics import (
     compare,
     distinct_n,
     gain_in_parts,

@@ -27,7 +27,7 @@ from aligner_lib.datasets.chat_template import (
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_prompts, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.tutorial.show_mask import show_mask
+from aligner_lib.tutorial import show_mask
 
 # a turn ends otherwise than a text: Gemma's way, and of many base models with a chat template
 OTHER_STOP = (

@@ -10,9 +10,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pages import external_references
 
 from aligner_lib.errors import UserError
-from aligner_lib.tutorial import run_notebooks
-from aligner_lib.tutorial.peak_memory import GIB, PeakMemory
-from aligner_lib.tutorial.report_summary import summary_section
+from aligner_lib.tutorial.execution import run_notebooks
+from aligner_lib.tutorial.execution.peak_memory import GIB, PeakMemory
+from aligner_lib.tutorial.report.summary import summary_section
 
 PARAMETERS = 'profile = "laptop"\nout = "."\nsteps = 3\nbreaks = False'
 RESULT = "import json, pathlib\n(pathlib.Path(out) / 'results' / '{}.json').write_text(json.dumps({}))"

@@ -11,7 +11,7 @@ import pytest
 
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.served import answering_at
-from aligner_lib.tutorial.two_turns import (
+from aligner_lib.tutorial.comparison.two_turns import (
     Dialogue,
     Judge,
     TwoTurns,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from aligner_lib.run_folder.explain import Explanation, explain
-from widgets.recording_file import PACKED
-from widgets.replay import Recording
+from widgets.recordings.recording_file import PACKED
+from widgets.recordings.replay import Recording
 
 RECORDED = Path(__file__).parent / "unseen"
 HEALTHY = sorted(path.name.removesuffix(PACKED) for path in RECORDED.glob("healthy-*"))

@@ -10,9 +10,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from aligner_lib.cli import preflight
 from aligner_lib.errors import UserError
-from aligner_lib.tutorial.workshop_pages import write_handout, write_slides
+from aligner_lib.tutorial.workshop.pages import write_handout, write_slides
 from cluster.findings import Finding
-from widgets.classroom import Followed
+from widgets.classroom.classroom import Followed
 
 ROOT = Path(__file__).parents[2]
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

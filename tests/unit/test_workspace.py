@@ -7,7 +7,7 @@ import pytest
 
 from aligner_lib.config.compose import compose
 from aligner_lib.errors import ConfigError, UserError
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial import Workspace
 from cluster import Resources, RunBusy, State
 from data.forms import instruction_in
 

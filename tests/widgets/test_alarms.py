@@ -11,8 +11,8 @@ from aligner_lib.config import kinds
 from aligner_lib.run_folder import alarms
 from aligner_lib.run_folder.alarms import Thresholds, Watch, active, as_record, metrics_read, stale
 from aligner_lib.run_folder.reader import RunFolder, flatten
-from widgets.alarms import Alarms
-from widgets.series import Series
+from widgets.runs.alarms import Alarms
+from widgets.runs.series import Series
 
 PPO = kinds.alarms_of("ppo")
 HEALTHY = {

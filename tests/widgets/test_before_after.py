@@ -2,7 +2,7 @@
 
 import pytest
 
-from widgets.before_after import BeforeAfter, question
+from widgets.completions.before_after import BeforeAfter, question
 
 
 def test_the_first_held_out_prompts_are_shown_with_both_answers_and_whether_they_obey():

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from aligner_lib.tutorial.bug_hunt import CHARTS, EVIDENCE, HEALTHY, HUNTED, first_difference, question
-from aligner_lib.tutorial.faults import FAULTS
-from widgets.quiz import Quiz
-from widgets.recording_file import PACKED, SHIPPED
-from widgets.replay import Recording
+from aligner_lib.tutorial.hunt.bug_hunt import CHARTS, EVIDENCE, HEALTHY, HUNTED, first_difference, question
+from aligner_lib.tutorial.hunt.faults import FAULTS
+from widgets.quiz.quiz import Quiz
+from widgets.recordings.recording_file import PACKED, SHIPPED
+from widgets.recordings.replay import Recording
 
 
 def whole(name: str) -> Recording:

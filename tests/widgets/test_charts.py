@@ -7,8 +7,8 @@ import pytest
 from aligner_lib.config.kinds import charts_of
 from aligner_lib.run_folder.reader import RunFolder
 from widgets import chart
-from widgets.charts import OWN_CHARTS, Line, charts_for
-from widgets.feed import Feed
+from widgets.runs.charts import OWN_CHARTS, Line, charts_for
+from widgets.runs.feed import Feed
 
 MARGIN = Line("margin", ("train/chosen",), minus="train/rejected")
 

@@ -11,7 +11,7 @@ from forks import until
 
 from aligner_lib.config.kinds import alarms_of
 from aligner_lib.run_folder.writer import RunWriter
-from widgets.classroom import Classroom, Followed
+from widgets.classroom.classroom import Classroom, Followed
 
 SEATS = 30
 HEALTHY = {"train_rollouts/kl": 0.01, "train_rollouts/rewards": 0.1}

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from widgets import compare_runs
-from widgets.charts import charts_for
-from widgets.comparison import last_values, settings_that_differ
-from widgets.series import Series, as_run
+from widgets.runs.charts import charts_for
+from widgets.runs.comparison import last_values, settings_that_differ
+from widgets.runs.series import Series, as_run
 
 
 def write(folder, config=None, **metrics):

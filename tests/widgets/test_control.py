@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from widgets import Monitor, control
+from widgets import Monitor
+from widgets.runs import control
 
 RUNNING = {
     "status": "running",

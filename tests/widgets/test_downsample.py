@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widgets.downsample import bucket_size, closed_points, downsample, fold
-from widgets.smooth import smooth
+from widgets.runs.downsample import bucket_size, closed_points, downsample, fold
+from widgets.runs.smooth import smooth
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)
 

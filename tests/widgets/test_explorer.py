@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from widgets import explore
-from widgets.explorer import PLOTLY
+from widgets.figures.explorer import PLOTLY
 
 
 def test_two_runs_share_charts_and_each_is_in_the_legend_once(healthy, gaming):

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from widgets import feed as feed_module
-from widgets.downsample import fold
-from widgets.feed import Feed
-from widgets.wire import finite, pack, unpack
+from widgets.frontend.wire import finite, pack, unpack
+from widgets.runs import feed as feed_module
+from widgets.runs.downsample import fold
+from widgets.runs.feed import Feed
 
 
 class Browser:
-    """static/wire.js in Python."""
+    """widgets/frontend/wire.js in Python."""
 
     def __init__(self):
         self.lines, self.head = {}, {}

@@ -2,7 +2,7 @@
 
 import threading
 
-from widgets.static_figure import LivePicture
+from widgets.figures.static_figure import LivePicture
 
 
 class Handle:

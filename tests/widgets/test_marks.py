@@ -5,8 +5,8 @@ import json
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from widgets.marks import changes, marks
-from widgets.series import Series
+from widgets.runs.marks import changes, marks
+from widgets.runs.series import Series
 
 
 def series_of(folder, **metrics) -> Series:

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 
-from widgets.palette import pen
+from widgets.figures.palette import pen
 
 # what eyes without one kind of cones see of linear RGB (Viénot, Brettel and Mollon 1999)
 SEEN = {

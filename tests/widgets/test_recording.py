@@ -7,15 +7,15 @@ import shutil
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from widgets.recording_file import record, shipped
-from widgets.replay import Recording
-from widgets.series import Series
+from widgets.recordings.recording_file import record, shipped
+from widgets.recordings.replay import Recording
+from widgets.runs.series import Series
 
 
 @pytest.fixture
 def recording(healthy, tmp_path, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("widgets.replay.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("widgets.recordings.replay.time.monotonic", lambda: clock[0])
     path = tmp_path / "run"
     shutil.copytree(healthy, path)
     records = RunFolder(healthy).metrics()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aligner_lib.run_folder.jsonl import JsonlReader
 from aligner_lib.run_folder.reader import RunFolder
-from widgets.series import Series
+from widgets.runs.series import Series
 
 
 def line(step, time=0.0, **metrics):

@@ -8,7 +8,7 @@ import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
-from widgets.server import server_line, show_server
+from widgets.monitor.server import server_line, show_server
 
 STATUS = {
     "updates": 7,
@@ -45,7 +45,7 @@ def test_the_line_follows_until_the_job_is_over(critic, monkeypatch):
     monkeypatch.setattr(
         IPython.display, "display", lambda pretty, display_id: (shown.append(pretty.data), handle)[1]
     )
-    monkeypatch.setattr("widgets.server.EVERY_S", 0.01)
+    monkeypatch.setattr("widgets.monitor.server.EVERY_S", 0.01)
 
     async def follow():
         task = show_server(critic.folder)

@@ -12,8 +12,9 @@ from aligner_lib.config.kinds import alarms_of, kind_of
 from aligner_lib.jobs.command_line import written
 from aligner_lib.run_folder.alarms import Thresholds, Watch
 from aligner_lib.run_folder.reader import flatten
-from aligner_lib.tutorial.bug_hunt import HEALTHY, HUNTED
-from aligner_lib.tutorial.longer_runs import (
+from aligner_lib.tutorial.comparison.over_optimisation import best_of_n_points, ppo_points
+from aligner_lib.tutorial.hunt.bug_hunt import HEALTHY, HUNTED
+from aligner_lib.tutorial.workspace.longer_runs import (
     BROKEN,
     GRPO_ON_FORMS,
     LEFT_TO_BREAK,
@@ -21,9 +22,8 @@ from aligner_lib.tutorial.longer_runs import (
     PPO_ON_SUMS,
     SIXTEEN_ANSWERS,
 )
-from aligner_lib.tutorial.over_optimisation import best_of_n_points, ppo_points
-from widgets.recording_file import PACKED, SHIPPED, shipped
-from widgets.replay import Recording
+from widgets.recordings.recording_file import PACKED, SHIPPED, shipped
+from widgets.recordings.replay import Recording
 
 ROOT = Path(__file__).parents[2]
 CHANGES = [
@@ -52,7 +52,7 @@ def test_they_are_those_that_the_notebooks_play_and_small():
     )
     assert all((SHIPPED / f"{name}{PACKED}").stat().st_size < 300_000 for name in shipped())
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    assert "recordings/*" in data["widgets"], "an installed copy has them, too"
+    assert f"recordings/*{PACKED}" in data["widgets"], "an installed copy has them, too"
 
 
 def test_the_healthy_run_is_quiet_and_gets_better():

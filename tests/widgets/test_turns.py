@@ -3,8 +3,8 @@
 import pytest
 
 from widgets import Chat, Pairs, show_completions
-from widgets.tables import Prompt
-from widgets.turns import turns_of
+from widgets.frontend.table import Prompt
+from widgets.frontend.turns import turns_of
 
 ASKED = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And <b>then</b>?")]
 TEMPLATES = {

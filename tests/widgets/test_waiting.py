@@ -16,8 +16,8 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 from cluster import processes, record
 from widgets import JobPanel, Monitor
-from widgets.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
-from widgets.wire import unpack
+from widgets.frontend.wire import unpack
+from widgets.runs.waiting import RunFailed, RunLost, keep_looking, until_over, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,9 +8,10 @@ import pytest
 from aligner_lib.run_folder.explain import explain
 from aligner_lib.run_folder.reader import RunFolder, step_name
 from aligner_lib.run_folder.writer import RunWriter
-from widgets import JobPanel, Monitor, control
-from widgets.waiting import RunFailed, verdict
-from widgets.wire import unpack
+from widgets import JobPanel, Monitor
+from widgets.frontend.wire import unpack
+from widgets.runs import control
+from widgets.runs.waiting import RunFailed, verdict
 
 CHANGED_AFTER = 3  # steps; the run fails in its fifth
 

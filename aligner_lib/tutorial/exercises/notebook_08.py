@@ -8,7 +8,7 @@ from aligner_lib.tutorial.exercises.draw import Draw
 from aligner_lib.tutorial.exercises.exercise import Exercise, ImportedLate, Mistake
 
 torch = ImportedLate("torch")
-statistics = ImportedLate("aligner_lib.tutorial.statistics")
+statistics = ImportedLate("aligner_lib.tutorial.comparison.statistics")
 
 # ---- best_of_n ------------------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ GAIN_IN_PARTS = Exercise(
     "reward difference between right and wrong, times the share that ends *now*. The rest is the gain minus both "
     "parts.",
     reference=lambda *inputs: tuple(map(torch.tensor, statistics.gain_in_parts(*inputs))),
-    library="aligner_lib.tutorial.statistics.gain_in_parts",
+    library="aligner_lib.tutorial.comparison.statistics.gain_in_parts",
     inputs=_before_and_after,
     outputs=("ended", "gold", "rest"),
     mistakes=(

@@ -1,0 +1,72 @@
+"""What a model that was never trained to judge knows of answers: a linear head on its hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RIDGE = 1e-2  # there are more features than pairs
+TEXTS_AT_ONCE = 8
+
+
+def hidden_states(model: Path, pairs: Sequence[dict]) -> list[tuple[Tensor, Tensor]]:
+    """The last layer's states of the chosen texts, and of the rejected ones: float32 [B, S, H] and lengths, int64 [B].
+
+    model: a model folder, checkpoint or run folder of a language model; pairs: dicts {prompt, chosen, rejected}.
+    """
+    import torch
+
+    from aligner_lib.datasets.batches import TokenBatch, pad_rows
+    from aligner_lib.datasets.chat_template import with_response
+    from aligner_lib.jobs.inference import as_prompt, load_engine, resolve_with_head, tokenizer_of
+
+    start = resolve_with_head(model, "lm")
+    tokenizer, engine = tokenizer_of(start), load_engine(start)
+
+    def states_of(side: str) -> tuple[Tensor, Tensor]:
+        rows = [with_response(tokenizer, as_prompt(pair["prompt"]), f" {pair[side]}")[0] for pair in pairs]
+        batch = TokenBatch(*pad_rows(rows, tokenizer.pad_id))
+        groups = [
+            list(range(batch.size))[first : first + TEXTS_AT_ONCE]
+            for first in range(0, batch.size, TEXTS_AT_ONCE)
+        ]
+        parts = engine.map(
+            [batch.rows(group) for group in groups],
+            lambda model, batch, hidden: hidden.transpose(0, 1),
+        )
+        states = torch.zeros(*batch.tokens.shape, parts[0].shape[-1])
+        for group, part in zip(groups, parts):
+            states[group, : part.shape[1]] = part.float().cpu()
+        return states, batch.lengths
+
+    return [states_of(side) for side in ("chosen", "rejected")]
+
+
+def fitted_accuracy(train: Sequence[Tensor], test: Sequence[Tensor]) -> float:
+    """The share of test pairs whose chosen text gets the higher reward from a head fitted to the training pairs.
+
+    train, test: features of the chosen and of the rejected texts, float [B, H] each. The head's loss is Bradley and Terry's,
+    with a ridge.
+    """
+    import torch
+
+    from aligner_lib.algorithms.preference import preference_accuracy, preference_loss
+
+    scale = train[0].std(dim=0) + 1e-6
+    (good, bad), (of_good, of_bad) = ([side / scale for side in sides] for sides in (train, test))
+    head = torch.zeros(good.shape[1], requires_grad=True)
+    optimizer = torch.optim.LBFGS([head], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = preference_loss(good @ head, bad @ head).mean() + RIDGE * (head**2).sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    with torch.no_grad():
+        return preference_accuracy(of_good @ head, of_bad @ head).mean().item()

@@ -1,0 +1,217 @@
+"""Policies that answered the same prompts, measured side by side, with what is known of each figure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import mean
+
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.comparison.statistics import (
+    Estimate,
+    compare,
+    distinct_n,
+    length_controlled_win_rate,
+    mean_interval,
+    share,
+    share_gain,
+    win_rate,
+)
+
+STYLE = """<style>
+.lab-policies {font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); font-variant-numeric: tabular-nums; border-collapse: collapse}
+.lab-policies caption {text-align: left; white-space: nowrap; padding: 2px 8px; opacity: .75}
+.lab-policies th, .lab-policies td {text-align: right; white-space: nowrap; padding: 3px 10px; font-weight: 400; border-bottom: 1px solid #8883}
+.lab-policies th[scope=col] {font-weight: 600}
+.lab-policies th[scope=row] {text-align: left}
+</style>"""
+Answers = dict[tuple[int, int], dict]  # by prompt, and which of its answers: records of rollouts.jsonl
+
+
+def _cell(figure) -> str:
+    """A figure's text; what is words already stays as it is."""
+    return figure if isinstance(figure, str) else _shown(figure)
+
+
+@dataclass(frozen=True)
+class PolicyComparison:
+    """A table in a notebook, and figures in Python: `figures["PPO"]["win_rate"].low`, for example.
+
+    Intervals hold the figure in 95 of 100 draws of the prompts (`tutorial/statistics.py`). Rewards and wins are those of
+    who judged the evaluations; `obeys` is what a program says, where the prompts ask for something that it can check. `win_rate_at_equal_length` is Dubois et al. 2024's; `distinct_2` the share of different
+    ones among all pairs of words.
+    """
+
+    caption: str
+    figures: dict[str, dict[str, Estimate | float | list[float]]]  # by policy, by measure
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The head, then a row for each measure."""
+        names = list(dict.fromkeys(name for of_one in self.figures.values() for name in of_one))
+        return [["", *self.figures]] + [
+            [name.replace("_", " "), *(_cell(of_one.get(name)) for of_one in self.figures.values())]
+            for name in names
+        ]
+
+    def _repr_html_(self) -> str:
+        (_, *policies), *rows = self.rows
+        head = "".join(f'<th scope="col">{escape(policy)}</th>' for policy in policies)
+        body = "".join(
+            f'<tr><th scope="row">{name}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+            for name, *cells in rows
+        )
+        table = f"<caption>{escape(self.caption)}</caption><tr><td></td>{head}</tr>{body}"
+        return f'{STYLE}<table class="lab-policies">{table}</table>'
+
+    def __repr__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self.rows)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in self.rows]
+        return "\n".join([self.caption, *(line.rstrip() for line in lines)])
+
+
+def compare_policies(
+    runs: Mapping[str, RunFolder | Sequence[RunFolder]], against: str, environment: str | None = None
+) -> PolicyComparison:
+    """Runs of `aligner evaluate` by their policies' names, each measured alone and against one of them.
+
+    runs: one of each policy, or as many as there are training seeds, in one order: then a seed's policies are compared with
+    each other, an interval is of the prompts with these seeds, and the reward is shown seed by seed.
+    environment: only the answers to its prompts count; None: all.
+    Answers are compared prompt by prompt, and where a prompt has several, first with first. Answers that have no reward,
+    since an environment failed, are left out together with what they would be compared with; the caption counts them.
+    A KL is that of the distributions that answers are drawn from, so it is left out where the temperatures differ.
+    Raises ValueError for runs that did not answer the same prompts.
+    """
+    seeds = {name: [of_one] if isinstance(of_one, RunFolder) else of_one for name, of_one in runs.items()}
+    answers = {name: _answers(of_one, environment) for name, of_one in seeds.items()}
+    asked = {
+        name: ([_asked(run) for run in seeds[name]], _prompts(of_one)) for name, of_one in answers.items()
+    }
+    for name, own in asked.items():
+        if own != asked[against]:
+            raise ValueError(
+                f"{name} and {against} answered other prompts: evaluate them with the same settings, to the end"
+            )
+    judged = [
+        at for at in answers[against] if all(of_one[at]["reward"] is not None for of_one in answers.values())
+    ]
+    left_out = len(answers[against]) - len(judged)
+    number = len(seeds[against])
+    figures = {
+        name: _alone(of_one, judged)
+        | _seed_by_seed(of_one, judged, number)
+        | ({} if name == against else _against(of_one, answers[against], judged))
+        for name, of_one in answers.items()
+    }
+    count = len({prompt for prompt, _ in judged})
+    of_seeds = f" of {number} training seeds" if number > 1 else ""
+    caption = (
+        f"{len(judged)} answers{of_seeds} to {count} held-out prompts; wins against {against}; "
+        "in brackets 95 % intervals"
+    )
+    if left_out:
+        caption += f"; {left_out} answers without a reward are left out"
+    temperatures = {name: _temperature(of_one[0]) for name, of_one in seeds.items()}
+    if len(set(temperatures.values())) > 1:
+        for measures in figures.values():
+            del measures["kl_per_token"]
+        drawn = ", ".join(f"{name} {temperature}" for name, temperature in temperatures.items())
+        caption += f"; no KL, since the answers were drawn at other temperatures ({drawn})"
+    return PolicyComparison(caption, figures)
+
+
+def _answers(runs: Sequence[RunFolder], environment: str | None) -> Answers:
+    """Of each seed's run; a prompt's answers are counted through them all."""
+    answers: Answers = {}
+    counts: Counter[int] = Counter()
+    for seed, run in enumerate(runs):
+        for record in run.rollouts():
+            if environment is None or record.get("environment") == environment:
+                prompt = record["group"]
+                if record["prompt"] != answers.get((prompt, 0), record)["prompt"]:
+                    raise ValueError(
+                        f"{run.path} and {runs[0].path} answered other prompts: evaluate them with the same settings"
+                    )
+                answers[prompt, counts[prompt]] = record | {"seed": seed}
+                counts[prompt] += 1
+    return answers
+
+
+def _seed_by_seed(answers: Answers, judged: list[tuple[int, int]], number: int) -> dict[str, list[float]]:
+    """The mean reward of each seed's policy, where there are several."""
+    if number == 1:
+        return {}
+    rewards = [
+        [answers[at]["reward"] for at in judged if answers[at]["seed"] == seed] for seed in range(number)
+    ]
+    return {"reward_by_seed": [mean(of_one) for of_one in rewards]}
+
+
+def _asked(run: RunFolder) -> list:
+    """The settings that say which prompts were answered."""
+    model = run.info.get("config", {}).get("model", {})
+    return [model.get("environments"), model.get("data", {}).get("data_prefix", {}).get("validation")]
+
+
+def _temperature(run: RunFolder) -> float:
+    """The temperature that answers were drawn at, and that the KL is at."""
+    rollouts = run.info.get("config", {}).get("model", {}).get("ppo", {})
+    return rollouts.get("sampling_params", {}).get("temperature", 1.0)
+
+
+def _prompts(answers: Answers) -> dict[tuple[int, int], str]:
+    """An environment's are the same for all, and each policy reads them as its own template writes them."""
+    return {at: record.get("environment") or record["prompt"] for at, record in answers.items()}
+
+
+def _alone(answers: Answers, judged: list[tuple[int, int]]) -> dict[str, Estimate | float]:
+    records, prompts = [answers[at] for at in judged], [prompt for prompt, _ in judged]
+
+    def interval(values) -> Estimate:
+        return mean_interval([float(value) for value in values], prompts)
+
+    tokens = sum(record["length"] for record in records)
+    checked = {"obeys": share(_obeys(answers, judged), prompts)} if _is_checked(answers, judged) else {}
+    return checked | {
+        "reward": interval(record["reward"] for record in records),
+        "kl_per_token": sum(sum(record["token_kl"]) for record in records) / tokens,
+        "tokens": interval(record["length"] for record in records),
+        "ended": share([float(record["finished"]) for record in records], prompts),
+        "distinct_2": distinct_n([record["response"] for record in records], 2),
+    }
+
+
+def _against(own: Answers, others: Answers, judged: list[tuple[int, int]]) -> dict[str, Estimate]:
+    prompts = [prompt for prompt, _ in judged]
+    rewards, of_others = ([of_one[at]["reward"] for at in judged] for of_one in (own, others))
+    wins = compare(rewards, of_others)
+    longer_by = [own[at]["length"] - others[at]["length"] for at in judged]
+    checked = {}
+    if _is_checked(own, judged) and _is_checked(others, judged):
+        more = [a - b for a, b in zip(_obeys(own, judged), _obeys(others, judged))]
+        checked = {"obeys_gain": share_gain(more, prompts)}
+    return checked | {
+        "gain": mean_interval([a - b for a, b in zip(rewards, of_others)], prompts),
+        "win_rate": win_rate(wins, prompts),
+        "win_rate_at_equal_length": length_controlled_win_rate(wins, longer_by, prompts),
+    }
+
+
+def _is_checked(answers: Answers, judged: list[tuple[int, int]]) -> bool:
+    """Whether a program said of every answer whether it obeys."""
+    return all("obeys" in (answers[at].get("metrics") or {}) for at in judged)
+
+
+def _obeys(answers: Answers, judged: list[tuple[int, int]]) -> list[float]:
+    return [answers[at]["metrics"]["obeys"] for at in judged]
+
+
+def _shown(figure: Estimate | float | list[float] | None) -> str:
+    if figure is None:
+        return ""
+    if isinstance(figure, list):
+        return ", ".join(f"{value:.3g}" for value in figure)
+    return str(figure) if isinstance(figure, Estimate) else f"{figure:.3g}"

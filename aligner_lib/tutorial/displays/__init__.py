@@ -1,0 +1,1 @@
+"""What a notebook shows inside a cell: the library's code, a sample's loss mask, objectives, the pipeline."""

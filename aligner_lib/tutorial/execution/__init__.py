@@ -1,0 +1,1 @@
+"""Running the notebooks in order, without a browser."""

@@ -1,0 +1,265 @@
+"""Run the notebooks in order, without a browser, and keep their outputs.
+
+OUT/notebooks/   the executed notebooks OUT/results/     what each notebook measured: <nn>.json, written by
+the notebook OUT/summary.json all results in one record, with seconds and memory OUT/report.html  the
+notebooks as one page that opens offline
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aligner_lib.config.compose import nearest, profiles
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.reader import find_runs
+from aligner_lib.tutorial.execution.peak_memory import PeakMemory
+from aligner_lib.tutorial.execution.progress_bars import Progress
+from aligner_lib.tutorial.workspace.results import merge, read_object, read_results
+from cluster.record import write_json
+
+LAST_OF_THE_WAY = "08"  # later notebooks are optional: they run only when `only` names them
+# Mostly another process took one of the ports that were chosen for it; no cell has run, so it is started once more. Which of the
+# two is said depends on when the kernel gave up.
+DIED_AT_START = ("Kernel died before replying to kernel_info", "Kernel didn't respond in")
+START_TIMEOUT = 120  # seconds for a kernel to come up on a busy machine
+QUIET_KERNEL = "--IPKernelApp.log_level=CRITICAL"  # no warnings about local TCP and about its shutdown
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """One numbered notebook, such as notebooks/03_sft.ipynb."""
+
+    path: Path
+
+    @property
+    def number(self) -> str:
+        """The two digits that its name begins with."""
+        return self.path.name[:2]
+
+    @property
+    def name(self) -> str:
+        """The file name without its ending."""
+        return self.path.stem
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Where a notebook failed, and with what error."""
+
+    notebook: str
+    cell: str | None  # as JupyterLab shows it; None: outside of any cell
+    error: str
+
+    def __str__(self) -> str:
+        where = f"notebook {self.notebook}" + (f", cell {self.cell}" if self.cell is not None else "")
+        return f"{where}: {self.error}"
+
+
+def choose(folder: Path, only: str | None = None) -> list[Notebook]:
+    """The numbered notebooks to run, in order. only: numbers such as "03,09".
+
+    Without `only`, the notebooks up to LAST_OF_THE_WAY. Raises UserError for an unknown number, or when there
+    are no notebooks.
+    """
+    found = [Notebook(path) for path in sorted(Path(folder).glob("[0-9][0-9]*.ipynb"))]
+    if not found:
+        raise UserError(f"there are no notebooks in {folder}; the tutorial runs in a clone of the project")
+    if only is None:
+        return [notebook for notebook in found if notebook.number <= LAST_OF_THE_WAY]
+    wanted = [number.strip().zfill(2) for number in only.split(",") if number.strip()]
+    known = [notebook.number for notebook in found]
+    for number in wanted:
+        if number not in known:
+            raise UserError(f"--only {only}: there is no notebook {number}; there are {', '.join(known)}")
+    return [notebook for notebook in found if notebook.number in wanted]
+
+
+def default_output(root: Path, profile: str, partial: bool = False) -> Path:
+    """The folder to write to: a new one for a whole tutorial, the newest for a partial one.
+
+    A partial tutorial needs the results of the notebooks before it.
+    """
+    earlier = sorted(Path(root).glob(f"tutorial-{profile}-*"))
+    if partial and earlier:
+        return earlier[-1]
+    return Path(root) / f"tutorial-{profile}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
+    """`name=value` texts as a dict. Raises UserError for any other text.
+
+    Numbers, true, false, null and lists become such values; everything else stays text.
+    """
+    parameters = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise UserError(f"-p {pair}: write it as name=value")
+        parameters[name] = _value(text)
+    return parameters
+
+
+def run(notebooks: list[Notebook], profile: str, out: Path, parameters: dict[str, Any]) -> bool:
+    """Run notebooks one after another; True if all of them ran to the end.
+
+    A failing cell ends the tutorial with one message; the report still covers what ran before it. Raises
+    UserError for a profile or a parameter that no notebook has.
+    """
+    if profile not in profiles():
+        raise UserError(f"there is no profile {profile!r}; there are {', '.join(profiles())}")
+    out = Path(out).resolve()
+    accepted = {notebook: _accepted_parameters(notebook) for notebook in notebooks}
+    _check_parameters(parameters, set().union(*accepted.values()))
+    values = parameters | {"profile": profile, "out": str(out)}
+    (out / "notebooks").mkdir(parents=True, exist_ok=True)
+    (out / "results").mkdir(exist_ok=True)
+    seconds, peak_gib, failure = {}, {}, None
+    with Progress(len(notebooks)) as progress:
+        for notebook in notebooks:
+            start = time.monotonic()
+            given = {name: value for name, value in values.items() if name in accepted[notebook]}
+            with PeakMemory() as memory:
+                failure = _run_one(notebook, out, given, progress)
+            seconds[notebook.name] = round(time.monotonic() - start, 1)
+            peak_gib[notebook.name] = round(memory.gib, 2)
+            progress.finish_notebook(notebook.name, seconds[notebook.name], failed=failure is not None)
+            if failure:
+                _stop_runs(out)
+                break
+    summary = _write_summary(out, profile, seconds, peak_gib, failure, progress.echo)
+    _tell(out, summary, failure, progress)
+    return failure is None
+
+
+def _run_one(notebook: Notebook, out: Path, parameters: dict[str, Any], progress: Progress) -> Failure | None:
+    import papermill
+
+    (out / "results" / f"{notebook.number}.json").unlink(missing_ok=True)
+    engine = _engine(lambda done, cells: progress.advance(notebook.name, done, cells))
+    execute = partial(
+        papermill.execute_notebook,
+        notebook.path,
+        out / "notebooks" / notebook.path.name,
+        parameters=parameters,
+        engine_name=engine,
+        cwd=notebook.path.parent,
+        progress_bar=False,
+        start_timeout=START_TIMEOUT,
+        extra_arguments=[QUIET_KERNEL],
+    )
+    try:
+        try:
+            execute()
+        except RuntimeError as error:
+            if not str(error).startswith(DIED_AT_START):
+                raise
+            execute()
+    except papermill.PapermillExecutionError as error:
+        cell = f"[{error.exec_count}] ({error.source.strip().splitlines()[0]})"
+        return Failure(notebook.name, cell, f"{error.ename}: {_without_colours(error.evalue)}")
+    except KeyboardInterrupt:
+        return Failure(notebook.name, None, "interrupted")
+    except Exception as error:  # the kernel died or never came up: report it like a failing cell
+        return Failure(notebook.name, None, f"{type(error).__name__}: {error}")
+    return None
+
+
+def _engine(on_cell: Callable[[int, int], None]) -> str:
+    """papermill's own engine that also reports finished cells; returns the name it is registered under."""
+    from papermill.engines import NBClientEngine, papermill_engines
+
+    class Engine(NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(cls, nb_man, kernel_name, **options):
+            complete, cells = nb_man.cell_complete, len(nb_man.nb.cells)
+            on_cell(0, cells)
+
+            def cell_complete(cell, cell_index=None, **kwargs):
+                complete(cell, cell_index=cell_index, **kwargs)
+                on_cell((cell_index or 0) + 1, cells)
+
+            nb_man.cell_complete = cell_complete
+            return super().execute_managed_notebook(nb_man, kernel_name, **options)
+
+    papermill_engines.register("aligner", Engine)
+    return "aligner"
+
+
+def _accepted_parameters(notebook: Notebook) -> set[str]:
+    import papermill
+
+    return set(papermill.inspect_notebook(notebook.path))
+
+
+def _check_parameters(parameters: dict[str, Any], known: set[str]) -> None:
+    for name in parameters:
+        if name in ("profile", "out"):
+            raise UserError(f"-p {name}=…: the option --{name} says this")
+        if name not in known:
+            near = nearest(name, known - {"profile", "out"})
+            raise UserError(f"-p {name}: no notebook has this parameter; did you mean {' or '.join(near)}?")
+
+
+def _stop_runs(out: Path) -> None:
+    """Ask runs that a failed notebook left behind to save a checkpoint and end."""
+    for left in find_runs(out):
+        if not left.is_over:
+            left.request_stop()
+
+
+# ---- what came out --------------------------------------------------------------------------------------------------
+
+
+def _write_summary(
+    out: Path,
+    profile: str,
+    seconds: dict,
+    peak_gib: dict,
+    failure: Failure | None,
+    echo: Callable[[str], None],
+) -> dict:
+    """Merge the notebooks' results. Seconds and memory are a figure for each notebook, and the one that ran last stands."""
+    path = out / "summary.json"
+    earlier = read_object(path, echo) if path.exists() else {}
+    memory_gib = earlier.get("memory_gib", {}) | peak_gib
+    summary = {
+        "profile": profile,
+        "seconds": dict(sorted((earlier.get("seconds", {}) | seconds).items())),
+        "memory_gib": dict(sorted(memory_gib.items())),  # the largest process of each notebook
+        "peak_memory_gib": max(memory_gib.values(), default=0.0),
+    }
+    merge(summary, read_results(out, echo))
+    if failure:
+        summary["failed"] = str(failure)
+    write_json(path, summary)
+    return summary
+
+
+def _tell(out: Path, summary: dict, failure: Failure | None, progress: Progress) -> None:
+    from aligner_lib.tutorial.report.html_report import write_report
+
+    executed = sorted((out / "notebooks").glob("*.ipynb"))
+    write_report(out / "report.html", executed, summary, out / "runs")
+    if failure:
+        progress.echo(f"stopped in {failure}")
+    progress.echo(f"report    {out / 'report.html'}")
+    progress.echo(f"summary   {out / 'summary.json'}")
+    progress.echo(f"notebooks {out / 'notebooks'}")
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)  # numbers, true, false, null, and lists
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def _without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -1,0 +1,107 @@
+"""The questions of the notebooks' quizzes, from `NN.toml` beside this module.
+
+    title = "SFT"               # of the notebook
+    runs = ["sft"]              # of its runs, those that finish it
+
+    [[question]]
+    id = "stop-token"           # under which answers are kept: it stays when the words change
+    ask = "What …?"
+    right = ["the right choice", "why it is right"]
+    wrong = [["a wrong choice", "why it is wrong"], …]
+
+Words between backticks are shown as code.
+"""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+FINAL = "final"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer to choose, and what is said to whoever chose it. place: in the file; 0 is the right one."""
+
+    place: int
+    text: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its choices as in the file: the right one first."""
+
+    id: str
+    ask: str
+    choices: tuple[Choice, ...]
+
+    def shuffled(self, seed: int) -> list[Choice]:
+        """The choices in an order that depends on the question and the seed alone."""
+        order = list(self.choices)
+        random.Random(f"{self.id} {seed}").shuffle(order)
+        return order
+
+
+@dataclass(frozen=True)
+class QuizFile:
+    """One notebook's questions. name: its two digits, or `final`."""
+
+    name: str
+    title: str
+    runs: tuple[str, ...]
+    questions: tuple[Question, ...]
+
+
+def quiz_names() -> list[str]:
+    """The quizzes that there are: notebooks' numbers in order, then `final`."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load_quiz(name: str) -> QuizFile:
+    """The quiz of this name. Raises ValueError, which names the quizzes, for another name."""
+    if name not in quiz_names():
+        raise ValueError(f"there is no quiz {name!r}; there are {', '.join(quiz_names())}")
+    return parse_quiz(name, (FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def parse_quiz(name: str, text: str) -> QuizFile:
+    """The quiz in a TOML text. Raises ValueError, which names the quiz and the question, for one that is malformed."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"quiz {name}: {error}") from None
+    _expect(content.keys() <= {"title", "runs", "question"}, f"quiz {name} has {', '.join(content)}")
+    _expect(_is_text(content.get("title")), f"quiz {name} has no title")
+    questions = tuple(_question(record, f"quiz {name}") for record in content.get("question", []))
+    _expect(questions, f"quiz {name} has no questions")
+    ids = [question.id for question in questions]
+    _expect(len(set(ids)) == len(ids), f"quiz {name} has two questions of one id: {', '.join(ids)}")
+    return QuizFile(name, content["title"], tuple(content.get("runs", ())), questions)
+
+
+def _question(record: dict, where: str) -> Question:
+    where = f"{where}, question {record.get('id')!r}"
+    _expect(record.keys() == {"id", "ask", "right", "wrong"}, f"{where} has {', '.join(record)}")
+    _expect(_is_text(record["id"]) and _is_text(record["ask"]), f"{where} needs texts as id and ask")
+    pairs = [record["right"], *record["wrong"]]
+    for pair in pairs:
+        good = isinstance(pair, list) and len(pair) == 2 and all(map(_is_text, pair))
+        _expect(good, f"{where}: {pair!r} is no [choice, why]")
+    _expect(len(pairs) >= 3, f"{where} has fewer than two wrong choices")
+    _expect(len({choice for choice, _ in pairs}) == len(pairs), f"{where} has a choice twice")
+    choices = tuple(Choice(place, choice, why) for place, (choice, why) in enumerate(pairs))
+    return Question(record["id"], record["ask"], choices)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _expect(condition: object, what: str) -> None:
+    if not condition:
+        raise ValueError(what)

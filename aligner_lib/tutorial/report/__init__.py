@@ -1,0 +1,1 @@
+"""What a learner keeps: the report, the portfolio, and the table of progress."""

@@ -1,0 +1,147 @@
+"""Executed notebooks as one HTML page that opens offline: images, charts and equations are in the file."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import nbformat
+from latex2mathml.converter import convert as to_mathml
+from nbconvert import HTMLExporter
+from nbconvert.filters import markdown_mistune
+from nbformat import NotebookNode
+from pygments.formatters import HtmlFormatter
+
+from aligner_lib.tutorial.report.html_page import html_page
+from aligner_lib.tutorial.report.summary import summary_section
+
+PLOTLY = "application/vnd.plotly.v1+json"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def write_report(path: Path, notebooks: list[Path], summary: dict, runs: Path) -> None:
+    """Write the page. notebooks: executed ones, in order; summary, and what is in the run folders in runs, above them."""
+    bodies, charts = {}, False
+    for notebook in notebooks:
+        body, has_charts = notebook_body(nbformat.read(notebook, as_version=4), notebook.parent)
+        charts |= has_charts
+        # links between notebooks lead within the page
+        bodies[notebook.stem] = re.sub(r'href="(?:\./)?([0-9]{2}\w*)\.ipynb', r'href="#\1', body)
+    path.write_text(_page(bodies, summary, summary_section(summary, runs), charts), encoding="utf-8")
+
+
+def notebook_body(notebook: NotebookNode, folder: Path, with_code: bool = True) -> tuple[str, bool]:
+    """A notebook's cells as HTML, and whether a chart in it needs `plotly_script`. folder: where its images lie."""
+    exporter = _Exporter(
+        template_name="basic",
+        embed_images=True,
+        exclude_anchor_links=True,
+        exclude_input_prompt=True,
+        exclude_input=not with_code,
+    )
+    charts = _make_static(notebook)
+    return exporter.from_notebook_node(notebook, {"metadata": {"path": str(folder)}})[0], charts
+
+
+# ---- equations ------------------------------------------------------------------------------------------------------
+
+
+class _Renderer(markdown_mistune.IPythonRenderer):
+    """Markdown with equations as MathML, which browsers render without MathJax (a download)."""
+
+    def block_math(self, body: str) -> str:
+        """An equation in its own paragraph."""
+        return _equation(body, "block")
+
+    def inline_math(self, body: str) -> str:
+        """An equation within a line."""
+        return _equation(body, "inline")
+
+    def latex_environment(self, name: str, body: str) -> str:
+        """A LaTeX environment such as align."""
+        return _equation(rf"\begin{{{name}}}{body}\end{{{name}}}", "block")
+
+
+def _equation(latex: str, display: str) -> str:
+    try:
+        return to_mathml(latex.strip(), display=display)
+    except Exception:  # the converter has no base class for what it can't read; the source is still readable
+        return f"<code>{html.escape(latex)}</code>"
+
+
+class _Exporter(HTMLExporter):
+    def markdown2html(self, context, source):
+        cell = context.get("cell", {})
+        renderer = _Renderer(
+            escape=False,
+            attachments=cell.get("attachments", {}),
+            embed_images=self.embed_images,
+            path=context.get("resources", {}).get("metadata", {}).get("path", ""),
+            exclude_anchor_links=True,
+        )
+        return markdown_mistune.MarkdownWithMath(renderer=renderer).render(source)
+
+    markdown2html.__dict__.update(HTMLExporter.markdown2html.__dict__)  # jinja's mark: pass the context
+
+
+# ---- outputs --------------------------------------------------------------------------------------------------------
+
+
+def _make_static(notebook: NotebookNode) -> bool:
+    """Replace outputs that need a server or a CDN; True if the page needs plotly's script."""
+    notebook.metadata.pop("widgets", None)  # their state is of no use without a kernel
+    charts = False
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if PLOTLY in data:
+                data["text/html"] = _chart(data.pop(PLOTLY))
+                charts = True
+            elif WIDGET in data:
+                del data[WIDGET]
+    return charts
+
+
+def _chart(figure: dict) -> str:
+    from plotly.io import to_html
+
+    figure = {"data": figure["data"], "layout": figure.get("layout", {})}
+    return to_html(figure, include_plotlyjs=False, full_html=False, validate=False)
+
+
+# ---- the page -------------------------------------------------------------------------------------------------------
+
+
+def _page(bodies: dict[str, str], summary: dict, top: str, charts: bool) -> str:
+    contents = "\n".join(f'<li><a href="#{name}">{_title(name)}</a></li>' for name in bodies)
+    sections = "\n".join(f'<section id="{name}">\n{body}\n</section>' for name, body in bodies.items())
+    script = plotly_script() if charts else ""
+    body = f"""<nav><h2>Aligner Lab</h2><ul><li><a href="#summary">Summary</a></li>{contents}</ul></nav>
+<main>
+<section id="summary">{top}</section>
+{sections}
+</main>"""
+    return html_page(f"Aligner Lab: {summary.get('profile', '')}", body, code_style(), script)
+
+
+def _title(name: str) -> str:
+    return html.escape(name.replace("_", " "))
+
+
+def plotly_script() -> str:
+    """Plotly's own JavaScript, for a page that opens offline: 4.5 MB."""
+    from plotly.offline import get_plotlyjs
+
+    return f"<script>{get_plotlyjs()}</script>"
+
+
+def code_style() -> str:
+    """The style of highlighted code, light and dark."""
+    light, dark = (
+        HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark")
+    )
+    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{_OVER_PYGMENTS}"
+
+
+_OVER_PYGMENTS = "div.highlight { background: var(--raised); margin: .8rem 0 .4rem; }"

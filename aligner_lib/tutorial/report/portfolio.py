@@ -1,0 +1,93 @@
+"""A learner's portfolio: what was done and reached in a workspace, as one HTML page that opens offline.
+
+Nothing of the machine is on it: no paths, hosts or user names. It names the learner only where a name is given.
+"""
+
+from __future__ import annotations
+
+import html
+import platform
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.tutorial.report.answers import answers_section
+from aligner_lib.tutorial.report.curves import curves_figure
+from aligner_lib.tutorial.report.html_page import html_page
+from aligner_lib.tutorial.report.progress_table import ProgressTable
+from aligner_lib.tutorial.report.stages import stages_table
+from aligner_lib.tutorial.workspace.learning_progress import read_progress
+from aligner_lib.tutorial.workspace.results import read_results
+
+VERSIONED = ("aligner-lab", "megatron-core", "torch", "transformers")
+RUN_VERSIONS = ("python", *VERSIONED)  # of run.json, what the page may show
+
+
+def write_portfolio(path: str | Path, folder: str | Path, name: str = "") -> Path:
+    """Write the page of a workspace and return its path. name: the learner's; without it the page names nobody."""
+    path = Path(path)
+    path.write_text(portfolio_page(Path(folder), name), encoding="utf-8")
+    return path
+
+
+def portfolio_page(folder: Path, name: str = "") -> str:
+    """The page as text."""
+    runs, title = folder / "runs", "Aligner Lab: portfolio"
+    curves, stages = curves_figure(runs), stages_table(read_results(folder, print))
+    parts = [
+        f"<h1>{html.escape(name) or 'Portfolio'}</h1>",
+        f'<p class="facts">Aligner Lab: from a language model to an aligned one · {_today()}</p>',
+        f"<h2>What was done</h2>{ProgressTable(folder)._repr_html_()}{_passed(folder)}",
+        f"<h2>What was reached</h2>{stages}" if stages else "",
+        f"<h2>How it went</h2>{curves}" if curves else "",
+        answers_section(runs),
+        f"<h2>With what</h2>{_table(_facts(runs))}",
+        '<p class="facts">A record of what lies in one workspace, made by whoever worked there: solved notebooks pass their exercises, too, and nobody has examined it.</p>',
+    ]
+    return html_page(title, f'<main class="alone">{"".join(parts)}</main>')
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d")
+
+
+def _passed(folder: Path) -> str:
+    passed = read_progress(folder).passed
+    names = ", ".join(f"<code>{html.escape(name)}</code>" for name in passed)
+    return f"<p>Exercises passed: {names}.</p>" if passed else ""
+
+
+def _facts(runs: Path) -> Iterator[tuple[str, str]]:
+    """(what, how) of the runs that the page shows: settings that change a figure, and versions."""
+    versions = {"python": platform.python_version()}
+    for kind in ("sft", "rm", "ppo", "dpo", "grpo"):
+        info = RunFolder(runs / kind).info
+        if not info:
+            continue
+        config = info.get("config", {}).get("model", {})
+        facts = [
+            f"{info.get('status')}, step {info.get('heartbeat', {}).get('step')}",
+            f"learning rate {config['optim']['lr']:g}" if "lr" in config.get("optim", {}) else "",
+            f"seed {info['seed']}" if "seed" in info else "",
+            f"profile {info['profile']}" if info.get("profile") else "",
+        ]
+        yield kind, ", ".join(filter(None, facts))
+        versions |= {
+            name: info["versions"][name] for name in RUN_VERSIONS if name in info.get("versions", {})
+        }
+    for package in VERSIONED:
+        if package not in versions:
+            try:
+                versions[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                continue
+    yield "versions", ", ".join(f"{package} {version}" for package, version in versions.items())
+
+
+def _table(rows: Iterator[tuple[str, str]]) -> str:
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(a)}</th><td>{html.escape(b)}</td></tr>' for a, b in rows
+    )
+    return f"<table>{body}</table>"

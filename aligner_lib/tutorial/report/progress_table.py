@@ -1,0 +1,143 @@
+"""Where a learner is: a row for each notebook with its exercises, its quiz and its runs. No torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from aligner_lib.tutorial.exercises.registry import exercises
+from aligner_lib.tutorial.hunt.bug_hunt import HUNTED
+from aligner_lib.tutorial.quiz.quiz_file import FINAL, load_quiz, quiz_names
+from aligner_lib.tutorial.workspace.learning_progress import LearningProgress, QuizResult, read_progress
+
+STYLE = """<style>
+.lab-progress {font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif); font-variant-numeric: tabular-nums; border-collapse: collapse}
+.lab-progress caption {text-align: left; padding: 2px 10px; opacity: .8}
+.lab-progress th, .lab-progress td {text-align: right; white-space: nowrap; padding: 3px 10px; font-weight: 400; border-bottom: 1px solid #8883}
+.lab-progress thead th {font-weight: 600}
+.lab-progress tbody th, .lab-progress th:first-child {text-align: left}
+.lab-progress [aria-current] > * {font-weight: 700; border-bottom-color: currentColor}
+.lab-progress progress {width: 8em; height: 10px; accent-color: #2b8cc4}
+</style>"""
+BUG_HUNT = "10"
+COLUMNS = ("notebook", "exercises", "quiz", "runs", "done")
+
+
+@dataclass(frozen=True)
+class Count:
+    """So many of so many."""
+
+    done: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.done} of {self.of}" if self.of else "–"
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.done + other.done, self.of + other.of)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was done of one notebook. number: its two digits, or "" for the final quiz."""
+
+    number: str
+    title: str
+    exercises: Count
+    quiz: Count  # questions answered right
+    at_first: int  # of these, at the first try
+    runs: Count
+
+    @property
+    def all(self) -> Count:
+        """Exercises, questions and runs together."""
+        return self.exercises + self.quiz + self.runs
+
+    @property
+    def name(self) -> str:
+        """Number and title."""
+        return f"{self.number} {self.title}".strip()
+
+
+class ProgressTable:
+    """A workspace's progress as rows, as HTML in a notebook, and as text elsewhere."""
+
+    def __init__(self, folder: str | Path):
+        self.progress = read_progress(folder)
+        self.rows = [_row(*part, self.progress) for part in _parts()]
+
+    @property
+    def here(self) -> Row:
+        """The furthest notebook in which something was done, or the one after it where nothing is left to do."""
+        begun = max((i for i, row in enumerate(self.rows) if row.all.done), default=0)
+        complete = self.rows[begun].all.done == self.rows[begun].all.of
+        return self.rows[min(begun + complete, len(self.rows) - 1)]
+
+    @property
+    def caption(self) -> str:
+        """All rows together in one line, and what could not be read."""
+        exercises, quiz, runs = (
+            sum((getattr(row, name) for row in self.rows), Count(0, 0))
+            for name in ("exercises", "quiz", "runs")
+        )
+        at_first = sum(row.at_first for row in self.rows)
+        parts = [
+            f"exercises {exercises}",
+            f"quiz questions {quiz}, {at_first} at the first try",
+            f"runs {runs}",
+            f"{self.progress.damaged} damaged lines left out" if self.progress.damaged else "",
+        ]
+        return " · ".join(filter(None, parts))
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{column}</th>' for column in COLUMNS)
+        body = "".join(map(self._html_row, self.rows))
+        return (
+            f'{STYLE}<table class="lab-progress"><caption>{escape(self.caption)}</caption>'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+    def _html_row(self, row: Row) -> str:
+        current = ' aria-current="step"' if row is self.here else ""
+        here = " ← you are here" if row is self.here else ""
+        bar = f'<progress max="{row.all.of}" value="{row.all.done}" aria-label="{escape(row.name)}: {row.all}"></progress>'
+        cells = "".join(f"<td>{cell}</td>" for cell in (row.exercises, row.quiz, row.runs, bar))
+        return f'<tr{current}><th scope="row">{escape(row.name)}{here}</th>{cells}</tr>'
+
+    def __repr__(self) -> str:
+        lines = [self.caption]
+        for row in self.rows:
+            here = "  ← you are here" if row is self.here else ""
+            counts = f"exercises {row.exercises}, quiz {row.quiz}, runs {row.runs}"
+            lines.append(f"  {row.name:22} {counts}{here}")
+        return "\n".join(lines)
+
+
+def _parts() -> Iterator[tuple[str, str, tuple[str, ...], set[str]]]:
+    """(notebook, title, runs that finish it, ids of its questions), in order."""
+    for name in sorted([*quiz_names(), BUG_HUNT]):
+        if name == BUG_HUNT:  # its questions are made of its recordings
+            yield name, "The bug hunt", (), set(HUNTED)
+        else:
+            quiz = load_quiz(name)
+            yield name, quiz.title, quiz.runs, {question.id for question in quiz.questions}
+
+
+def _row(name: str, title: str, runs: tuple[str, ...], asked: set[str], progress: LearningProgress) -> Row:
+    result = progress.quizzes.get(name, QuizResult())
+    own = exercises_of(name)
+    return Row(
+        number="" if name == FINAL else name,
+        title=title,
+        exercises=Count(len(own & set(progress.passed)), len(own)),
+        quiz=Count(len(result.right & asked), len(asked)),
+        at_first=len(result.at_first & asked),
+        runs=Count(len(set(runs) & set(progress.runs)), len(runs)),
+    )
+
+
+def exercises_of(notebook: str) -> set[str]:
+    """The names of a notebook's exercises."""
+    return {name for name, exercise in exercises().items() if exercise.notebook == notebook}

@@ -1,0 +1,52 @@
+"""The top of the tutorial's report: what was reached stage by stage, what the policies answer, and the runs' curves."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+from aligner_lib.run_folder.reader import flatten
+from aligner_lib.tutorial.report.answers import answers_section
+from aligner_lib.tutorial.report.curves import curves_figure
+from aligner_lib.tutorial.report.stages import stages_table
+
+
+def summary_section(summary: dict, runs: Path) -> str:
+    """The section as HTML. summary: the figures of the notebooks, as in summary.json; runs: the folder of their runs."""
+    seconds = sum(summary.get("seconds", {}).values())
+    peak = summary.get("peak_memory_gib", 0.0)
+    facts = [
+        f"profile {summary['profile']}" if "profile" in summary else "",
+        summary.get("model", {}).get("name", ""),
+        f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s" if seconds else "",
+        f"largest process {peak:.1f} GiB" if peak else "",
+    ]
+    failed = (
+        f'<p class="failed">Stopped in {html.escape(summary["failed"])}</p>' if "failed" in summary else ""
+    )
+    curves = curves_figure(runs)
+    return "\n".join(
+        [
+            "<h1>What was reached</h1>",
+            f'<p class="facts">{html.escape(" · ".join(filter(None, facts)))}</p>',
+            failed,
+            stages_table(summary),
+            answers_section(runs),
+            f"<h2>How it went</h2>{curves}" if curves else "",
+            f"<details><summary>All figures</summary>{_figures(summary)}</details>",
+        ]
+    )
+
+
+def _figures(summary: dict) -> str:
+    rows = "\n".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
+        for name, value in flatten(summary).items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def _shown(value) -> str:
+    if isinstance(value, list):  # a figure with its interval
+        return ", ".join(map(_shown, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""A workshop without a network: the bundle, and what is handed out."""

@@ -1,0 +1,236 @@
+"""The workshop's bundle: one file with which a clone is set up where there is no network.
+
+An uncompressed tar archive. Its first file, manifest.json, says what it was made for and has each other file's length and
+SHA-256; `project.tar.gz` is the project, `wheels/` what requirements.lock asks for and uv, `model/` the profile's model,
+`recorded/` the runs of a finished tutorial. Every file is checked as it is unpacked.
+
+`./lab` unpacks the wheels with this module before anything is installed, so it imports the standard library alone:
+
+    python -m aligner_lib.tutorial.workshop.bundle FILE FOLDER
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from aligner_lib.errors import UserError
+from aligner_lib.tutorial.workshop.bundle_manifest import BadManifest, read_manifest
+from data.aside import path_aside
+
+ROOT = Path(__file__).resolve().parents[3]
+MANIFEST = "manifest.json"
+FORMAT = 1
+MANIFEST_BYTES = 1 << 24  # more is no manifest of ours
+CHUNK = 1 << 20
+PACKAGES = ("aligner_lib", "cluster", "data", "widgets")
+WHEELS = "wheels/"
+
+
+class BadBundle(UserError):
+    """A bundle that is damaged, or was made for something else."""
+
+
+def made_for(root: Path = ROOT) -> dict[str, str]:
+    """What a bundle has to agree with: Python, platform, the lock, and the packages' sources."""
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "platform": sysconfig.get_platform(),
+        "lock": _sha256(root / "requirements.lock"),
+        "sources": _sources(root),
+    }
+
+
+class Bundle:
+    """A bundle that has been opened. Raises BadBundle for a file that is none, FileNotFoundError without one."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path).expanduser()
+        try:
+            with tarfile.open(self.path, "r:") as archive:
+                first = archive.next()
+                if first is None or first.name != MANIFEST or not 0 < first.size < MANIFEST_BYTES:
+                    raise BadBundle(f"{self.path} is no bundle: its first file is not {MANIFEST}")
+                self.manifest = read_manifest(archive.extractfile(first).read(), FORMAT)
+        except BadManifest as error:
+            raise BadBundle(f"{self.path}: {error}") from None
+        except (
+            tarfile.TarError,
+            EOFError,
+            AttributeError,
+        ) as error:  # AttributeError: the first entry is no file
+            raise BadBundle(f"{self.path} is no bundle, or its beginning is damaged ({error})") from None
+        self.files: dict[str, dict] = self.manifest["files"]
+
+    def check_fits(self, here: Mapping[str, str] | None = None) -> None:
+        """Raises BadBundle, with the cure, for a bundle of another Python, platform, lock or commit."""
+        here, its = here or made_for(), self.manifest
+        commit = its.get("commit", "")
+        if its["platform"] != here["platform"]:
+            raise BadBundle(
+                f"{self.path} is for {its['platform']}, and this is {here['platform']}: pack one on such a machine"
+            )
+        if its["python"] != here["python"]:
+            raise BadBundle(
+                f"{self.path} is for Python {its['python']}, and this is {here['python']}: "
+                f"LAB_PYTHON=python{its['python']} ./lab … (with LAB_VENV=DIR where .venv has another Python already)"
+            )
+        for what in ("lock", "sources"):
+            if its[what] != here[what]:
+                name = "requirements.lock" if what == "lock" else "the code"
+                raise BadBundle(
+                    f"{self.path} was packed at commit {commit}, and {name} is another one here: git checkout {commit}, "
+                    f"or take the project from the bundle itself: tar -xOf {self.path.name} project.tar.gz | tar -xz"
+                )
+
+    def names(self, prefix: str) -> list[str]:
+        """The files whose names begin so."""
+        return [name for name in self.files if name.startswith(prefix)]
+
+    def has(self, name: str, file: Path) -> bool:
+        """Whether a file outside is this one of the bundle's."""
+        return file.is_file() and _sha256(file) == self.files[name]["sha256"]
+
+    def unpack(self, prefix: str, into: Path) -> Path:
+        """Write the files below `prefix`, without it, to a folder. See `unpacked`."""
+        with self.unpacked({prefix: into}) as folders:
+            replace_folder(into, folders[prefix])
+        return into
+
+    @contextmanager
+    def unpacked(self, places: Mapping[str, Path]) -> Iterator[dict[str, Path]]:
+        """A context manager: the files below each prefix, without it, in new folders beside the places that they are for.
+
+        places: prefix → the folder that the caller will replace or make (`replace_folder`). The block begins when
+        all these files were compared with the manifest, so that nothing is removed for a bundle that is damaged. Raises
+        BadBundle, which names the file.
+        """
+        with ExitStack() as stack:
+            folders = {prefix: stack.enter_context(path_aside(into)) for prefix, into in places.items()}
+            for folder in folders.values():
+                folder.mkdir()
+            try:
+                for name, source in self._members():
+                    prefix = next((prefix for prefix in folders if name.startswith(prefix)), None)
+                    if prefix is not None:
+                        target = folders[prefix] / name.removeprefix(prefix)
+                        _copy(source, target, self.files[name], f"{self.path}: {name}")
+            except (tarfile.TarError, EOFError) as error:
+                raise BadBundle(f"{self.path} is cut short or damaged ({error}): copy it again") from None
+            yield folders
+
+    def _members(self) -> Iterator[tuple[str, object]]:
+        """The archive's files, once each, and all that the manifest names. Raises BadBundle where they differ."""
+        missing = dict(self.files)
+        with tarfile.open(self.path, "r:") as archive:
+            archive.next()
+            while member := archive.next():
+                listed = missing.pop(member.name, None)
+                if listed is None or member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                    raise BadBundle(
+                        f"{self.path}: {member.name!r} is not what the manifest says: it was changed"
+                    )
+                if member.size != listed["size"]:
+                    raise BadBundle(_damaged(f"{self.path}: {member.name}"))
+                yield member.name, archive.extractfile(member)
+        if missing:
+            raise BadBundle(f"{self.path} is cut short: {min(missing)} is missing; copy it again")
+
+
+def replace_folder(folder: Path, new: Path) -> None:
+    """Give a complete folder its name, in the place of an earlier one, which is removed then."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    with path_aside(folder) as old:
+        folder.rename(old)
+        try:
+            new.rename(folder)
+        except OSError:
+            old.rename(folder)
+            raise
+
+
+def write(path: Path, manifest: dict, files: Mapping[str, Path]) -> Path:
+    """Write a bundle. files: the name in the archive → where it lies; manifest: the rest of what it says."""
+    listed = {name: {"size": file.stat().st_size, "sha256": _sha256(file)} for name, file in files.items()}
+    text = json.dumps({"format": FORMAT, **manifest, "files": listed}, indent=1).encode()
+    read_manifest(text, FORMAT)  # what would be refused elsewhere is refused here
+    with path_aside(path) as partial:
+        head = partial.with_name(f"{partial.name}.json")
+        head.write_bytes(text)
+        with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT, dereference=True) as archive:
+            for name, file in [(MANIFEST, head), *files.items()]:
+                archive.add(file, arcname=name, recursive=False, filter=_without_owner)
+        partial.rename(path)
+    return path
+
+
+def unpack_wheels(path: str | Path, folder: Path) -> None:
+    """The wheels of a bundle that fits, into a folder, and uv's own program beside them."""
+    bundle = Bundle(path)
+    bundle.check_fits()
+    wheels = bundle.unpack(WHEELS, Path(folder))
+    for wheel in wheels.glob("uv-*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            (binary,) = [name for name in archive.namelist() if name.endswith(".data/scripts/uv")]
+            (wheels / "uv").write_bytes(archive.read(binary))
+        (wheels / "uv").chmod(0o755)
+
+
+def _sources(root: Path) -> str:
+    """A hash of what the packages consist of: names and contents, whatever the folder is."""
+    digest = hashlib.sha256()
+    for file in sorted(source_files(root)):
+        digest.update(f"{file.relative_to(root).as_posix()}\n{_sha256(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def source_files(root: Path) -> list[Path]:
+    """The packages' files, without what Python and tools leave between them."""
+    found = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
+    parts = [(path, path.relative_to(root).parts) for path in found]
+    return [path for path, names in parts if not any(n.startswith(".") or n == "__pycache__" for n in names)]
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copy(source, path: Path, expected: dict, named: str) -> None:
+    """Write a file of the archive. Raises BadBundle where it differs from the manifest."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with open(path, "wb") as file:
+        while chunk := source.read(CHUNK):
+            digest.update(chunk)
+            file.write(chunk)
+    if digest.hexdigest() != expected["sha256"]:
+        raise BadBundle(_damaged(named))
+
+
+def _damaged(named: str) -> str:
+    return f"{named} is damaged: its SHA-256 is not the manifest's; copy the bundle again"
+
+
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    member.mode = 0o644
+    return member
+
+
+if __name__ == "__main__":
+    try:
+        unpack_wheels(sys.argv[1], Path(sys.argv[2]))
+    except (UserError, OSError) as error:
+        sys.exit(f"lab: {error}")

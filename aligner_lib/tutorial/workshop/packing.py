@@ -1,0 +1,224 @@
+"""Pack a workshop's bundle, and take out of one what is no package: the model and the recorded runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from aligner_lib.config.compose import profile_section, profiles
+from aligner_lib.errors import UserError
+from aligner_lib.models import MODELS, fetch
+from aligner_lib.models.fetch import cache_root, is_cached, is_usable, obtain
+from aligner_lib.tutorial.workshop.bundle import (
+    PACKAGES,
+    ROOT,
+    WHEELS,
+    BadBundle,
+    Bundle,
+    made_for,
+    replace_folder,
+    write,
+)
+from aligner_lib.tutorial.workspace import recorded_runs
+
+PROJECT = "project.tar.gz"
+MODEL, RECORDED = "model/", "recorded/"
+UV = "uv>=0.8"  # as `lab` asks for
+
+Echo = Callable[[str], None]
+
+
+# ---- pack -----------------------------------------------------------------------------------------------------------
+
+
+def pack(
+    profile: str,
+    out: Path,
+    tutorial: Path | None = None,
+    wheels: Path | None = None,
+    root: Path = ROOT,
+    echo: Echo = print,
+) -> Path:
+    """Write a bundle for this Python and platform. tutorial: a finished one's folder, whose runs are to be recorded ones.
+
+    wheels: a folder that has the lock's files already; else they are downloaded, with the user's settings for pip.
+    Raises UserError for a clone with changes that are not committed, and when a file can't be downloaded.
+    """
+    commit = _commit(root)
+    model = profile_section(profile, "tutorial").get("model", "smollm2-135m")
+    with tempfile.TemporaryDirectory(prefix=".workshop-", dir=out.absolute().parent) as folder:
+        tmp_dir = Path(folder)
+        files = {PROJECT: _project(root, tmp_dir)}
+        wheels = wheels or _download(root, tmp_dir / "wheels", echo)
+        files |= {WHEELS + path.name: path for path in sorted(wheels.iterdir()) if path.is_file()}
+        files |= _below(fetch(model), MODEL)
+        runs = recorded_runs.packable(tutorial) if tutorial else []
+        for run in runs:
+            _check_profile(run, profile)
+            packed = tmp_dir / f"{run.name}.json"
+            packed.write_text(recorded_runs.as_json(recorded_runs.info_to_pack(run)))
+            files[f"{RECORDED}{run.name}/run.json"] = packed
+            files |= {f"{RECORDED}{run.name}/{name}": path for name, path in recorded_runs.files_of(run)}
+        if tutorial and not runs:
+            raise UserError(f"--tutorial {tutorial}: there is no finished run in {tutorial / 'runs'}")
+        manifest = {
+            **made_for(root),
+            "commit": commit,
+            "created": round(time.time()),
+            "profile": profile,
+            "model": model,
+            "runs": [run.name for run in runs],
+        }
+        echo(f"{len(files)} files; hashing and writing {out}")
+        return write(out, manifest, files)
+
+
+def _commit(root: Path) -> str:
+    """The commit that is checked out. Raises UserError where the packages or the lock differ from it."""
+    changed = _git(root, "status", "--porcelain", "--", *PACKAGES, "requirements.lock", "lab", "notebooks")
+    if changed:
+        raise UserError(
+            f"{root} has changes that are no commit ({changed.split()[-1]} …): a bundle holds a commit; commit or stash them"
+        )
+    return _git(root, "rev-parse", "--short=12", "HEAD").strip()
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"{root} is no git clone, which packing needs: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _project(root: Path, tmp_dir: Path) -> Path:
+    archive = tmp_dir / PROJECT
+    _git(root, "archive", "--format=tar.gz", "--prefix=aligner-lab/", "-o", str(archive), "HEAD")
+    return archive
+
+
+def _download(root: Path, folder: Path, echo: Echo) -> Path:
+    """All that requirements.lock asks for here, each file checked against its hash, and uv."""
+    folder.mkdir(parents=True)
+    echo("downloading what requirements.lock asks for")
+    quiet = ["download", "--quiet", "--no-deps", "--no-cache-dir", "-d", str(folder)]
+    with _pip() as pip:
+        for what in (["--require-hashes", "-r", str(root / "requirements.lock")], [UV]):
+            done = subprocess.run([*pip, *quiet, *what], capture_output=True, text=True)
+            if done.returncode:
+                last = done.stderr.strip().splitlines()[-1:] or ["it gives no reason"]
+                raise UserError(f"pip can't download {what[-1]}: {last[0]}")
+    return folder
+
+
+@contextmanager
+def _pip() -> Iterator[list[str]]:
+    """pip of this environment or of the Python that it was made with, else one that uv puts into a folder for the time."""
+    own = PathFinder.find_spec("pip")
+    base = getattr(sys, "_base_executable", sys.executable)
+    if own or subprocess.run([base, "-m", "pip", "--version"], capture_output=True).returncode == 0:
+        yield [sys.executable if own else base, "-m", "pip"]
+        return
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    uv = shutil.which("uv", path=beside)
+    if uv is None:
+        raise UserError("packing needs pip or uv, and neither is here")
+    with tempfile.TemporaryDirectory(prefix="aligner-pip-") as folder:
+        subprocess.run([uv, "pip", "install", "--quiet", "--target", folder, "pip"], check=True)
+        yield [sys.executable, str(Path(folder) / "pip")]
+
+
+def _below(folder: Path, prefix: str) -> dict[str, Path]:
+    return {
+        f"{prefix}{path.relative_to(folder).as_posix()}": path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _check_profile(run, profile: str) -> None:
+    if run.info.get("profile") != profile:
+        raise UserError(
+            f"{run.path} is a run of the profile {run.info.get('profile')}, and the bundle is for {profile}: pack that one's"
+        )
+
+
+# ---- take out -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Unpacked:
+    """A model's recipe that takes a folder which a bundle was unpacked to."""
+
+    folder: Path
+    name: str
+
+    def is_current(self, origin: dict) -> bool:
+        return MODELS[self.name].is_current(origin)
+
+    def make(self, name: str, out: Path, progress: bool) -> None:
+        self.folder.rename(out)
+
+
+def take_over(path: str | Path, echo: Echo = print) -> Bundle:
+    """Bring a bundle's model and recorded runs into the cache.
+
+    Raises BadBundle for one that is damaged, another's, or has a name that leads out of the cache. The cache is changed
+    only after the whole bundle was checked.
+    """
+    bundle = Bundle(path)
+    bundle.check_fits()
+    name, profile, runs = (bundle.manifest[field] for field in ("model", "profile", "runs"))
+    if name not in MODELS:
+        raise BadBundle(
+            f"{bundle.path} holds the model {name!r}, which this project does not know: pack it anew"
+        )
+    if profile not in profiles():
+        raise BadBundle(
+            f"{bundle.path} is for the profile {profile!r}, which this project does not have: pack it anew"
+        )
+    model, recorded = cache_root() / "models" / name, recorded_runs.recorded_root(profile)
+    places = {} if is_cached(name) else {MODEL: _inside(model.parent, name, bundle)}
+    for run in runs:
+        into = _inside(recorded, run, bundle)
+        if not bundle.has(f"{RECORDED}{run}/run.json", into / "run.json"):
+            places[f"{RECORDED}{run}/"] = into
+    if places:
+        with bundle.unpacked(places) as folders:
+            _take_model(bundle, name, model, folders.get(MODEL))
+            for prefix in places.keys() - {MODEL}:
+                replace_folder(places[prefix], folders[prefix])
+    echo(f"model {name}: in {cache_root()}")
+    if runs:
+        echo(f'recorded runs ({profile}): {", ".join(runs)}; notebooks use them with start = "recorded"')
+    return bundle
+
+
+def _inside(root: Path, name: str, bundle: Bundle) -> Path:
+    """A folder of the cache. Raises BadBundle where a link leads elsewhere."""
+    folder = root / name
+    if folder.resolve() != root.resolve() / name:
+        raise BadBundle(
+            f"{bundle.path} would replace {folder}, which leads to {folder.resolve()}: remove that link, and start again"
+        )
+    return folder
+
+
+def _take_model(bundle: Bundle, name: str, place: Path, unpacked: Path | None) -> None:
+    """Bring a model into the cache, if it is what this project makes of that name. Raises BadBundle."""
+    if unpacked is None:
+        return
+    recipe = _Unpacked(unpacked, name)
+    if not is_usable(unpacked, recipe):
+        raise BadBundle(
+            f"{bundle.path}: its model {name} is not what this project makes of that name: pack it anew"
+        )
+    obtain(name, recipe, place, progress=True)

@@ -1,0 +1,1 @@
+"""Every participant of a workshop at a glance."""

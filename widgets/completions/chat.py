@@ -1,0 +1,93 @@
+"""A chat with several checkpoints at once, with the reward model's score of each answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import traitlets
+
+from widgets.frontend.table import Prompt, Table, Tabled
+from widgets.frontend.turns import turns_of
+from widgets.frontend.widget import Widget, script
+from widgets.frontend.wire import finite
+
+Answer = Callable[[str], str]
+Score = Callable[[str, str], float]
+
+
+class Chat(Tabled, Widget):
+    """Send one prompt to several models and read their answers side by side.
+
+    models: name → function from a prompt to a response. score: function of (prompt, response) that returns
+    the reward; without it no reward is shown. If a model raises an error, its text is shown instead of an
+    answer, and the other models still answer. Raises ValueError without models.
+    """
+
+    _esm = script("dom", "format", "lost", "textbox", "turns", "chat")
+    names = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    turns = traitlets.List().tag(
+        sync=True
+    )  # [{prompt, prompt_turns, answers: [{text, reward, error} or None while it thinks]}]
+    busy = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, models: Mapping[str, Answer], score: Score | None = None):
+        if not models:
+            raise ValueError("Chat({}): give it at least one model, {name: function of a prompt}")
+        self._models, self._score = dict(models), score
+        super().__init__(names=list(models))
+        self.on_msg(self._on_message)
+
+    def ask(self, prompt: str) -> list[dict]:
+        """The answers of all models in their order, as {text, reward, error}; also shown."""
+        turn = {"prompt": prompt, "prompt_turns": turns_of(prompt), "answers": [None] * len(self._models)}
+        self.busy = True
+        try:
+            for i, model in enumerate(self._models.values()):
+                self._show(turn)
+                turn["answers"][i] = self._answer(model, prompt)
+        finally:
+            self._show(turn)
+            self.turns = [*self.turns[:-1], dict(turn, done=True)]
+            self.busy = False
+        return turn["answers"]
+
+    def _answer(self, model: Answer, prompt: str) -> dict:
+        try:
+            text = model(prompt)
+            reward = None if self._score is None else float(self._score(prompt, text))
+            return finite({"text": text, "reward": reward, "error": ""})
+        except Exception as error:  # the reader sees it in the model's place
+            return {"text": "", "reward": None, "error": f"{type(error).__name__}: {error}"}
+
+    def _show(self, turn: dict) -> None:
+        """Show the current turn, with the answers so far, at the end of the conversation."""
+        before = [one for one in self.turns if one.get("done")]
+        self.turns = [*before, turn | {"answers": list(turn["answers"])}]
+
+    def _on_message(self, _, content: dict, buffers) -> None:
+        prompt = str(content.get("prompt", "")).strip()
+        if content.get("kind") == "ask" and prompt and not self.busy:
+            # A model takes seconds: answering here would block the kernel.
+            threading.Thread(target=self.ask, args=(prompt,), daemon=True).start()
+        elif content.get("kind") == "clear" and not self.busy:
+            self.turns = []
+
+    def table(self) -> Table:
+        """The conversation as a static table."""
+        shown = 1 if self._score is None else 2  # without a score there is no column for it
+        columns = ["prompt"] + [column for name in self.names for column in (name, "reward")[:shown]]
+        rows = [
+            [Prompt(turn["prompt"])] + [cell for answer in turn["answers"] for cell in _cells(answer)[:shown]]
+            for turn in self.turns
+        ]
+        return Table(repr(self), columns, rows)
+
+    def __repr__(self) -> str:
+        turns = f"{len(self.turns)} turn{'' if len(self.turns) == 1 else 's'}"
+        return f"Chat with {', '.join(self.names)}: {turns}"
+
+
+def _cells(answer: dict | None) -> list:
+    """Text and reward of an answer; both empty while the model still computes."""
+    return [answer["error"] or answer["text"], answer["reward"]] if answer else ["", None]

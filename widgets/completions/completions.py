@@ -1,0 +1,311 @@
+"""A run's responses at every step: filter, sort, choose a step, compare, look at single tokens."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from widgets.completions.paged import Paged, of_query, window
+from widgets.completions.tables import table_of
+from widgets.frontend.table import Table
+from widgets.frontend.turns import turns_of
+from widgets.frontend.widget import script
+from widgets.runs import waiting
+from widgets.runs.rollouts import Rollouts
+from widgets.runs.series import as_run
+
+PAGE = 8
+GROUPS = 3  # on a page, where responses to one prompt are together
+POLL_SECONDS = 1.0
+PERCENTILE = 98  # of the page's tokens; beyond it a few tokens would take all the colours
+SORTS = {  # by which figure, and which end comes first; what has none comes last
+    "written": ("id", 1),
+    "best reward": ("reward", -1),
+    "worst reward": ("reward", 1),
+    "highest KL": ("kl", -1),
+    "longest": ("length", -1),
+    "shortest": ("length", 1),
+}
+COLOURS = {"none": "", "KL": "token_kl", "advantage": "token_advantage"}
+SHOWN_BESIDE = (
+    *("step", "response", "reward", "kl", "length", "finished"),
+    *("turns", "metrics", "failure"),
+)
+VALIDATION = "validation"
+
+
+class CompletionPages:
+    """Answers queries about a run's completions, a page at a time.
+
+    reference: another run, whose responses stand beside those of the same prompts; without one it is the run's own
+    first response to the prompt.
+    """
+
+    def __init__(self, run, reference=None):
+        self.run = as_run(run)
+        self._rollouts = Rollouts(self.run)
+        self._reference = self._rollouts if reference is None else Rollouts(as_run(reference))
+        self._beside = "first answer" if reference is None else as_run(reference).name
+        self.poll()
+
+    def poll(self) -> bool:
+        """Read new rollouts of both runs; True when there were any."""
+        return any(
+            [rollouts.poll() for rollouts in {id(r): r for r in (self._rollouts, self._reference)}.values()]
+        )
+
+    def find(self, query: dict) -> dict:
+        """The page for a query, all of it optional.
+
+        {step, split, environment, every, together, sort, colour, end, beside, cut, failed, text, start}
+
+        A step without completions gives the nearest one before it. `asked` in the answer is the query with its
+        defaults: the validation prompts, where the run has any, at its latest step, each beside its first answer. Of a
+        run that draws several responses to a prompt it is those, together: rows of {prompt, best, worst, mean,
+        members}, with the members in order of their rewards, and a group whole where any of its responses is found.
+        """
+        every = self._rollouts.records
+        splits = sorted({record.get("split", "") for record in every})
+        asked = self._with_defaults(query, splits)
+        records = [record for record in every if asked["split"] in ("", record.get("split", ""))]
+        steps = sorted({record["step"] for record in records})
+        wanted = query.get("step")
+        wanted = wanted if type(wanted) is int else None
+        step = _nearest(steps, wanted)
+        found = [record for record in records if _matches(record, asked, step)]
+        found.sort(key=_sorted_by(asked["sort"]))
+        can_group = bool(self._rollouts.splits_with_groups & {record.get("split", "") for record in found})
+        together = can_group and asked["together"]
+        size = GROUPS if together else PAGE
+        if together:
+            groups: dict[int, dict] = {}  # by its first response, where the first that was found is
+            for record in found:
+                groups.setdefault(self._rollouts.group_of(record)[0]["id"], record)
+            found = list(groups.values())
+        start, page = window(found, query, size)
+        rows = [self._group(record, asked) if together else self._row(record, asked) for record in page]
+        responses = [response for row in rows for response in row.get("members", [row])]
+        scale = _scale(responses)
+        notes = self._notes(asked, wanted, step, responses)
+        if rows and all("note" in row.get("beside", {}) for row in rows):  # said once, not in every row
+            notes += dict.fromkeys(row.pop("beside")["note" if len(rows) == 1 else "notes"] for row in rows)
+        return {
+            "run": self.run.name,
+            "beside": self._beside,
+            "steps": steps,
+            "step": step,
+            "latest": wanted is None,
+            "splits": splits,
+            "environments": list(
+                dict.fromkeys(record["environment"] for record in every if "environment" in record)
+            ),
+            "can_group": can_group,
+            "can_fail": any("failure" in record for record in every),
+            "counted": "groups " if together else "",
+            "sorts": list(SORTS),
+            "colours": list(COLOURS),
+            "asked": asked,
+            "scale": scale,
+            "verdicts": self._rollouts.verdicts,
+            "note": " ".join(notes),
+            "all": len(every),
+            "total": len(found),
+            "start": start,
+            "size": size,
+            "rows": rows,
+        }
+
+    def _with_defaults(self, query: dict, splits: list[str]) -> dict:
+        first = min(self._rollouts.splits_with_groups, default=VALIDATION if VALIDATION in splits else "")
+        return {
+            "split": of_query(query, "split", first, ["", *splits]),
+            "environment": str(of_query(query, "environment", "")),
+            "together": bool(of_query(query, "together", True)),
+            "sort": of_query(query, "sort", "written", SORTS),
+            "colour": of_query(query, "colour", "none", COLOURS),
+            "text": str(of_query(query, "text", "")).lower(),
+            "beside": bool(of_query(query, "beside", True)),
+            **{name: bool(of_query(query, name, False)) for name in ("every", "cut", "failed", "end")},
+        }
+
+    def _notes(self, asked: dict, wanted, step, rows: list) -> list[str]:
+        """What a reader would else have to guess from something that is missing."""
+        if not self._rollouts.records:
+            kind = self.run.kind
+            writes = (
+                "not written any completions yet"
+                if kind in ("", "ppo", "grpo", "evaluate")
+                else f"no completions: {kind} does not generate"
+            )
+            return [f"{self.run.name} has {writes}."]
+        notes = []
+        if wanted is not None and wanted != step:
+            which = f"{asked['split']} completions" if asked["split"] else "completions"
+            notes.append(f"Step {wanted} has no {which}; these are of step {step}.")
+        without = sum("weights" not in row for row in rows) if asked["colour"] != "none" else 0
+        if without:
+            which = "These responses have" if without == len(rows) else f"{without} of these responses have"
+            notes.append(
+                f"{which} no {asked['colour']} of their tokens: the run computes it only for those it trains on, "
+                "which are under the prompts of train."
+            )
+        if failed := sum("failure" in row for row in rows):
+            notes.append(
+                f"{failed} of these responses have no reward, as their environment failed; environment_failures.txt in the "
+                "run folder has its first traceback."
+            )
+        return notes
+
+    def _group(self, record: dict, asked: dict) -> dict:
+        """The responses to one prompt, the best first; those without a reward last."""
+        by_reward = sorted(self._rollouts.group_of(record), key=_sorted_by("best reward"))
+        members = [self._with_weights(self._rollouts, one, asked) | self._advantage(one) for one in by_reward]
+        rewards = [one["reward"] for one in by_reward if _figure(one, "reward") is not None]
+        figures = (
+            {"best": rewards[0], "worst": rewards[-1], "mean": sum(rewards) / len(rewards)} if rewards else {}
+        )
+        return {
+            "prompt": record["prompt"],
+            "prompt_turns": turns_of(record["prompt"]),
+            "step": record["step"],
+            "split": record.get("split", ""),
+            "environment": record.get("environment", ""),
+            "members": members,
+            **figures,
+        }
+
+    def _advantage(self, record: dict) -> dict:
+        """{advantage}, the mean of its tokens', where the run trained on it."""
+        of_tokens = self._rollouts.tokens(record["id"]).get("token_advantage")
+        return {"advantage": sum(of_tokens) / len(of_tokens)} if of_tokens else {}
+
+    def _row(self, record: dict, asked: dict) -> dict:
+        row = self._with_weights(self._rollouts, record, asked)
+        row["prompt_turns"] = turns_of(record["prompt"])
+        if asked["beside"]:
+            row["beside"] = self._other(record, asked)
+        return row
+
+    @staticmethod
+    def _with_weights(rollouts: Rollouts, record: dict, asked: dict) -> dict:
+        """A record with its tokens and their weights, where it has any; the end token only if it is asked for."""
+        row, field = dict(record), COLOURS[asked["colour"]]
+        tokens = rollouts.tokens(record["id"]) if field else {}
+        if field in tokens and len(tokens[field]) == len(tokens.get("tokens", ())):
+            count = len(tokens["tokens"]) - (not asked["end"] and _has_end_token(record, tokens["tokens"]))
+            row |= {"tokens": tokens["tokens"][:count], "weights": tokens[field][:count]}
+        return row
+
+    def _other(self, record: dict, asked: dict) -> dict:
+        """The reference's response to the same prompt, or why there is none: {note}, and {notes} of several."""
+        index = self._reference.first_of(record)
+        if index is None:
+            note, notes = "has no answer to this prompt.", "has no answers to these prompts."
+            return {"note": f"{self._beside} {note}", "notes": f"{self._beside} {notes}"}
+        other = self._reference.records[index]
+        if other is record:
+            return {
+                "note": "The run's first answer to this prompt: none came before it.",
+                "notes": "The run's first answers to these prompts: none came before them.",
+            }
+        other = self._with_weights(self._reference, other, asked)
+        return {name: other.get(name) for name in (*SHOWN_BESIDE, "tokens", "weights") if name in other}
+
+
+class Completions(Paged):
+    """Prompt, response, reward, KL and length of every rollout of a run, during training or after.
+
+    run: a run folder (path or RunFolder) or a Recording. reference: another run to show beside it, prompt by
+    prompt, such as the evaluation of the model before training. By default this is the same run's first
+    response to the prompt, from when the policy was still equal to its reference.
+    """
+
+    _esm = script("dom", "format", "lost", "textbox", "turns", "paged", "completions", "completions_widget")
+
+    def __init__(self, run, reference=None):
+        self._pages = CompletionPages(run, reference)
+        self.run = self._pages.run
+        super().__init__()
+        self._closed = threading.Event()
+        threading.Thread(target=self._follow, name="Completions", daemon=True).start()
+
+    def find(self, query: dict) -> dict:
+        """The page of rollouts for a query from the browser."""
+        return self._pages.find(query)
+
+    def table(self) -> Table:
+        """The current page as a static table."""
+        rows = [response for row in self.page["rows"] for response in row.get("members", [row])]
+        return table_of(rows, f"{self.run.name}, step {self.page['step']}: {self.caption}")
+
+    def _follow(self) -> None:
+        waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
+
+    def refresh(self) -> None:
+        """Read new rollouts now; this also happens every second."""
+        with self._lock:
+            news = self._pages.poll()
+        if news:
+            self.answer()
+
+    def close(self) -> None:
+        """Stop following the run."""
+        self._closed.set()
+        super().close()
+
+
+def _nearest(steps: list[int], wanted: int | None) -> int | None:
+    """The last of the steps up to the wanted one, the first if all are later; the latest for None."""
+    if not steps or wanted is None:
+        return steps[-1] if steps else None
+    return max((step for step in steps if step <= wanted), default=steps[0])
+
+
+def _matches(record: dict, asked: dict, step: int | None) -> bool:
+    text = asked["text"]
+    return (
+        (asked["every"] or record["step"] == step)
+        and (not asked["cut"] or not record.get("finished", True))
+        and (not asked["failed"] or "failure" in record)
+        and asked["environment"] in ("", record.get("environment"))
+        and (not text or text in record["prompt"].lower() or text in record["response"].lower())
+    )
+
+
+def _scale(rows: list[dict]) -> dict | None:
+    """One colour scale for all the page's tokens and for those beside them; None where no token has a weight.
+
+    least, most: the ends of the scale, symmetric about 0 where there are negative weights; beyond: tokens outside.
+    """
+    sides = [side for row in rows for side in (row, row.get("beside") or {}) if "weights" in side]
+    weights = [weight for side in sides for weight in side["weights"] if isinstance(weight, (int, float))]
+    weights = np.array([weight for weight in weights if np.isfinite(weight)])
+    if not len(weights):
+        return None
+    most = float(np.percentile(np.abs(weights), PERCENTILE)) or float(np.abs(weights).max()) or 1.0
+    least = -most if weights.min() < 0 else 0.0
+    beyond = int((np.abs(weights) > most).sum())
+    return {"least": least, "most": most, "beyond": beyond, "percentile": PERCENTILE}
+
+
+def _has_end_token(record: dict, tokens: list[str]) -> bool:
+    """Whether the last token is the one that ends a response: it is no part of the text."""
+    return bool(tokens) and bool(record.get("finished", True)) and not record["response"].endswith(tokens[-1])
+
+
+def _sorted_by(sort: str) -> Callable[[dict], tuple]:
+    name, sign = SORTS[sort]
+
+    def key(record: dict) -> tuple:
+        value = _figure(record, name)
+        return (value is None, sign * (value or 0.0), record["id"])
+
+    return key
+
+
+def _figure(record: dict, name: str) -> float | None:
+    value = record.get(name)
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None

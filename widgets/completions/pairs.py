@@ -1,0 +1,107 @@
+"""Preference pairs: read them, and see where a reward model disagrees."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from widgets.completions.paged import Paged, of_query, window
+from widgets.frontend.table import Prompt, Table
+from widgets.frontend.turns import turns_of
+from widgets.frontend.widget import script
+
+PAGE = 5
+SORTS = {
+    "as in the file": lambda pair: pair["id"],
+    "smallest margin": lambda pair: pair.get("margin") or 0.0,
+    "largest margin": lambda pair: -(pair.get("margin") or 0.0),
+    "longest": lambda pair: -len(pair["chosen"]) - len(pair["rejected"]),
+    "chosen much longer": lambda pair: len(pair["rejected"]) - len(pair["chosen"]),
+}
+ASSISTANT = "\n\nAssistant:"
+
+
+class Pairs(Paged):
+    """Preference pairs with chosen and rejected side by side, filtered and sorted.
+
+    pairs: a `*_comparisons.jsonl` file (a chosen line, then its rejected one), or dicts {prompt, chosen,
+    rejected}. scores: (chosen, rejected) rewards of each pair from a reward model; adds the margin. Raises
+    ValueError when lines, prompts or scores do not match.
+    """
+
+    _esm = script("dom", "format", "lost", "textbox", "turns", "paged", "pairs")
+
+    def __init__(self, pairs, scores: Sequence[tuple[float, float]] | None = None):
+        self.pairs = (
+            read_pairs(pairs) if isinstance(pairs, (str, os.PathLike)) else [dict(pair) for pair in pairs]
+        )
+        if scores is not None and len(scores) != len(self.pairs):
+            raise ValueError(
+                f"Pairs: {len(scores)} scores for {len(self.pairs)} pairs; give one (chosen, rejected) each"
+            )
+        for i, pair in enumerate(self.pairs):
+            pair["id"] = i
+            if scores is not None:
+                chosen, rejected = map(float, scores[i])
+                pair |= {"reward_chosen": chosen, "reward_rejected": rejected, "margin": chosen - rejected}
+        super().__init__()
+
+    def find(self, query: dict) -> dict:
+        """The page of pairs for a query from the browser."""
+        text = str(of_query(query, "text", "")).lower()
+        found = [
+            pair
+            for pair in self.pairs
+            if (not query.get("wrong") or pair.get("margin", 1.0) <= 0)
+            and (not text or any(text in pair[field].lower() for field in ("prompt", "chosen", "rejected")))
+        ]
+        found.sort(key=SORTS[of_query(query, "sort", "as in the file", SORTS)])
+        start, rows = window(found, query, PAGE)
+        return {
+            "sorts": list(SORTS),
+            "scored": any("margin" in pair for pair in self.pairs),
+            "all": len(self.pairs),
+            "total": len(found),
+            "start": start,
+            "size": PAGE,
+            "rows": [pair | {"prompt_turns": turns_of(pair["prompt"])} for pair in rows],
+        }
+
+    def table(self) -> Table:
+        """The current page as a static table."""
+        columns = ["chosen", "rejected"] + ["margin"] * self.page["scored"]
+        rows = [
+            [Prompt(pair["prompt"]), *(pair.get(column) for column in columns)] for pair in self.page["rows"]
+        ]
+        return Table(f"Pairs {self.caption}", ["prompt", *columns], rows)
+
+
+def read_pairs(path) -> list[dict]:
+    """Pairs from a comparisons file: lines of {"text"}, a chosen one and then its rejected one.
+
+    Raises FileNotFoundError for a missing file, ValueError when lines or prompts do not match.
+    """
+    texts = [record["text"] for record in _records(path)]
+    if len(texts) % 2:
+        raise ValueError(
+            f"{path}: {len(texts)} lines; pairs need an even number, chosen and rejected in turn"
+        )
+    return [_pair(chosen, rejected) for chosen, rejected in zip(texts[::2], texts[1::2])]
+
+
+def _records(path) -> list[dict]:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is not there; `aligner data` writes the comparisons of HH")
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def _pair(chosen: str, rejected: str) -> dict:
+    """A pair as {prompt, chosen, rejected}; both texts share everything up to the last answer."""
+    end = chosen.rfind(ASSISTANT) + len(ASSISTANT)
+    if chosen[:end] != rejected[:end]:
+        raise ValueError(
+            f"a chosen and a rejected text have different prompts: {chosen[:60]!r} and {rejected[:60]!r}"
+        )
+    return {"prompt": chosen[:end], "chosen": chosen[end:].strip(), "rejected": rejected[end:].strip()}

@@ -1,0 +1,131 @@
+"""A run's completions as static tables, which stay in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from widgets.frontend.table import Prompt, Table, shortened
+from widgets.runs.series import as_run
+
+ORDERS: dict[str, tuple[str, int]] = {  # by which figure, and which end comes first; what has none comes last
+    "reward": ("reward", -1),
+    "worst": ("reward", 1),
+    "kl": ("kl", -1),
+    "length": ("length", -1),
+    "": ("", 1),
+}
+
+
+def show_completions(
+    run,
+    *,
+    step: int | None = None,
+    n: int = 6,
+    sort: str = "",
+    split: str | None = None,
+    most_characters: int = 600,
+) -> Table:
+    """A table of n completions of a run: prompt, response, reward, KL, length.
+
+    step: by default the last one that has rollouts. sort: `reward` (best first), `worst`, `kl`, `length`, or
+    "" for the order in the file. split: `train`, `validation`, or "" for both; by default validation, where
+    the run has any. most_characters: longer responses, and longer turns of
+    a prompt, are cut. Raises ValueError for a step without rollouts or an
+    unknown order.
+    """
+    if split is None:
+        split = "validation" if completions(run, None, "validation") else ""
+    records = completions(run, step, split)
+    records = sorted(records, key=_order(sort))[:n]
+    name = _name(run)
+    prompts = f", prompts of {split}" if split else ""
+    caption = f"{name}, step {records[0]['step']}{prompts}" if records else f"{name}: no completions"
+    return table_of(records, caption, most_characters)
+
+
+def table_of(records: list[dict], caption: str, most_characters: int = 600) -> Table:
+    """A table of rollout records. What none of them has, such as the KL of a validation, has no column."""
+    columns = {
+        "prompt": [Prompt(record["prompt"], most_characters) for record in records],
+        "response": [shortened(record["response"], most_characters) for record in records],
+        "reward": [reward_of(record) for record in records],
+        "advantage": [record.get("advantage") for record in records],
+        "KL": [record.get("kl") for record in records],
+        "tokens": [_tokens(record) for record in records],
+    }
+    columns = {
+        name: cells
+        for name, cells in columns.items()
+        if name in ("prompt", "response") or any(c is not None for c in cells)
+    }
+    return Table(caption, list(columns), [list(row) for row in zip(*columns.values())])
+
+
+def compare_completions(
+    a, b, *, step: int | None = None, n: int = 6, sort: str = "", most_characters: int = 600
+) -> Table:
+    """The responses of two runs to the same prompts, side by side, each with its reward.
+
+    step: of both runs; by default the last of each. sort: `gain` orders by b's reward minus a's, largest
+    first.
+    """
+    of_b = {}
+    for record in completions(b, step):
+        of_b.setdefault(record["prompt"], record)
+    pairs = [(r, of_b.pop(r["prompt"])) for r in completions(a, step) if r["prompt"] in of_b]
+    if sort == "gain":
+        pairs.sort(key=_gain)
+    else:
+        pairs.sort(key=lambda pair: _order(sort)(pair[1]))
+    rows = [
+        [Prompt(x["prompt"], most_characters)]
+        + [cell for one in (x, y) for cell in (shortened(one["response"], most_characters), reward_of(one))]
+        for x, y in pairs[:n]
+    ]
+    caption = f"{len(rows)} of {len(pairs)} prompts that both runs answered"
+    return Table(caption, ["prompt", _name(a), "reward", _name(b), "reward"], rows)
+
+
+def completions(run, step: int | None = None, split: str = "") -> list[dict]:
+    """The rollout records of a step (by default the last one that has any).
+
+    Raises ValueError for a step without rollouts.
+    """
+    records = [r for r in as_run(run).rollouts() if not split or r.get("split") == split]
+    if not records:
+        return []
+    steps = sorted({record["step"] for record in records})
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        raise ValueError(f"{_name(run)} has no completions of step {step}; it has those of {steps}")
+    return [record for record in records if record["step"] == step]
+
+
+def _order(sort: str) -> Callable:
+    if sort not in ORDERS:
+        raise ValueError(f"sort={sort!r}; completions sort by {', '.join(filter(None, ORDERS))}")
+    name, sign = ORDERS[sort]
+    return lambda record: _last_without(record.get(name), sign)
+
+
+def _last_without(figure: float | None, sign: int) -> tuple[bool, float]:
+    return (figure is None, sign * (figure or 0.0))
+
+
+def _gain(pair: tuple[dict, dict]) -> tuple[bool, float]:
+    before, after = (record.get("reward") for record in pair)
+    return _last_without(None if None in (before, after) else after - before, -1)
+
+
+def reward_of(record: dict) -> float | str | None:
+    """The reward, or why there is none: the environment failed."""
+    return f"failed: {record['failure'].replace('_', ' ')}" if "failure" in record else record.get("reward")
+
+
+def _tokens(record: dict) -> int | str | None:
+    length = record.get("length")
+    return length if record.get("finished", True) else f"{length}, cut off"
+
+
+def _name(run) -> str:
+    return as_run(run).name

@@ -1,0 +1,32 @@
+"""Several runs in numbers, as a table that stays in a notebook."""
+
+from __future__ import annotations
+
+from widgets.frontend.table import Table
+from widgets.runs.comparison import compare
+from widgets.runs.feed import open_feed
+from widgets.runs.series import as_runs
+
+
+def compare_runs(runs, metrics: list | None = None) -> Table:
+    """A table of several runs: last values, differences to the first run, and the settings that differ.
+
+    metrics: as for `curves`. Raises ValueError for fewer than two runs.
+    """
+    runs = as_runs(runs)
+    if len(runs) < 2:
+        raise ValueError(f"compare_runs([{runs[0].name}]): give it two runs or more")
+    feed = open_feed(runs, metrics)
+    found = compare(feed.runs, feed.series, feed.charts)
+    names = [run.name for run in runs]
+    columns = ["", *names, *(f"{name} − {names[0]}" for name in names[1:])]
+    rows = [
+        [
+            f"{row['label']} ({row['unit']})" if row["unit"] else row["label"],
+            *row["values"],
+            *row["differences"],
+        ]
+        for row in found["values"]
+    ]
+    rows += [[row["name"], *row["values"], *[None] * (len(runs) - 1)] for row in found["settings"]]
+    return Table(f"Last values and settings that differ: {', '.join(names)}", columns, rows)

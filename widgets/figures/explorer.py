@@ -1,0 +1,129 @@
+"""Interactive charts of finished runs: hover, zoom, and a legend that hides runs, drawn by plotly."""
+
+from __future__ import annotations
+
+import json
+
+from widgets.figures.palette import pen, places
+from widgets.figures.static_figure import axis_label, describe, flat_range
+from widgets.runs import downsample
+from widgets.runs.charts import drawable
+from widgets.runs.feed import MAX_POINTS, open_feed
+from widgets.runs.series import Series
+from widgets.runs.smooth import DEFAULT, smooth
+
+PLOTLY = "application/vnd.plotly.v1+json"
+DASHES = (
+    "solid",
+    "dash",
+    "dot",
+    "dashdot",
+    "longdash",
+    "longdashdot",
+)  # as widgets.figures.palette's, in plotly's words
+ROW_PIXELS = 270
+CLEAR, GREY, HAIR = "rgba(0,0,0,0)", "#777777", "rgba(128,128,128,0.25)"
+
+
+class Explorer:
+    """A plotly figure (`.figure`), with a text description for pages without plotly.
+
+    There is no PNG beside it, because JupyterLab would show that instead. `curves` makes a picture that
+    stays.
+    """
+
+    def __init__(self, figure, words: str):
+        self.figure, self.words = figure, words
+
+    def _repr_mimebundle_(self, **kwargs):
+        # Not `responsive`: JupyterLab fits the width itself, and plotly would take the height from its container,
+        # which has none of its own.
+        content = json.loads(self.figure.to_json()) | {"config": {"displaylogo": False, "responsive": False}}
+        return {PLOTLY: content, "text/plain": self.words}
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def explore(runs, metrics: list | None = None, *, axis: str = "step", smoothing=DEFAULT, columns: int = 3):
+    """An Explorer of one run or several: all charts zoom together, and the legend hides and shows runs.
+
+    metrics, axis, smoothing: as for `curves`. A long line is reduced to at most 2,000 points, which include
+    its lowest and highest records.
+    """
+    from plotly.subplots import make_subplots
+
+    feed = open_feed(runs, metrics, axis)
+    runs, series, charts = feed.runs, feed.series, feed.charts
+    columns = max(1, min(columns, len(charts)))
+    rows = max(1, -(-len(charts) // columns))
+    # the unit below its title: beside it, titles of narrow charts would meet
+    titles = [chart.title + (f"<br><sup>{chart.unit}</sup>" if chart.unit else "") for chart in charts]
+    figure = make_subplots(rows, columns, subplot_titles=titles, vertical_spacing=0.22 / rows)
+    for i, chart in enumerate(charts):
+        place = {"row": i // columns + 1, "col": i % columns + 1}
+        for trace in _traces(chart, runs, series, axis, 0 if chart.exact else smoothing):
+            figure.add_trace(trace, **place)
+        if (flat := _flat_range(chart, series)) is not None:
+            figure.update_yaxes(range=flat, **place)
+    _style(figure, rows, axis)
+    return Explorer(figure, describe(runs, series, charts))
+
+
+def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
+    """For each line two traces: the logged values, faint, and their running mean."""
+    from plotly.graph_objects import Scatter
+
+    several = len(runs) > 1
+    for r, one in enumerate(series):
+        x = one.axis(axis)
+        for k, line in enumerate(chart.lines):
+            rows, values = drawable(line, one)
+            if not len(values):
+                continue
+            size = downsample.bucket_size(len(values), MAX_POINTS)
+            points = downsample.downsample(x[rows], values, size)
+            number = r if several else k
+            name = " ".join([runs[r].name] * several + [line.label] * (k > 0 or not several))
+            shared = {"x": points[:, 0], "legendgroup": name, "name": name}
+            colour = pen(number).colour
+            yield Scatter(
+                **shared, y=points[:, 1], line_color=colour, line_width=1, opacity=0.35, mode="lines",
+                hoverinfo="skip", showlegend=False,
+            )  # fmt: skip
+            yield Scatter(
+                **shared, y=smooth(points, size, smoothing), customdata=points[:, 1], mode="lines",
+                line={"color": colour, "width": 2, "dash": DASHES[(places(number)[1] + k * several) % len(DASHES)]},
+                hovertemplate="%{customdata:.4~g}",
+            )  # fmt: skip
+
+
+def _flat_range(chart, series: list[Series]) -> tuple[float, float] | None:
+    """The y range of lines that vary by less than the chart's least height, which plotly would magnify; else None."""
+    values = [value for one in series for line in chart.lines for value in drawable(line, one)[1]]
+    return flat_range(min(values), max(values), chart.least) if values else None
+
+
+def _style(figure, rows: int, axis: str) -> None:
+    named = set()
+    for trace in figure.data:  # a line that is in several charts is in the legend once
+        if trace.showlegend is not False:
+            trace.showlegend = trace.name not in named
+            named.add(trace.name)
+    figure.update_layout(
+        template="plotly_white",
+        # JupyterLab's theme is not known here, and may change: the page shows through, under greys for light and dark
+        paper_bgcolor=CLEAR,
+        plot_bgcolor=CLEAR,
+        font_color=GREY,
+        hoverlabel={"bgcolor": "#ffffff", "font_color": "#222222"},
+        height=ROW_PIXELS * rows + 60,
+        margin={"l": 50, "r": 20, "t": 50, "b": 80},
+        hovermode="x unified",
+        legend={"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
+    )
+    figure.update_xaxes(matches="x", showticklabels=True)
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(gridcolor=HAIR, zerolinecolor=HAIR)
+    figure.update_xaxes(title={"text": axis_label(axis), "font_size": 12}, row=rows)
+    figure.update_annotations(font_size=13)

@@ -1,0 +1,45 @@
+"""The messages that carry charts: a JSON head and 32-bit floats. wire.js is the other end.
+
+4 bytes   length of the head, little-endian
+head      JSON; head["lines"] lists {key, fold, keep, count, …}: `count` points to append to line `key`,
+          after folding it `fold` times and cutting it to `keep` points
+floats    count × (x, y, mean) for each of them
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+
+
+def pack(head: dict, points: list[np.ndarray]) -> bytes:
+    """One message. points: an array [count, 3] for each of head["lines"], sent as float32."""
+    assert len(points) == len(head["lines"]), "an array of points for every line"
+    text = json.dumps(finite(head), separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 4)  # so that the floats are aligned
+    floats = [np.ascontiguousarray(p, dtype="<f4").tobytes() for p in points]
+    return b"".join([len(text).to_bytes(4, "little"), text, *floats])
+
+
+def unpack(data: bytes) -> tuple[dict, list[np.ndarray]]:
+    """The head and the points (float32 [count, 3] each) of a message, as wire.js reads it."""
+    end = 4 + int.from_bytes(data[:4], "little")
+    head, points = json.loads(data[4:end]), []
+    for line in head["lines"]:
+        values = np.frombuffer(data, dtype="<f4", count=3 * line["count"], offset=end)
+        points.append(values.reshape(-1, 3))
+        end += values.nbytes
+    return head, points
+
+
+def finite(value):
+    """A copy in which NaN and infinities are strings, since JSON has no such numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(one) for one in value]
+    return value

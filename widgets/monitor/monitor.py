@@ -1,0 +1,267 @@
+"""The live monitor: charts of one run, or of several for comparison, during training or after."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import traitlets
+
+from widgets.completions.completions import CompletionPages
+from widgets.frontend.widget import Widget, script
+from widgets.frontend.wire import finite
+from widgets.recordings.replay import as_recorded
+from widgets.runs import waiting
+from widgets.runs.control import not_written
+from widgets.runs.feed import open_feed
+from widgets.runs.series import AXES, as_runs
+
+UPDATE_SECONDS = 0.5
+ATTACH_SECONDS = 0.8  # time to read at the start; the rest is read in the background
+PICTURE_SECONDS = 60.0
+ALIVE_SECONDS = (
+    5.0  # without a message while a run goes on; after four of them the page says so (frontend/lost.js)
+)
+
+
+class Monitor(Widget):
+    """Live charts of runs: reward, KL, length, loss and so on, with progress and time.
+
+    `await monitor` waits until the runs end. The monitor only reads folders: closing it, restarting the
+    kernel or opening another one does not affect the runs.
+
+    runs: a run folder (path or RunFolder), a Recording, or a list of them, drawn in the same charts; the run folder of a
+    recorded run (docs/workshop.md) is played. metrics:
+    metric names, lists of names that share a chart, or a `chart(…)`; by default what suits the kind of run.
+    limits: aligner_lib.run_folder.alarms.Thresholds, to replace the alarms' defaults. job: the job's handle
+    (cluster.Job), so that a job that dies before its run begins is noticed.
+    """
+
+    _esm = script(
+        *(
+            "dom",
+            "wire",
+            "format",
+            "pens",
+            "smooth",
+            "lost",
+            "chart",
+            "heading",
+            "bars",
+            "comparison",
+            "numbers",
+        ),
+        *("controls", "textbox", "turns", "paged", "completions", "texts", "monitor"),
+    )
+    data = traitlets.Bytes().tag(sync=True)
+    axis = traitlets.Enum(AXES, default_value="step").tag(sync=True)
+    texts_query = traitlets.Dict().tag(sync=True)  # {run, step, …}: a click on a point asks for completions
+    texts = traitlets.Dict().tag(sync=True)  # the page of them
+
+    def __init__(self, runs, metrics: list | None = None, *, axis: str = "step", job=None, limits=None):
+        given = as_runs(runs)
+        played = [as_recorded(run) for run in given]
+        self._feed = open_feed(played, metrics, axis, limits, ATTACH_SECONDS)
+        self.runs = self._feed.runs
+        self.job = job if played == given else None  # the job of a recorded run is over before it has played
+        self._feed.resubmission = waiting.Resubmission(self.job)
+        self._lock = threading.RLock()
+        super().__init__(axis=axis)
+        self._picture = None
+        self._pages: dict[int, CompletionPages] = {}
+        self._said_at = time.monotonic()
+        self._closed = threading.Event()
+        self.on_msg(self._on_message)
+        self.observe(self._change_axis, "axis")
+        self.observe(lambda _: self._show_texts(), "texts_query")
+        self._follower = threading.Thread(target=self._follow, name="Monitor", daemon=True)
+        self._follower.start()
+
+    # -- to the browser -------------------------------------------------------------------------------------------
+
+    def get_state(self, key=None, drop_defaults=False):
+        """The state for a new page, made when it asks; pages that are open get updates only."""
+        if key is None or "data" in ([key] if isinstance(key, str) else key):
+            with self._lock:
+                # set without notifying: the caller sends it
+                self._trait_values["data"] = self._feed.snapshot()
+        return super().get_state(key=key, drop_defaults=drop_defaults)
+
+    def refresh(self) -> None:
+        """Read new metrics and send them now; this also happens twice a second."""
+        with self._lock:
+            self._feed.poll(budget_seconds=UPDATE_SECONDS)
+            update = self._feed.update()
+        if update is not None:
+            self._say({"kind": "update"}, [update])
+        elif time.monotonic() - self._said_at > ALIVE_SECONDS and not all(run.is_over for run in self.runs):
+            self._say({"kind": "alive"}, [])
+
+    def _say(self, content: dict, buffers: list[bytes]) -> None:
+        self._said_at = time.monotonic()
+        self.send(content, buffers=buffers)
+
+    def _follow(self) -> None:
+        drawn = float("-inf")
+
+        def look() -> None:
+            nonlocal drawn
+            self.refresh()
+            self._refresh_texts()
+            if self._picture is not None and time.monotonic() - drawn > PICTURE_SECONDS:
+                drawn = time.monotonic() if self._picture.draw() else drawn
+
+        waiting.keep_looking(self._closed, UPDATE_SECONDS, look)
+
+    def close(self) -> None:
+        """Stop following the runs; they continue."""
+        self._closed.set()
+        super().close()
+
+    # -- from the browser -----------------------------------------------------------------------------------------
+
+    def _on_message(self, _, content: dict, buffers) -> None:
+        """Do what the page asks, and answer: a page without an answer says that nothing reaches the kernel."""
+        self._obey(content)
+        self.send({"kind": "answer"})
+
+    def _obey(self, content: dict) -> None:
+        kind = content.get("kind")
+        if kind == "resync":
+            self.send_state("data")
+        elif kind == "detail":
+            with self._lock:
+                detail = self._feed.detail(*map(float, content["view"]))
+            self.send({"kind": "detail"}, buffers=[detail])
+        elif kind == "rows":
+            self._send_rows(int(content["start"]), int(content["stop"]), int(content["run"]))
+        elif kind == "add":
+            self._change_feed(lambda: self._feed.add(str(content["metric"])))
+        elif kind == "remove":
+            self._change_feed(lambda: self._feed.remove(str(content["metric"])))
+        elif kind in ("set", "checkpoint", "undo"):
+            self._change_feed(lambda: self._feed.steer(content))
+        elif kind == "stop":
+            self._stop()
+        elif kind == "play":
+            self._play(content)
+
+    def _stop(self) -> None:
+        """The Stop button: what could not be done is said below the buttons."""
+        refused = []
+        for run in self._unfinished():
+            try:
+                run.request_stop()
+            except OSError as error:
+                refused.append(not_written(run, error))
+        self.refresh()
+        self.send({"kind": "stop", "said": " ".join(refused)})
+
+    def _unfinished(self) -> list:
+        return [run for run in self.runs if not run.is_over and hasattr(run, "request_stop")]
+
+    def _send_rows(self, start: int, stop: int, run: int) -> None:
+        with self._lock:
+            series = self._feed.series[run]
+            metrics = list(
+                dict.fromkeys(m for c in self._feed.charts for line in c.lines for m in line.metrics)
+            )
+            metrics = [metric for metric in metrics if metric in series.metrics]
+            rows = series.table(metrics, start, min(stop, start + 500))
+        self.send({"kind": "rows", "run": run, "start": start, "metrics": metrics, "rows": finite(rows)})
+
+    def _change_feed(self, change) -> None:
+        with self._lock:
+            change()
+        self.refresh()
+
+    def _show_texts(self) -> None:
+        """Answer `texts_query` with a page of completions."""
+        with self._lock:
+            pages = self._texts_of(int(self.texts_query.get("run", 0)))
+            pages.poll()
+            self.texts = finite(pages.find(self.texts_query))
+
+    def _refresh_texts(self) -> None:
+        """New completions, where they are looked at."""
+        with self._lock:
+            if self.texts_query.get("open") and self._texts_of(int(self.texts_query.get("run", 0))).poll():
+                self._show_texts()
+
+    def _texts_of(self, run: int) -> CompletionPages:
+        if run not in self._pages:
+            self._pages[run] = CompletionPages(self.runs[run])
+        return self._pages[run]
+
+    def _change_axis(self, change) -> None:
+        with self._lock:
+            self._feed.axis = change["new"]
+        self.send_state("data")
+
+    def request_stop(self) -> None:
+        """Ask every unfinished run to save a checkpoint and end after its current step."""
+        for run in self._unfinished():
+            run.request_stop()
+
+    def _play(self, content: dict) -> None:
+        for run in self.runs:
+            if hasattr(run, "restart"):
+                run.speed = float(content["speed"])
+                if content.get("restart"):
+                    run.restart()
+        self.refresh()
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the runs are over, then show their final curves. Prefer `await monitor`.
+
+        timeout: seconds. Raises RunFailed with the run's message, RunLost when its process is gone,
+        TimeoutError after the timeout.
+        """
+        for pause in waiting.until_over(self.runs, self.job, timeout):
+            time.sleep(pause)
+        self._conclude()
+        for run in self.runs:
+            print(waiting.verdict(run, self.job))
+
+    async def wait_async(self, timeout: float | None = None) -> None:
+        """As `wait`, without blocking the kernel, so that buttons work. `await monitor` calls it."""
+        async for pause in waiting.until_over_async(self.runs, self.job, timeout):
+            await asyncio.sleep(pause)
+        self._conclude()
+        for run in self.runs:
+            print(await asyncio.to_thread(waiting.verdict, run, self.job))
+
+    def __await__(self):
+        return self.wait_async().__await__()
+
+    def _conclude(self) -> None:
+        with self._lock:
+            self._feed.poll()
+        self.send_state("data")
+        if self._picture is None:
+            self._show_picture()
+        self._picture.draw()
+
+    # -- shown ----------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"Monitor of {', '.join(f'{run.name} ({run.status})' for run in self.runs)}"
+
+    def _repr_mimebundle_(self, **kwargs):
+        self._show_picture()
+        return super()._repr_mimebundle_(**kwargs)
+
+    def _show_picture(self) -> None:
+        """Show the static picture as an output of its own, before the widget.
+
+        The widget hides it while it is alive. So the picture outlives the kernel, and shows where no widget
+        does.
+        """
+        from widgets.figures.static_figure import LivePicture
+
+        if self._picture is None:
+            self._picture = LivePicture(self.runs, self._feed, self._lock)
+        self._picture.show()

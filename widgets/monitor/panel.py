@@ -1,0 +1,125 @@
+"""The job panel: a job's state, the end of its log, and its controls."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import traitlets
+
+from aligner_lib.run_folder.set_aside import way_back
+from widgets.frontend.widget import Widget, script
+from widgets.frontend.wire import finite
+from widgets.runs import control, waiting
+from widgets.runs.series import Series, as_run
+
+POLL_SECONDS = 1.0
+JOB_SECONDS = 3.0  # polling a scheduler is expensive
+LOG_LINES = 15
+
+
+class JobPanel(Widget):
+    """State, queue reason, nodes and log of a job; stop, checkpoint, cancel, and the values it can change.
+
+    run: a run folder. job: its handle (cluster.Job, or anything with state, reason, nodes, tail() and
+    cancel()). Without it the panel shows only what the run folder says, and cannot cancel.
+    """
+
+    _esm = script("dom", "format", "lost", "controls", "panel")
+    view = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, run, job=None):
+        self.run, self.job = as_run(run), job
+        self._series = Series(self.run)
+        self._steering = control.Steering(self.run)
+        self._resubmission = waiting.Resubmission(job)
+        self._said = ""  # of the job, which the run knows nothing of
+        self._lock = threading.RLock()
+        self._job_view = {"state": "unknown", "reason": "", "nodes": "", "start": "", "log": ""}
+        self._job_seen = float("-inf")
+        super().__init__()
+        self.refresh()
+        self.on_msg(self._on_message)
+        self._closed = threading.Event()
+        threading.Thread(target=self._follow, name="JobPanel", daemon=True).start()
+
+    def refresh(self) -> None:
+        """Read the state now; this also happens every second."""
+        with self._lock:  # the reader's buttons look, too
+            self._look()
+
+    def _look(self) -> None:
+        self._series.poll()
+        info, status = self.run.info, self.run.status
+        message = "" if status == "finished" else info.get("message") or ""
+        advice, said = way_back(self.run), self._said
+        steering = self._steering.view(self._series)
+        if self._resubmission.awaits(self.run):
+            status, message, advice, said = "waiting", "", "", said or waiting.SUBMITTED_AGAIN
+            steering["undo"] = ""
+        self.view = finite(
+            {
+                "name": info.get("name") or self.run.name,
+                "status": status,
+                "message": message,
+                "way_back": advice,
+                "step": (info.get("heartbeat") or {}).get("step"),
+                "host": info.get("host", ""),
+                "checkpoint": getattr(self.run.latest_checkpoint(), "name", None),
+                "steering": steering,
+                "said": said,
+                **self._look_at_job(),
+            }
+        )
+
+    def _look_at_job(self) -> dict:
+        """The job's part of the view, asked at most every JOB_SECONDS.
+
+        If the scheduler does not answer, the error is shown as the reason.
+        """
+        if self.job is None:
+            return {"job": None}
+        if time.monotonic() - self._job_seen > JOB_SECONDS:
+            try:
+                status = getattr(
+                    self.job, "status", self.job
+                )  # one question to the scheduler, where there is one
+                self._job_view = {
+                    "state": str(getattr(status, "state", "")),
+                    "reason": str(getattr(status, "reason", "") or ""),
+                    "nodes": ", ".join(getattr(status, "nodes", ()) or ()),
+                    "start": str(getattr(status, "start", "") or ""),
+                    "log": self.job.tail(LOG_LINES),
+                }
+            except Exception as error:
+                self._job_view |= {"reason": f"{type(error).__name__}: {error}"}
+            self._job_seen = time.monotonic()
+        return {"job": dict(self._job_view)}
+
+    def _on_message(self, _, content: dict, buffers) -> None:
+        self._said = ""
+        if content.get("kind") == "cancel":
+            self._said = self._cancel()
+        else:
+            self._steering.execute(content)
+        self.refresh()
+        self.send({"kind": "answer"})  # without it the page says that nothing reaches the kernel
+
+    def _cancel(self) -> str:
+        try:
+            self.job.cancel()
+        except Exception as error:  # a button has no cell to raise in
+            return str(error)
+        self._job_seen = float("-inf")
+        return "Cancelled, without a checkpoint."
+
+    def _follow(self) -> None:
+        waiting.keep_looking(self._closed, POLL_SECONDS, self.refresh)
+
+    def close(self) -> None:
+        """Stop polling; the job continues."""
+        self._closed.set()
+        super().close()
+
+    def __repr__(self) -> str:
+        return f"JobPanel of {self.run.name} ({self.run.status})"

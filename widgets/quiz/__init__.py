@@ -1,0 +1,1 @@
+"""A notebook's questions. The texts are in aligner_lib/tutorial/quiz/."""

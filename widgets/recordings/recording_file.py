@@ -1,0 +1,102 @@
+"""Recordings as files: a run packed into one file, and those that come with this package.
+
+A recording is {"info", "metrics", "rollouts", "alarms"}, the content of a run folder's files, as gzipped
+JSON. `notebooks/record.py` makes those in recordings/.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aligner_lib.config.kinds import alarms_of
+from aligner_lib.run_folder.alarms import Thresholds, Watch, as_record
+from aligner_lib.run_folder.reader import RunFolder, without_paths
+
+SHIPPED = Path(__file__).parent
+PACKED = ".json.gz"
+KEPT = "name kind status message seed versions git_commit created max_steps controls precision resumed_at".split()
+
+
+@dataclass(frozen=True)
+class Content:
+    """The content of a recording, as in the files of a run folder."""
+
+    info: dict
+    metrics: list[dict]
+    rollouts: list[dict]
+    alarms: list[dict]
+
+
+def shipped() -> list[str]:
+    """The names of the recordings that come with this package."""
+    return sorted(path.name.removesuffix(PACKED) for path in SHIPPED.glob(f"*{PACKED}"))
+
+
+def record(run, path, name: str | None = None, rollouts_a_step: int = 8) -> Path:
+    """Pack a run into one file, PATH.json.gz, and return its path.
+
+    rollouts_a_step: rollouts kept of each step and split, and what completes their groups. name: shown in the monitor. Host, process and paths
+    are left out. The alarms are computed again with the current thresholds, which stand in its settings then.
+    """
+    content = _read_folder(RunFolder(getattr(run, "path", run)))
+    info = {key: content.info[key] for key in KEPT if key in content.info}
+    config = without_paths(content.info.get("config", {}))
+    config.pop("functions", None)  # files of that machine, and the answer to notebook 10's questions
+    if "alarms" in config.get("exp_manager", {}):
+        limits = asdict(Thresholds())
+        config["exp_manager"]["alarms"] = {key: limits[key] for key in config["exp_manager"]["alarms"]}
+    info |= {"name": name or content.info["name"], "config": config}
+    rollouts = _first_of_each_step(content.rollouts, rollouts_a_step)
+    packed = asdict(Content(info, content.metrics, rollouts, _alarms(content.info["kind"], content.metrics)))
+    path = Path(path)
+    path = path if path.name.endswith(PACKED) else path.with_name(path.name + PACKED)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(packed, ensure_ascii=False, separators=(",", ":"))
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))  # the same bytes for the same run
+    return path
+
+
+def find(source) -> Path:
+    """The file or folder of a recording; `source` as for Recording. Raises FileNotFoundError."""
+    path = Path(getattr(source, "path", source)).expanduser()
+    if path.is_file() or (path / "run.json").is_file():
+        return path
+    if str(source) in shipped():
+        return SHIPPED / f"{source}{PACKED}"
+    raise FileNotFoundError(
+        f"{path} holds no recorded run: there is no run.json in it; recordings that come with this package: "
+        f"{', '.join(shipped())}"
+    )
+
+
+def read(path: Path) -> Content:
+    """The content of a recording file, or of a run folder as it is now."""
+    if path.is_dir():
+        return _read_folder(RunFolder(path))
+    return Content(**json.loads(gzip.decompress(path.read_bytes())))
+
+
+def _read_folder(run: RunFolder) -> Content:
+    return Content(run.info, run.metrics(), run.rollouts(), run.alarms())
+
+
+def _alarms(kind: str, metrics: list[dict]) -> list[dict]:
+    watch = Watch(alarms_of(kind))
+    return [as_record(alarm, record["time"]) for record in metrics for alarm in watch.check(record)]
+
+
+def _first_of_each_step(rollouts: list[dict], most: int) -> list[dict]:
+    seen: dict[tuple, int] = {}
+    begun: set[tuple] = set()
+    kept = []
+    for rollout in rollouts:
+        key = (rollout["step"], rollout["split"])
+        group = (*key, rollout.get("group"))
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= most or (group in begun and "group" in rollout):
+            begun.add(group)
+            kept.append(rollout)
+    return kept

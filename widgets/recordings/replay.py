@@ -1,0 +1,177 @@
+"""Recorded runs, played as if they ran now: for readers without the hardware or the time.
+
+`widgets.recordings.recording_file` defines the file format.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from aligner_lib.run_folder.reader import RunFolder
+from widgets.recordings.recording_file import find, read
+
+PLAYED_SECONDS = 20.0  # that a bundle's run takes in a monitor, however long it took
+
+
+class Recording:
+    """A recorded run, played from its beginning: `Monitor(Recording("healthy", speed=60))`.
+
+    source: the name of a recording that comes with this package, a file that `widgets.recordings.recording_file.record`
+    wrote, or a run folder. speed: recorded seconds per second; infinite shows the end at once. It starts when
+    it is first read. It has RunFolder's interface; `request_stop` ends the playback. Raises ValueError for a
+    speed that is not above 0.
+    """
+
+    def __init__(self, source, speed: float = 20.0):
+        if not speed > 0:
+            raise ValueError(f"Recording(speed={speed!r}): give recorded seconds a second, more than 0")
+        self.path = find(source)
+        self._content = read(self.path)
+        self.name = self._content.info.get("name") or self.path.name
+        times = [record["time"] for record in self._content.metrics]
+        self._start, self._length = (times[0], max(times) - times[0]) if times else (0.0, 0.0)
+        self._speed = speed
+        self._position, self._since = 0.0, None  # a position in recorded seconds, and the clock's time at it
+        self._stopped_at: float | None = None
+        self.playings = 1  # how often it has been started
+
+    def __repr__(self) -> str:
+        return f"Recording({str(self.path)!r}, speed={self.speed:g})"
+
+    # -- the player -----------------------------------------------------------------------------------------------
+
+    @property
+    def speed(self) -> float:
+        """Recorded seconds per second."""
+        return self._speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        """Change the speed from the current position on."""
+        self._position, self._since = self.position, time.monotonic()
+        self._speed = speed
+
+    @property
+    def position(self) -> float:
+        """Recorded seconds played so far."""
+        if self._since is None:
+            self._since = time.monotonic()
+        if self._stopped_at is not None:
+            return self._stopped_at
+        if math.isinf(self._speed):
+            return self._length
+        return min(self._position + (time.monotonic() - self._since) * self._speed, self._length)
+
+    @property
+    def length(self) -> float:
+        """Recorded seconds from the first record to the last."""
+        return self._length
+
+    def request_stop(self) -> None:
+        """End the playback here, as if the run had been stopped."""
+        self._stopped_at = self.position
+
+    def restart(self) -> None:
+        """Play from the beginning again."""
+        self._position, self._since, self._stopped_at = 0.0, time.monotonic(), None
+        self.playings += 1
+
+    # -- as a run folder ------------------------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> str:
+        """The recorded run's kind of job."""
+        return self._content.info.get("kind", "")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the playback has reached its end or was stopped."""
+        return self._stopped_at is not None or self.position >= self._length
+
+    @property
+    def status(self) -> str:
+        """`running` during playback, then `stopped` or the recorded run's status."""
+        if not self.is_over:
+            return "running"
+        return "stopped" if self.position < self._length else self._content.info["status"]
+
+    @property
+    def heartbeat_age(self) -> float:
+        """Always 0: a recording has no process."""
+        return 0.0
+
+    @property
+    def info(self) -> dict:
+        """run.json as it would be at this moment of the run."""
+        status, step = self.status, self._step
+        message = self._content.info.get("message", "") if self.position >= self._length else ""
+        if status == "stopped" and not message:
+            message = f"the recording was stopped at step {step}; it goes on to step {self._last_step}"
+        now = {"status": status, "message": message, "heartbeat": {"time": time.time(), "step": step}}
+        return self._content.info | now
+
+    @property
+    def _step(self) -> int:
+        return max((r["step"] for r in self._content.metrics if self.has_played(r)), default=0)
+
+    @property
+    def _last_step(self) -> int:
+        return self._content.metrics[-1]["step"]
+
+    def has_played(self, record: dict) -> bool:
+        """Whether the playback has reached a metrics record."""
+        return record["time"] - self._start <= self.position
+
+    def metrics_reader(self) -> _Player:
+        """A reader of the metrics records as they are played."""
+        return _Player(self, self._content.metrics, self.has_played)
+
+    def rollouts_reader(self) -> _Player:
+        """A reader of the rollouts as their steps are played."""
+        return _Player(self, self._content.rollouts, lambda rollout: rollout["step"] <= self._step)
+
+    def metrics(self) -> list[dict]:
+        """The metrics records played so far."""
+        return self.metrics_reader().poll()
+
+    def rollouts(self) -> list[dict]:
+        """The rollouts of the steps played so far."""
+        return self.rollouts_reader().poll()
+
+    def alarms(self) -> list[dict]:
+        """The alarms that the run raised in what has been played."""
+        return [alarm for alarm in self._content.alarms if alarm["step"] <= self._step]
+
+    def latest_checkpoint(self) -> None:
+        """Always None: a recording holds no checkpoints."""
+        return None
+
+
+def as_recorded(run):
+    """A player, PLAYED_SECONDS long, for the folder of a run that was recorded elsewhere; any other run is returned unchanged."""
+    if not isinstance(run, RunFolder) or "recorded" not in run.info:
+        return run
+    player = Recording(run)
+    player.speed = max(1.0, player.length / PLAYED_SECONDS)
+    return player
+
+
+class _Player:
+    """Acts like a JsonlReader: each poll returns the records whose time has come."""
+
+    def __init__(self, recording: Recording, records: list[dict], has_come: Callable[[dict], bool]):
+        self._recording, self._records, self._has_come = recording, records, has_come
+        self._given = 0
+        self._playing = recording.playings
+        self.restarts = 0
+        self.skipped = 0
+
+    def poll(self, max_bytes: int | None = None) -> list[dict]:
+        if self._playing != self._recording.playings:
+            self._playing, self._given, self.restarts = self._recording.playings, 0, self.restarts + 1
+        start = self._given
+        while self._given < len(self._records) and self._has_come(self._records[self._given]):
+            self._given += 1
+        return self._records[start : self._given]

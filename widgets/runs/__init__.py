@@ -1,0 +1,1 @@
+"""What a notebook knows of a run: its records as columns, charts, alarms, marks and controls, and how it ended."""

@@ -1,0 +1,116 @@
+"""Alarms of the runs that a monitor follows, from the columns that it holds."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from aligner_lib.config.kinds import alarms_of
+from aligner_lib.run_folder.alarms import (
+    BASELINE,
+    RECENT,
+    VALIDATED,
+    Alarm,
+    Rule,
+    Thresholds,
+    active,
+    metrics_read,
+    stale,
+)
+from widgets.runs.series import Series
+
+LOOK_BACK = 2000
+
+
+class Alarms:
+    """The alarms of one run, each with the step since which it holds."""
+
+    def __init__(self, run, series: Series, limits: Thresholds | None):
+        """limits: the reader's; None: those that the run itself was given."""
+        self.run, self.series, self._own = run, series, limits
+        self.limits = limits or Thresholds()
+        self._since: dict[str, int] = {}
+        self._titles: dict[str, str] = {}
+
+    @property
+    def _rules(self) -> tuple[Rule, ...]:
+        return alarms_of(self.run.kind)
+
+    def now(self) -> list[dict]:
+        """[{name, title, where, meaning, control}] of the alarms that hold."""
+        self.limits = self._own or limits_of(self.run)
+        alarms = self._alarms()
+        self._since = {alarm.name: self._since.get(alarm.name) or self._began(alarm) for alarm in alarms}
+        self._titles = {alarm.name: alarm.title for alarm in alarms}
+        return [
+            {
+                "name": alarm.name,
+                "title": alarm.title,
+                "where": f"since step {self._since[alarm.name]}",
+                "meaning": alarm.meaning,
+                "control": alarm.control,
+            }
+            for alarm in alarms
+        ]
+
+    @property
+    def beginnings(self) -> list[tuple[int, str]]:
+        """(step, title) of the alarms that held at the last look, by their beginnings."""
+        return sorted((self._since[name], self._titles[name]) for name in self._since)
+
+    def _began(self, alarm: Alarm) -> int:
+        """The step since which an alarm has held: whoever comes late looks back, LOOK_BACK records at most."""
+        count, step = len(self.series), alarm.step
+        rows = self.series.table(metrics_read(self._rules), max(0, count - LOOK_BACK), count)
+        first = self.series.table(metrics_read(self._rules), 0, BASELINE)
+        validations = self._validations()
+        for end in range(len(rows) - 1, RECENT - 1, -1):
+            recent = rows[end - RECENT : end]
+            until = [record for record in validations if record["step"] <= recent[-1]["step"]]
+            alarms = active(self._rules, first, recent, self.limits, until)
+            held = next((one for one in alarms if one.name == alarm.name), None)
+            if held is None:
+                return step
+            step = held.step
+        return step
+
+    def _validations(self) -> list[dict]:
+        """The records with a validation, for the rules that read it."""
+        if VALIDATED not in metrics_read(self._rules):
+            return []
+        rows, losses = self.series.column(VALIDATED)
+        if not len(rows):
+            return []
+        # of the few rows with a validation alone: the training loss may have a million
+        train_rows, train_losses = self.series.column("train/loss")
+        _, here, there = np.intersect1d(rows, train_rows, return_indices=True)
+        train = dict(zip(here.tolist(), train_losses[there].tolist()))
+        return [
+            {"step": self.series.steps[row], VALIDATED: loss}
+            | ({"train/loss": train[i]} if i in train else {})
+            for i, (row, loss) in enumerate(zip(rows.tolist(), losses.tolist()))
+        ]
+
+    def _alarms(self) -> list[Alarm]:
+        count = len(self.series)
+        first = self.series.table(metrics_read(self._rules), 0, BASELINE)
+        recent = self.series.table(metrics_read(self._rules), max(0, count - RECENT), count)
+        alarms = active(self._rules, first, recent, self.limits, self._validations())
+        if bad := self.series.not_finite:
+            step = min(steps[0] for steps in bad.values())
+            odd = {"step": step, **{metric: float("nan") for metric, steps in bad.items() if step in steps}}
+            alarms = active(self._rules, [], [odd], self.limits) + [
+                alarm for alarm in alarms if alarm.name != "not_finite"
+            ]
+        if self.run.status == "running" and count:
+            alarms.append(stale(self.run.heartbeat_age, self.series.steps[-1], self.limits))
+        return [alarm for alarm in alarms if alarm is not None]
+
+
+def limits_of(run) -> Thresholds:
+    """The limits in a run's settings, exp_manager.alarms; the defaults before it has begun."""
+    given = run.info.get("config", {}).get("exp_manager", {}).get("alarms", {})
+    return Thresholds(
+        **{limit.name: given[limit.name] for limit in fields(Thresholds) if limit.name in given}
+    )

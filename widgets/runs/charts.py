@@ -1,0 +1,190 @@
+"""Which charts a monitor draws, and a line's values in a run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from aligner_lib.config.kind import Chart, Line, chart
+from aligner_lib.config.kinds import charts_of, kinds
+from widgets.runs.series import Series
+
+LARGEST = 1e30  # a chart's points are 32-bit floats; beside one value beyond this no other could be seen
+MOST_GAPS = 50  # of a line that are marked
+OWN_CHARTS = 3  # of an environment's own metrics, before the reader adds others
+
+
+def metric_of(line: Line, series: Series) -> str:
+    """The first of a line's metrics that the run has."""
+    known = series.metrics
+    return next((metric for metric in line.metrics if metric in known), line.metrics[0])
+
+
+def column(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """A line's (rows, values) in a run; empty when the run has none of its metrics."""
+    rows, values = series.column(metric_of(line, series))
+    if not line.minus:
+        return rows, values
+    other_rows, others = series.column(line.minus)
+    rows, mine, theirs = np.intersect1d(rows, other_rows, return_indices=True)
+    return rows, values[mine] - others[theirs]
+
+
+def drawable(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """A line's (rows, values) without those beyond LARGEST, which `gaps` names beside NaN and infinity."""
+    rows, values = column(line, series)
+    small = np.abs(values) <= LARGEST
+    return (rows, values) if small.all() else (rows[small], values[small])
+
+
+def gaps(line: Line, series: Series) -> list[tuple[int, int, str]]:
+    """Where a line has records that no chart can draw: (first row, last row, value), the first MOST_GAPS of them.
+
+    value: `NaN`, `∞`, `−∞`, or a number beyond LARGEST. Records in a row with the same value are one gap.
+    """
+    found = []
+    for metric in filter(None, (metric_of(line, series), line.minus)):
+        places, rows, values = series.beyond(metric, LARGEST)
+        for place, row, name in zip(places.tolist(), rows.tolist(), map(_named, values.tolist())):
+            if found and found[-1][3] == (metric, name, place - 1):
+                found[-1] = (found[-1][0], row, name, (metric, name, place))
+            else:
+                found.append((row, row, name, (metric, name, place)))
+    return [gap[:3] for gap in sorted(found)[:MOST_GAPS]]
+
+
+def last_value(line: Line, series: Series) -> float | None:
+    """The value of a line's last record, finite or not; None without one."""
+    value = series.latest(metric_of(line, series))
+    other = series.latest(line.minus) if line.minus else 0.0
+    return None if None in (value, other) else value - other
+
+
+def _named(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value:.0e}".replace("e+", "e").replace("-", "−")
+
+
+def deviations(line: Line, series: Series) -> np.ndarray | None:
+    """The standard deviation at each drawable record of a line, float64 [records]: NaN where it has none; None without any."""
+    metric = spread(line, series)
+    if not metric:
+        return None
+    rows, _ = drawable(line, series)
+    aligned = np.full(len(rows), np.nan)
+    spread_rows, values = series.column(metric)
+    _, here, there = np.intersect1d(rows, spread_rows, return_indices=True)
+    aligned[here] = np.where(np.abs(values[there]) <= LARGEST, values[there], np.nan)
+    return aligned
+
+
+def spread(line: Line, series: Series) -> str:
+    """The metric that holds the standard deviation around a line, or an empty string."""
+    stem = metric_of(line, series).removesuffix("_mean")
+    return stem + "_std" if not line.minus and stem + "_std" in series.metrics else ""
+
+
+def charts_for(series: list[Series], kind: str, wanted: list | None = None) -> list[Chart]:
+    """The charts to draw: the wanted ones, or those of the run's kind that the runs have something for.
+
+    `wanted` holds metric names, lists of names (one chart together), or what `chart` makes.
+    """
+    known = list(dict.fromkeys(metric for one in series for metric in one.metrics))
+    if wanted is not None:
+        return [c for one in wanted for c in _with_names(_as_chart(one), known)]
+    if default := charts_of(kind):
+        charts = [c for one in default for c in _with_names(one, known, kind)]
+        return [c for c in charts if any(m in known for line in c.lines for m in line.metrics)]
+    return [_as_chart(metric) for metric in sorted(known) if not metric.startswith("timers/")][:9]
+
+
+def _with_names(chart: Chart, known: list[str], kind: str = "") -> list[Chart]:
+    """The chart with a line for each name that its `*` stands for in the known metrics; itself without a `*`.
+
+    Of charts that have a metric's name for a title there are OWN_CHARTS at most, names without a slash first.
+    """
+    if not any("*" in line.metrics[0] for line in chart.lines):
+        return [chart]
+    plain = [line for line in chart.lines if "*" not in line.metrics[0]]
+    found: dict[str, dict[str, list[Line]]] = {}  # the second name → the first one → lines
+    for line in [line for line in chart.lines if line not in plain]:
+        for name, second, metric in _matches(line.metrics[0], known, kind):
+            own = Line(f"{name}, {line.label}", (metric,))
+            found.setdefault(second, {}).setdefault(name, []).append(own)
+    titles = sorted(found, key=lambda second: second.count("/"))[: OWN_CHARTS if chart.title == "*" else None]
+    order = list(dict.fromkeys(name for lines in found.values() for name in lines))
+    return [
+        replace(
+            chart,
+            title=title if chart.title == "*" else chart.title,
+            lines=(*plain, *(line for name in order for line in found[title].get(name, ()))),
+        )
+        for title in titles
+    ]
+
+
+def _matches(pattern: str, known: list[str], kind: str) -> Iterator[tuple[str, str, str]]:
+    """(first name, second name, metric) of the known metrics that a name with one `*` or two is declared for."""
+    first, _, rest = pattern.partition("*")
+    rest = "(.+)".join(map(re.escape, rest.split("*"))) + ("" if "*" in rest else "()")
+    declared = kinds()[kind].declared_as if kind in kinds() else lambda metric: pattern
+    for metric in known:
+        match = re.fullmatch(f"{re.escape(first)}([^/]+){rest}", metric)
+        if match and declared(metric) == pattern:
+            yield match[1], match[2], metric
+
+
+def _as_chart(wanted) -> Chart:
+    if isinstance(wanted, Chart):
+        return wanted
+    if isinstance(wanted, str):
+        everywhere = (chart for kind in kinds() for chart in charts_of(kind))
+        known = next((c for c in everywhere for line in c.lines if wanted == line.metrics[0]), None)
+        own = {"hint": known.hint, "least": known.least} if known else {}
+        return chart(wanted, wanted, **own)
+    names = list(wanted)
+    return chart(" · ".join(_short(names)), *((name, name) for name in names))
+
+
+def _short(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(name.rpartition("/")[2] for name in names))
+
+
+# -- timers ---------------------------------------------------------------------------------------------------------
+
+IN_ROLLOUT = (
+    "generate",
+    "environments",
+    "logprobs",
+    "init_logprobs",
+    "critic_wait",
+)  # parts of timers/rollout_time
+IN_STEP = ("rollout_time", "train_time")  # parts of timers/step_time; validation comes after the step
+LABELS = {"init_logprobs": "reference logprobs", "critic_wait": "waiting for the critic"}
+
+
+def timers(series: Series, records: int = 10) -> list[tuple[str, float]]:
+    """Where the time goes: (stage, mean seconds a step) over the last records, and what no timer names."""
+    means = {}
+    for name in (*IN_ROLLOUT, *IN_STEP, "step_time"):
+        _, values = series.column(f"timers/{name}")
+        if len(values):
+            means[name] = float(values[-records:].mean())
+    parts = [(LABELS.get(name, name), means[name]) for name in IN_ROLLOUT if name in means]
+    parts += _rest("other rollout", means, "rollout_time", IN_ROLLOUT)
+    if "train_time" in means:
+        parts.append(("train", means["train_time"]))
+    return parts + _rest("other", means, "step_time", IN_STEP) if parts else []
+
+
+def _rest(label: str, means: dict[str, float], whole: str, parts: tuple[str, ...]) -> list[tuple[str, float]]:
+    """What of `whole` its parts leave, when it is worth showing."""
+    rest = means.get(whole, 0.0) - sum(means.get(part, 0.0) for part in parts)
+    return [(label, rest)] if rest > 0.01 * means.get(whole, 0.0) else []

@@ -1,0 +1,60 @@
+"""Several runs in numbers: their last values with the differences, and the settings that differ."""
+
+from __future__ import annotations
+
+import math
+
+from aligner_lib.config.kind import Chart
+from aligner_lib.run_folder.reader import flatten
+from widgets.runs.charts import last_value
+from widgets.runs.series import Series
+
+# of the attempt or of the machine, which say nothing of what was trained
+NO_DIFFERENCE = ("exp_manager.explicit_log_dir",)
+
+
+def compare(runs: list, series: list[Series], charts: list[Chart]) -> dict:
+    """{steps, values, settings} of several runs; see last_values and settings_that_differ. steps: each one's last."""
+    return {
+        "steps": [one.steps[-1] if len(one) else 0 for one in series],
+        "values": last_values(series, charts),
+        "settings": settings_that_differ([run.info for run in runs]),
+    }
+
+
+def last_values(series: list[Series], charts: list[Chart]) -> list[dict]:
+    """[{label, unit, values, differences}] of every line: each run's last value, and those less the first run's.
+
+    None for a run without the metric, and for a difference to one or to a NaN.
+    """
+    found = []
+    for chart in charts:
+        for line in chart.lines:
+            values = [last_value(line, one) for one in series]
+            label = chart.title if len(chart.lines) == 1 else f"{chart.title}, {line.label}"
+            first, *others = values
+            differences = [_difference(first, other) for other in others]
+            found.append({"label": label, "unit": chart.unit, "values": values, "differences": differences})
+    return found
+
+
+def _difference(first: float | None, other: float | None) -> float | None:
+    return None if None in (first, other) or not math.isfinite(other - first) else other - first
+
+
+def settings_that_differ(infos: list[dict]) -> list[dict]:
+    """[{name, values}] of the settings that are not the same in all runs, with the seed and the profile.
+
+    infos: the content of each run's run.json. A setting that a run does not have is shown as "–".
+    """
+    settings = [
+        {name: info[name] for name in ("profile", "seed") if name in info} | flatten(info.get("config") or {})
+        for info in infos
+    ]
+    names = dict.fromkeys(name for one in settings for name in one if name not in NO_DIFFERENCE)
+    shown = {name: [_shown(one[name]) if name in one else "–" for one in settings] for name in names}
+    return [{"name": name, "values": values} for name, values in shown.items() if len(set(values)) > 1]
+
+
+def _shown(value) -> str:
+    return f"{value:g}" if type(value) is float else "none" if value is None else str(value)

@@ -1,0 +1,180 @@
+"""Controls a run through files in its folder, so that notebooks, terminals and batch scripts can all do it.
+
+    control/stop         end after this step, with a checkpoint
+    control/checkpoint   save one after this step; the run removes the file when it is saved
+    control/set.json     {"kl_coef": …, "lr": …}; the run applies them at its next step and removes the file,
+                         and its metrics show the new values from there on
+
+While the run carries out a request, the file is called set.json.taken or checkpoint.taken
+(aligner_lib/run_folder/control.py). run.json lists under `controls` which requests a run accepts: stop,
+checkpoint, kl_coef, lr. Every run accepts stop.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Callable
+
+from aligner_lib.errors import UserError
+from aligner_lib.run_folder.set_aside import last_change, undo_change, undone
+
+# control → the metrics that show it, of which a kind of run logs one
+CONTROLS = {"kl_coef": ("train_rollouts/kl_coef",), "lr": ("train_optim/lr", "train/lr")}
+
+UNUSUAL = 10.0  # times the present value: a larger one is sent only after a question
+
+
+class Steering:
+    """A run's buttons: does what they ask for, and says what will come of it until it has."""
+
+    def __init__(self, run):
+        self.run = run
+        self._said, self._holds = "", lambda: False
+        self._values: dict[str, float | None] = {}  # control → the run's own value when it was last looked at
+        self._question: tuple[str, float] | None = None  # (control, value): asked for again, it is sent
+
+    def execute(self, content: dict) -> None:
+        """A button's message: {kind: stop, checkpoint, undo or set, …}. What can't be done is said, not raised."""
+        try:
+            self._said, self._holds = self._execute(content)
+        except (UserError, ValueError) as error:  # a button has no cell to raise in
+            self._said, self._holds = str(error), lambda: True
+        except OSError as error:
+            self._said, self._holds = not_written(self.run, error), lambda: True
+
+    def _execute(self, content: dict) -> tuple[str, Callable[[], bool]]:
+        run, kind = self.run, content["kind"]
+        if kind == "stop":
+            run.request_stop()
+            return "It ends after this step, with a checkpoint.", lambda: not run.is_over
+        if kind == "checkpoint":
+            request_checkpoint(run)
+            return (
+                "It saves a checkpoint after this step.",
+                lambda: not run.is_over and pending(run)["checkpoint"],
+            )
+        if kind == "undo":
+            checkpoint, changes = undo_change(run)
+            return f"{undone(run, checkpoint, changes)}.", lambda: run.is_over
+        assert kind == "set", f"no control {kind!r}"
+        name, value = str(content["name"]), float(content["value"])
+        if question := self._doubt(name, value):
+            return question, lambda: not run.is_over
+        request_change(run, **{name: value})
+        self._question = None
+        said = f"It goes on with {name} = {value:g} from its next step."
+        return said, lambda: not run.is_over and pending(run)["set"].get(name) == value
+
+    def _doubt(self, name: str, value: float) -> str | None:
+        """What to ask before a value far beyond the run's own is sent; None when there is no doubt, or it was answered."""
+        now = self._values.get(name)
+        if not now or value <= UNUSUAL * now or not math.isfinite(value) or self._question == (name, value):
+            return None
+        self._question = name, value
+        return (
+            f"Really {name} = {value:g}? That is {value / now:.3g} times today's {now:g}, which has not been changed. "
+            f"Set the same value again to confirm it. `aligner undo RUN` takes a change back once the run is over."
+        )
+
+    def view(self, series) -> dict:
+        """What the buttons show: {obeys, pending, values, said, over, undo}. series: the run's (widgets.runs.series.Series)."""
+        if not self._holds():
+            self._said = ""
+        over = self.run.is_over
+        self._values = {name: _latest(series, metrics) for name, metrics in CONTROLS.items()}
+        return {
+            "obeys": obeys(self.run),
+            "pending": pending(self.run),
+            "values": dict(self._values),
+            "said": self._said,
+            "over": over,
+            "undo": self._undo_title() if over else "",
+        }
+
+    def _undo_title(self) -> str:
+        """What the button *Undo the change* would do; "" where no change can be undone."""
+        change = last_change(self.run)
+        return (
+            f"The run's next start goes on from {change.checkpoint.name}, before the change" if change else ""
+        )
+
+
+def not_written(run, error: OSError) -> str:
+    """Why a request could not be written into a run's folder, and what helps, in sentences for the reader of a widget."""
+    place = f"{run.path / 'control'}: {error.strerror or error}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        cure = "The folder belongs to another account: ask its owner, who started the run."
+    elif error.errno == errno.EROFS:
+        cure = "The folder is mounted read-only here: use the machine on which the run was started."
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        cure = "The disk is full: free some space, and press the button again."
+    else:
+        cure = "Press the button again when the folder can be written."
+    return f"The request was not written, and the run goes on as before ({place}). {cure}"
+
+
+def _latest(series, metrics: tuple[str, ...]) -> float | None:
+    return next((value for metric in metrics if (value := series.latest(metric)) is not None), None)
+
+
+def obeys(run) -> list[str]:
+    """The names of the requests that the run accepts."""
+    return ["stop", *(name for name in run.info.get("controls", ()) if name != "stop")]
+
+
+def request_checkpoint(run) -> None:
+    """Ask the run for a checkpoint after the current step. Raises ValueError if it cannot."""
+    _must_obey(run, "checkpoint")
+    _folder(run).joinpath("checkpoint").touch()
+
+
+def request_change(run, **changes: float) -> None:
+    """Ask the run to continue with another KL coefficient (kl_coef) or learning rate (lr).
+
+    No value is too large here: the question before one of more than ten times the present value is the buttons' alone. The
+    run saves a checkpoint before it takes a change over, of whatever size, and `aligner undo` goes back to that checkpoint.
+    Raises ValueError for a value or a name that the run does not accept.
+    """
+    for name, value in changes.items():
+        if name not in CONTROLS:
+            raise ValueError(f"{name!r} is no control of a run; there are {', '.join(CONTROLS)}")
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name}={value!r}: it takes a number that is not negative")
+        _must_obey(run, name)
+    tmp = _folder(run) / ".set.json"
+    tmp.write_text(json.dumps(_asked(run, "set.json") | changes))
+    tmp.rename(tmp.with_name("set.json"))
+
+
+def pending(run) -> dict:
+    """Requests that are not carried out yet: {stop, checkpoint, set}."""
+    control = run.path / "control"
+    return {
+        # os.path's: Path.exists raises where another account's folder is closed
+        "stop": os.path.exists(control / "stop"),
+        "checkpoint": any(os.path.exists(control / name) for name in ("checkpoint", "checkpoint.taken")),
+        "set": _asked(run, "set.json.taken") | _asked(run, "set.json"),
+    }
+
+
+def _asked(run, name: str) -> dict:
+    """The changes in a file of control/; empty without a readable file."""
+    try:
+        changes = json.loads((run.path / "control" / name).read_text())
+    except (OSError, ValueError):
+        return {}
+    return changes if isinstance(changes, dict) else {}
+
+
+def _folder(run):
+    control = run.path / "control"
+    control.mkdir(parents=True, exist_ok=True)
+    return control
+
+
+def _must_obey(run, what: str) -> None:
+    if what not in obeys(run):
+        raise ValueError(f"{run.name} does not take {what!r} while it runs; it obeys {', '.join(obeys(run))}")

@@ -1,0 +1,255 @@
+"""Sends runs to the browser: a snapshot first, then only what changed."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from aligner_lib.run_folder.alarms import Thresholds
+from widgets.frontend.wire import pack
+from widgets.runs import charts, downsample
+from widgets.runs.alarms import Alarms
+from widgets.runs.charts import Chart, charts_for
+from widgets.runs.comparison import compare
+from widgets.runs.control import Steering
+from widgets.runs.marks import marks
+from widgets.runs.progress import progress
+from widgets.runs.series import AXES, Series, as_runs
+from widgets.runs.waiting import Resubmission
+
+MAX_POINTS = 2000  # a line
+MAX_UPDATE_BYTES = 45_000
+
+
+def open_feed(
+    runs, wanted: list | None = None, axis: str = "step", limits=None, budget_seconds: float = float("inf")
+) -> Feed:
+    """A Feed of one run or a list of runs, which has read their metrics for at most budget_seconds.
+
+    Raises ValueError for an unknown axis or an empty list.
+    """
+    if axis not in AXES:
+        raise ValueError(f"axis={axis!r}; the axes are {', '.join(AXES)}")
+    feed = Feed(as_runs(runs), wanted, axis, limits)
+    feed.poll(budget_seconds)
+    return feed
+
+
+class Feed:
+    """Packs runs for the browser: `snapshot()` is everything, `update()` what changed since the last call.
+
+    Both carry a version. The browser applies an update only to the version before it (`base`), and else asks
+    for a snapshot: a page that is being reloaded may miss an update.
+    """
+
+    def __init__(
+        self, runs: list, wanted: list | None = None, axis: str = "step", limits: Thresholds | None = None
+    ):
+        self.runs = runs
+        self.series = [Series(run) for run in runs]
+        self.wanted = wanted
+        self._added: list[str] = []  # metrics that the reader asked for
+        self.axis = axis
+        self.version = 0
+        self.limits = limits or Thresholds()
+        self._run_alarms = [Alarms(run, one, limits) for run, one in zip(runs, self.series)]
+        steerable = len(runs) == 1 and _player(runs[0]) is None
+        self._steering = Steering(runs[0]) if steerable else None
+        self.resubmission = Resubmission(None)  # the monitor, which knows the runs' job, sets another
+        self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
+        self._generations = [one.generation for one in self.series]
+        self._head: dict = {}
+        self._layout: list = []
+
+    def poll(self, budget_seconds: float = float("inf")) -> bool:
+        """Read new metrics, for at most budget_seconds; True when there were any."""
+        return any([series.poll(budget_seconds) for series in self.series])
+
+    @property
+    def charts(self) -> list[Chart]:
+        """The charts to show: those of the run's kind or the wanted ones, and those that the user added."""
+        return self._own_charts() + charts_for(self.series, "", self._added)
+
+    def _own_charts(self) -> list[Chart]:
+        kind = next((run.kind for run in self.runs if run.kind), "")
+        return charts_for(self.series, kind, self.wanted)
+
+    def add(self, metric: str) -> None:
+        """A chart of this metric after the others; once."""
+        self._added = [*dict.fromkeys([*self._added, metric])]
+
+    def remove(self, metric: str) -> None:
+        """Without the chart that was added for this metric."""
+        self._added = [one for one in self._added if one != metric]
+
+    def steer(self, content: dict) -> None:
+        """Do what a button asks of the run; see widgets.runs.control.Steering."""
+        if self._steering is not None:
+            self._steering.execute(content)
+
+    def snapshot(self) -> bytes:
+        """A message with all points, for a page that has none yet."""
+        self._generations = [one.generation for one in self.series]
+        self._sent.clear()
+        self.version += 1
+        self._layout = self._resolve()
+        self._head = self._describe()
+        return self._pack("snapshot", self._head, [self._points(*line) for line in self._lines()])
+
+    def update(self) -> bytes | None:
+        """A message with what changed; None when nothing did."""
+        if self._layout != self._resolve() or self._generations != [one.generation for one in self.series]:
+            return self.snapshot()
+        head = self._describe()
+        news = {key: value for key, value in head.items() if value != self._head[key]}
+        points, size = [], 0
+        for key, x, y in self._lines():
+            if size < MAX_UPDATE_BYTES and (new := self._points(key, x, y)) is not None:
+                points.append(new)
+                size += new[1].size * 4
+        if not points and not news:
+            return None
+        self._head = head
+        self.version += 1
+        return self._pack("update", news | {"base": self.version - 1}, points)
+
+    def detail(self, low: float, high: float) -> bytes:
+        """A message with the lines between two values of the axis, in more detail."""
+        lines, points = [], []
+        for key, x, y in self._lines():
+            # One record more on each side, so that the line runs to the edges.
+            start = max(0, int(np.searchsorted(x, low)) - 1)
+            stop = int(np.searchsorted(x, high, side="right")) + 1
+            size = downsample.bucket_size(len(y[start:stop]), MAX_POINTS)
+            points.append(downsample.downsample(x[start:stop], y[start:stop], size))
+            lines.append({"key": key, "size": size, "count": len(points[-1])})
+        return pack({"kind": "detail", "view": [low, high], "version": self.version, "lines": lines}, points)
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    def _lines(self):
+        """(key, x, y) of every line of every chart; the key names run, chart, and line. `0/step`: run 0's steps."""
+        for r, series in enumerate(self.series):
+            x = series.axis(self.axis)
+            if self.axis != "step":  # there an x is no step
+                yield f"{r}/step", x, series.axis("step")
+            for c, chart in enumerate(self.charts):
+                for k, line in enumerate(chart.lines):
+                    rows, values = charts.drawable(line, series)
+                    yield f"{r}/{c}/{k}", x[rows], values
+                    if (deviations := charts.deviations(line, series)) is not None:
+                        yield f"{r}/{c}/{k}/spread", x[rows], deviations
+
+    def _points(self, key: str, x: np.ndarray, y: np.ndarray) -> tuple[dict, np.ndarray] | None:
+        """The points that the browser lacks, and how to merge them; None when it has all."""
+        sent, sent_size = self._sent.get(key, (0, downsample.RAW))
+        if sent == len(y) and key in self._sent:
+            return None
+        size = downsample.bucket_size(len(y), MAX_POINTS)
+        fold = (size // sent_size).bit_length() - 1 if sent else 0
+        keep = downsample.closed_points(sent, size)
+        points = downsample.downsample(x, y, size, start=keep // 2 * size)
+        self._sent[key] = (len(y), size)
+        return {"key": key, "fold": fold, "keep": keep, "size": size, "count": len(points)}, points
+
+    def _describe(self) -> dict:
+        """The message head without points: what the runs are and the titles of the charts."""
+        own, added = self._own_charts(), charts_for(self.series, "", self._added)
+        submitted_again = [self.resubmission.awaits(run) for run in self.runs]
+        alarms_now = self._alarms()  # before the headings and marks, which read where an alarm began
+        return {
+            "axis": self.axis,
+            "runs": [
+                progress(run, series, again, [step for step, _ in alarms.beginnings])
+                for run, series, again, alarms in zip(
+                    self.runs, self.series, submitted_again, self._run_alarms
+                )
+            ],
+            "timers": [charts.timers(series) for series in self.series],
+            "charts": [_spec(c) | {"added": ""} for c in own]
+            + [_spec(c) | {"added": metric} for c, metric in zip(added, self._added, strict=True)],
+            "comparison": compare(self.runs, self.series, own + added) if len(self.runs) > 1 else None,
+            "steering": self._steer_view(submitted_again[0]),
+            "alarms": alarms_now,
+            "records": [len(series) for series in self.series],
+            "skipped": [series.skipped for series in self.series],
+            "gaps": self._gaps(),
+            "marks": [
+                marks(run, one, alarms.beginnings, one.axis(self.axis))
+                for run, one, alarms in zip(self.runs, self.series, self._run_alarms)
+            ],
+            "metrics": sorted({metric for series in self.series for metric in series.metrics}),
+            "stale_seconds": self.limits.heartbeat_seconds,
+            "players": [_player(run) for run in self.runs],
+            "can_stop": all(hasattr(run, "request_stop") for run in self.runs),
+        }
+
+    def _steer_view(self, submitted_again: bool) -> dict | None:
+        """What the buttons show; None where there are none. A job that waits for its start may load any checkpoint."""
+        if self._steering is None:
+            return None
+        view = self._steering.view(self.series[0])
+        return view | {"undo": ""} if submitted_again else view
+
+    def _gaps(self) -> dict[str, list]:
+        """{line: [[first x, last x, value]]} of the records that no chart can draw (charts.gaps)."""
+        gaps = {}
+        for r, series in enumerate(self.series):
+            x = series.axis(self.axis)
+            for c, chart in enumerate(self.charts):
+                for k, line in enumerate(chart.lines):
+                    found = [[float(x[i]), float(x[j]), name] for i, j, name in charts.gaps(line, series)]
+                    gaps |= {f"{r}/{c}/{k}": found} if found else {}
+        return gaps
+
+    def _alarms(self) -> list[dict]:
+        several = len(self.runs) > 1
+        return [
+            alarm | {"where": f"{run.name}, {alarm['where']}" if several else alarm["where"]}
+            for run, alarms in zip(self.runs, self._run_alarms)
+            for alarm in alarms.now()
+        ]
+
+    def _resolve(self) -> list:
+        """Which metric each line shows; when this changes, the browser gets a new snapshot."""
+        return [
+            (chart.title, line.label, [charts.metric_of(line, series) for series in self.series])
+            for chart in self.charts
+            for line in chart.lines
+        ]
+
+    def _pack(self, kind: str, head: dict, points: list) -> bytes:
+        points = [one for one in points if one is not None]
+        head = {
+            "kind": kind,
+            "version": self.version,
+            "now": time.time(),
+            **head,
+            "lines": [line for line, _ in points],
+        }
+        return pack(head, [values for _, values in points])
+
+
+def _spec(chart: Chart) -> dict:
+    return {
+        "title": chart.title,
+        "hint": chart.hint,
+        "unit": chart.unit,
+        "exact": chart.exact,
+        "least": chart.least,
+        "lines": [line.label for line in chart.lines],
+        "splits": [_split(line.metrics[0]) for line in chart.lines],
+    }
+
+
+def _split(metric: str) -> str:
+    """Whose completions belong to a metric."""
+    return (
+        "validation" if metric.startswith(("val_rollouts/", "val_environments/", "validation/")) else "train"
+    )
+
+
+def _player(run) -> dict | None:
+    """A recording's speed, None for all at once; None for a run."""
+    return {"speed": run.speed if run.speed < float("inf") else None} if hasattr(run, "restart") else None

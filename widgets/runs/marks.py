@@ -1,0 +1,70 @@
+"""What happened to a run, as marks on its charts: changes of settings, alarms, checkpoints and resumes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from widgets.runs.control import CONTROLS
+from widgets.runs.series import Series
+
+NAMES = {"lr": "learning rate", "kl_coef": "KL coefficient"}
+JUMP, CALM = (
+    1.2,
+    1.05,
+)  # by which factor a setting changes at once, and by which between two records of a schedule
+MOST = 40  # marks of a run, the latest
+
+
+def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> list[list]:
+    """[[x, kind, text]] in order of x; kind: `setting`, `alarm`, `checkpoint` or `resume`.
+
+    alarms: (step, title) of those that sound. x: the place on the axis of each of the run's records.
+    """
+    steps = np.array(series.steps)
+    if not len(steps):
+        return []
+    found = [(step, "setting", text) for step, text in changes(series)]
+    found += [(step, "alarm", title) for step, title in alarms]
+    saved = (
+        [int(path.name.rpartition("_")[2]) for path in run.checkpoints()]
+        if hasattr(run, "checkpoints")
+        else []
+    )
+    found += [(step, "checkpoint", "checkpoint") for step in saved]
+    resumes = run.info.get("resumed_at", [])  # runs of before it was recorded have none
+    found += [(step, "resume", "resumed") for step in resumes if step <= steps[-1]]  # a replay has later ones
+    rows = np.minimum(np.searchsorted(steps, [step for step, _, _ in found]), len(steps) - 1)
+    placed = [[float(x[row]), kind, f"{text}, step {step}"] for row, (step, kind, text) in zip(rows, found)]
+    return sorted(placed)[-MOST:]
+
+
+def changes(series: Series) -> list[tuple[int, str]]:
+    """(step, what) of the settings that were changed during the run: jumps between stretches where they hardly move.
+
+    A warm-up and a decay move at every step and are no changes.
+    """
+    found = []
+    for control, metrics in CONTROLS.items():
+        for metric in metrics:
+            rows, values = series.column(metric)
+            for i in _jumps(values):
+                text = f"{NAMES[control]} {values[i - 1]:.3g} → {values[i]:.3g}"
+                found.append((series.steps[rows[i]], text))
+    return found
+
+
+def _jumps(values: np.ndarray) -> np.ndarray:
+    """The places of values that are far from the one before, while that one's and the next one's moves are small."""
+    if len(values) < 3:
+        return np.empty(0, dtype=np.int64)
+    ratios = _ratios(values)  # ratios[i]: from value i to value i + 1
+    after = np.append(ratios[2:], 1.0)
+    return np.flatnonzero((ratios[:-1] < CALM) & (ratios[1:] > JUMP) & (after < CALM)) + 2
+
+
+def _ratios(values: np.ndarray) -> np.ndarray:
+    """How many times the smaller of two neighbours the larger is, [n − 1]; 1 of two zeros, infinite of one."""
+    sizes = np.abs(values)
+    small, large = np.minimum(sizes[1:], sizes[:-1]), np.maximum(sizes[1:], sizes[:-1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(large == 0, 1.0, large / small)

@@ -1,0 +1,31 @@
+"""Smoothing of noisy curves: an exponential mean with a half-life. monitor/smooth.js does the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from widgets.runs import downsample
+
+DEFAULT = 0.02  # half-life, as a fraction of the records of a line
+
+
+def smooth(points: np.ndarray, size: int, fraction: float = DEFAULT) -> np.ndarray:
+    """Smoothed y, float64 [n], of points [n, 3] that stand for buckets of `size` records.
+
+    The half-life is a fraction of the line's records, so a run looks equally smooth at 20 steps and at a
+    million. The mean is bias-corrected: the first value is the first point. A NaN stays where it is and is left out.
+    """
+    records_a_point = 1 if size == downsample.RAW else size / 2
+    half_life = fraction * len(points) * records_a_point
+    if half_life <= 0:
+        return points[:, 2].copy()
+    keep = 0.5 ** (records_a_point / half_life)
+    total = weight = 0.0
+    smoothed = np.empty(len(points))
+    for i, value in enumerate(points[:, 2]):
+        if np.isnan(value):
+            smoothed[i] = value
+            continue
+        total, weight = keep * total + value, keep * weight + 1
+        smoothed[i] = total / weight
+    return smoothed
