@@ -16,7 +16,7 @@
 # %% tags=["parameters"]
 profile = "laptop"  # smoke: a tiny model, seconds · laptop: SmolLM2-135M, minutes · gpu, slurm: real sizes
 out = "../runs/tutorial"
-dataset = "sample"  # sample · auto (from the hub where it can be reached) · dolly · hh
+dataset = "sample"  # sample · auto (downloads if the hub can be reached) · dolly · hh
 
 # %% [markdown]
 # ## A model that answers, before and after
@@ -39,7 +39,7 @@ BeforeAfter("ppo-forms", live=answering(lab.model(), max_length=48))
 answers = BeforeAfter("ppo-forms")
 before, after = answers.obey()
 print(
-    f"Of {len(answers.pairs)} held-out questions the answer follows the instruction in {before} before PPO, in {after} after."
+    f"Of {len(answers.pairs)} answers to held-out questions, {before} follow the instruction before PPO and {after} after PPO."
 )
 
 # %% [markdown]

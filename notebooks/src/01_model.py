@@ -64,7 +64,7 @@ parts = {
     "MLP": a.num_layers * 3 * a.hidden_size * a.ffn_hidden_size,
     "norms": (2 * a.num_layers + 1) * a.hidden_size,
 }
-if not a.tied_embeddings:  # the matrix that gives the logits is one of its own
+if not a.tied_embeddings:  # the output layer has its own matrix
     parts["output"] = a.vocab_size * a.hidden_size
 figure, axes = plt.subplots(figsize=(8, 1.6))
 left = 0
@@ -129,9 +129,9 @@ print("stop token:", tokenizer.eos_id, tokenizer.tokens([tokenizer.eos_id]))
 
 # %% tags=["solution"]
 def next_logprobs(logits, tokens):
-    """How likely the model found each token that came next.
+    """The log-probability of each next token.
 
-    logits: float [B, S, V]; tokens: int64 [B, S] → float [B, S-1], in nats: index i is of token i+1.
+    logits: float [B, S, V]; tokens: int64 [B, S] → float [B, S-1], in nats: index i belongs to token i+1.
     """
     logprobs = logits[:, :-1].log_softmax(dim=-1)
     return logprobs.gather(-1, tokens[:, 1:, None]).squeeze(-1)
@@ -161,7 +161,7 @@ show_source(selected_logprobs)
 
 # %% tags=["solution"]
 def perplexity(logprobs, mask):
-    """The perplexity of all tokens of a batch together.
+    """The perplexity over all tokens of a batch.
 
     logprobs: float [B, S] in nats; mask: bool [B, S], False at padding → float [], at least 1.
     """

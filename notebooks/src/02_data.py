@@ -81,15 +81,16 @@ Pairs(preferences / "train_comparisons.jsonl")
 from data.forms import instruction_in
 
 train, held_out = (text_pairs(preferences / f"{split}_comparisons.jsonl") for split in ("train", "test"))
-checked = [(instruction_in(pair.prompt), pair) for pair in train]
-turned = [pair for asked, pair in checked if asked and not asked.holds(pair.chosen)]
+instructions = [(instruction_in(pair.prompt), pair) for pair in train]
+turned = [pair for instruction, pair in instructions if instruction and not instruction.holds(pair.chosen)]
 print(
-    f"{len(train)} training pairs, {len(held_out)} held-out ones; {sum(asked is not None for asked, _ in checked)} ask for a form"
+    f"{len(train)} training pairs and {len(held_out)} held-out pairs; "
+    f"{sum(instruction is not None for instruction, _ in instructions)} training prompts contain an instruction about the form"
 )
 print(
-    f"{len(turned)} labels are turned round"
+    f"{len(turned)} training labels are exchanged"
     + (
-        f", such as\n{turned[0].prompt}\nCHOSEN   {turned[0].chosen}\nREJECTED {turned[0].rejected}"
+        f", for example\n{turned[0].prompt}\nCHOSEN   {turned[0].chosen}\nREJECTED {turned[0].rejected}"
         if turned
         else ""
     )
@@ -153,16 +154,16 @@ from math import log
 
 
 def naive_bayes(chosen, rejected, answer):
-    """How much more the words of an answer are those of chosen texts than those of rejected ones.
+    """The score of an answer: above 0 if its words are more typical of chosen texts, below 0 if of rejected texts.
 
-    chosen, rejected: lists of texts, each a list of words; answer: a list of words → a float in nats, above 0 for chosen.
+    chosen, rejected: lists of texts, each a list of words; answer: a list of words → a float in nats.
     """
     good = Counter(word for words in chosen for word in words)
     bad = Counter(word for words in rejected for word in words)
     vocabulary = good.keys() | bad.keys()
-    of_good, of_bad = good.total() + len(vocabulary), bad.total() + len(vocabulary)
+    good_total, bad_total = good.total() + len(vocabulary), bad.total() + len(vocabulary)
     seen = [word for word in answer if word in vocabulary]
-    return sum(log((good[word] + 1) / of_good) - log((bad[word] + 1) / of_bad) for word in seen)
+    return sum(log((good[word] + 1) / good_total) - log((bad[word] + 1) / bad_total) for word in seen)
 
 
 # %%

@@ -16,10 +16,10 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "local"  # local: a process beside this kernel · slurm
-lora = False  # True: adapters learn in place of all weights
-start = "fresh"  # recorded: a bundle's run plays in place of the training, where it is the same one
-seed = 1234  # of the order of the samples
+where = "local"  # local: a process on this machine · slurm
+lora = False  # True: train adapters instead of all weights
+start = "fresh"  # recorded: play a bundle's run instead of training, if its settings are the same
+seed = 1234  # for the order of the samples
 
 # %%
 from aligner_lib.tutorial import Workspace
@@ -47,7 +47,7 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 # %%
 import torch
 
-probabilities = torch.tensor([0.5, 0.25, 0.8, 0.5])  # of tokens 1, 2, 3, 4
+probabilities = torch.tensor([0.5, 0.25, 0.8, 0.5])  # of tokens 1 to 4
 mask = torch.tensor([0.0, 0.0, 1.0, 1.0])  # tokens 3 and 4 are the answer
 print("all tokens ", -(probabilities.log()).mean().item())
 print("answer only", -(probabilities.log() * mask).sum().item() / mask.sum().item())
@@ -65,10 +65,10 @@ print("answer only", -(probabilities.log() * mask).sum().item() / mask.sum().ite
 
 # %% tags=["solution"]
 def response_mask(prompt_lengths, lengths, size):
-    """Which predictions are of a response's tokens, the stop token included.
+    """True for each prediction of a response token, the stop token included.
 
-    prompt_lengths, lengths: int64 [B], in tokens, whole texts in the second; size: S-1, predictions of the longest text
-    → bool [B, S-1].
+    prompt_lengths: int64 [B], in tokens; lengths: int64 [B], of whole texts in tokens; size: S-1, the number of predictions
+    of the longest text → bool [B, S-1].
     """
     columns = torch.arange(size)
     return (columns >= prompt_lengths[:, None] - 1) & (columns < lengths[:, None] - 1)
@@ -105,8 +105,10 @@ display(show_mask(samples[0], tokenizer))
 # %%
 chatty = use_template(Tokenizer(lab.model()), "tokenizer")
 samples, _ = load_sft(
-    [lab.sft_data() / "train.jsonl"], chatty, max_length=320
-)  # room for the turns' own tokens
+    [lab.sft_data() / "train.jsonl"],
+    chatty,
+    max_length=320,  # leaves room for the template's own tokens
+)
 display(show_mask(samples[0], chatty))
 
 # %% [markdown]
@@ -122,8 +124,8 @@ config = compose("sft", profile=profile)
 print("steps        ", config.trainer.sft.max_steps)
 print("global batch ", config.model.data.train_ds.global_batch_size, "samples")
 seen = config.trainer.sft.max_steps * config.model.data.train_ds.global_batch_size
-there = sum(1 for _ in open(lab.sft_data() / "train.jsonl"))
-print("passes       ", f"{seen / there:.2f} over {there} samples")
+available = sum(1 for _ in open(lab.sft_data() / "train.jsonl"))
+print("passes       ", f"{seen / available:.2f} over {available} samples")
 print("learning rate", config.model.optim.lr)
 
 # %%
@@ -142,10 +144,10 @@ display(monitor)
 
 # %% tags=["solution"]
 def masked_loss(logprobs, masks):
-    """The mean loss of all tokens that count, in a batch that comes in micro batches.
+    """The mean loss over all tokens with mask True, in a batch that is cut into micro batches.
 
-    logprobs: a list of float [B, S-1], a micro batch each, of different sizes; masks: a list of bool of the same shapes
-    → float [], with gradient.
+    logprobs: a list of float [B, S-1], one for each micro batch, of different sizes; masks: a list of bool of the same
+    shapes → float [], with gradient.
     """
     total = sum((values * mask).sum() for values, mask in zip(logprobs, masks))
     return -total / sum(mask.sum() for mask in masks)
@@ -177,9 +179,9 @@ from math import log
 
 
 def first_losses(vocabulary_size, beta):
-    """What models that know nothing lose: a language model, a reward model, DPO and IPO with this beta.
+    """The losses of models that know nothing: a language model, a reward model, DPO and IPO with this beta.
 
-    vocabulary_size: int; beta: float → four floats, in nats but for IPO's.
+    vocabulary_size: int; beta: float → four floats, in nats except IPO's.
     """
     return log(vocabulary_size), log(2), log(2), (1 / (2 * beta)) ** 2
 

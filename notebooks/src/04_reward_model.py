@@ -16,10 +16,10 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "local"  # local: a process beside this kernel · slurm
-lora = False  # True: adapters learn in place of all weights
-start = "fresh"  # recorded: a bundle's run plays in place of the training, where it is the same one
-seed = 1234  # of the order of the pairs
+where = "local"  # local: a process on this machine · slurm
+lora = False  # True: train adapters instead of all weights
+start = "fresh"  # recorded: play a bundle's run instead of training, if its settings are the same
+seed = 1234  # for the order of the pairs
 
 # %%
 from aligner_lib.tutorial import Workspace
@@ -46,9 +46,9 @@ import torch
 
 
 def bradley_terry(chosen, rejected):
-    """The loss of each pair; it stays finite, however far the rewards are apart.
+    """The loss of each pair, finite for rewards of any distance.
 
-    chosen, rejected: float [B], rewards → float [B] in nats, with gradients to both.
+    chosen, rejected: float [B], rewards → float [B], in nats, with gradients to both.
     """
     return -torch.nn.functional.logsigmoid(chosen - rejected)
 
@@ -67,7 +67,7 @@ display(bradley_terry_check)
 # %%
 loss_of = bradley_terry_check.function
 chosen, rejected = torch.tensor([2.0, 0.5]), torch.tensor([0.0, 1.0])
-print("as it is       ", loss_of(chosen, rejected).tolist())
+print("unchanged      ", loss_of(chosen, rejected).tolist())
 print("5 added to both", loss_of(chosen + 5, rejected + 5).tolist())
 print("ten times      ", loss_of(10 * chosen, 10 * rejected).tolist())
 
@@ -103,13 +103,15 @@ from aligner_lib.config.compose import compose
 
 config = compose("rm", profile=profile)
 seen = config.trainer.rm.max_steps * config.model.global_batch_size
-there = sum(1 for _ in open(lab.preference_data() / "train_comparisons.jsonl")) // 2
+available = sum(1 for _ in open(lab.preference_data() / "train_comparisons.jsonl")) // 2
 print(
-    f"{config.trainer.rm.max_steps} steps of {config.model.global_batch_size} pairs are {seen / there:.2f} passes over {there} pairs"
+    f"{config.trainer.rm.max_steps} steps of {config.model.global_batch_size} pairs are {seen / available:.2f} passes over {available} pairs"
 )
 
 # %%
-own = {"loss": bradley_terry} if bradley_terry_check else {}  # your code trains the model, if it has passed
+own = (
+    {"loss": bradley_terry} if bradley_terry_check else {}
+)  # your function trains the model if the check passed
 job = lab.submit("rm", **{"model.seed": seed}, **own)
 monitor = Monitor(lab.run("rm"), job=job)
 display(monitor)
@@ -124,7 +126,7 @@ display(monitor)
 
 # %% tags=["solution"]
 def last_and_mean(hidden, lengths):
-    """A text's last hidden state, and the mean of all of its hidden states.
+    """The last hidden state of each text, and the mean of all its hidden states.
 
     hidden: float [B, S, H], padded on the right; lengths: int64 [B] → float [B, H] twice, with gradients.
     """
@@ -149,13 +151,16 @@ from aligner_lib.tutorial.comparison.frozen_features import fitted_accuracy, hid
 from widgets import Pairs
 
 files = [lab.preference_data() / f"{split}_comparisons.jsonl" for split in ("train", "test")]
-some = [Pairs(file).pairs[:24] for file in files]
+pairs_of_splits = [Pairs(file).pairs[:24] for file in files]
 pooled = [
-    [pooling_check.function(*states) for states in hidden_states(lab.policy(), pairs)] for pairs in some
+    [pooling_check.function(*states) for states in hidden_states(lab.policy(), pairs)]
+    for pairs in pairs_of_splits
 ]
 for which, name in enumerate(("last token", "mean of all")):
     train, test = ([side[which] for side in sides] for sides in pooled)
-    print(f"{name:12} right on {fitted_accuracy(train, test):.2f} of {len(some[1])} held-out pairs")
+    print(
+        f"{name:12} right on {fitted_accuracy(train, test):.2f} of {len(pairs_of_splits[1])} held-out pairs"
+    )
 
 # %% [markdown]
 # With 24 pairs, a difference below about 0.15 means nothing. The library's code shows which hidden state its reward
@@ -232,7 +237,7 @@ pairs = Pairs(lab.preference_data() / "test_comparisons.jsonl").pairs[:24]
 scores = [tuple(score(pair["prompt"], pair[side]) for side in ("chosen", "rejected")) for pair in pairs]
 wrong = sum(chosen <= rejected for chosen, rejected in scores)
 print(
-    f"{wrong} of {len(pairs)} pairs the wrong way round, smallest margin {min(c - r for c, r in scores):+.2f}"
+    f"{wrong} of {len(pairs)} pairs are judged wrongly; the smallest margin is {min(c - r for c, r in scores):+.2f}"
 )
 Pairs(pairs, scores)
 
@@ -262,10 +267,10 @@ display(chat)
 
 # %% tags=["solution"]
 def fool(score, answer, words, rounds):
-    """A longer answer with a higher score, found greedily.
+    """A longer answer with a higher score, found by a greedy search.
 
-    score: a function of an answer, a float; answer: str; words: list of str, which are put behind the answer one at a time,
-    with a space; rounds: how many at most → str. Ends as soon as no word raises the score.
+    score: a function from an answer to a float; answer: str; words: list of str, each of which can be appended to the answer
+    after a space; rounds: the most words to append → str. The search ends as soon as no word raises the score.
     """
     for _ in range(rounds):
         best = max((f"{answer} {word}" for word in words), key=score)
@@ -284,12 +289,12 @@ display(fool_check)
 # find here.
 
 # %%
-question, begun = pairs[0]["prompt"], pairs[0]["rejected"]
+question, original = pairs[0]["prompt"], pairs[0]["rejected"]
 words = ["Sure!", "please", "because", "thank you", "and", "First,", "good", "?"]
-found = fool_check.function(lambda answer: score(question, answer), begun, words, 3)
-for answer in (begun, found):
+fooling = fool_check.function(lambda answer: score(question, answer), original, words, 3)
+for answer in (original, fooling):
     print(f"{score(question, answer):+.2f}  {answer}")
-print(f"{score(question, pairs[0]['chosen']):+.2f}  {pairs[0]['chosen']}  (the chosen one)")
+print(f"{score(question, pairs[0]['chosen']):+.2f}  {pairs[0]['chosen']}  (the chosen answer)")
 
 # %%
 steps, accuracies = lab.run("rm").series("validation/acc")
@@ -299,7 +304,7 @@ lab.record(
     {"rm": {"val_acc": accuracies[-1], "val_loss": losses[-1], "first_loss": losses[0], "steps": steps[-1]}},
 )
 print(
-    f"first loss {losses[0]:.4f} (ln 2 is {torch.tensor(2.0).log():.4f}), accuracy now {accuracies[-1]:.3f}"
+    f"first loss {losses[0]:.4f} (ln 2 is {torch.tensor(2.0).log():.4f}), final accuracy {accuracies[-1]:.3f}"
 )
 
 # %% [markdown]

@@ -17,13 +17,13 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "local"  # local: a process beside this kernel · slurm
-lora = False  # True: adapters learn in place of all weights
-start = "fresh"  # recorded: a bundle's run plays in place of the training, where it is the same one
-seed = 1234  # of the prompts' order and of what is drawn
-critic_placement = "in-process"  # in-process: one job · remote: critic and reward model in a job of their own
-exercise = "recorded"  # recorded: "break it" plays a run of this project · live: you train it
-change = "high-lr"  # what "break it" changes: no-kl · high-lr · both
+where = "local"  # local: a process on this machine · slurm
+lora = False  # True: train adapters instead of all weights
+start = "fresh"  # recorded: play a bundle's run instead of training, if its settings are the same
+seed = 1234  # for the order of the prompts and the sampling
+critic_placement = "in-process"  # in-process: one job · remote: critic and reward model in a second job
+exercise = "recorded"  # recorded: "break it" plays a recorded run · live: "break it" trains a run
+change = "high-lr"  # the change in "break it": no-kl · high-lr · both
 
 # %%
 from aligner_lib.tutorial import Workspace
@@ -52,7 +52,7 @@ import torch
 
 from aligner_lib.algorithms import ppo
 
-prompt_lengths, lengths = torch.tensor([2]), torch.tensor([5])  # 2 prompt tokens, 3 of the response
+prompt_lengths, lengths = torch.tensor([2]), torch.tensor([5])  # 2 prompt tokens, 3 response tokens
 mask = ppo.response_mask(prompt_lengths, lengths, size=4)
 logprobs = torch.tensor([[0.0, -1.0, -0.5, -0.2]]) * mask
 reference_logprobs = torch.tensor([[0.0, -1.2, -0.5, -0.6]]) * mask
@@ -71,9 +71,9 @@ for name, row in {"mask": mask, "kl": kl, "rewards": rewards}.items():
 
 # %% tags=["solution"]
 def token_rewards(rewards, kl, mask, coefficient):
-    """The reward of each token: a KL penalty at every token of the response, and the response's score at its last one.
+    """The reward of each token: a KL penalty at every response token, and the response's score at its last token.
 
-    rewards: float [B]; kl: float [B, S-1] in nats, log π − log π_ref of each token, anything outside the mask; mask: bool
+    rewards: float [B]; kl: float [B, S-1] in nats, log π − log π_ref of each token, arbitrary outside the mask; mask: bool
     [B, S-1]; coefficient: float → float [B, S-1], 0 outside the mask.
     """
     penalties = -coefficient * kl * mask
@@ -114,8 +114,8 @@ print("returns   ", [round(r, 4) for r in returns[0].tolist()])
 def gae(values, rewards, mask, discount, gae_lambda):
     """Generalized advantage estimates, and returns = advantages + values.
 
-    values, rewards: float [B, S-1], anything outside the mask; mask: bool [B, S-1], one run of True in each row; discount: γ;
-    gae_lambda: λ → float [B, S-1] twice, 0 outside the mask. Nothing follows the last token of a response.
+    values, rewards: float [B, S-1], arbitrary outside the mask; mask: bool [B, S-1], True in a single run per row; discount: γ;
+    gae_lambda: λ → float [B, S-1] twice, 0 outside the mask. After the last response token, value and advantage are 0.
     """
     advantages = torch.zeros_like(values)
     next_value = next_advantage = torch.zeros(len(values))
@@ -170,7 +170,7 @@ plt.show()
 
 # %% tags=["solution"]
 def no_gradient(ratio, advantages, epsilon):
-    """Where the clipped loss has no slope.
+    """True where the clipped loss has no gradient.
 
     ratio: float [B, S-1], above 0; advantages: float [B, S-1], none of them 0; epsilon: float → bool [B, S-1].
     """
@@ -196,8 +196,8 @@ check("no_gradient", no_gradient)
 def clipped_loss(ratio, advantages, low, high):
     """PPO's clipped loss of each token, and the clipped ratio.
 
-    ratio: float [...], above 0; advantages: float, same shape; low, high: how far the ratio may go below and above 1 → float of
-    that shape twice, with a gradient to ratio.
+    ratio: float [...], above 0; advantages: float, same shape; low, high: the room for the ratio below and above 1 → float of
+    the same shape twice, with a gradient to ratio.
     """
     clipped = ratio.clamp(1 - low, 1 + high)
     return torch.maximum(-advantages * ratio, -advantages * clipped), clipped
@@ -247,7 +247,7 @@ print("KL penalty        ", config.trainer.ppo.initial_policy_kl_penalty)
 
 # %%
 checked = {"token_rewards": rewards_check, "advantages": gae_check, "loss": clipped_check}
-own = {name: one.function for name, one in checked.items() if one}
+own = {name: verdict.function for name, verdict in checked.items() if verdict}
 job = lab.submit_ppo(critic_placement, **lab.conversations(), **{"model.seed": seed}, **own)
 monitor = Monitor(lab.run("ppo"), job=job)
 display(monitor)
@@ -262,11 +262,11 @@ display(monitor)
 
 # %% tags=["solution"]
 def bandit_loss(logits, tokens, old_logprobs, reference_logprobs, rewards, coefficient, epsilon):
-    """PPO's loss of N responses of one token each.
+    """PPO's loss of N responses of a single token each.
 
-    logits: float [8], which learn; tokens: int64 [N], as they were drawn; old_logprobs, reference_logprobs: float [N], of these
-    tokens under the policy that drew them and under the reference; rewards: float [N]; coefficient: of the KL; epsilon: of the
-    clipping → float [], with a gradient to logits.
+    logits: float [8], the trained parameters; tokens: int64 [N], the drawn tokens; old_logprobs, reference_logprobs: float
+    [N], of the drawn tokens under the drawing policy and under the reference; rewards: float [N]; coefficient: of the KL
+    penalty; epsilon: of the clipping → float [], with a gradient to logits.
     """
     logprobs = logits.log_softmax(dim=-1)[tokens]
     with_penalty = rewards - coefficient * (old_logprobs - reference_logprobs)
@@ -285,7 +285,7 @@ display(bandit_check)
 # token, the best policy has a formula: $\pi \propto \pi_{ref} \, e^{r / \beta}$. The bars should reach the crosses.
 
 # %%
-worth = torch.tensor([0.0, 0.2, 0.4, 1.0, 0.9, 0.1, 0.0, 0.3])
+reward_of_token = torch.tensor([0.0, 0.2, 0.4, 1.0, 0.9, 0.1, 0.0, 0.3])
 reference = torch.tensor([1.5, 1.0, 0.0, -1.5, 0.5, 0.0, 1.0, -1.0]).log_softmax(0)
 draw, beta = torch.Generator().manual_seed(0), 0.3
 logits = reference.clone().requires_grad_()
@@ -294,15 +294,17 @@ for _ in range(150):
     old = logits.detach().log_softmax(0)
     tokens = torch.multinomial(old.exp(), 64, replacement=True, generator=draw)
     for _ in range(4):
-        loss = bandit_check.function(logits, tokens, old[tokens], reference[tokens], worth[tokens], beta, 0.2)
+        loss = bandit_check.function(
+            logits, tokens, old[tokens], reference[tokens], reward_of_token[tokens], beta, 0.2
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-best = (reference + worth / beta).softmax(0)
+best = (reference + reward_of_token / beta).softmax(0)
 figure, axes = plt.subplots(figsize=(7, 2.6))
-axes.bar(range(8), logits.detach().softmax(0), color="#0072B2", label="learnt")
+axes.bar(range(8), logits.detach().softmax(0), color="#0072B2", label="trained policy")
 axes.plot(range(8), reference.exp(), "o", color="0.6", label="reference")
-axes.plot(range(8), best, "x", color="#D55E00", markersize=9, label="best, by the formula")
+axes.plot(range(8), best, "x", color="#D55E00", markersize=9, label="best policy, by the formula")
 axes.set(xlabel="token", ylabel="probability")
 axes.legend(frameon=False)
 plt.show()
@@ -313,7 +315,7 @@ plt.show()
 
 # %%
 if critic_placement == "remote":
-    show_server(lab.critic_of("ppo"))  # what the critic's server does, while the actor trains
+    show_server(lab.critic_of("ppo"))  # the activity of the critic's server while the actor trains
 await monitor
 
 # %% [markdown]
@@ -535,14 +537,14 @@ changes["both"] = changes["no-kl"] | changes["high-lr"]
 if exercise == "live":
     settings = lab.conversations() | {"model.seed": seed, "trainer.ppo.max_init_policy_kl": None} | own
     job = lab.submit_ppo(critic_placement, f"ppo-{change}", **settings, **changes[change])
-    held, broken = run, lab.run(f"ppo-{change}")
-    display(JobPanel(broken, job))  # set the coefficient or the rate again while it runs
+    original, broken = run, lab.run(f"ppo-{change}")
+    display(JobPanel(broken, job))  # change the coefficient or the rate again while the run continues
 elif f"ppo-forms-{change}" in shipped():
-    job, held, broken = None, longer, Recording(f"ppo-forms-{change}", speed=600)
+    job, original, broken = None, longer, Recording(f"ppo-forms-{change}", speed=600)
 else:
-    print(f'there is no recording of "{change}" yet: the older one plays')
+    print(f'There is no recording of "{change}" yet, so an older recording plays.')
     job, broken = None, Recording("no-kl-penalty", speed=600)
-    held = Recording("healthy", speed=float("inf"))
+    original = Recording("healthy", speed=float("inf"))
 monitor = Monitor(broken, job=job)
 display(monitor)
 await monitor
@@ -555,20 +557,20 @@ await monitor
 for alarm in broken.alarms():
     print(f"step {alarm['step']}: {alarm['title']}\n  {alarm['meaning']}\n  → {alarm['control']}\n")
 if not broken.alarms():
-    print("no alarm")
+    print("The run raised no alarm.")
 
 # %% [markdown]
 # Compare the changed run with the original run: first their curves, then their last values together with the settings
-# that differ. For curves with hover and zoom, use `from widgets import explore`, then `explore([held, broken])`.
+# that differ. For curves with hover and zoom, use `from widgets import explore`, then `explore([original, broken])`.
 
 # %%
 curves(
-    [held, broken],
+    [original, broken],
     metrics=["train_rollouts/rewards", "train_rollouts/kl", "train_rollouts/generation_length"],
 )
 
 # %%
-compare_runs([held, broken])
+compare_runs([original, broken])
 
 # %%
 display(show_completions(broken, n=3, sort="reward", split="train"))
@@ -588,13 +590,14 @@ show_completions(broken, n=3, sort="worst", split="train")
 from aligner_lib.tutorial.comparison.over_optimisation import best_of_n_points, compare_at_step, ppo_points
 from aligner_lib.tutorial.workspace.longer_runs import BROKEN
 
-recorded = ["ppo-forms", *(f"ppo-forms-{one}" for one in BROKEN)]
+recorded = ["ppo-forms", *(f"ppo-forms-{name}" for name in BROKEN)]
 if missing := [name for name in recorded if name not in shipped()]:
-    print("not recorded yet (`python notebooks/record.py --sweep` does it, in an hour):", ", ".join(missing))
+    print("Not recorded yet (`python notebooks/record.py --sweep` takes an hour):", ", ".join(missing))
 corners = {}
 for corner in (Recording(name, speed=float("inf")) for name in recorded if name in shipped()):
-    had = corner.info["config"]
-    coefficient, rate = had["trainer"]["ppo"]["initial_policy_kl_penalty"], had["model"]["optim"]["lr"]
+    settings = corner.info["config"]
+    coefficient = settings["trainer"]["ppo"]["initial_policy_kl_penalty"]
+    rate = settings["model"]["optim"]["lr"]
     corners[f"KL {coefficient:g}, rate {rate:g}"] = corner
 compare_at_step(corners)
 
@@ -620,10 +623,15 @@ for line, (name, points) in enumerate(paths.items()):
     style = {"color": pen(line).colour, "marker": pen(line).marker, "linestyle": pen(line).dash}
     x = [max(point.kl.value, 0.0) ** 0.5 for point in points]  # an estimate may be below 0
     for ax, measure in zip(axes, ("reward", "obeys")):
-        found = [getattr(point, measure) for point in points]
-        bars = [[one.value - one.low for one in found], [one.high - one.value for one in found]]
-        ax.errorbar(x, [one.value for one in found], bars, label=name, capsize=2, elinewidth=0.8, **style)
-for ax, title in zip(axes, ("what the reward model gives", "share that obeys, says a program")):
+        figures = [getattr(point, measure) for point in points]
+        bars = [
+            [figure.value - figure.low for figure in figures],
+            [figure.high - figure.value for figure in figures],
+        ]
+        ax.errorbar(
+            x, [figure.value for figure in figures], bars, label=name, capsize=2, elinewidth=0.8, **style
+        )
+for ax, title in zip(axes, ("score of the reward model", "share of answers that obey")):
     ax.set(title=title, xlabel="√KL to the SFT policy (KL in nats a response)")
 axes[0].legend(frameon=False, fontsize=8)
 plt.show()

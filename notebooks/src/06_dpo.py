@@ -16,10 +16,10 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "local"  # local: a process beside this kernel · slurm
-lora = False  # True: adapters learn in place of all weights
-start = "fresh"  # recorded: a bundle's run plays in place of the training, where it is the same one
-seed = 1234  # of the order of the pairs and of what is drawn
+where = "local"  # local: a process on this machine · slurm
+lora = False  # True: train adapters instead of all weights
+start = "fresh"  # recorded: play a bundle's run instead of training, if its settings are the same
+seed = 1234  # for the order of the pairs and the sampling
 
 # %%
 from aligner_lib.tutorial import Workspace
@@ -46,10 +46,10 @@ lab = Workspace(out, profile, dataset, where, lora, start)
 
 # %% tags=["solution"]
 def implicit_reward(logprobs, reference_logprobs, mask, beta):
-    """The reward of each response for which this policy would be the best one.
+    """The implicit reward of each response: the policy is the best policy for this reward.
 
-    logprobs, reference_logprobs: float [B, S-1] in nats, of each token; mask: bool [B, S-1], the responses; beta: float → float
-    [B], with a gradient to logprobs.
+    logprobs, reference_logprobs: float [B, S-1] in nats, of each token; mask: bool [B, S-1], True at response tokens; beta:
+    float → float [B], with a gradient to logprobs.
     """
     return beta * ((logprobs - reference_logprobs) * mask).sum(dim=1)
 
@@ -73,7 +73,7 @@ def dpo_losses(chosen, rejected, reference_chosen, reference_rejected, beta):
     """DPO's loss of each pair.
 
     chosen, rejected: float [B] in nats, log-probabilities of whole responses under the policy; reference_chosen,
-    reference_rejected: the same under the reference; beta: float → float [B], with gradients to the first two.
+    reference_rejected: float [B], under the reference; beta: float → float [B], with gradients to the first two.
     """
     margin = (chosen - reference_chosen) - (rejected - reference_rejected)
     return -torch.nn.functional.logsigmoid(beta * margin)
@@ -93,10 +93,12 @@ show_source(dpo_loss)
 
 # %%
 chosen, rejected = torch.tensor([-12.0, -10.0, -16.0]), torch.tensor([-9.0, -11.0, -17.0])
-references = torch.full((3,), -12.0), torch.full((3,), -9.0)  # of the chosen and of the rejected ones
+references = torch.full((3,), -12.0), torch.full((3,), -9.0)  # of the chosen and the rejected answers
 losses = dpo_check.function(chosen, rejected, *references, 0.1)
 for *gains, loss in zip(chosen - references[0], rejected - references[1], losses):
-    print("gain of the chosen one {:+.0f}, of the rejected one {:+.0f}: loss {:.4f}".format(*gains, loss))
+    print(
+        "gain of the chosen answer {:+.0f}, of the rejected answer {:+.0f}: loss {:.4f}".format(*gains, loss)
+    )
 
 # %% [markdown]
 # In the first row the policy equals its reference, so the loss is $\ln 2 = 0.6931$, even though the rejected answer is
@@ -117,8 +119,8 @@ beta = config.model.dpo.ref_policy_kl_penalty
 print("steps        ", config.trainer.dpo.max_steps)
 print("global batch ", config.model.global_batch_size, "pairs")
 seen = config.trainer.dpo.max_steps * config.model.global_batch_size
-there = sum(1 for _ in open(lab.preference_data() / "train_comparisons.jsonl")) // 2
-print("passes       ", f"{seen / there:.2f} over {there} pairs")
+available = sum(1 for _ in open(lab.preference_data() / "train_comparisons.jsonl")) // 2
+print("passes       ", f"{seen / available:.2f} over {available} pairs")
 print("learning rate", config.model.optim.lr)
 print("beta         ", beta)
 
@@ -216,7 +218,7 @@ Pairs([pair], [(rewards["chosen"], rewards["rejected"])])
 # validations, without the start of the processes.
 
 # %%
-lab.ppo_policy()  # and with it the reward model, where the notebooks before were not run
+lab.ppo_policy()  # trains PPO and the reward model if notebooks 04 and 05 were not run
 
 
 def seconds(run) -> float:
@@ -230,7 +232,7 @@ def megabytes(run) -> float:
     return sum(path.stat().st_size for path in run.latest_checkpoint().rglob("*.safetensors")) / 1e6
 
 
-print(f"{'run':6}{'seconds':>9}{'checkpoint, MB':>17}   sets of weights at work")
+print(f"{'run':6}{'seconds':>9}{'checkpoint, MB':>17}   sets of weights in memory")
 for name, models in {
     "rm": "1: reward model",
     "ppo": "4: actor, reference, critic, reward model",

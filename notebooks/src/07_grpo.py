@@ -17,11 +17,11 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "local"  # local: a process beside this kernel · slurm
-lora = False  # True: adapters learn in place of all weights
-start = "fresh"  # recorded: a bundle's run plays in place of the training, where it is the same one
-seed = 1234  # of the prompts' order and of what is drawn
-beside = "recorded"  # recorded: PPO and the second task play runs of this project · live: you train them
+where = "local"  # local: a process on this machine · slurm
+lora = False  # True: train adapters instead of all weights
+start = "fresh"  # recorded: play a bundle's run instead of training, if its settings are the same
+seed = 1234  # for the order of the prompts and the sampling
+beside = "recorded"  # recorded: PPO and the second task play recorded runs · live: both train
 
 # %%
 from aligner_lib.tutorial import Workspace
@@ -51,14 +51,15 @@ def grpo_advantages(rewards, group):
     """GRPO's advantage of each response.
 
     rewards: float [B]; group: int64 [B], equal for responses to the same prompt, in any order → float [B], in the order of the
-    responses. The deviation is the corrected one (n − 1), plus 1e-4. A group whose rewards are all alike, as those of a single
-    response are, has advantages of 0.
+    responses. Divide by the deviation (with n − 1) plus 1e-4. If all rewards of a group are equal, for example in a group of a
+    single response, its advantages are 0.
     """
     advantages = torch.zeros_like(rewards)
-    for one in group.unique():
-        mine = rewards[group == one]
-        if mine.min() < mine.max():
-            advantages[group == one] = (mine - mine.mean()) / (mine.std() + 1e-4)
+    for number in group.unique():
+        members = group == number
+        of_group = rewards[members]
+        if of_group.min() < of_group.max():
+            advantages[members] = (of_group - of_group.mean()) / (of_group.std() + 1e-4)
     return advantages
 
 
@@ -128,7 +129,7 @@ for split, task in tasks.items():
         records.append({"messages": messages, "answer": str(sum(task.sum))})
     prompts[split].parent.mkdir(exist_ok=True)
     prompts[split].write_text("".join(json.dumps(record) + "\n" for record in records))
-    print(f"{split:10} {len(records)} sums, the last one: {messages[-1]['content']} {records[-1]['answer']}")
+    print(f"{split:10} {len(records)} sums, the last is {messages[-1]['content']} {records[-1]['answer']}")
 
 # %% [markdown]
 # ## Your reward
@@ -140,14 +141,14 @@ for split, task in tasks.items():
 
 # %%
 def reward(prompt: str, response: str, answer: str, **others) -> dict[str, float]:
-    said = response.strip().removesuffix(".")
-    exact = float(said == answer)
-    digits = sum(letter.isdigit() for letter in said) / max(len(said), 1)
+    text = response.strip().removesuffix(".")
+    exact = float(text == answer)
+    digits = sum(letter.isdigit() for letter in text) / max(len(text), 1)
     return {"reward": max(exact, 0.1 * digits), "exact": exact}
 
 
-for said in ("8", " 8.", "9", "The answer is 8", ""):
-    print(f"{said!r:20}{reward('What is 3 + 5?', said, answer='8')}")
+for response in ("8", " 8.", "9", "The answer is 8", ""):
+    print(f"{response!r:20}{reward('What is 3 + 5?', response, answer='8')}")
 
 # %% [markdown]
 # A policy will exploit every weakness of its reward. For example, would `answer in response` be a good test? A response
@@ -163,7 +164,7 @@ import re
 
 
 def exact_match(response, answer):
-    """1.0 where the last number of the response is the answer, else 0.0, as where there is none.
+    """1.0 if the last number of the response equals the answer, else 0.0, also for a response without a number.
 
     response: any text; answer: a number as text → a float. Numbers may have a sign and decimals, and are compared as numbers.
     """
@@ -225,8 +226,8 @@ display(monitor)
 def kl_estimators(logprobs, reference_logprobs):
     """k1, k2 and k3 of each drawn token.
 
-    logprobs, reference_logprobs: float [T] in nats, of tokens that the policy has drawn → float [T] three times, with gradients
-    to logprobs.
+    logprobs, reference_logprobs: float [T] in nats, of tokens drawn from the policy → float [T] three times, with gradients to
+    logprobs.
     """
     d = logprobs - reference_logprobs
     return d, d**2 / 2, torch.exp(-d) - 1 + d
@@ -243,12 +244,14 @@ display(kl_check)
 # %%
 seeded = torch.Generator().manual_seed(0)
 reference = torch.randn(50, generator=seeded).log_softmax(0)
-for far in (0.1, 0.5, 1.5):
-    policy = (reference + far * torch.randn(50, generator=seeded)).log_softmax(0)
+for distance in (0.1, 0.5, 1.5):
+    policy = (reference + distance * torch.randn(50, generator=seeded)).log_softmax(0)
     tokens = torch.multinomial(policy.exp(), 20_000, replacement=True, generator=seeded)
     true = (policy.exp() * (policy - reference)).sum()
     estimates = kl_check.function(policy[tokens], reference[tokens])
-    print(f"true KL {true:.4f}", *(f"   {one.mean():.4f} ± {one.std():.3f}" for one in estimates))
+    print(
+        f"true KL {true:.4f}", *(f"   {estimate.mean():.4f} ± {estimate.std():.3f}" for estimate in estimates)
+    )
 
 # %% [markdown]
 # Each entry is the mean ± the spread of a single token, for $k_1$, $k_2$ and $k_3$. The mean of $k_1$ is right, but
@@ -312,9 +315,9 @@ Completions(run)
 validations = [record for record in run.metrics() if "val_environments/sums/exact" in record]
 before, after = validations[0], validations[-1]
 drawn: dict[str, list[float]] = {}
-for one in run.rollouts():
-    if (one["split"], one["step"]) == ("validation", 0):
-        drawn.setdefault(one["prompt"], []).append(one["metrics"]["exact"])
+for rollout in run.rollouts():
+    if (rollout["split"], rollout["step"]) == ("validation", 0):
+        drawn.setdefault(rollout["prompt"], []).append(rollout["metrics"]["exact"])
 best_of_4 = sum(max(exact) for exact in drawn.values()) / len(drawn)
 print(f"untrained, one answer      {before['val_environments/sums/exact']:.3f}")
 print(f"untrained, the best of 4   {best_of_4:.3f}")
@@ -352,11 +355,11 @@ from aligner_lib.tutorial.workspace.longer_runs import GRPO_ON_FORMS, PPO_ON_SUM
 
 if beside == "live":
     model = lab.model()
-    begins = {
+    initial_weights = {
         "pretrained_checkpoint.restore_from_path": model,
         "critic.pretrained_checkpoint.restore_from_path": model,
     }
-    await lab.submit("ppo", "ppo-sums", **PPO_ON_SUMS, **begins)
+    await lab.submit("ppo", "ppo-sums", **PPO_ON_SUMS, **initial_weights)
     ppo = lab.run("ppo-sums")
 else:
     ppo = Recording("ppo-sums", speed=float("inf"))

@@ -17,12 +17,12 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-start = "fresh"  # recorded: a bundle's runs in place of those that are missing
-seed = 1234  # of what is drawn
-prompts = 4  # held-out ones, of each kind: more of them make narrower intervals
-generations = 2  # answers to each prompt, each with random numbers of its own
-beside = ""  # folders of this tutorial run with other seeds, separated by commas: their evaluations are pooled with this one's
-judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the questions of two turns
+start = "fresh"  # recorded: use a bundle's runs in place of missing runs
+seed = 1234  # for the sampling
+prompts = 4  # held-out prompts of each kind: more prompts give narrower intervals
+generations = 2  # answers to each prompt, each with its own random numbers
+beside = ""  # folders of tutorial runs with other seeds, separated by commas, whose evaluations are pooled
+judge_url = ""  # an OpenAI-compatible endpoint up to /v1, whose model judges the two-turn questions
 judge_model = ""
 judge_token = ""
 
@@ -52,7 +52,7 @@ POLICIES = {
 settings = lab.conversations() | {
     "model.environments.sums.use": "sums",
     "model.ppo.num_val_samples": 2 * prompts,
-    "model.ppo.val_rollout_micro_batch_size": 2 * prompts * generations,  # all at once
+    "model.ppo.val_rollout_micro_batch_size": 2 * prompts * generations,  # all in one micro batch
     "model.encoder_seq_length": 160,
     "evaluation.num_generations_per_prompt": generations,
     "model.seed": seed,
@@ -79,15 +79,15 @@ for name, policy in POLICIES.items():
 
 # %% tags=["solution"]
 def win_rate_interval(own, others):
-    """The share of comparisons that are won, and the interval that holds it in 95 of 100 draws of the prompts.
+    """The win rate, and its 95 % interval over draws of the prompts.
 
-    own, others: float [P, G], scores of both policies' answers, compared first with first → float [] three times: the rate, its
-    low and its high end. The deviation is the corrected one (P − 1).
+    own, others: float [P, G], scores of both policies' answers, where equal positions are compared → float [] three times: the
+    rate, and the low and the high end of its interval. The standard deviation divides by P − 1.
     """
     wins = (own > others).float() + 0.5 * (own == others)
-    of_prompts = wins.mean(dim=1)
-    error = of_prompts.std() / len(of_prompts) ** 0.5
-    rate = of_prompts.mean()
+    prompt_means = wins.mean(dim=1)
+    error = prompt_means.std() / len(prompt_means) ** 0.5
+    rate = prompt_means.mean()
     return rate, rate - 1.96 * error, rate + 1.96 * error
 
 
@@ -109,9 +109,9 @@ display(rate_check)
 # %%
 scores = {}
 for name in ("PPO", "SFT"):
-    records = [one for one in runs[name].rollouts() if one["environment"] == "conversations"]
-    records.sort(key=lambda one: one["group"])
-    scores[name] = torch.tensor([float(one["reward"]) for one in records]).view(-1, generations)
+    records = [record for record in runs[name].rollouts() if record["environment"] == "conversations"]
+    records.sort(key=lambda record: record["group"])
+    scores[name] = torch.tensor([float(record["reward"]) for record in records]).view(-1, generations)
 rate, low, high = rate_check.function(scores["PPO"], scores["SFT"])
 print(f"by the formula: PPO wins {rate:.2f} ({low:.2f} to {high:.2f})")
 
@@ -122,8 +122,8 @@ show_source(mean_interval)
 
 # %%
 others = [Workspace(folder, profile) for folder in beside.split(",") if folder]
-of_seeds = {name: [run, *(other.run(run.name) for other in others)] for name, run in runs.items()}
-table = compare_policies(of_seeds, against="SFT", environment="conversations")
+runs_of_seeds = {name: [run, *(other.run(run.name) for other in others)] for name, run in runs.items()}
+table = compare_policies(runs_of_seeds, against="SFT", environment="conversations")
 display(table)
 
 # %% [markdown]
@@ -200,10 +200,10 @@ display(table)
 
 # %% tags=["solution"]
 def gain_in_parts(rewards, ended, right):
-    """What the mean reward rose by, in three parts that add up to it.
+    """The increase of the mean reward, split into three parts whose sum is the increase.
 
-    rewards: float [2, N], before and after; ended, right: bool [2, N], where `right` counts only of answers that ended. There are
-    cut, wrong and right answers before, and some that ended after → float [] three times: ended, gold, rest.
+    rewards: float [2, N], before and after; ended, right: bool [2, N], where `right` counts only for answers that ended. Cut,
+    wrong and right answers all occur before, and ended answers occur after → float [] three times: ended, gold, rest.
     """
     before, ends, is_right = rewards[0], ended[0], right[0]
     of_ending = before[ends].mean() - before[~ends].mean()
@@ -245,10 +245,10 @@ from math import log
 
 
 def best_of_n(proxy, gold, n):
-    """What the proxy gives to its favourites among n answers, what they are worth, and a bound of the KL in nats.
+    """The mean proxy score and mean gold score of the proxy's best answers among n, and an upper bound of the KL in nats.
 
-    proxy, gold: float [P, N], both judges' scores of N answers to each of P prompts, of which the first n are drawn → the mean
-    proxy score and the mean gold score of the chosen answers, float [], and the bound, a float.
+    proxy, gold: float [P, N], both judges' scores of N answers to each of P prompts; n: the number of answers to choose from,
+    the first n → the mean proxy score and the mean gold score of the chosen answers, float [], and the bound, a float.
     """
     rows, best = torch.arange(len(proxy)), proxy[:, :n].argmax(dim=1)
     return proxy[rows, best].mean(), gold[rows, best].mean(), log(n) - (n - 1) / n
@@ -272,8 +272,12 @@ proxies = {"gold itself": gold, "with noise": gold + noise, "with heavy tails": 
 figure, axes = plt.subplots(figsize=(7, 2.8))
 for (name, proxy), color in zip(proxies.items(), ["#009E73", "#0072B2", "#D55E00"]):
     points = [best_check.function(proxy, gold, 2**k) for k in range(9)]
-    axes.plot([kl for *_, kl in points], [worth for _, worth, _ in points], "o-", label=name, color=color)
-axes.set(xlabel="KL to the policy that draws, at most (nats)", ylabel="gold score of the chosen one")
+    axes.plot(
+        [kl for *_, kl in points], [gold_score for _, gold_score, _ in points], "o-", label=name, color=color
+    )
+axes.set(
+    xlabel="upper bound of the KL to the drawing policy (nats)", ylabel="gold score of the chosen answer"
+)
 axes.legend(frameon=False)
 plt.show()
 
@@ -289,7 +293,7 @@ plt.show()
 # random `smoke` model gets no sum right, before and after).
 
 # %%
-on_sums = compare_policies(of_seeds, against="SFT", environment="sums")
+on_sums = compare_policies(runs_of_seeds, against="SFT", environment="sums")
 display(on_sums)
 
 # %% [markdown]
@@ -339,13 +343,16 @@ questions = two_turn_questions(2 if profile in ("smoke", "laptop") else None)
 answer = {name: answering(policy) for name, policy in POLICIES.items()}
 score = scoring(lab.reward_model())
 dialogues = {name: ask_in_turns(answer[name], questions) for name in ("SFT", "PPO")}
-scores = {name: [score(one.prompt, one.answers[1]) for one in said] for name, said in dialogues.items()}
+scores = {
+    name: [score(dialogue.prompt, dialogue.answers[1]) for dialogue in of_policy]
+    for name, of_policy in dialogues.items()
+}
 for name, values in scores.items():
     print(f"{name}: mean reward of the second answer {mean_interval(values, range(len(values)))}")
-print(f"PPO wins {win_rate(compare(scores['PPO'], scores['SFT']), range(len(questions)))} of them")
+print(f"PPO wins {win_rate(compare(scores['PPO'], scores['SFT']), range(len(questions)))} of the questions")
 if judge_url:
     judge = Judge(answering_at(judge_url, judge_token, max_length=512, model=judge_model, temperature=0))
-    print(f"{judge_model} says of PPO: {judge.compare(dialogues['PPO'], dialogues['SFT'])}")
+    print(f"PPO against SFT, judged by {judge_model}: {judge.compare(dialogues['PPO'], dialogues['SFT'])}")
 print(f"\n{dialogues['PPO'][0]}")
 
 # %% [markdown]
@@ -358,16 +365,21 @@ print(f"\n{dialogues['PPO'][0]}")
 from widgets import Chat
 
 chat = Chat(answer, score)
-for name, said in zip(POLICIES, chat.ask("How can I make a friend feel better?")):
-    print(f"{name} ({said['reward']:+.2f}): {said['text']}")
+for name, reply in zip(POLICIES, chat.ask("How can I make a friend feel better?")):
+    print(f"{name} ({reply['reward']:+.2f}): {reply['text']}")
 display(chat)
 
 # %%
 figures = table.figures
-of_dpo = {"val_reward": figures["DPO"]["reward"].value, "kl_per_token": figures["DPO"]["kl_per_token"]}
-of_ppo = {"kl_per_token": figures["PPO"]["kl_per_token"], "win_rate": figures["PPO"]["win_rate"].value}
+dpo_figures = {"val_reward": figures["DPO"]["reward"].value, "kl_per_token": figures["DPO"]["kl_per_token"]}
+ppo_figures = {"kl_per_token": figures["PPO"]["kl_per_token"], "win_rate": figures["PPO"]["win_rate"].value}
 lab.record(
-    "08", {"ppo": of_ppo, "dpo": of_dpo, "evaluation": {"conversations": figures, "sums": on_sums.figures}}
+    "08",
+    {
+        "ppo": ppo_figures,
+        "dpo": dpo_figures,
+        "evaluation": {"conversations": figures, "sums": on_sums.figures},
+    },
 )
 
 # %% [markdown]
@@ -390,7 +402,7 @@ Quiz("final")
 # %%
 from aligner_lib.tutorial import write_portfolio
 
-print(write_portfolio(lab.out / "portfolio.html", lab.out, name="").name, "is in", lab.out.name)
+print(write_portfolio(lab.out / "portfolio.html", lab.out, name="").name, "has been written to", lab.out.name)
 
 # %% [markdown]
 # Start again with another KL penalty: `lab.submit("ppo", name="ppo-free", **{"trainer.ppo.initial_policy_kl_penalty": 0})`

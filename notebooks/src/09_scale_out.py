@@ -17,7 +17,7 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "auto"  # auto: Slurm where it answers, else this machine · local · slurm · print: scripts only
+where = "auto"  # auto: Slurm if available, else this machine · local · slurm · print: scripts only
 gpus_per_node = 0  # 0: processes on CPUs
 
 # %%
@@ -42,7 +42,7 @@ print("runs go to:", lab.where)
 # %%
 from cluster.launch import from_slurm
 
-slurm_says = {
+slurm_variables = {
     "SLURM_PROCID": "9",
     "SLURM_LOCALID": "1",
     "SLURM_STEP_NUM_NODES": "2",
@@ -50,7 +50,7 @@ slurm_says = {
     "SLURM_STEP_NODELIST": "gpu[07-08]",
     "SLURM_JOB_ID": "4711",
 }
-for name, value in from_slurm(slurm_says).items():
+for name, value in from_slurm(slurm_variables).items():
     print(f"{name:16} {value}")
 
 # %% [markdown]
@@ -102,12 +102,12 @@ from widgets import Monitor, curves
 
 short = {"trainer.sft.max_steps": 8, "trainer.sft.val_check_interval": 8, "trainer.sft.limit_val_batches": 2}
 share = {f"model.data.{name}_ds.micro_batch_size": 2 for name in ("train", "validation")}
-one = Resources(gpus_per_node=min(gpus_per_node, 1), time="0:30:00")
-several = one.but(
+one_process = Resources(gpus_per_node=min(gpus_per_node, 1), time="0:30:00")
+several = one_process.but(
     nodes=1 if lab.where == "local" else 2, gpus_per_node=gpus_per_node, tasks_per_node=gpus_per_node or 2
 )
 
-alone = lab.submit("sft", "scale-one", one, **short, **share)
+alone = lab.submit("sft", "scale-one", one_process, **short, **share)
 if lab.where != "print":
     await Monitor(lab.run("scale-one"), job=alone)
 
@@ -121,9 +121,9 @@ if lab.where != "print":
 # %%
 if lab.where != "print":
     losses = [lab.run(name).series("train/loss")[1] for name in ("scale-one", "scale-several")]
-    apart = max(abs(a - b) / a for a, b in zip(*losses, strict=True))
-    print(f"{several.ranks} ranks, 8 steps: losses differ by {apart:.1e} of their value at most")
-    lab.record("09", {"scale_out": {"ranks": several.ranks, "largest_difference": apart}})
+    difference = max(abs(a - b) / a for a, b in zip(*losses, strict=True))
+    print(f"{several.ranks} ranks, 8 steps: losses differ by at most {difference:.1e} of their value")
+    lab.record("09", {"scale_out": {"ranks": several.ranks, "largest_difference": difference}})
 
 # %% [markdown]
 # ### What you should see
@@ -161,9 +161,9 @@ if lab.where != "print":
 from cluster import Job
 
 if lab.where != "print":
-    again = Job.attach(lab.run("scale-several").path)
-    display(again)
-    print(again.tail(3))
+    attached = Job.attach(lab.run("scale-several").path)
+    display(attached)
+    print(attached.tail(3))
 
 # %% [markdown]
 # | event | reaction of the run |
@@ -182,8 +182,8 @@ if lab.where != "print":
 # the script.
 
 # %%
-paper = lab if lab.where == "slurm" else Workspace(out, profile, dataset, where="print")
-sweep = paper.submit_sweep("sft", "model.optim.lr", [3e-4, 3e-3], one, **short)
+planned = lab if lab.where == "slurm" else Workspace(out, profile, dataset, where="print")
+sweep = planned.submit_sweep("sft", "model.optim.lr", [3e-4, 3e-3], one_process, **short)
 if lab.where == "slurm":
     sweep.wait()
     for row in sweep.table(["validation/loss"]):

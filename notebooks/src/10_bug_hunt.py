@@ -17,8 +17,8 @@
 profile = "laptop"
 out = "../runs/tutorial"
 dataset = "sample"
-where = "local"  # local: a process beside this kernel · slurm
-exercise = "recorded"  # recorded: runs of this project · live: you also plant a fault, and mend it
+where = "local"  # local: a process on this machine · slurm
+exercise = "recorded"  # recorded: show recorded runs only · live: also plant a fault and mend it
 
 # %%
 from aligner_lib.tutorial import Workspace
@@ -74,7 +74,7 @@ for name in (
 
 # %%
 def hunt(number):
-    """A run beside the healthy one, and the question."""
+    """Show a run beside the healthy run, its completions, and the question."""
     name = f"hunt-{number:02d}"
     run = Recording(name, speed=float("inf"))
     display(explore([run, healthy], metrics=bug_hunt.CHARTS))
@@ -116,7 +116,8 @@ hunt(10)
 
 # %%
 settings = [Recording(name).info["config"] for name in bug_hunt.HUNTED]
-print("all ten have the healthy run's settings:", all(one == healthy.info["config"] for one in settings))
+same = all(config == healthy.info["config"] for config in settings)
+print("all ten runs have the healthy run's settings:", same)
 
 # %% [markdown]
 # ## Plant a fault, and mend it
@@ -137,7 +138,7 @@ print(inspect.getsource(kl_sign))
 
 # %%
 def token_rewards(rewards, kl, mask, coefficient):
-    """float [B], [B, S-1] and bool [B, S-1]: −coefficient · kl at every token, and the score at a response's last one."""
+    """float [B], [B, S-1] and bool [B, S-1]: −coefficient · kl at every token, plus the score at a response's last token."""
     per_token = -coefficient * kl
     for row, reward in enumerate(rewards):
         last = mask[row].nonzero()[-1]
@@ -153,9 +154,9 @@ if exercise == "live":
     lab.submit("ppo", "hunt-usual", **short).wait()
     for name in ("hunt-planted", "hunt-mended"):
         difference = bug_hunt.first_difference(lab.run(name), lab.run("hunt-usual"))
-        print(name, "and hunt-usual:", difference or "the same figures, to the last digit")
+        print(f"{name} compared with hunt-usual:", difference or "the same figures, to the last digit")
 else:
-    print('recorded runs only; with exercise = "live" three short runs are trained here')
+    print('Only recorded runs are shown. With exercise = "live", this cell trains three short runs.')
 
 # %% [markdown]
 # ## What you learnt
