@@ -219,7 +219,7 @@ def _error(_: object) -> None:
 
 
 def _nan(result: list) -> list:
-    result[0][1, 2] = float("nan")
+    result[0][0, 2] = float("nan")  # a command's first request may have a single sample
     return result
 
 

@@ -172,7 +172,7 @@ def command(words: list[str]) -> None:
             {"train": (2, "error")},
             'it failed in train with KeyError: "a fault in the critic\'s code"',
         ),
-        ("nan", {"values": (2, "nan")}, "the value of sample 1 of 5"),
+        ("nan", {"values": (2, "nan")}, "the value of sample 0 of "),
     ],
 )
 def test_a_fault_in_the_critic_ends_the_actor_with_its_reason(jobs, name, faults, words):
