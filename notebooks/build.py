@@ -4,9 +4,10 @@
 
 Sources are py:percent files in src/. `{{laptop.sft.val_loss_after}}` stands for a figure in recorded.json, which a run
 of this project wrote, or in measured.toml; README.md and docs/ have `2.15<!--laptop.sft.val_loss_after-->` in its place
-(figures.py). `{{card}}` and `{{map}}` for a notebook's card and its place in the pipeline. A cell tagged `solution`
-has the answer to an exercise, a function of its name. The learner's notebooks have a stub in its place, with the signature
-and the docstring; the solved ones, in solved/, have it. Above either stands what the exercise is.
+(figures.py), and `<!-- shows FILE -->` before a code block with the text of a file. `{{card}}` and `{{map}}` stand for a
+notebook's card and its place in the pipeline. A cell tagged `solution` has the answer to an exercise, a function of its
+name. The learner's notebooks have a stub in its place, with the signature and the docstring; the solved ones, in solved/,
+have it. Above either stands what the exercise is.
 """
 
 from __future__ import annotations
@@ -118,8 +119,19 @@ def documents() -> dict[Path, str]:
         for folder in (HERE, HERE / "solved"):
             made[folder / f"{source.stem}.ipynb"] = build(source, figures, solved=folder != HERE)
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
-        made[page] = fill_markers(page.read_text(encoding="utf-8"), figures, page.name)
+        made[page] = fill_examples(fill_markers(page.read_text(encoding="utf-8"), figures, page.name))
     return made
+
+
+def fill_examples(page: str) -> str:
+    """A page with the present text of every file that it shows: a code block behind `<!-- shows FILE -->`."""
+    shown = re.compile(r"<!-- shows (\S+) -->\n```(\w+)\n.*?```\n", re.DOTALL)
+
+    def block(match: re.Match) -> str:
+        text = (ROOT / match[1]).read_text(encoding="utf-8")
+        return f"<!-- shows {match[1]} -->\n```{match[2]}\n{text}```\n"
+
+    return shown.sub(block, page)
 
 
 def main(check: bool) -> int:

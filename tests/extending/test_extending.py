@@ -1,0 +1,270 @@
+"""Each example of docs/extending.md at its extension point, and run for real."""
+
+import csv
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from smoke_jobs import REWARD_E, UNEXPORTED, SmokeJobs
+
+from aligner_lib.run_folder.exporters import services, tail
+from aligner_lib.run_folder.reader import RunFolder
+from aligner_lib.run_folder.writer import RunWriter
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
+
+
+@pytest.fixture(scope="module")
+def build():
+    """notebooks/build.py, which is a script."""
+    spec = importlib.util.spec_from_file_location("build_notebooks", ROOT / "notebooks" / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_or_links_every_example(build):
+    page = (ROOT / "docs" / "extending.md").read_text()
+    assert build.fill_examples(page) == page, "run `python notebooks/build.py`"
+    examples = {path.name for path in HERE.iterdir() if path.is_file()} - {Path(__file__).name}
+    assert {name for name in examples if f"tests/extending/{name}" not in page} == set()
+
+
+# ---- training -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ppo(smoke, formatted, rm, tmp_path_factory) -> RunFolder:
+    """Two steps of PPO with the reward term, the clipping and the generation engine."""
+    jobs = SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("extending"), rm.path)
+    return jobs.run(
+        "ppo",
+        "ppo",
+        trainer__ppo__max_steps=2,
+        trainer__ppo__critic_warmup_steps=0,
+        model__ppo__sampling_params__end_strings="[]",
+        functions__token_rewards=f"'{HERE / 'length_cost.py'}:token_rewards'",
+        functions__loss=f"'{HERE / 'dual_clip.py'}'",
+        functions__trainer=f"'{HERE / 'transformers_generator.py'}:trainer'",
+    )
+
+
+def test_a_reward_term_is_subtracted_from_each_response(ppo):
+    first = ppo.metrics()[1]
+    assert first["train_rollouts/kl"] == 0
+    cost = first["train_rollouts/rewards"] - first["train_rollouts/rlhf_rewards"]
+    assert cost == pytest.approx(0.01 * first["train_rollouts/generation_length"], abs=1e-4)
+
+
+def test_a_generation_engine_has_the_policy_s_weights_at_every_step(ppo):
+    steps = ppo.metrics()[1:]
+    assert len(steps) == 2 and steps[1]["train_rollouts/kl"] != 0
+    assert all(step["train_rollouts/sampler_mismatch"] < 1e-4 for step in steps)
+
+
+def test_a_clipping_bounds_the_loss_of_negative_advantages():
+    from dual_clip import loss
+
+    ratio, advantages = torch.tensor([5.0, 2.0, 2.0]), torch.tensor([-1.0, -1.0, 1.0])
+    losses, clipped = loss(ratio, advantages, 0.2, 0.2)
+    assert losses.tolist() == pytest.approx([3.0, 2.0, -1.2])
+    assert clipped.tolist() == pytest.approx([1.2, 1.2, 1.2])
+
+
+@pytest.fixture(scope="module")
+def grpo(smoke, formatted, tmp_path_factory) -> RunFolder:
+    """A step of GRPO with the objective, on the environment and on prompts whose reward is the share of the letter e."""
+    folder = tmp_path_factory.mktemp("extending")
+    settings = UNEXPORTED | {
+        "pretrained_checkpoint.restore_from_path": smoke,
+        "model.environments.backwards.use": f"'{HERE / 'backwards.py'}'",
+        "model.environments.e.use": f"'{REWARD_E}'",
+        "model.environments.e.args.prompts.train": f"'{formatted / 'train_prompts.jsonl'}'",
+        "model.environments.e.args.prompts.validation": f"'{formatted / 'test_prompts.jsonl'}'",
+        "model.grpo.objective": "reinforce_group",
+        "model.grpo.num_prompts_per_step": 4,
+        "model.grpo.num_generations_per_prompt": 4,
+        "model.global_batch_size": 16,
+        "model.micro_batch_size": 8,
+        "model.grpo.num_val_samples": 4,
+        "model.grpo.length_params.max_length": 12,
+        "trainer.grpo.max_steps": 1,
+    }
+    start = "import reinforce_group; from aligner_lib.cli.main import main; main()"
+    command = [sys.executable, "-c", start, "grpo", "--profile", "smoke", "--run", str(folder / "run")]
+    command += [f"{key}={value}" for key, value in settings.items()]
+    path = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | path)
+    assert done.returncode == 0, done.stderr
+    return RunFolder(folder / "run")
+
+
+def test_an_objective_makes_the_advantages_of_its_switches(grpo):
+    """The reward minus the group's mean, divided by nothing."""
+    rollouts = [rollout for rollout in grpo.rollouts() if rollout["split"] == "train"]
+    groups = {rollout["group"] for rollout in rollouts}
+    assert len(groups) == 4
+    for group in groups:
+        members = [rollout for rollout in rollouts if rollout["group"] == group]
+        mean = sum(rollout["reward"] for rollout in members) / len(members)
+        for rollout in members:
+            learned = [value for value in rollout["token_advantage"] if value is not None]
+            assert learned == pytest.approx([rollout["reward"] - mean] * len(learned), abs=2e-5)
+
+
+def test_an_environment_gives_a_second_try(grpo):
+    from backwards import Backwards
+
+    environment = Backwards()
+    environment.reset(0)
+    word = environment.word
+    assert environment.step(word).observation == "No. Try again."
+    assert environment.step(word[::-1]).reward == 0.5
+    step = grpo.metrics()[1]
+    assert step["train_environments/backwards/samples"] == 8
+    assert step["train_environments/backwards/failed"] == step["train_environments/backwards/reward"] == 0
+
+
+# ---- models ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("here")
+def test_a_model_family_has_the_logits_of_transformers(smoke, tmp_path, monkeypatch):
+    import arcee
+    from tiny_families import SIZES
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from aligner_lib.datasets.tokenizer import Tokenizer
+    from aligner_lib.megatron.engine import Engine
+    from aligner_lib.megatron.model import Numerics
+    from aligner_lib.models import families, import_hf
+    from aligner_lib.models.architecture import Architecture
+
+    monkeypatch.setitem(families.FAMILIES, "arcee", arcee.FAMILY)
+    monkeypatch.setitem(families.BY_MODEL_TYPE, "arcee", arcee.FAMILY)
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("arcee", **SIZES, initializer_range=0.2)
+    reference = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    reference.save_pretrained(tmp_path / "hf")
+    Tokenizer(smoke).save(tmp_path / "hf")
+    import_hf(tmp_path / "hf", tmp_path / "imported")
+    arch = Architecture.load(tmp_path / "imported")
+    assert families.from_hf(families.to_hf(arch)) == arch
+    engine = Engine(arch, Numerics(), None)
+    engine.load(tmp_path / "imported")
+    tokens = torch.randint(2, 1024, (1, 20))
+    with torch.no_grad():
+        expected = reference(tokens).logits
+    assert expected.std() > 0.05
+    torch.testing.assert_close(_logits(engine, tokens), expected, atol=1e-4, rtol=0)
+
+
+def _logits(engine, tokens):
+    """float [B, S, V]."""
+    from aligner_lib.datasets.batches import TokenBatch
+
+    batch = TokenBatch(tokens, torch.tensor([tokens.shape[1]]))
+    (logits,) = engine.map(
+        [batch],
+        lambda model, _, hidden: (
+            model.logits(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1).transpose(0, 1)
+        ),
+    )
+    return logits
+
+
+# ---- around a run ---------------------------------------------------------------------------------------------------
+
+
+def _log(folder: Path, steps: range) -> None:
+    with RunWriter(folder, kind="sft", config={}, seed=1, hashes={}, max_steps=9) as writer:
+        writer.start(steps.start)
+        for step in steps:
+            writer.log(step, {"train/loss": 1 / (step + 1)})
+        writer.finish("finished")
+
+
+def test_an_exporter_sends_each_step_once(tmp_path, monkeypatch):
+    known = services.Known("CSV", "csv", "csv", "csv_exporter:CsvFile")
+    monkeypatch.setitem(services.SERVICES, "csv", known)
+    for steps in (range(3), range(3, 5)):
+        _log(tmp_path / "run", steps)
+        tail.follow(RunFolder(tmp_path / "run"), "csv", until_over=False)
+    (file,) = (tmp_path / "run").glob("metrics-*.csv")
+    lines = list(csv.reader(file.open()))
+    assert lines == [[str(step), "train/loss", str(1 / (step + 1))] for step in range(5)]
+
+
+def test_a_scheduler_runs_a_job(tmp_path, monkeypatch):
+    from cluster import submit
+
+    monkeypatch.setenv("ALIGNER_SCHEDULERS", "nice_scheduler")
+    command = [sys.executable, "-c", "import os; print(os.nice(0))"]
+    job = submit(command, tmp_path / "run", where="nice")
+    assert job.wait(60) == "FINISHED"
+    assert job.tail(1) == "19"
+    printed = submit(command, tmp_path / "printed", where="print:nice")
+    assert "nice -n 19" in printed.text
+
+
+# ---- for learners ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exercise(monkeypatch):
+    """The example is registered as the exercises of notebook 11."""
+    import entropy_exercise
+
+    from aligner_lib.tutorial.exercises import registry
+
+    monkeypatch.setitem(sys.modules, "aligner_lib.tutorial.exercises.notebook_11", entropy_exercise)
+    monkeypatch.setattr(registry, "NOTEBOOKS", (*registry.NOTEBOOKS, "11"))
+    return registry.exercise("entropy")
+
+
+def test_an_exercise_accepts_its_reference_and_names_each_mistake(exercise):
+    from aligner_lib.tutorial.checking.check import judge
+
+    assert judge(exercise, exercise.reference, 1)
+    assert len(exercise.mistakes) >= 5
+    for mistake in exercise.mistakes:
+        assert judge(exercise, mistake.answer, 1).mistake is mistake
+
+
+def test_a_quiz_s_questions_are_read(tmp_path, monkeypatch):
+    from aligner_lib.tutorial.quiz import quiz_file
+
+    monkeypatch.setattr(quiz_file, "FOLDER", tmp_path)
+    (tmp_path / "11.toml").write_text((HERE / "entropy_quiz.toml").read_text())
+    (question,) = quiz_file.load_quiz("11").questions
+    assert question.choices[0].text == "The uniform one"
+
+
+def test_a_notebook_is_built_and_its_cells_run(build, exercise, tmp_path, monkeypatch):
+    monkeypatch.setitem(build.FURTHER, "11", ("11_entropy", "entropy"))
+    monkeypatch.chdir(tmp_path)
+    for solved in (False, True):
+        notebook = json.loads(build.build(HERE / "11_entropy.py", build.read_figures(ROOT), solved))
+        code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        prose = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"]
+        assert "**entropy**" in prose[0] and exercise.hint in prose[1]
+        names = {}
+        for cell in code:
+            exec(cell, names)
+        assert bool(names["verdict"]) == solved
+        assert float(names["verdict"].function(torch.zeros(1, 8))) == pytest.approx(2.0794, abs=1e-4)  # ln 8
