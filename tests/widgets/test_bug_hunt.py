@@ -77,7 +77,7 @@ def test_the_question_lists_all_faults_in_one_order_and_has_a_sentence_for_each(
         assert {choice.text for choice in asked.choices} == {one.title for one in FAULTS.values()}
         assert asked.choices[0].text == FAULTS[fault].title
         orders.add(tuple(choice.text for choice in asked.shuffled(0)))
-        assert all(choice.why.startswith("Then `") for choice in asked.choices[1:])
+        assert all(choice.why.startswith("This fault would show in `") for choice in asked.choices[1:])
     assert len(orders) == 1
 
 

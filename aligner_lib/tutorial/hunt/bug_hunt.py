@@ -1,7 +1,7 @@
-"""The bug hunt of notebook 10: ten recorded runs with a fault each, and where it shows.
+"""The bug hunt of notebook 10: ten recorded runs with a fault each, and the figure that reveals each fault.
 
-The runs are numbered, and say nothing of their faults: neither in their settings, nor in their names. What is told of them
-is read from the recordings.
+The runs have numbers for names, and their settings do not reveal the faults. The figures in the explanations are read from
+the recordings.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from dataclasses import dataclass
 from aligner_lib.tutorial.hunt.faults import FAULTS
 from aligner_lib.tutorial.quiz.quiz_file import Choice, Question, QuizFile
 
-# of all runs of the hunt, beside the smoke profile's: long enough to see, and nothing that ends a run that goes wrong
+# settings of all runs of the hunt on top of the smoke profile: enough steps to see a fault, and no limit that ends a bad run
 SETTINGS = {
     "trainer.ppo.max_steps": 20,
     "trainer.ppo.val_check_interval": 5,
     "trainer.ppo.max_init_policy_kl": None,
 }
+# recording → seed; the hunted runs have the seed of the first
 HEALTHY = {
     "hunt-healthy-1": 1234,
     "hunt-healthy-2": 4321,
-}  # recording → seed; the first one's is the hunted runs' too
-ORDER = random.Random(10).sample(sorted(FAULTS), len(FAULTS))  # of the numbered runs' faults
+}
+ORDER = random.Random(10).sample(sorted(FAULTS), len(FAULTS))  # the faults of runs 1 to 10
 HUNTED = {f"hunt-{number:02d}": fault for number, fault in enumerate(ORDER, 1)}  # recording → fault
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Where a fault shows: a figure that is not as in the healthy run of the same steps."""
+    """The metric that reveals a fault, by comparison with the healthy run at the same step."""
 
     metric: str
-    apart: Callable[[float, float], bool]  # the run's figure and the healthy run's at the same step
+    apart: Callable[[float, float], bool]
+    """Whether the faulty run's figure and the healthy run's figure differ more than by noise."""
     why: str
 
     def first(self, run: Sequence[dict], healthy: Sequence[dict]) -> tuple[int, float, float]:
@@ -47,15 +49,13 @@ class Evidence:
         raise ValueError(f"{self.metric} is nowhere apart from the healthy run's")
 
     def told(self, run: Sequence[dict], healthy: Sequence[dict]) -> str:
-        """The evidence in a run, in words."""
+        """The evidence in a run as a sentence."""
         step, value, usual = self.first(run, healthy)
-        return (
-            f"At step {step} `{self.metric}` is {value:.3g}, and {usual:.3g} in the healthy run. {self.why}"
-        )
+        return f"At step {step} `{self.metric}` is {value:.3g}, compared with {usual:.3g} in the healthy run. {self.why}"
 
 
 def question(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> QuizFile:
-    """What is wrong with a run? As a quiz of one question, whose choices are all faults, in the same order for each run.
+    """A quiz with a single question: which fault does the run have? The choices are all faults, in the same order for each run.
 
     run, healthy: metrics records, of the recording and of HEALTHY's first.
     """
@@ -63,7 +63,11 @@ def question(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> Qu
     wrong = [name for name in FAULTS if name != fault]
     choices = [Choice(0, FAULTS[fault].title, EVIDENCE[fault].told(run, healthy))]
     choices += [
-        Choice(place, FAULTS[name].title, f"Then `{EVIDENCE[name].metric}` would tell. {EVIDENCE[name].why}")
+        Choice(
+            place,
+            FAULTS[name].title,
+            f"This fault would show in `{EVIDENCE[name].metric}`. {EVIDENCE[name].why}",
+        )
         for place, name in enumerate(wrong, 1)
     ]
     asked = InOrder(recording, f"What is wrong with run {int(number)}?", tuple(choices))
@@ -71,9 +75,9 @@ def question(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> Qu
 
 
 def first_difference(run, other) -> str:
-    """The first figure that two runs of the same steps do not share to the last digit; empty where they share all.
+    """A sentence on the first figure in which two runs of the same steps differ, or "" if all figures are equal to the last digit.
 
-    run, other: run folders or recordings. Seconds are left out.
+    run, other: run folders or recordings. Times are not compared.
     """
     pairs = zip(run.metrics(), other.metrics(), strict=True)
     for one, two in pairs:
@@ -85,7 +89,7 @@ def first_difference(run, other) -> str:
 
 
 class InOrder(Question):
-    """A question with the choices in one order for all."""
+    """A question whose choices have the same order for all seeds."""
 
     def shuffled(self, seed: int) -> list[Choice]:
         return sorted(self.choices, key=lambda choice: choice.text)
@@ -93,7 +97,7 @@ class InOrder(Question):
 
 # ---- where they show ------------------------------------------------------------------------------------------------
 
-CHARTS = [  # that a hunter looks at, beside a run's completions
+CHARTS = [  # shown beside a run's completions
     ["train_rollouts/rewards", "train_rollouts/rlhf_rewards"],
     "val_rollouts/rewards",
     "train_rollouts/kl",
@@ -111,61 +115,67 @@ EVIDENCE: Mapping[str, Evidence] = {
     "kl_sign": Evidence(
         "train_rollouts/rlhf_rewards",
         lambda value, usual: value > usual + 0.3,
-        "It has the KL penalty in it, and lies above `rewards`: no penalty does that. Distance from the reference is paid "
-        "for, so the KL runs away, to 6 nats a token, and the reward stops rising.",
+        "`rlhf_rewards` contains the KL penalty and yet lies above `rewards`, which no penalty can cause. The "
+        "policy is rewarded for distance from the reference, so the KL runs away to 6 nats per token, and the "
+        "reward stops rising.",
     ),
     "mask_shift": Evidence(
         "train_optim/first_ppo_ratio",
         lambda value, usual: abs(value - 1) > 0.01,
-        "Before the first update of a step, policy and rollout are the same, and the ratio is 1 for every token. It is not: the "
-        "loss reads tokens behind the response, of which the rollout has no log-probabilities.",
+        "Before the first update of a step, policy and rollout are the same, so the ratio should be 1 for every "
+        "token. With the fault the ratio differs from 1, because the loss reads tokens after the response, for which the "
+        "rollout has no log-probabilities.",
     ),
     "stop_token": Evidence(
         "train_rollouts/fraction_of_samples_properly_ended",
         lambda value, usual: value < usual - 0.25,
-        "Responses that end are rewarded, and the healthy run learns to end them within five steps. Here fewer end at "
-        "first, and late, while the reward rises: the token that ends them is in no loss.",
+        "Responses that end are rewarded, and the healthy run learns to end them within five steps. With the fault fewer "
+        "responses end at first, and the share recovers late, while the reward rises: the loss leaves out the "
+        "stop token.",
     ),
     "padding": Evidence(
         "train_optim/loss",
         lambda value, usual: abs(value) > 0.05,
-        "With a ratio of 1 the loss is minus the mean of the normalised advantages, which is 0 by construction. It is "
-        "not: their mean was taken over other tokens than the loss's. The gradient norm is twice as large for the same reason.",
+        "With a ratio of 1 the loss is minus the mean of the normalised advantages, which is 0 by construction. "
+        "With the fault the loss is not 0, because mean and loss use different tokens. For the same reason the gradient "
+        "norm is twice as large.",
     ),
     "moving_reference": Evidence(
         "train_rollouts/kl",
         lambda value, usual: value == 0 and usual > 0.05,
-        "The KL is exactly 0 in all steps, while lengths and rewards show that the policy moves: what it is compared with "
-        "moves along. There is no leash.",
+        "The KL is exactly 0 in all steps, while lengths and rewards show that the policy moves. So the "
+        "reference must move together with the policy, and no penalty holds the policy back.",
     ),
     "temperature": Evidence(
         "train_rollouts/sampler_mismatch",
         lambda value, usual: value > 0.1,
-        "Before anything is trained, generation and training find the same tokens differently likely, with the same "
-        "weights. It does not grow: the two compute another distribution, not another policy.",
+        "Before any training, generation and training give the same tokens different probabilities, with the "
+        "same weights. The difference does not grow, so the two sides compute different distributions of the "
+        "same policy.",
     ),
     "reward_token": Evidence(
         "train_rollouts/returns_mean",
         lambda value, usual: value < usual / 2,
-        "The returns are far below the rewards, and keep away from them. A reward at the end is ahead of every token; "
-        "here it is ahead of the first alone, and in the completions the first token has all of the advantage.",
+        "The returns are far below the rewards, and stay there. A reward at the last token lies ahead of every "
+        "token. With the fault the reward lies ahead of the first token only, and in the completions the first token has "
+        "the whole advantage.",
     ),
     "stale_rollouts": Evidence(
         "train_rollouts/sampler_mismatch",
         lambda value, usual: value > 0.1,
-        "0 at step 1, then it grows with every update, and the KL of these responses is below 0: they are not this "
-        "policy's. The validation gives the same figure to the last digit each time.",
+        "The mismatch is 0 at step 1 and grows with every update, and the KL of these responses is below 0, "
+        "because another policy has drawn them. Each validation gives the same figure to the last digit.",
     ),
     "learning_rate": Evidence(
         "train_optim/lr",
         lambda value, usual: value > 10 * usual,
-        "The rate that was used is not the one in the settings. One update takes the policy nats away from the reference, "
-        "the entropy collapses, and the run never comes back.",
+        "The rate of the optimizer differs from the rate in the settings. A single update moves the policy nats "
+        "away from the reference, the entropy collapses, and the run never recovers.",
     ),
     "reward_scale": Evidence(
         "val_rollouts/rewards",
         lambda value, usual: value > 5 * usual,
-        "Before any training, the same responses have rewards ten times as large. The KL penalty, which is not, weighs a "
-        "tenth beside them, and the critic begins in other units.",
+        "Before any training, the same responses have rewards ten times as large. The KL penalty is unchanged, "
+        "so it has only a tenth of its usual weight, and the critic starts with values on another scale.",
     ),
 }

@@ -1,9 +1,9 @@
-"""Ten silent faults of PPO: each trains to its end without an error, and each has cost somebody weeks.
+"""Ten silent faults of PPO: a run with such a fault trains to its end without an error.
 
     Workspace("runs/hunt", "smoke").submit("ppo", fault="kl_sign")
 
-A fault is a wrong function in place of one of the library's (config.functions), and travels as a learner's own does: its
-text lies in the run folder, and run.json names it. No torch is imported before a fault runs.
+A fault is a wrong function that replaces a library function (config.functions). Like a learner's own function, its text is
+stored in the run folder, and run.json names the file. No torch is imported before a fault runs.
 
     B responses, S longest row
 """
@@ -18,16 +18,18 @@ from aligner_lib.errors import UserError
 
 @dataclass(frozen=True)
 class Fault:
-    """A wrong function, and what it does."""
+    """Wrong functions that plant one fault."""
 
     name: str
-    title: str  # what is wrong, in words that fit a list to choose from
-    functions: Mapping[str, Callable]  # by the names that PPO replaces them by
+    title: str
+    """The fault as a clause, for a list of choices."""
+    functions: Mapping[str, Callable]
+    """Wrong functions by the name of the library function that each replaces."""
     kind: str = "ppo"
 
 
 def fault_of(name: str, kind: str) -> Fault:
-    """Raises UserError for one that there is not, or not in this kind of job."""
+    """The fault of this name. Raises UserError for an unknown name, or for a fault of another kind of job."""
     of_kind = [one.name for one in FAULTS.values() if one.kind == kind]
     if name not in of_kind:
         raise UserError(f"fault={name!r}: {kind} has {', '.join(of_kind) or 'none'}")
@@ -38,34 +40,34 @@ def fault_of(name: str, kind: str) -> Fault:
 
 
 def kl_sign(rewards, kl, mask, coefficient):
-    """The penalty's sign is turned: distance from the reference is paid for."""
+    """The KL penalty with the wrong sign: distance from the reference is rewarded."""
     from aligner_lib.algorithms.ppo import rewards_with_kl
 
     return rewards_with_kl(rewards, kl, mask, -coefficient)
 
 
 def reward_token(rewards, kl, mask, coefficient):
-    """The score is at the response's first token, not at its last."""
+    """The score at the response's first token in place of its last."""
     first = mask.int().argmax(dim=1)
     return (-coefficient * kl).scatter_add(1, first[:, None], rewards[:, None])
 
 
 def mask_shift(response_mask, learnt):
-    """One to the right: index i is taken for token i, not for the prediction of token i+1."""
+    """The mask shifted to the right by one: index i is used for token i in place of the prediction of token i+1."""
     shifted = response_mask.new_zeros(response_mask.shape)
     shifted[:, 1:] = response_mask[:, :-1]
     return shifted & learnt[:, None]
 
 
 def stop_token(response_mask, learnt):
-    """Without each response's last token, where those that end have their stop token."""
+    """The mask without each response's last token, which is the stop token of a response that ends."""
     goes_on = response_mask.new_zeros(response_mask.shape)
     goes_on[:, :-1] = response_mask[:, 1:]
     return response_mask & goes_on & learnt[:, None]
 
 
 def padding(advantages, mask, sum_over_ranks, keep_mean=False):
-    """Mean and variance are over all of [B, S-1], prompts and padding included."""
+    """Mean and variance over all of [B, S-1], prompts and padding included."""
     from aligner_lib.algorithms.ppo import normalize
 
     return normalize(advantages, mask.new_ones(mask.shape), sum_over_ranks, keep_mean) * mask
@@ -74,7 +76,7 @@ def padding(advantages, mask, sum_over_ranks, keep_mean=False):
 def learning_rate(
     step, *, peak, max_steps, warmup_steps=0, constant_steps=0, min_lr=0.0, name="CosineAnnealing"
 ):
-    """Thirty times the rate that the settings say."""
+    """Thirty times the learning rate of the settings."""
     from aligner_lib.algorithms import schedule
 
     settings = {
@@ -90,14 +92,14 @@ def learning_rate(
 
 
 def moving_reference(trainer):
-    """The reference's weights are the policy's own memory: there is no copy of them."""
+    """The reference shares its memory with the policy in place of a copy of the weights."""
     reference = trainer.policy.reference
     reference.weights = [parameter.data for parameter in reference.parameters]
     return trainer
 
 
 def temperature(trainer):
-    """Responses are drawn at temperature 0.7, and their log-probabilities are taken at 1."""
+    """Responses drawn at temperature 0.7, with log-probabilities computed at 1."""
     import copy
     from dataclasses import replace
 
@@ -108,13 +110,13 @@ def temperature(trainer):
 
 
 def stale_rollouts(trainer):
-    """The generator is never given new weights: all responses are those of the policy that the run began with."""
+    """The generator never receives new weights, so the initial policy draws all responses."""
     from aligner_lib.megatron.engine import FrozenWeights
 
     generator, first = trainer.policy.generator, FrozenWeights(trainer.policy.engine.module)
 
     class Batch:
-        """Responses on their way, by the first weights."""
+        """A batch that is generated with the initial weights."""
 
         def __init__(self, rows):
             self.batch = generator.batch(rows)
@@ -125,7 +127,7 @@ def stale_rollouts(trainer):
                 self.batch.run(*enough)
 
     class Stale:
-        """A generator that takes no weights."""
+        """A generator that ignores new weights."""
 
         batch = Batch
 
@@ -137,7 +139,7 @@ def stale_rollouts(trainer):
 
 
 def reward_scale(trainer):
-    """Rewards are ten times what the reward model's scale makes of them."""
+    """Rewards ten times as large as the reward model's."""
     source = trainer.roll_out.reward_source
     collect = source.collect
     source.collect = lambda asked: [10 * rewards for rewards in collect(asked)]
@@ -151,8 +153,14 @@ FAULTS = {
         Fault("mask_shift", "the loss mask is off by one", {"loss_mask": mask_shift}),
         Fault("stop_token", "the stop token is never trained", {"loss_mask": stop_token}),
         Fault("padding", "advantages are normalised over padding", {"normalize": padding}),
-        Fault("moving_reference", "the reference trains along", {"trainer": moving_reference}),
-        Fault("temperature", "log-probabilities are taken at another temperature", {"trainer": temperature}),
+        Fault(
+            "moving_reference",
+            "the reference is updated together with the policy",
+            {"trainer": moving_reference},
+        ),
+        Fault(
+            "temperature", "log-probabilities are computed at another temperature", {"trainer": temperature}
+        ),
         Fault(
             "reward_token",
             "the reward is at the first token of the response",
