@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from data.aside import written_aside
+from data.atomic_files import atomic_text_files
 from data.fields import ignored_keys, require_length, text_field
 from data.readers import Record, read_records
 from data.report import DataError, Report, Skip, Unusable
@@ -62,7 +62,7 @@ def format_dolly(
         )
     paths = Path(out) / "train.jsonl", Path(out) / "validation.jsonl"
     report.written = dict.fromkeys(paths, 0)
-    with written_aside(*paths) as streams:
+    with atomic_text_files(*paths) as streams:
         for example in examples:
             side = example.prompt in held_out
             streams[side].write(example.line + "\n")

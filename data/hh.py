@@ -7,7 +7,7 @@ from json.encoder import encode_basestring_ascii  # what json.dumps does to a st
 from pathlib import Path
 from typing import NamedTuple
 
-from data.aside import written_aside
+from data.atomic_files import atomic_text_files
 from data.fields import ignored_keys, require_length, text_field
 from data.readers import Record, read_records
 from data.report import Reason, Report, Skip, Unusable
@@ -60,7 +60,7 @@ def format_hh(
     source = resolve(raw, "hh", split=split, subset=subset, revision=revision)
     report = Report(strict=strict)
     paths = Path(out) / f"{split}_comparisons.jsonl", Path(out) / f"{split}_prompts.jsonl"
-    with written_aside(*paths) as (comparisons, prompts):
+    with atomic_text_files(*paths) as (comparisons, prompts):
         separator = ""
         for record in read_records(source.paths):
             try:

@@ -5,7 +5,7 @@ import json
 import random
 from pathlib import Path
 
-from data.aside import written_aside
+from data.atomic_files import atomic_text_files
 from data.sample_text import verifiable
 from data.sample_text.instructions import instruction_records
 from data.sample_text.preferences import preference_splits
@@ -32,7 +32,7 @@ def write_samples(folder: Path, noise: float = verifiable.NOISE) -> list[Path]:
         "forms-test.jsonl": verifiable.preference_records(of["test"], random.Random(f"{SEED} forms test")),
     }
     paths = [folder / name for name in contents]
-    with written_aside(*paths) as streams:
+    with atomic_text_files(*paths) as streams:
         for stream, records in zip(streams, contents.values(), strict=True):
             stream.writelines(json.dumps(record) + "\n" for record in records)
     return paths

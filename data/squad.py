@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from data.aside import written_aside
+from data.atomic_files import atomic_text_files
 from data.fields import ignored_keys, require_length, text_field
 from data.readers import Record, read_records
 from data.report import DataError, Reason, Report, Skip, Unusable
@@ -40,7 +40,7 @@ def format_squad(
     source = resolve(raw, "squad", split=split, revision=revision)
     report = Report(strict=strict)
     path = Path(out) / f"{split}.jsonl"
-    with written_aside(path) as (stream,):
+    with atomic_text_files(path) as (stream,):
         for record in read_records(source.paths):
             try:
                 line, ignored = _line(record, max_chars)

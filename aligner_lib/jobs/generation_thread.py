@@ -107,7 +107,7 @@ class GenerationThread(threading.Thread):
         with generating(self.model):
             while going_on:
                 try:
-                    if going_on := self._obey():
+                    if going_on := self._carry_out_orders():
                         self._batch.step()
                         self._tell()
                 except Exception as error:  # those who wait learn of it; a new batch serves who comes next
@@ -116,7 +116,7 @@ class GenerationThread(threading.Thread):
                     self._batch = self._new_batch()
         self._fail(Ended("the server ends"))
 
-    def _obey(self) -> bool:
+    def _carry_out_orders(self) -> bool:
         """Do what was ordered, waiting for an order where nothing else is to do. False: it is over."""
         while not self._orders.empty() or not self._batch:
             order = self._orders.get()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aligner_lib.errors import UserError
-from data.aside import path_aside
+from data.atomic_files import atomic_path
 
 
 class DiskFull(UserError, OSError):
@@ -17,7 +17,7 @@ class DiskFull(UserError, OSError):
 
 
 @contextmanager
-def told_when_full(folder: Path, elsewhere: str) -> Iterator[None]:
+def explain_full_disk(folder: Path, elsewhere: str) -> Iterator[None]:
     """A context manager: an OSError for a full disk becomes a DiskFull that names `folder`.
 
     elsewhere: how the user chooses another folder, for the message.
@@ -37,10 +37,10 @@ def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
     """A context manager: a path to write a folder or a file to, which gets the name `out` at the end.
 
     The path lies in a new hidden folder beside `out`, and nothing else is ever removed. Nothing is left if the block
-    fails. elsewhere: see `told_when_full`. Raises ValueError when `out` exists before or after the block, DiskFull.
+    fails. elsewhere: see `explain_full_disk`. Raises ValueError when `out` exists before or after the block, DiskFull.
     """
     _check_free(out)
-    with told_when_full(out, elsewhere), path_aside(out) as partial:
+    with explain_full_disk(out, elsewhere), atomic_path(out) as partial:
         yield partial
         _check_free(out)  # a large model takes minutes, and a rename replaces a file without a word
         os.rename(partial, out)

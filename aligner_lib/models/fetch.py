@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aligner_lib.errors import UserError
-from aligner_lib.models.disk import told_when_full
+from aligner_lib.models.disk import explain_full_disk
 from aligner_lib.models.download import HubModel, PublishedModel
 from aligner_lib.models.hash import model_hash
 from aligner_lib.models.progress import echo_to
@@ -71,7 +71,7 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
     echo = echo_to(progress)
     if is_usable(folder, recipe):
         return folder
-    with told_when_full(folder, "ALIGNER_CACHE"), _told_when_read_only(name, folder):
+    with explain_full_disk(folder, "ALIGNER_CACHE"), _explain_read_only(name, folder):
         _make_parents(folder)
         with _lock(folder.with_name(f".{folder.name}.lock"), echo):
             if not is_usable(folder, recipe):  # another process may have made it while this one waited
@@ -83,7 +83,7 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
 
 
 @contextmanager
-def _told_when_read_only(name: str, folder: Path) -> Iterator[None]:
+def _explain_read_only(name: str, folder: Path) -> Iterator[None]:
     """A context manager: for a cache that this user may not write, who puts models into it."""
     try:
         yield

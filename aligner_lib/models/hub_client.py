@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aligner_lib.errors import UserError
-from aligner_lib.models.disk import is_full, told_when_full
+from aligner_lib.models.disk import is_full, explain_full_disk
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
@@ -144,7 +144,7 @@ def _fault(folder: Path, sha256: Mapping[str, str], needed: Collection[str]) -> 
 def _snapshot_from_hub(repo: str, revision: str, progress: bool, force: bool) -> Path:
     from huggingface_hub import constants
 
-    with told_when_full(Path(constants.HF_HUB_CACHE), "HF_HOME"):
+    with explain_full_disk(Path(constants.HF_HUB_CACHE), "HF_HOME"):
         try:
             with _bars(progress):
                 return _snapshot(repo, revision, force_download=force)

@@ -122,7 +122,7 @@ class _Loop:
                     self._log(self._validate(0))
                 while self.done < self.settings.max_steps:
                     self._step()
-                    self._obey()
+                    self._handle_requests()
                 return
             except Interruption as interruption:
                 self._announce(f"interrupted after step {self.done}: {interruption}")
@@ -165,7 +165,7 @@ class _Loop:
         finally:
             self._log(metrics)  # the step is done, also where its validation is not
 
-    def _obey(self) -> None:
+    def _handle_requests(self) -> None:
         """Save where it is due, and do what control/ and the scheduler ask for."""
         asked = parallel.from_first_rank(
             self.run.requests(self.trainer.controls, self.settings.save_checkpoints)

@@ -52,7 +52,7 @@ def test_the_first_import_of_a_notebook_is_ours(folder, first):
 def test_processes_that_are_spawned_or_supervise_find_them_too(folder):
     """A rank is such a process, and so is what starts ranks."""
     (folder / "main.py").write_text(
-        "import data.aside, cluster.launch, widgets, multiprocessing\n"
+        "import data.atomic_files, cluster.launch, widgets, multiprocessing\n"
         "if __name__ == '__main__':\n"
         "    process = multiprocessing.get_context('spawn').Process(target=print)\n"
         "    process.start(); process.join(); print('ended with', process.exitcode)\n"

@@ -123,10 +123,10 @@ class Monitor(Widget):
 
     def _on_message(self, _, content: dict, buffers) -> None:
         """Do what the page asks, and answer: a page without an answer says that nothing reaches the kernel."""
-        self._obey(content)
+        self._handle(content)
         self.send({"kind": "answer"})
 
-    def _obey(self, content: dict) -> None:
+    def _handle(self, content: dict) -> None:
         kind = content.get("kind")
         if kind == "resync":
             self.send_state("data")

@@ -127,7 +127,7 @@ def obeys(run) -> list[str]:
 
 def request_checkpoint(run) -> None:
     """Ask the run for a checkpoint after the current step. Raises ValueError if it cannot."""
-    _must_obey(run, "checkpoint")
+    _check_supported(run, "checkpoint")
     _folder(run).joinpath("checkpoint").touch()
 
 
@@ -143,7 +143,7 @@ def request_change(run, **changes: float) -> None:
             raise ValueError(f"{name!r} is no control of a run; there are {', '.join(CONTROLS)}")
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name}={value!r}: it takes a number that is not negative")
-        _must_obey(run, name)
+        _check_supported(run, name)
     tmp = _folder(run) / ".set.json"
     tmp.write_text(json.dumps(_asked(run, "set.json") | changes))
     tmp.rename(tmp.with_name("set.json"))
@@ -175,6 +175,6 @@ def _folder(run):
     return control
 
 
-def _must_obey(run, what: str) -> None:
+def _check_supported(run, what: str) -> None:
     if what not in obeys(run):
         raise ValueError(f"{run.name} does not take {what!r} while it runs; it obeys {', '.join(obeys(run))}")

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from aligner_lib.models.disk import DiskFull, told_when_full
+from aligner_lib.models.disk import DiskFull, explain_full_disk
 from aligner_lib.models.nemo.window import MAX_READ, Window
 
 GZIP = b"\x1f\x8b"
@@ -255,7 +255,7 @@ def _inflated(path: Path, packed: gzip.GzipFile, size: int, scratch: Path | None
         raise DiskFull(
             f"{path} inflates to {size / 2**30:.1f} GiB, for which {folder} has no room: free space there"
         )
-    with told_when_full(folder, "the folder to import into"):
+    with explain_full_disk(folder, "the folder to import into"):
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it lives as long as the archive
         try:
             read = 0

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from aligner_lib.errors import UserError
 from aligner_lib.tutorial.workshop.bundle_manifest import BadManifest, read_manifest
-from data.aside import path_aside
+from data.atomic_files import atomic_path
 
 ROOT = Path(__file__).resolve().parents[3]
 MANIFEST = "manifest.json"
@@ -114,7 +114,7 @@ class Bundle:
         BadBundle, which names the file.
         """
         with ExitStack() as stack:
-            folders = {prefix: stack.enter_context(path_aside(into)) for prefix, into in places.items()}
+            folders = {prefix: stack.enter_context(atomic_path(into)) for prefix, into in places.items()}
             for folder in folders.values():
                 folder.mkdir()
             try:
@@ -150,7 +150,7 @@ def replace_folder(folder: Path, new: Path) -> None:
     if not folder.exists():
         new.rename(folder)
         return
-    with path_aside(folder) as old:
+    with atomic_path(folder) as old:
         folder.rename(old)
         try:
             new.rename(folder)
@@ -164,7 +164,7 @@ def write(path: Path, manifest: dict, files: Mapping[str, Path]) -> Path:
     listed = {name: {"size": file.stat().st_size, "sha256": _sha256(file)} for name, file in files.items()}
     text = json.dumps({"format": FORMAT, **manifest, "files": listed}, indent=1).encode()
     read_manifest(text, FORMAT)  # what would be refused elsewhere is refused here
-    with path_aside(path) as partial:
+    with atomic_path(path) as partial:
         head = partial.with_name(f"{partial.name}.json")
         head.write_bytes(text)
         with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT, dereference=True) as archive:

@@ -1,4 +1,4 @@
-"""Files and folders that get their names only when they are complete."""
+"""Atomic writes: a file or a folder gets its name only when it is complete."""
 
 import errno
 import tempfile
@@ -9,28 +9,28 @@ from typing import TextIO
 
 
 @contextmanager
-def path_aside(path: Path) -> Iterator[Path]:
-    """A free path in a new hidden folder beside `path`, for a file or a folder that is then renamed to `path`.
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A free path in a new hidden folder beside `path`, for a file or a folder that the caller then renames to `path`.
 
-    The hidden folder has a random name that nothing else has, so only what this call made is removed at the end. A kill
-    leaves the folder behind. Makes the folders above `path`.
+    The hidden folder has a random name, so the end of the block removes only what this call made. A process that is
+    killed leaves the folder behind. Makes the folders above `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     prefix, suffix = f".{path.name[:50]}.", ".partial"
     with tempfile.TemporaryDirectory(suffix, prefix, path.parent, ignore_cleanup_errors=True) as folder:
-        yield Path(folder) / path.name  # inside: the folder itself can be entered by its owner alone
+        yield Path(folder) / path.name  # inside, since only its owner can enter the temporary folder itself
 
 
 @contextmanager
-def written_aside(*paths: Path) -> Iterator[tuple[TextIO, ...]]:
-    """Open ASCII text files under temporary names; rename them when the block ends without an error.
+def atomic_text_files(*paths: Path) -> Iterator[tuple[TextIO, ...]]:
+    """Open ASCII text files under temporary names, and rename them to `paths` when the block ends without an error.
 
-    An error removes them and keeps the earlier files; a kill leaves at most a hidden `.partial` folder. Raises
-    OSError, which names the files, when the disk is full.
+    An error removes the temporary files and keeps the earlier ones; a process that is killed leaves at most a hidden
+    `.partial` folder. Raises OSError, which names the files, when the disk is full.
     """
     try:
         with ExitStack() as stack:
-            partials = [stack.enter_context(path_aside(path)) for path in paths]
+            partials = [stack.enter_context(atomic_path(path)) for path in paths]
             with ExitStack() as files:
                 opened = (partial.open("w", encoding="ascii", newline="\n") for partial in partials)
                 yield tuple(files.enter_context(stream) for stream in opened)
