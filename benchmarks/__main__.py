@@ -117,8 +117,8 @@ def _dpo(setting: Setting, say) -> Comparison:
 def _grpo(setting: Setting, say, lengths: range, aim: float | None) -> Comparison:
     from benchmarks import theirs
 
-    asked = [len(prompt) for prompt in setting.grpo_prompts(lengths)]
-    name = f"GRPO, prompts of {min(asked)} to {max(asked)} tokens"
+    prompt_lengths = [len(prompt) for prompt in setting.grpo_prompts(lengths)]
+    name = f"GRPO, prompts of {min(prompt_lengths)} to {max(prompt_lengths)} tokens"
     run = partial(theirs.trl_grpo, lengths=lengths)
     sides = [
         Contestant("Aligner Lab", "a group's prompt once", partial(ours.grpo, lengths=lengths)),

@@ -56,7 +56,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RunVerdict:
     """What was said of a run."""
 
     trial: Trial
@@ -178,19 +178,21 @@ def _keep_few(run: RunFolder) -> None:
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
     seen: Counter[int] = Counter()
     kept = []
-    for one in run.rollouts():
-        if one["split"] == "train" and seen[one["step"]] < RESPONSES_KEPT:
-            seen[one["step"]] += 1
-            ends = [one["token_advantage"][place] for place in (0, -1)]
-            kept.append({name: one[name] for name in ("step", "split", "reward")} | {"token_advantage": ends})
+    for record in run.rollouts():
+        if record["split"] == "train" and seen[record["step"]] < RESPONSES_KEPT:
+            seen[record["step"]] += 1
+            ends = [record["token_advantage"][place] for place in (0, -1)]
+            kept.append(
+                {name: record[name] for name in ("step", "split", "reward")} | {"token_advantage": ends}
+            )
     if kept:
-        (run.path / "rollouts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+        (run.path / "rollouts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
 
 
 # ---- what is said of them -------------------------------------------------------------------------------------------
 
 
-def judged(trial: Trial, run: RunFolder) -> Verdict:
+def judged(trial: Trial, run: RunFolder) -> RunVerdict:
     """By today's rules, whatever the run itself raised."""
     records, rules = run.metrics(), alarms_of(run.kind)
     limits = compose(run.kind, profile="smoke").exp_manager.alarms
@@ -199,7 +201,7 @@ def judged(trial: Trial, run: RunFolder) -> Verdict:
         for alarm in watch.check(record):
             alarms.setdefault(alarm.name, alarm.step)
     explained = explain(run)
-    return Verdict(
+    return RunVerdict(
         trial=trial,
         status=run.status,
         steps=max((record["step"] for record in records), default=0),
@@ -242,75 +244,83 @@ class AlarmFigures:
         return _share(self.false, self.healthy)
 
 
-def alarm_figures(verdicts: list[Verdict]) -> list[AlarmFigures]:
+def alarm_figures(verdicts: list[RunVerdict]) -> list[AlarmFigures]:
     """For each alarm that a run watched for; `any` counts runs in which one at least sounded."""
-    names = dict.fromkeys(name for one in verdicts for name in one.watched)
-    return [_of_alarm(name, [one for one in verdicts if name in one.watched]) for name in names] + [
-        _of_alarm("any", verdicts)
-    ]
+    names = dict.fromkeys(name for verdict in verdicts for name in verdict.watched)
+    return [
+        _of_alarm(name, [verdict for verdict in verdicts if name in verdict.watched]) for name in names
+    ] + [_of_alarm("any", verdicts)]
 
 
-def _of_alarm(name: str, verdicts: list[Verdict]) -> AlarmFigures:
-    def first(verdict: Verdict) -> int | None:
+def _of_alarm(name: str, verdicts: list[RunVerdict]) -> AlarmFigures:
+    def first(verdict: RunVerdict) -> int | None:
         steps = verdict.alarms
         return min(steps.values(), default=None) if name == "any" else steps.get(name)
 
-    healthy = [one for one in verdicts if one.trial.is_healthy]
-    broken = [one for one in verdicts if not one.trial.is_healthy]
-    due = [one for one in broken if name in one.trial.breaks or (name == "any" and one.trial.breaks)]
-    heard = [(one, step) for one in broken if (step := first(one)) is not None]
-    lengths = {one.trial.name: _planned(one) for one in broken}
+    healthy = [verdict for verdict in verdicts if verdict.trial.is_healthy]
+    broken = [verdict for verdict in verdicts if not verdict.trial.is_healthy]
+    due = [
+        verdict
+        for verdict in broken
+        if name in verdict.trial.breaks or (name == "any" and verdict.trial.breaks)
+    ]
+    heard = [(verdict, step) for verdict in broken if (step := first(verdict)) is not None]
+    lengths = {verdict.trial.name: _planned(verdict) for verdict in broken}
     return AlarmFigures(
         name=name,
-        false=sum(first(one) is not None for one in healthy),
+        false=sum(first(verdict) is not None for verdict in healthy),
         healthy=len(healthy),
         heard=len(heard),
         broken=len(broken),
-        due=f"{sum(first(one) is not None for one in due)} of {len(due)}" if due else "",
+        due=f"{sum(first(verdict) is not None for verdict in due)} of {len(due)}" if due else "",
         step=statistics.median([step for _, step in heard]) if heard else None,
-        left=statistics.median([1 - step / lengths[one.trial.name] for one, step in heard])
+        left=statistics.median([1 - step / lengths[verdict.trial.name] for verdict, step in heard])
         if heard
         else None,
     )
 
 
-def _planned(verdict: Verdict) -> int:
+def _planned(verdict: RunVerdict) -> int:
     """The steps that the run was to have; a broken one may have ended before."""
     return STEPS if verdict.trial.kind in ("ppo", "grpo") else verdict.steps
 
 
-def explained(verdicts: list[Verdict]) -> dict[str, object]:
+def explained(verdicts: list[RunVerdict]) -> dict[str, object]:
     """How often `explain` named the planted fault first, and accused healthy runs, on held-out seeds and on the others."""
-    found: dict[str, object] = {}
+    figures: dict[str, object] = {}
     for name, held_out in (("held_out", True), ("chosen_on", False)):
-        of_these = [one for one in verdicts if (one.trial.seed != CHOSEN_ON) == held_out]
-        faults = [one for one in of_these if one.trial.fault]
-        healthy = [one for one in of_these if one.trial.is_healthy]
-        found[name] = {
+        of_these = [verdict for verdict in verdicts if (verdict.trial.seed != CHOSEN_ON) == held_out]
+        faults = [verdict for verdict in of_these if verdict.trial.fault]
+        healthy = [verdict for verdict in of_these if verdict.trial.is_healthy]
+        figures[name] = {
             "faults": len(faults),
-            "named": sum(one.cause == one.trial.fault for one in faults),
-            "wrong": {one.trial.name: one.cause for one in faults if one.cause != one.trial.fault},
+            "named": sum(verdict.cause == verdict.trial.fault for verdict in faults),
+            "wrong": {
+                verdict.trial.name: verdict.cause
+                for verdict in faults
+                if verdict.cause != verdict.trial.fault
+            },
             "healthy": len(healthy),
-            "accused": {one.trial.name: list(one.off) for one in healthy if one.off},
+            "accused": {verdict.trial.name: list(verdict.off) for verdict in healthy if verdict.off},
         }
-    return found
+    return figures
 
 
-def tables(verdicts: list[Verdict]) -> str:
+def tables(verdicts: list[RunVerdict]) -> str:
     """The tables of docs/widgets.md."""
     rows = [
         "| alarm | healthy runs in which it sounded | 95 % | broken runs | where it was due | first step | left of the run |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for one in alarm_figures(verdicts):
-        low, high = (one.false_rate.low, one.false_rate.high) if one.false_rate else (0.0, 1.0)
-        when = ("–", "–") if one.step is None else (f"{one.step:g}", f"{one.left:.0%}")
+    for row in alarm_figures(verdicts):
+        low, high = (row.false_rate.low, row.false_rate.high) if row.false_rate else (0.0, 1.0)
+        when = ("–", "–") if row.step is None else (f"{row.step:g}", f"{row.left:.0%}")
         cells = (
-            one.name,
-            f"{one.false} of {one.healthy}",
+            row.name,
+            f"{row.false} of {row.healthy}",
             f"{low:.0%} to {high:.0%}",
-            f"{one.heard} of {one.broken}",
-            one.due or "–",
+            f"{row.heard} of {row.broken}",
+            row.due or "–",
             *when,
         )
         rows.append(f"| {' | '.join(cells)} |")
@@ -330,8 +340,8 @@ def pack(run: RunFolder, path: Path) -> None:
     config = {key: run.info["config"].get(key, {}) for key in ("trainer", "model")}
     kept = {"step", *metrics_read(alarms_of(run.kind)), *explain(run).metrics}
     metrics = [
-        {"time": 0.0} | {key: _short(value) for key, value in one.items() if key in kept}
-        for one in run.metrics()
+        {"time": 0.0} | {key: _short(value) for key, value in record.items() if key in kept}
+        for record in run.metrics()
     ]
     content = {
         "info": info | {"config": without_paths(config)},
@@ -371,9 +381,9 @@ def main() -> None:
         if options.pack:
             pack(run, options.pack / f"{trial.name}{PACKED}")
     result = {
-        "alarms": [asdict(one) | {"false_rate": one.false_rate} for one in alarm_figures(verdicts)],
+        "alarms": [asdict(row) | {"false_rate": row.false_rate} for row in alarm_figures(verdicts)],
         "explain": explained(verdicts),
-        "runs": [asdict(one) for one in verdicts],
+        "runs": [asdict(verdict) for verdict in verdicts],
     }
     if options.json:
         options.json.write_text(json.dumps(result, indent=1, default=str) + "\n")

@@ -128,8 +128,8 @@ class SideProcess:
 
     def _fail(self, what: str) -> NoReturn:
         self.process.join(5)
-        said = self.log.read_text(errors="replace").splitlines()[-20:]
-        raise RuntimeError(f"the side {self.name!r} {what}; its last words:\n" + "\n".join(said))
+        last_lines = self.log.read_text(errors="replace").splitlines()[-20:]
+        raise RuntimeError(f"the side {self.name!r} {what}; its last words:\n" + "\n".join(last_lines))
 
 
 def _run_side(run: Callable, setting: Setting, connection: Connection, log: Path) -> None:

@@ -74,23 +74,25 @@ def last_sent(run: RunFolder, service: str) -> int | None:
 
 
 def main() -> None:
-    asked = _parse()
-    services = asked.services or [name for name in SERVICES if lacking(name) is None]
+    arguments = _parse()
+    services = arguments.services or [name for name in SERVICES if lacking(name) is None]
     with tempfile.TemporaryDirectory(prefix="aligner-exporters-") as folder:
-        lab = Workspace(folder, asked.profile)
+        lab = Workspace(folder, arguments.profile)
         pairs = []
-        for pair in range(asked.pairs + 1):
+        for pair in range(arguments.pairs + 1):
             both = {}
             for is_followed in (True, False) if pair % 2 else (False, True):
                 name = f"{pair}-{'with' if is_followed else 'without'}"
-                both[is_followed] = timed(lab, name, asked.steps, services if is_followed else [])
+                both[is_followed] = timed(lab, name, arguments.steps, services if is_followed else [])
             if pair:  # the first one warms up
                 pairs.append((both[True], both[False]))
                 print(f"pair {pair}: {both[True]} with, {both[False]} without", flush=True)
-    print(f"\n{len(pairs)} pairs of {asked.steps} steps, {asked.profile}; with {', '.join(services)}\n")
+    print(
+        f"\n{len(pairs)} pairs of {arguments.steps} steps, {arguments.profile}; with {', '.join(services)}\n"
+    )
     print("| seconds | without | with | ratio, median (least to most) |\n| --- | --- | --- | --- |")
     for what in Seconds._fields:
-        followed, alone = ([getattr(one[side], what) for one in pairs] for side in (0, 1))
+        followed, alone = ([getattr(seconds[side], what) for seconds in pairs] for side in (0, 1))
         ratios = [a / b for a, b in zip(followed, alone)]
         spread = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
         print(f"| {what} | {median(alone):.3f} | {median(followed):.3f} | {spread} |")

@@ -51,20 +51,20 @@ class Exchanged:
 
     def __init__(self, batch: ContinuousBatch, policy: GivenResponses):
         self._batch, self._policy = batch, policy
-        self._asked: list[tuple[list[int], Response]] = []
+        self._requests: list[tuple[list[int], Response]] = []
 
     def add(self, prompt: list[int], seed: int, sampling: Sampling) -> Response:
         response = self._batch.add(prompt, seed, sampling)
-        self._asked.append((list(prompt), response))
+        self._requests.append((list(prompt), response))
         return response
 
     def run(self, enough: Callable[[], bool]) -> None:
         self._batch.run()
-        prompts, responses = zip(*self._asked)
+        prompts, responses = zip(*self._requests)
         self._policy.exchange(list(prompts), list(responses))
 
 
-class Rewards:
+class GivenRewards:
     """A RewardSource that computes `reward`."""
 
     def score(self, rollouts: Rollouts) -> Future[Tensor]:
@@ -73,5 +73,5 @@ class Rewards:
         scored.set_result(torch.tensor([reward(response) for response in responses]))
         return scored
 
-    def collect(self, asked: list[Future[Tensor]]) -> list[Tensor]:
-        return [scored.result() for scored in asked]
+    def collect(self, requests: list[Future[Tensor]]) -> list[Tensor]:
+        return [scored.result() for scored in requests]

@@ -32,7 +32,7 @@ PLANTED_ALREADY = "aligner_lib/tutorial/exercises/notebook_"  # these hold wrong
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MutantVerdict:
     """What the tests said of a mutant. outcome: caught, survived or slow; by: the first test that failed."""
 
     mutant: Mutant
@@ -67,7 +67,7 @@ def draw(count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
 # ---- the trial ------------------------------------------------------------------------------------------------------
 
 
-def try_out(mutant: Mutant, seconds: float) -> Verdict:
+def try_out(mutant: Mutant, seconds: float) -> MutantVerdict:
     """Run the tests with the mutant in the checkout, those that name its module first.
 
     seconds: the limit for all of them.
@@ -80,10 +80,10 @@ def try_out(mutant: Mutant, seconds: float) -> Verdict:
             left = seconds - (time.monotonic() - begin)
             failed = _first_failure(chosen, left) if chosen else None
             if failed is not None:
-                return Verdict(mutant, "caught", time.monotonic() - begin, failed)
-        return Verdict(mutant, "survived", time.monotonic() - begin)
+                return MutantVerdict(mutant, "caught", time.monotonic() - begin, failed)
+        return MutantVerdict(mutant, "survived", time.monotonic() - begin)
     except subprocess.TimeoutExpired:
-        return Verdict(mutant, "slow", time.monotonic() - begin)
+        return MutantVerdict(mutant, "slow", time.monotonic() - begin)
     finally:
         path.write_text(source, encoding="utf-8")
 
@@ -147,15 +147,15 @@ def _changes() -> str:
     return subprocess.run(status, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def _known(file: Path | None) -> dict[Mutant, Verdict]:
+def _known(file: Path | None) -> dict[Mutant, MutantVerdict]:
     if file is None or not file.exists():
         return {}
     records = json.loads(file.read_text())
-    verdicts = [Verdict(**record | {"mutant": Mutant(**record["mutant"])}) for record in records]
+    verdicts = [MutantVerdict(**record | {"mutant": Mutant(**record["mutant"])}) for record in records]
     return {verdict.mutant: verdict for verdict in verdicts}
 
 
-def _summary(verdicts: list[Verdict]) -> str:
+def _summary(verdicts: list[MutantVerdict]) -> str:
     caught = Counter(verdict.mutant.mistake for verdict in verdicts if verdict.outcome == "caught")
     planted_ = Counter(verdict.mutant.mistake for verdict in verdicts)
     rows = [f"{mistake:17} {caught[mistake]:3} of {planted_[mistake]}" for mistake in MISTAKES]

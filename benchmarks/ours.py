@@ -54,7 +54,7 @@ def grpo(setting: Setting, connection, lengths: range) -> None:
     from aligner_lib.rollouts.collect import Rollout
     from aligner_lib.rollouts.tasks import FileTasks
     from aligner_lib.trainers.grpo import GRPOTrainer
-    from benchmarks.given_responses import GivenResponses, Rewards
+    from benchmarks.given_responses import GivenResponses, GivenRewards
 
     engine = make_engine(setting, setting.architecture(), setting.optimizer())
     rounds = Rounds(setting, connection)
@@ -68,7 +68,7 @@ def grpo(setting: Setting, connection, lengths: range) -> None:
     )
     trainer = GRPOTrainer(
         policy=policy,
-        roll_out=Rollout(policy, Rewards(), setting.seed, setting.max_length + setting.new_tokens),
+        roll_out=Rollout(policy, GivenRewards(), setting.seed, setting.max_length + setting.new_tokens),
         tasks=FileTasks(setting.grpo_prompts(lengths), [], setting.seed),
         objective=PRESETS["grpo"],
         lr_schedule=lambda step: setting.grpo_lr,
@@ -145,14 +145,14 @@ def generation(setting: Setting, connection) -> None:
     number = 0
     while True:
         rounds.begin()
-        batch, said = ContinuousBatch(engine.module, setting.generation_batch, stop_ids=stop_ids), {}
+        batch, responses = ContinuousBatch(engine.module, setting.generation_batch, stop_ids=stop_ids), {}
         # as a rollout orders them: the longest prompts first
         for i in chain(*length_grouped([len(prompt) for prompt in prompts], setting.generation_batch)):
             seed = setting.seed + number * len(prompts) + i
-            said[i] = batch.add(prompts[i], seed, Sampling(max_length=lengths[i], min_length=lengths[i]))
+            responses[i] = batch.add(prompts[i], seed, Sampling(max_length=lengths[i], min_length=lengths[i]))
         batch.run()
-        rounds.end(sum(len(response.tokens) for response in said.values()))
-        assert [len(said[i].tokens) for i in range(len(prompts))] == lengths, (
+        rounds.end(sum(len(response.tokens) for response in responses.values()))
+        assert [len(responses[i].tokens) for i in range(len(prompts))] == lengths, (
             "a response has not the length it was forced to"
         )
         number += 1

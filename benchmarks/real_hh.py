@@ -67,8 +67,8 @@ def prepare(raw: Path, out: Path) -> dict[str, Path]:
     """`aligner data hh` on both halves; returns the comparisons' files."""
     out.mkdir(parents=True, exist_ok=True)
     for name, path in split(raw, out).items():
-        asked = ["--raw", str(path), "--split", name, "--out", str(out), "--max-chars", str(LONGEST)]
-        aligner("data", "hh", *asked)
+        options = ["--raw", str(path), "--split", name, "--out", str(out), "--max-chars", str(LONGEST)]
+        aligner("data", "hh", *options)
     return {name: out / f"{name}_comparisons.jsonl" for name in ("train", "test")}
 
 
@@ -99,24 +99,24 @@ def aligner(*arguments: str) -> None:
 
 
 def main() -> None:
-    asked = _parse()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    files = prepare(asked.raw, asked.out)
+    arguments = _parse()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    files = prepare(arguments.raw, arguments.out)
     pairs = {name: text_pairs(path) for name, path in files.items()}
     rules = best_rules(pairs["train"], pairs["test"])
-    figures = {"pairs": {name: len(of) for name, of in pairs.items()}, "rules": rules, "seed": asked.seed}
-    for kind in asked.only:
-        run = RunFolder(asked.out / f"{kind}-{asked.seed}")
+    figures = {"pairs": {name: len(of) for name, of in pairs.items()}, "rules": rules, "seed": arguments.seed}
+    for kind in arguments.only:
+        run = RunFolder(arguments.out / f"{kind}-{arguments.seed}")
         if run.status != "finished":  # one that was stopped, or failed, goes on
-            train(kind, files, run, asked.seed)
+            train(kind, files, run, arguments.seed)
         figures[kind] = held_out(run, len(pairs["test"]))
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
     print(f"\n{len(pairs['test'])} held-out pairs, {len(pairs['train'])} to learn from; 0.5 is a coin\n")
     print("| judge | right on held-out pairs |\n| --- | --- |")
     for name, value in rules.items():
         print(f"| {name} | {value:.3f} |")
-    for kind in asked.only:
+    for kind in arguments.only:
         print(f"| {TITLES[kind]} | {Estimate(**figures[kind]['accuracy'])} |")
 
 

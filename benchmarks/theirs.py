@@ -101,7 +101,7 @@ def trl_grpo(setting: Setting, connection, lengths: range, **options) -> None:
     from trl import GRPOConfig, GRPOTrainer
 
     prompts, responses = setting.grpo_prompts(lengths), setting.learnt_responses()
-    asked = [prompt.tokens for prompt in prompts for _ in range(setting.group_size)]
+    expected_prompts = [prompt.tokens for prompt in prompts for _ in range(setting.group_size)]
 
     class OnGivenResponses(GRPOTrainer):
         position = 0  # in the round's responses
@@ -110,7 +110,9 @@ def trl_grpo(setting: Setting, connection, lengths: range, **options) -> None:
             drawn, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             begin, self.position = self.position, (self.position + len(drawn)) % len(responses)
             learnt = responses[begin : begin + len(drawn)]
-            assert prompt_ids == asked[begin : begin + len(drawn)], "TRL's tokens of a prompt are others"
+            assert prompt_ids == expected_prompts[begin : begin + len(drawn)], (
+                "TRL's tokens of a prompt are others"
+            )
             assert list(map(len, drawn)) == list(map(len, learnt)), (
                 "a response has not the length it was forced to"
             )

@@ -100,7 +100,7 @@ def rewards_shuffled(trainer):
     """Each response has the reward of another one."""
     source = trainer.roll_out.reward_source
     collect = source.collect
-    source.collect = lambda asked: [rewards.roll(1) for rewards in collect(asked)]
+    source.collect = lambda requests: [rewards.roll(1) for rewards in collect(requests)]
     return trainer
 
 
@@ -335,8 +335,8 @@ def table(rows: list[tuple[Planted, Explanation]]) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for run, explanation in rows:
-        off = ", ".join(f"{one.name} {one.step}" for one in explanation.off) or "–"
-        causes = ", ".join(one.cause.name for one in explanation.likeliest) or "–"
+        off = ", ".join(f"{finding.name} {finding.step}" for finding in explanation.off) or "–"
+        causes = ", ".join(candidate.cause.name for candidate in explanation.likeliest) or "–"
         half = "held out" if run.held_out else "seen"
         lines.append(f"| {run.name} | {half} | {off} | {causes} | {verdict(run, explanation)} |")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from data.atomic_files import atomic_text_files
 from data.fields import ignored_keys, require_length, text_field
-from data.readers import Record, read_records
+from data.readers import RawRecord, read_records
 from data.report import DataError, Report, Skip, Unusable
 from data.sources import resolve
 
@@ -71,7 +71,7 @@ def format_dolly(
 
 
 def _format_records(
-    records: Iterable[Record | Skip], seed: int, max_chars: int | None, report: Report
+    records: Iterable[RawRecord | Skip], seed: int, max_chars: int | None, report: Report
 ) -> list[Example]:
     from numpy.random import RandomState
 
@@ -102,7 +102,7 @@ def _draw_order(context: object, generator: "RandomState") -> bool:
     return generator.randint(0, 2) == 0
 
 
-def _format_record(record: Record, context_first: bool, max_chars: int | None) -> Example:
+def _format_record(record: RawRecord, context_first: bool, max_chars: int | None) -> Example:
     raw_instruction = text_field(record.value, "instruction")
     instruction = raw_instruction.strip()
     context = text_field(record.value, "context", may_be_blank=True).strip()

@@ -45,31 +45,33 @@ def instruction_in(prompt: str) -> Instruction | None:
     """The instruction that a prompt ends its question with; None where no wording is found in its last turn."""
     last = prompt.rpartition("User: ")[2]
     for pattern, form in _patterns():
-        if found := pattern.search(last):
-            return Instruction(form, tuple(sorted(found.groupdict().items())))
+        if match := pattern.search(last):
+            return Instruction(form, tuple(sorted(match.groupdict().items())))
     return None
 
 
 def obeys(prompt: str, answer: str) -> bool:
     """Whether an answer has the form that its prompt asks for. Raises ValueError where the prompt asks for none."""
-    asked = instruction_in(prompt)
-    if asked is None:
+    instruction = instruction_in(prompt)
+    if instruction is None:
         raise ValueError(f"no instruction of data/forms.py is in this prompt: {prompt!r}")
-    return asked.holds(answer)
+    return instruction.holds(answer)
 
 
 @cache
 def _patterns() -> tuple[tuple[re.Pattern, str], ...]:
     """Every wording as a regular expression with its form, the longest first: one may be part of another."""
-    found = []
+    patterns = []
     for name, form in FORMS.items():
         for wording in form.wordings:
             text = re.escape(wording)
             for gap, values in dict(form.gaps).items():
                 choice = "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True))
                 text = text.replace(re.escape(f"{{{gap}}}"), f"(?P<{gap}>{choice})", 1)
-            found.append((len(wording), re.compile(text), name))
-    return tuple((pattern, name) for _, pattern, name in sorted(found, key=lambda one: one[0], reverse=True))
+            patterns.append((len(wording), re.compile(text), name))
+    return tuple(
+        (pattern, name) for _, pattern, name in sorted(patterns, key=lambda entry: entry[0], reverse=True)
+    )
 
 
 # ---- what a program can see of a text --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from data.atomic_files import atomic_text_files
 from data.fields import ignored_keys, require_length, text_field
-from data.readers import Record, read_records
+from data.readers import RawRecord, read_records
 from data.report import Reason, Report, Skip, Unusable
 from data.sources import resolve
 
@@ -30,7 +30,7 @@ class Conversation(NamedTuple):
         return f"{self.prompt} {self.response}"
 
 
-class Pair(NamedTuple):
+class ComparisonPair(NamedTuple):
     """Two conversations that differ only in the last answer."""
 
     chosen: Conversation
@@ -100,12 +100,12 @@ def parse_conversation(text: str) -> Conversation:
     return Conversation(prompt, response)
 
 
-def parse_pair(record: dict[str, object], max_chars: int | None = None) -> Pair:
+def parse_pair(record: dict[str, object], max_chars: int | None = None) -> ComparisonPair:
     """Parse a raw HH record. max_chars: as in `format_hh`.
 
     Raises Unusable, with the reason why it is left out of the comparisons.
     """
-    pair = Pair(*(parse_conversation(text_field(record, side)) for side in ("chosen", "rejected")))
+    pair = ComparisonPair(*(parse_conversation(text_field(record, side)) for side in ("chosen", "rejected")))
     if pair.chosen.prompt != pair.rejected.prompt:
         position = _first_difference(pair.chosen.prompt, pair.rejected.prompt)
         raise Unusable(Reason.DIFFERENT_PROMPTS, f"from character {position} on")
@@ -113,20 +113,20 @@ def parse_pair(record: dict[str, object], max_chars: int | None = None) -> Pair:
     return pair
 
 
-def _first_difference(one: str, other: str) -> int:
+def _first_difference(first: str, second: str) -> int:
     """Position, from 1, of the first character in which two different texts differ."""
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
     return sum(1 for _ in same) + 1
 
 
-def _usable_pair(record: Record | Skip, max_chars: int | None) -> tuple[Pair, list[str]]:
+def _usable_pair(record: RawRecord | Skip, max_chars: int | None) -> tuple[ComparisonPair, list[str]]:
     """A pair, and the notes on metadata that it lacks."""
     if isinstance(record, Skip):
         raise Unusable(record.reason, record.detail)
     return parse_pair(record.value, max_chars), ignored_keys(record.value, KEYS)
 
 
-def _lines(pair: Pair) -> tuple[str, str]:
+def _lines(pair: ComparisonPair) -> tuple[str, str]:
     """A pair's two lines of comparisons, and its line of prompts."""
     # The prompt, most of the text, is escaped once: escaping is what the whole conversion spends its time on.
     start = '{"text": ' + encode_basestring_ascii(pair.chosen.prompt)[:-1]

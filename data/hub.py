@@ -53,9 +53,9 @@ def fetch(
     available = known.files if known else _list_files(name, revision)
     chosen = _select(available, split, subset)
     if not chosen:
-        wanted = f"split {split!r}" + (f" of subset {subset!r}" if subset else "")
+        request = f"split {split!r}" + (f" of subset {subset!r}" if subset else "")
         raise HubError(
-            f"The data set {name} has no file for {wanted}; it has {', '.join(available) or 'none'}."
+            f"The data set {name} has no file for {request}; it has {', '.join(available) or 'none'}."
         )
     return tuple(_fetch_file(name, file, revision) for file in chosen)
 

@@ -15,7 +15,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 PARQUET_BATCH_ROWS = 1024
 
 
-class Record(NamedTuple):
+class RawRecord(NamedTuple):
     """One raw JSON object and its place."""
 
     file: str
@@ -23,7 +23,7 @@ class Record(NamedTuple):
     value: dict[str, Any]
 
 
-def read_records(paths: Iterable[Path]) -> Iterator[Record | Skip]:
+def read_records(paths: Iterable[Path]) -> Iterator[RawRecord | Skip]:
     """Yield every record of the files in order; a bad record is yielded as a Skip.
 
     Raises DataError for a file that is damaged as a whole or of an unknown kind.
@@ -40,7 +40,7 @@ def read_records(paths: Iterable[Path]) -> Iterator[Record | Skip]:
             raise DataError(f"{path} is of an unknown kind; raw data files end in {', '.join(SUFFIXES)}")
 
 
-def _read_gzip(path: Path) -> Iterator[Record | Skip]:
+def _read_gzip(path: Path) -> Iterator[RawRecord | Skip]:
     try:
         # GzipFile iterates in Python; the buffered reader around it iterates in C.
         with gzip.open(path, "rb") as packed, io.BufferedReader(packed, 1 << 20) as stream:
@@ -49,7 +49,7 @@ def _read_gzip(path: Path) -> Iterator[Record | Skip]:
         raise DataError(f"{path} is not a complete gzip file ({error}); download it again") from error
 
 
-def _read_lines(stream: BinaryIO, file: str) -> Iterator[Record | Skip]:
+def _read_lines(stream: BinaryIO, file: str) -> Iterator[RawRecord | Skip]:
     blank_lines: list[int] = []  # an error only when text follows: files may end in empty lines
     for number, line in enumerate(stream, start=1):
         if number == 1:
@@ -63,7 +63,7 @@ def _read_lines(stream: BinaryIO, file: str) -> Iterator[Record | Skip]:
         yield _parse_line(line, file, number)
 
 
-def _parse_line(line: bytes, file: str, number: int) -> Record | Skip:
+def _parse_line(line: bytes, file: str, number: int) -> RawRecord | Skip:
     try:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -73,10 +73,10 @@ def _parse_line(line: bytes, file: str, number: int) -> Record | Skip:
         return Skip(file, number, Reason.NOT_JSON, str(error))
     if not isinstance(value, dict):
         return Skip(file, number, Reason.WRONG_TYPE, f"a JSON {type(value).__name__}, not an object")
-    return Record(file, number, value)
+    return RawRecord(file, number, value)
 
 
-def _read_parquet(path: Path) -> Iterator[Record | Skip]:
+def _read_parquet(path: Path) -> Iterator[RawRecord | Skip]:
     import pyarrow
     import pyarrow.parquet
 
@@ -94,9 +94,9 @@ def _read_parquet(path: Path) -> Iterator[Record | Skip]:
         raise DataError(f"{path} cannot be read as parquet ({error}); download it again") from error
 
 
-def _parse_row(batch: Any, row: int, file: str, number: int) -> Record | Skip:
+def _parse_row(batch: Any, row: int, file: str, number: int) -> RawRecord | Skip:
     try:
         value = {name: batch.column(name)[row].as_py() for name in batch.schema.names}
     except UnicodeDecodeError as error:
         return Skip(file, number, Reason.BAD_UTF8, f"byte {error.start + 1} of a column: {error.reason}")
-    return Record(file, number, value)
+    return RawRecord(file, number, value)

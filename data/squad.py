@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data.atomic_files import atomic_text_files
 from data.fields import ignored_keys, require_length, text_field
-from data.readers import Record, read_records
+from data.readers import RawRecord, read_records
 from data.report import DataError, Reason, Report, Skip, Unusable
 from data.sources import resolve
 
@@ -55,7 +55,7 @@ def format_squad(
     return report
 
 
-def _line(record: Record | Skip, max_chars: int | None) -> tuple[str, list[str]]:
+def _line(record: RawRecord | Skip, max_chars: int | None) -> tuple[str, list[str]]:
     """The output's line, and the notes on metadata that it lacks."""
     if isinstance(record, Skip):
         raise Unusable(record.reason, record.detail)

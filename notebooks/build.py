@@ -23,8 +23,8 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 from figures import fill_markers, fill_placeholders, read_figures
 
+from aligner_lib.tutorial.exercises import registry
 from aligner_lib.tutorial.exercises.exercise import Exercise
-from aligner_lib.tutorial.exercises.registry import exercise
 
 STAGES = {
     "00": ("00_start_here", "start"),
@@ -60,10 +60,10 @@ def build(source: Path, figures: dict, solved: bool = False) -> str:
     }
     for cell in reversed(notebook.cells):
         if "solution" in cell.metadata.get("tags", []):
-            asked = exercise(ast.parse(cell.source).body[-1].name)
-            notebook.cells.insert(notebook.cells.index(cell), new_markdown_cell(task(asked)))
+            exercise = registry.exercise(ast.parse(cell.source).body[-1].name)
+            notebook.cells.insert(notebook.cells.index(cell), new_markdown_cell(task(exercise)))
             if not solved:
-                cell.source, cell.metadata["tags"] = stub(cell.source, asked), ["exercise"]
+                cell.source, cell.metadata["tags"] = stub(cell.source, exercise), ["exercise"]
     for index, cell in enumerate(notebook.cells):
         if solved:  # a folder deeper
             cell.source = re.sub(r"""(?<=["'(])\.\./""", "../../", cell.source)
@@ -73,22 +73,22 @@ def build(source: Path, figures: dict, solved: bool = False) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-def task(asked: Exercise) -> str:
+def task(exercise: Exercise) -> str:
     """What stands above an exercise: what it is, how long it takes, how hard it is, and a hint that unfolds."""
-    difficulty = "●" * asked.difficulty + "○" * (5 - asked.difficulty)
-    trains = " · trains the model" if asked.trains else ""
+    difficulty = "●" * exercise.difficulty + "○" * (5 - exercise.difficulty)
+    trains = " · trains the model" if exercise.trains else ""
     return (
-        f"### Yours to write: {asked.title}\n\n"
-        f"`{asked.name}` · about {asked.minutes} minutes · difficulty {difficulty}{trains}\n\n"
-        f"<details><summary>A hint</summary>\n\n{asked.hint}\n\n</details>"
+        f"### Yours to write: {exercise.title}\n\n"
+        f"`{exercise.name}` · about {exercise.minutes} minutes · difficulty {difficulty}{trains}\n\n"
+        f"<details><summary>A hint</summary>\n\n{exercise.hint}\n\n</details>"
     )
 
 
-def stub(solution: str, asked: Exercise) -> str:
+def stub(solution: str, exercise: Exercise) -> str:
     """The solution's cell with its last function's body gone, all but the docstring."""
     function = ast.parse(solution).body[-1]
     kept = solution.splitlines()[: function.body[0].end_lineno]
-    return "\n".join([*kept, f'    raise NotImplementedError("{asked.stub}")'])
+    return "\n".join([*kept, f'    raise NotImplementedError("{exercise.stub}")'])
 
 
 def pipeline_map(number: str) -> str:

@@ -15,28 +15,32 @@ HEAD = (
 )
 
 
-def caught(asked: Exercise, seed: int = 0) -> list[Mistake]:
+def caught(exercise: Exercise, seed: int = 0) -> list[Mistake]:
     """The planted mistakes that `check` rejects and calls by their names."""
     from aligner_lib.tutorial.checking.check import judge
 
-    return [mistake for mistake in asked.mistakes if judge(asked, mistake.answer, seed).mistake is mistake]
+    return [
+        mistake for mistake in exercise.mistakes if judge(exercise, mistake.answer, seed).mistake is mistake
+    ]
 
 
 def table() -> str:
     """A row for each exercise, and the sums."""
-    found = {name: len(caught(one)) for name, one in exercises().items()}
-    rows = [HEAD, *(_row(one, found[name]) for name, one in exercises().items())]
-    planted = sum(len(one.mistakes) for one in exercises().values())
-    minutes = sum(one.minutes for one in exercises().values())
-    rows.append(f"| | **{len(found)}** | | **{minutes}** | | **{planted}** | **{sum(found.values())}** | | |")
+    recognised = {name: len(caught(exercise)) for name, exercise in exercises().items()}
+    rows = [HEAD, *(_row(exercise, recognised[name]) for name, exercise in exercises().items())]
+    planted = sum(len(exercise.mistakes) for exercise in exercises().values())
+    minutes = sum(exercise.minutes for exercise in exercises().values())
+    rows.append(
+        f"| | **{len(recognised)}** | | **{minutes}** | | **{planted}** | **{sum(recognised.values())}** | | |"
+    )
     return "\n".join(rows)
 
 
-def _row(one: Exercise, found: int) -> str:
-    gradients = ", ".join(f"`{name}`" for name in one.gradients) or " "
-    cells = [one.notebook, f"`{one.name}`", one.title, one.minutes, one.difficulty]
-    trains = "`{}`: `{}`".format(*one.trains) if one.trains else " "
-    cells += [len(one.mistakes), found, gradients, trains]
+def _row(exercise: Exercise, recognised: int) -> str:
+    gradients = ", ".join(f"`{name}`" for name in exercise.gradients) or " "
+    cells = [exercise.notebook, f"`{exercise.name}`", exercise.title, exercise.minutes, exercise.difficulty]
+    trains = "`{}`: `{}`".format(*exercise.trains) if exercise.trains else " "
+    cells += [len(exercise.mistakes), recognised, gradients, trains]
     return f"| {' | '.join(map(str, cells))} |".replace("   ", " ")
 
 

@@ -97,16 +97,16 @@ def record_seeds(out: Path, profile: str) -> None:
 
 def figures_of_seeds(labs: dict[int, Workspace], policies: Sequence[str]) -> dict:
     """What each seed's policies answered, and all of them together, as a summary for `build.py --record`; printed, too."""
-    found: dict = {"profile": "forms", "seconds": {}, "memory_gib": {}}
+    figures: dict = {"profile": "forms", "seconds": {}, "memory_gib": {}}
     for name, some in {"all": [*labs.values()], **{str(seed): [lab] for seed, lab in labs.items()}}.items():
         answers = {policy: [lab.run(f"evaluate-{policy}") for lab in some] for policy in policies}
         table = compare_policies(answers, against="sft")
         accuracies = [lab.run("rm").series("validation/acc")[1][-1] for lab in some]
-        found[name] = table.figures | {"rm": {"val_acc": mean(accuracies)}}
+        figures[name] = table.figures | {"rm": {"val_acc": mean(accuracies)}}
         print(f"\ntraining seed: {name}; the reward model is right on {accuracies}\n{table}", flush=True)
         if len(some) == 1:
             print(gained(answers["sft"][0], answers["ppo"][0]), flush=True)
-    return found
+    return figures
 
 
 def record_sweep(out: Path, profile: str) -> None:
@@ -179,12 +179,12 @@ if __name__ == "__main__":
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--seeds", action="store_true")
     parser.add_argument("--hunt", action="store_true")
-    asked = parser.parse_args()
-    if asked.hunt:
-        record_hunt(asked.out)
-    elif asked.seeds:
-        record_seeds(asked.out, asked.profile)
-    elif asked.sweep:
-        record_sweep(asked.out, asked.profile)
+    arguments = parser.parse_args()
+    if arguments.hunt:
+        record_hunt(arguments.out)
+    elif arguments.seeds:
+        record_seeds(arguments.out, arguments.profile)
+    elif arguments.sweep:
+        record_sweep(arguments.out, arguments.profile)
     else:
-        main(asked.profile, asked.out)
+        main(arguments.profile, arguments.out)

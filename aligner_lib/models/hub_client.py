@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aligner_lib.errors import UserError
-from aligner_lib.models.disk import is_full, explain_full_disk
+from aligner_lib.models.disk import explain_full_disk, is_full
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Table:
+class LabelTable:
     """A question about members, and the class of each."""
 
     ask: str  # with {items}
@@ -12,7 +12,7 @@ class Table:
 
 
 TABLES = (
-    Table(
+    LabelTable(
         "Say for each instrument whether it is a string, wind, or percussion instrument: {items}.",
         {
             "a string instrument": ("the violin", "the cello", "the harp", "the guitar", "the viola"),
@@ -26,7 +26,7 @@ TABLES = (
             ),
         },
     ),
-    Table(
+    LabelTable(
         "Sort these animals into mammals, birds, and reptiles: {items}.",
         {
             "a mammal": ("the whale", "the bat", "the horse", "the mouse", "the dolphin"),
@@ -34,7 +34,7 @@ TABLES = (
             "a reptile": ("the lizard", "the snake", "the crocodile", "the tortoise", "the gecko"),
         },
     ),
-    Table(
+    LabelTable(
         "Which of these is a fruit, which a root, and which a leaf vegetable? {items}.",
         {
             "a fruit": ("the pear", "the plum", "the orange", "the cherry", "the mango"),
@@ -42,7 +42,7 @@ TABLES = (
             "a leaf vegetable": ("spinach", "lettuce", "kale", "chard", "cabbage"),
         },
     ),
-    Table(
+    LabelTable(
         "At room temperature, is each of these a solid, a liquid, or a gas? {items}.",
         {
             "a solid": ("iron", "salt", "gold", "sugar", "glass"),
@@ -50,7 +50,7 @@ TABLES = (
             "a gas": ("oxygen", "helium", "nitrogen", "hydrogen", "carbon dioxide"),
         },
     ),
-    Table(
+    LabelTable(
         "Name the continent of each country: {items}.",
         {
             "in Europe": ("Portugal", "Norway", "Poland", "Greece", "Ireland"),
@@ -59,7 +59,7 @@ TABLES = (
             "in Asia": ("Japan", "Vietnam", "India", "Nepal", "Thailand"),
         },
     ),
-    Table(
+    LabelTable(
         "Does each of these travel on land, on water, or in the air? {items}.",
         {
             "a land vehicle": ("the tram", "the lorry", "the bicycle", "the bus"),
@@ -67,7 +67,7 @@ TABLES = (
             "an aircraft": ("the helicopter", "the glider", "the airship", "the jet"),
         },
     ),
-    Table(
+    LabelTable(
         "Are these words nouns, verbs, or adjectives? {items}.",
         {
             "a noun": ("kitchen", "freedom", "river", "teacher", "honesty"),
@@ -75,7 +75,7 @@ TABLES = (
             "an adjective": ("quiet", "generous", "wooden", "early", "brave"),
         },
     ),
-    Table(
+    LabelTable(
         "Say whether each of these is a planet, a star, or a moon: {items}.",
         {
             "a planet": ("Mars", "Venus", "Saturn", "Neptune"),

@@ -71,10 +71,10 @@ def _summaries(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, st
 def _brainstorming(rng: random.Random) -> Iterator[dict[str, str]]:
     for theme, ideas in brainstorming.IDEAS.items():
         mixed = rng.sample(ideas, 6)
-        for ask, (one, two, three) in zip(
+        for ask, (first, second, third) in zip(
             rng.sample(brainstorming.ASKS, 2), (mixed[:3], mixed[3:]), strict=True
         ):
-            answer = f"Three ideas for {theme} are {one}, {two}, and {three}."
+            answer = f"Three ideas for {theme} are {first}, {second}, and {third}."
             yield _record("brainstorming", ask.format(theme=theme), answer)
 
 

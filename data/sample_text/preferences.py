@@ -41,8 +41,8 @@ def _pairs(topics: list[Topic], count: int, rng: random.Random) -> list[dict[str
     records = []
     for number in range(count):
         topic = topics[number % len(topics)]
-        asked = orders[topic][number // len(topics)]
-        question = _question(topic, asked, rng)
+        phrasing = orders[topic][number // len(topics)]
+        question = _question(topic, phrasing, rng)
         others = [other for other in topics if other.area != topic.area]
         chosen = _friendly(question.answer, rng)
         rejected = _unfriendly(question, rng.choice(others), rng)
@@ -51,9 +51,9 @@ def _pairs(topics: list[Topic], count: int, rng: random.Random) -> list[dict[str
     return records
 
 
-def _question(topic: Topic, asked: str, rng: random.Random) -> Question:
+def _question(topic: Topic, phrasing: str, rng: random.Random) -> Question:
     before = rng.choice((rng.choice(GREETINGS), rng.choice(SITUATIONS[topic.area]), ""))
-    history = f"\n\nHuman: {f'{before} {asked}'.strip()}\n\nAssistant: "
+    history = f"\n\nHuman: {f'{before} {phrasing}'.strip()}\n\nAssistant: "
     if rng.random() >= TWO_TURN_SHARE:
         return Question(history, topic, topic.answer)
     then = f"{rng.choice(THANKS)} {topic.next_question}"

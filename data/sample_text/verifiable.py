@@ -77,9 +77,9 @@ def preference_records(topics: list[Topic], rng: random.Random, noise: float = 0
     """Pairs in HH's raw format, with distinct prompts; noise: share of those that are turned round."""
     records = []
     for topic in topics:
-        asked = rng.sample(phrasings(topic), 8)
+        questions = rng.sample(phrasings(topic), 8)
         for number, form in enumerate(rng.sample(sorted(FORMS), FORMS_A_TOPIC)):
-            pair = _pair(topic, asked[number % len(asked)], form, rng)
+            pair = _pair(topic, questions[number % len(questions)], form, rng)
             history = f"\n\nHuman: {pair.prompt}\n\nAssistant: "
             sides = [history + pair.chosen, history + pair.rejected]
             if rng.random() < noise:
@@ -101,10 +101,10 @@ def sft_records(topics: list[Topic], rng: random.Random) -> list[dict[str, str]]
 
 def _obeying(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, str]]:
     for topic in topics:
-        asked = rng.sample(phrasings(topic), 8)
+        questions = rng.sample(phrasings(topic), 8)
         for number, form in enumerate(rng.sample(sorted(FORMS), SFT_FORMS_A_TOPIC)):
             instruction = _instruction(form, rng)
-            prompt = _asked(asked[number], instruction, rng)
+            prompt = _prompt(questions[number], instruction, rng)
             answer = written(topic, instruction, rng)
             yield {
                 "instruction": prompt,
@@ -116,7 +116,7 @@ def _obeying(topics: list[Topic], rng: random.Random) -> Iterator[dict[str, str]
 
 def _pair(topic: Topic, question: str, form: str, rng: random.Random) -> Compared:
     instruction = _instruction(form, rng)
-    prompt = _asked(question, instruction, rng)
+    prompt = _prompt(question, instruction, rng)
     chosen = written(topic, instruction, rng)
     kind = rng.random()
     others = [_missing(topic, instruction, kind, rng) for _ in range(CANDIDATES)]
@@ -129,9 +129,9 @@ def _instruction(form: str, rng: random.Random) -> Instruction:
     return Instruction(form, tuple(sorted(gaps.items())))
 
 
-def _asked(question: str, instruction: Instruction, rng: random.Random) -> str:
-    told = instruction.worded(rng.choice(FORMS[instruction.form].wordings))
-    text = f"{told} {question}" if rng.random() < INSTRUCTION_FIRST else f"{question} {told}"
+def _prompt(question: str, instruction: Instruction, rng: random.Random) -> str:
+    wording = instruction.worded(rng.choice(FORMS[instruction.form].wordings))
+    text = f"{wording} {question}" if rng.random() < INSTRUCTION_FIRST else f"{question} {wording}"
     assert instruction_in(text) == instruction, text
     return text
 
@@ -200,8 +200,8 @@ def _lower_first(sentence: str) -> str:
 
 
 def _filled(template: str, topic: Topic, rng: random.Random) -> str:
-    one, two, three = _sentences(topic, rng)
-    return template.format(a=one, b=two, c=_lower_first(three), next=topic.next_question)
+    first, second, third = _sentences(topic, rng)
+    return template.format(a=first, b=second, c=_lower_first(third), next=topic.next_question)
 
 
 def _title(topic: Topic) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from data import readers
 from data.hh import format_hh
-from data.readers import Record, read_records
+from data.readers import RawRecord, read_records
 from data.report import DataError, Reason, Skip
 from data.sources import SAMPLES
 
@@ -32,7 +32,7 @@ def write(path: Path, rows: list[dict]) -> Path:
 def test_every_kind_gives_the_same_records(tmp_path, suffix, monkeypatch):
     monkeypatch.setattr(readers, "PARQUET_BATCH_ROWS", 2)
     path = write(tmp_path / f"raw{suffix}", ROWS)
-    assert list(read_records([path])) == [Record(str(path), line, row) for line, row in enumerate(ROWS, 1)]
+    assert list(read_records([path])) == [RawRecord(str(path), line, row) for line, row in enumerate(ROWS, 1)]
 
 
 def test_hh_output_is_the_same_from_every_kind(tmp_path):
@@ -52,7 +52,7 @@ def test_bad_utf8_in_parquet_is_a_skip(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"a": bad}), path)
     first, second = read_records([path])
     assert isinstance(first, Skip) and (first.line, first.reason) == (1, Reason.BAD_UTF8)
-    assert second == Record(str(path), 2, {"a": "fine"})
+    assert second == RawRecord(str(path), 2, {"a": "fine"})
 
 
 def test_byte_order_mark_and_windows_line_ends(tmp_path):
@@ -116,7 +116,7 @@ def test_unknown_kind_names_the_known_ones(tmp_path):
 @given(st.binary(max_size=200))
 def test_any_bytes_give_records_or_skips(content):
     items = list(readers._read_lines(iter(content.splitlines(keepends=True)), "f"))
-    assert all(isinstance(item, Record | Skip) for item in items)
+    assert all(isinstance(item, RawRecord | Skip) for item in items)
     lines = [item.line for item in items]
     assert lines == sorted(set(lines))
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from data import format_dolly, format_hh
-from data.hh import Pair, parse_pair
+from data.hh import ComparisonPair, parse_pair
 from data.make_samples import write_samples
 from data.sample_text.topics import load_topics
 from data.sources import SAMPLES
@@ -19,7 +19,7 @@ def records(name: str) -> list[dict[str, str]]:
 
 
 @cache
-def pairs(split: str) -> list[Pair]:
+def pairs(split: str) -> list[ComparisonPair]:
     return [parse_pair(record) for record in records(f"hh-sample-{split}.jsonl")]
 
 

@@ -6,11 +6,21 @@ import json
 import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
-from benchmarks.alarms import CHOSEN_ON, STEPS, Trial, Verdict, alarm_figures, explained, judged, pack, tables
+from benchmarks.alarms import (
+    CHOSEN_ON,
+    STEPS,
+    RunVerdict,
+    Trial,
+    alarm_figures,
+    explained,
+    judged,
+    pack,
+    tables,
+)
 
 
-def verdict(name, alarms=None, cause=None, off=None, seed=2, **trial) -> Verdict:
-    return Verdict(
+def verdict(name, alarms=None, cause=None, off=None, seed=2, **trial) -> RunVerdict:
+    return RunVerdict(
         trial=Trial(name, "ppo", seed, **trial),
         status="finished",
         steps=STEPS,

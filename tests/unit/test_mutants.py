@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import mutants
-from benchmarks.mutants import Verdict, draw
+from benchmarks.mutants import MutantVerdict, draw
 from benchmarks.mutations import MISTAKES, Mutant, mutants_of, planted
 
 
@@ -75,7 +75,7 @@ def test_verdicts_are_kept_between_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(mutants, "draw", lambda count, seed: [mutant])
     monkeypatch.setattr(mutants, "_changes", lambda: "")
     monkeypatch.setattr(
-        mutants, "try_out", lambda m, seconds: tried.append(seconds) or Verdict(m, "caught", 2.0, "t")
+        mutants, "try_out", lambda m, seconds: tried.append(seconds) or MutantVerdict(m, "caught", 2.0, "t")
     )
     for _ in range(2):
         mutants.main(["--json", str(tmp_path / "verdicts.json"), "--minutes", "3"])

@@ -88,7 +88,7 @@ def test_a_validation_has_the_kl_of_the_answers_that_the_same_policy_wrote_next(
     points = ppo_points(trained(tmp_path / "run", last=4))
     assert [point.name for point in points] == ["step 0", "step 2", "step 4"]
     assert [point.kl.value for point in points] == [0.0, 2.0, 3.0]  # of steps 1, 3, and 4 for want of a fifth
-    half = 12.7062  # Student's t of two prompts, with a standard error of 1
+    half = 12.7062 * 2**0.5  # Student's t of two prompts times the standard error by HC3
     assert points[1].kl[1:] == pytest.approx((2 - half, 2 + half), abs=1e-3)
     assert [point.reward.value for point in points] == [0.0, 4.0, 8.0]
     assert [point.obeys.value for point in points] == [0.5] * 3

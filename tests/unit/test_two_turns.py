@@ -146,7 +146,7 @@ def test_verdicts_that_are_not_understood_are_counted_and_their_pairs_left_out(j
     pairs += [[dialogue("21"), dialogue("nice 20"), dialogue("21"), dialogue("21")]]
     told = judge(lambda text: hedges(text) if "nice" in text else prefers_21(text)).compare(*pairs)
     assert (told.wins, told.pairs) == ([0.0, 0.0, 0.0], [0, 2, 3])
-    assert (told.not_understood, told.asked) == (1, 8)
+    assert (told.not_understood, told.verdicts) == (1, 8)
     assert "1 of 8 verdicts were not understood" in str(told) and "'Both are nice.'" in str(told)
     nothing = judge(lambda text: "Both are nice.").compare([dialogue("21")], [dialogue("20")])
     assert nothing.wins == [] and str(nothing).startswith("no pair was decided; 2 of 2 verdicts")

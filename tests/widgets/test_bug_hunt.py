@@ -31,7 +31,7 @@ def test_a_run_shows_its_fault_where_the_evidence_says(name, healthy):
     evidence, run = EVIDENCE[HUNTED[name]], whole(name)
     step, value, _ = evidence.first(run.metrics(), healthy.metrics())
     assert step <= STEPS[HUNTED[name]]
-    assert f"At step {step} `{evidence.metric}` is {value:.3g}" in evidence.told(
+    assert f"At step {step} `{evidence.metric}` is {value:.3g}" in evidence.sentence(
         run.metrics(), healthy.metrics()
     )
     shown = [metric for one in CHARTS for metric in ([one] if isinstance(one, str) else one)]

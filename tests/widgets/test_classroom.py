@@ -3,6 +3,7 @@
 import builtins
 import io
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -78,12 +79,13 @@ def test_a_look_reads_small_files_and_no_metrics(room, monkeypatch):
     followed = Followed(folder)
     followed.poll()
     opened, read = [], [0]
-    real = io.open
+    real, here = io.open, threading.get_ident()
 
     def counting(path, *arguments, **options):
         file = real(path, *arguments, **options)
-        opened.append(Path(str(path)).name)
-        read[0] += Path(str(path)).stat().st_size
+        if threading.get_ident() == here:  # the runs' heartbeats write in threads of their own
+            opened.append(Path(str(path)).name)
+            read[0] += Path(str(path)).stat().st_size
         return file
 
     monkeypatch.setattr(builtins, "open", counting)

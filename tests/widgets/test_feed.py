@@ -53,7 +53,7 @@ def follow(path):
 
 def assert_same(feed, browser):
     fresh = Browser()
-    other = Feed(feed.runs, feed.wanted)
+    other = Feed(feed.runs, feed.metrics)
     other.poll()
     fresh.apply(other.snapshot())
     assert browser.lines.keys() == fresh.lines.keys()

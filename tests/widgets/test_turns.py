@@ -3,7 +3,7 @@
 import pytest
 
 from widgets import Chat, Pairs, show_completions
-from widgets.frontend.table import Prompt
+from widgets.frontend.table import PromptCell
 from widgets.frontend.turns import turns_of
 
 ASKED = [("system", "Be kind."), ("user", "Why?"), ("assistant", "So."), ("user", "And <b>then</b>?")]
@@ -46,9 +46,9 @@ def test_widgets_and_tables_show_the_turns(healthy):
         html = table._repr_html_()
         assert "<summary>system</summary>" in html and "And &lt;b&gt;then&lt;/b&gt;?" in html
         assert "im_start" not in html and "im_start" not in repr(table)
-    assert all(isinstance(row[0], Prompt) for row in show_completions(healthy).rows)
+    assert all(isinstance(row[0], PromptCell) for row in show_completions(healthy).rows)
 
 
 def test_long_turns_of_a_table_are_cut_and_the_last_question_stays():
-    prompt = Prompt("Human: " + "a" * 30 + "\n\nAssistant: So.\n\nHuman: Why?\n\nAssistant:", 10)
+    prompt = PromptCell("Human: " + "a" * 30 + "\n\nAssistant: So.\n\nHuman: Why?\n\nAssistant:", 10)
     assert prompt == "user: " + "a" * 10 + " …\nassistant: So.\nuser: Why?"

@@ -129,4 +129,4 @@ def test_the_button_undoes_the_change_and_says_so(failed):
 def test_a_button_that_has_nothing_to_undo_says_so(tmp_path):
     steering = control.Steering(train(tmp_path / "run", {}, None))
     steering.execute({"kind": "undo"})
-    assert "no checkpoint from before a change" in steering._said
+    assert "no checkpoint from before a change" in steering._answer

@@ -81,7 +81,7 @@ class Seat:
                 "message": (info.get("message") or "")[:200] if status in TROUBLE else "",
                 "step": heartbeat.get("step"),
                 "max_steps": info.get("max_steps"),
-                "alarms": [f"{one['title']} (step {one['step']})" for one in self.alarms.values()][
+                "alarms": [f"{alarm['title']} (step {alarm['step']})" for alarm in self.alarms.values()][
                     -SHOWN_ALARMS:
                 ],
                 "exercises": sum(self.done.values()),
@@ -101,9 +101,9 @@ class Seat:
         for path in self.folder.glob(f"*/{PROGRESS}"):
             self._follow_progress(path)
         self.name = str(_read(self.folder / PARTICIPANT).get("name") or "")[:60]
-        found = _read(self.folder / PREFLIGHT)
-        failed = ", ".join(map(str, found.get("failed", ())))
-        self.preflight = "" if not found else "ok" if found.get("ready") else failed or "not ready"
+        findings = _read(self.folder / PREFLIGHT)
+        failed = ", ".join(map(str, findings.get("failed", ())))
+        self.preflight = "" if not findings else "ok" if findings.get("ready") else failed or "not ready"
 
     def _follow_progress(self, path: Path) -> None:
         self._progress.setdefault(path, JsonlReader(path))
@@ -113,10 +113,10 @@ class Seat:
         for parent in {path.parent for path in self.seen} or {self.folder / "runs"}:
             try:
                 with os.scandir(parent) as entries:
-                    found = [Path(entry.path) for entry in entries]
+                    paths = [Path(entry.path) for entry in entries]
             except OSError:
                 continue
-            for path in found:
+            for path in paths:
                 if path not in self.seen and (path / "run.json").exists():
                     self._consider(path)
 
@@ -181,10 +181,10 @@ class Followed:
 
     def _seats(self) -> Iterator[Seat]:
         try:
-            found = sorted(path for path in self.folder.glob(self.pattern) if path.is_dir())
+            folders = sorted(path for path in self.folder.glob(self.pattern) if path.is_dir())
         except OSError:
-            found = []
-        for path in found:
+            folders = []
+        for path in folders:
             if path.name.startswith("."):
                 continue
             if path not in self.seats:

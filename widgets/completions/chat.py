@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import traitlets
 
-from widgets.frontend.table import Prompt, Table, Tabled
+from widgets.frontend.table import PromptCell, Table, Tabled
 from widgets.frontend.turns import turns_of
 from widgets.frontend.widget import Widget, script
 from widgets.frontend.wire import finite
@@ -62,7 +62,7 @@ class Chat(Tabled, Widget):
 
     def _show(self, turn: dict) -> None:
         """Show the current turn, with the answers so far, at the end of the conversation."""
-        before = [one for one in self.turns if one.get("done")]
+        before = [turn for turn in self.turns if turn.get("done")]
         self.turns = [*before, turn | {"answers": list(turn["answers"])}]
 
     def _on_message(self, _, content: dict, buffers) -> None:
@@ -78,7 +78,8 @@ class Chat(Tabled, Widget):
         shown = 1 if self._score is None else 2  # without a score there is no column for it
         columns = ["prompt"] + [column for name in self.names for column in (name, "reward")[:shown]]
         rows = [
-            [Prompt(turn["prompt"])] + [cell for answer in turn["answers"] for cell in _cells(answer)[:shown]]
+            [PromptCell(turn["prompt"])]
+            + [cell for answer in turn["answers"] for cell in _cells(answer)[:shown]]
             for turn in self.turns
         ]
         return Table(repr(self), columns, rows)

@@ -14,7 +14,7 @@ from widgets.frontend.table import Table
 from widgets.frontend.turns import turns_of
 from widgets.frontend.widget import script
 from widgets.runs import waiting
-from widgets.runs.rollouts import Rollouts
+from widgets.runs.rollouts import RunRollouts
 from widgets.runs.series import as_run
 
 PAGE = 8
@@ -46,8 +46,8 @@ class CompletionPages:
 
     def __init__(self, run, reference=None):
         self.run = as_run(run)
-        self._rollouts = Rollouts(self.run)
-        self._reference = self._rollouts if reference is None else Rollouts(as_run(reference))
+        self._rollouts = RunRollouts(self.run)
+        self._reference = self._rollouts if reference is None else RunRollouts(as_run(reference))
         self._beside = "first answer" if reference is None else as_run(reference).name
         self.poll()
 
@@ -69,27 +69,27 @@ class CompletionPages:
         """
         every = self._rollouts.records
         splits = sorted({record.get("split", "") for record in every})
-        asked = self._with_defaults(query, splits)
-        records = [record for record in every if asked["split"] in ("", record.get("split", ""))]
+        options = self._with_defaults(query, splits)
+        records = [record for record in every if options["split"] in ("", record.get("split", ""))]
         steps = sorted({record["step"] for record in records})
-        wanted = query.get("step")
-        wanted = wanted if type(wanted) is int else None
-        step = _nearest(steps, wanted)
-        found = [record for record in records if _matches(record, asked, step)]
-        found.sort(key=_sorted_by(asked["sort"]))
-        can_group = bool(self._rollouts.splits_with_groups & {record.get("split", "") for record in found})
-        together = can_group and asked["together"]
+        chosen_step = query.get("step")
+        chosen_step = chosen_step if type(chosen_step) is int else None
+        step = _nearest(steps, chosen_step)
+        matching = [record for record in records if _matches(record, options, step)]
+        matching.sort(key=_sorted_by(options["sort"]))
+        can_group = bool(self._rollouts.splits_with_groups & {record.get("split", "") for record in matching})
+        together = can_group and options["together"]
         size = GROUPS if together else PAGE
         if together:
             groups: dict[int, dict] = {}  # by its first response, where the first that was found is
-            for record in found:
+            for record in matching:
                 groups.setdefault(self._rollouts.group_of(record)[0]["id"], record)
-            found = list(groups.values())
-        start, page = window(found, query, size)
-        rows = [self._group(record, asked) if together else self._row(record, asked) for record in page]
+            matching = list(groups.values())
+        start, page = window(matching, query, size)
+        rows = [self._group(record, options) if together else self._row(record, options) for record in page]
         responses = [response for row in rows for response in row.get("members", [row])]
         scale = _scale(responses)
-        notes = self._notes(asked, wanted, step, responses)
+        notes = self._notes(options, chosen_step, step, responses)
         if rows and all("note" in row.get("beside", {}) for row in rows):  # said once, not in every row
             notes += dict.fromkeys(row.pop("beside")["note" if len(rows) == 1 else "notes"] for row in rows)
         return {
@@ -97,7 +97,7 @@ class CompletionPages:
             "beside": self._beside,
             "steps": steps,
             "step": step,
-            "latest": wanted is None,
+            "latest": chosen_step is None,
             "splits": splits,
             "environments": list(
                 dict.fromkeys(record["environment"] for record in every if "environment" in record)
@@ -107,12 +107,12 @@ class CompletionPages:
             "counted": "groups " if together else "",
             "sorts": list(SORTS),
             "colours": list(COLOURS),
-            "asked": asked,
+            "asked": options,
             "scale": scale,
             "verdicts": self._rollouts.verdicts,
             "note": " ".join(notes),
             "all": len(every),
-            "total": len(found),
+            "total": len(matching),
             "start": start,
             "size": size,
             "rows": rows,
@@ -131,7 +131,7 @@ class CompletionPages:
             **{name: bool(of_query(query, name, False)) for name in ("every", "cut", "failed", "end")},
         }
 
-    def _notes(self, asked: dict, wanted, step, rows: list) -> list[str]:
+    def _notes(self, options: dict, chosen_step, step, rows: list) -> list[str]:
         """What a reader would else have to guess from something that is missing."""
         if not self._rollouts.records:
             kind = self.run.kind
@@ -142,14 +142,14 @@ class CompletionPages:
             )
             return [f"{self.run.name} has {writes}."]
         notes = []
-        if wanted is not None and wanted != step:
-            which = f"{asked['split']} completions" if asked["split"] else "completions"
-            notes.append(f"Step {wanted} has no {which}; these are of step {step}.")
-        without = sum("weights" not in row for row in rows) if asked["colour"] != "none" else 0
+        if chosen_step is not None and chosen_step != step:
+            which = f"{options['split']} completions" if options["split"] else "completions"
+            notes.append(f"Step {chosen_step} has no {which}; these are of step {step}.")
+        without = sum("weights" not in row for row in rows) if options["colour"] != "none" else 0
         if without:
             which = "These responses have" if without == len(rows) else f"{without} of these responses have"
             notes.append(
-                f"{which} no {asked['colour']} of their tokens: the run computes it only for those it trains on, "
+                f"{which} no {options['colour']} of their tokens: the run computes it only for those it trains on, "
                 "which are under the prompts of train."
             )
         if failed := sum("failure" in row for row in rows):
@@ -159,11 +159,14 @@ class CompletionPages:
             )
         return notes
 
-    def _group(self, record: dict, asked: dict) -> dict:
+    def _group(self, record: dict, options: dict) -> dict:
         """The responses to one prompt, the best first; those without a reward last."""
         by_reward = sorted(self._rollouts.group_of(record), key=_sorted_by("best reward"))
-        members = [self._with_weights(self._rollouts, one, asked) | self._advantage(one) for one in by_reward]
-        rewards = [one["reward"] for one in by_reward if _figure(one, "reward") is not None]
+        members = [
+            self._with_weights(self._rollouts, member, options) | self._advantage(member)
+            for member in by_reward
+        ]
+        rewards = [member["reward"] for member in by_reward if _figure(member, "reward") is not None]
         figures = (
             {"best": rewards[0], "worst": rewards[-1], "mean": sum(rewards) / len(rewards)} if rewards else {}
         )
@@ -182,24 +185,24 @@ class CompletionPages:
         of_tokens = self._rollouts.tokens(record["id"]).get("token_advantage")
         return {"advantage": sum(of_tokens) / len(of_tokens)} if of_tokens else {}
 
-    def _row(self, record: dict, asked: dict) -> dict:
-        row = self._with_weights(self._rollouts, record, asked)
+    def _row(self, record: dict, options: dict) -> dict:
+        row = self._with_weights(self._rollouts, record, options)
         row["prompt_turns"] = turns_of(record["prompt"])
-        if asked["beside"]:
-            row["beside"] = self._other(record, asked)
+        if options["beside"]:
+            row["beside"] = self._other(record, options)
         return row
 
     @staticmethod
-    def _with_weights(rollouts: Rollouts, record: dict, asked: dict) -> dict:
+    def _with_weights(rollouts: RunRollouts, record: dict, options: dict) -> dict:
         """A record with its tokens and their weights, where it has any; the end token only if it is asked for."""
-        row, field = dict(record), COLOURS[asked["colour"]]
+        row, field = dict(record), COLOURS[options["colour"]]
         tokens = rollouts.tokens(record["id"]) if field else {}
         if field in tokens and len(tokens[field]) == len(tokens.get("tokens", ())):
-            count = len(tokens["tokens"]) - (not asked["end"] and _has_end_token(record, tokens["tokens"]))
+            count = len(tokens["tokens"]) - (not options["end"] and _has_end_token(record, tokens["tokens"]))
             row |= {"tokens": tokens["tokens"][:count], "weights": tokens[field][:count]}
         return row
 
-    def _other(self, record: dict, asked: dict) -> dict:
+    def _other(self, record: dict, options: dict) -> dict:
         """The reference's response to the same prompt, or why there is none: {note}, and {notes} of several."""
         index = self._reference.first_of(record)
         if index is None:
@@ -211,7 +214,7 @@ class CompletionPages:
                 "note": "The run's first answer to this prompt: none came before it.",
                 "notes": "The run's first answers to these prompts: none came before them.",
             }
-        other = self._with_weights(self._reference, other, asked)
+        other = self._with_weights(self._reference, other, options)
         return {name: other.get(name) for name in (*SHOWN_BESIDE, "tokens", "weights") if name in other}
 
 
@@ -257,20 +260,20 @@ class Completions(Paged):
         super().close()
 
 
-def _nearest(steps: list[int], wanted: int | None) -> int | None:
+def _nearest(steps: list[int], chosen_step: int | None) -> int | None:
     """The last of the steps up to the wanted one, the first if all are later; the latest for None."""
-    if not steps or wanted is None:
+    if not steps or chosen_step is None:
         return steps[-1] if steps else None
-    return max((step for step in steps if step <= wanted), default=steps[0])
+    return max((step for step in steps if step <= chosen_step), default=steps[0])
 
 
-def _matches(record: dict, asked: dict, step: int | None) -> bool:
-    text = asked["text"]
+def _matches(record: dict, options: dict, step: int | None) -> bool:
+    text = options["text"]
     return (
-        (asked["every"] or record["step"] == step)
-        and (not asked["cut"] or not record.get("finished", True))
-        and (not asked["failed"] or "failure" in record)
-        and asked["environment"] in ("", record.get("environment"))
+        (options["every"] or record["step"] == step)
+        and (not options["cut"] or not record.get("finished", True))
+        and (not options["failed"] or "failure" in record)
+        and options["environment"] in ("", record.get("environment"))
         and (not text or text in record["prompt"].lower() or text in record["response"].lower())
     )
 

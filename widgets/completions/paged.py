@@ -49,8 +49,8 @@ def of_query(query: dict, name: str, default, allowed=None):
     return default if allowed is not None and value not in allowed else value
 
 
-def window(found: list, query: dict, size: int) -> tuple[int, list]:
+def window(records: list, query: dict, size: int) -> tuple[int, list]:
     """The (start, records) of the page that the query asks for, clipped to where there are records."""
     start = int(of_query(query, "start", 0) or 0)
-    start = max(0, min(start, (len(found) - 1) // size * size if found else 0))
-    return start, found[start : start + size]
+    start = max(0, min(start, (len(records) - 1) // size * size if records else 0))
+    return start, records[start : start + size]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from widgets.completions.paged import Paged, of_query, window
-from widgets.frontend.table import Prompt, Table
+from widgets.frontend.table import PromptCell, Table
 from widgets.frontend.turns import turns_of
 from widgets.frontend.widget import script
 
@@ -50,19 +50,19 @@ class Pairs(Paged):
     def find(self, query: dict) -> dict:
         """The page of pairs for a query from the browser."""
         text = str(of_query(query, "text", "")).lower()
-        found = [
+        matching = [
             pair
             for pair in self.pairs
             if (not query.get("wrong") or pair.get("margin", 1.0) <= 0)
             and (not text or any(text in pair[field].lower() for field in ("prompt", "chosen", "rejected")))
         ]
-        found.sort(key=SORTS[of_query(query, "sort", "as in the file", SORTS)])
-        start, rows = window(found, query, PAGE)
+        matching.sort(key=SORTS[of_query(query, "sort", "as in the file", SORTS)])
+        start, rows = window(matching, query, PAGE)
         return {
             "sorts": list(SORTS),
             "scored": any("margin" in pair for pair in self.pairs),
             "all": len(self.pairs),
-            "total": len(found),
+            "total": len(matching),
             "start": start,
             "size": PAGE,
             "rows": [pair | {"prompt_turns": turns_of(pair["prompt"])} for pair in rows],
@@ -72,7 +72,8 @@ class Pairs(Paged):
         """The current page as a static table."""
         columns = ["chosen", "rejected"] + ["margin"] * self.page["scored"]
         rows = [
-            [Prompt(pair["prompt"]), *(pair.get(column) for column in columns)] for pair in self.page["rows"]
+            [PromptCell(pair["prompt"]), *(pair.get(column) for column in columns)]
+            for pair in self.page["rows"]
         ]
         return Table(f"Pairs {self.caption}", ["prompt", *columns], rows)
 

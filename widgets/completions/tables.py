@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from widgets.frontend.table import Prompt, Table, shortened
+from widgets.frontend.table import PromptCell, Table, shortened
 from widgets.runs.series import as_run
 
 ORDERS: dict[str, tuple[str, int]] = {  # by which figure, and which end comes first; what has none comes last
@@ -46,7 +46,7 @@ def show_completions(
 def table_of(records: list[dict], caption: str, most_characters: int = 600) -> Table:
     """A table of rollout records. What none of them has, such as the KL of a validation, has no column."""
     columns = {
-        "prompt": [Prompt(record["prompt"], most_characters) for record in records],
+        "prompt": [PromptCell(record["prompt"], most_characters) for record in records],
         "response": [shortened(record["response"], most_characters) for record in records],
         "reward": [reward_of(record) for record in records],
         "advantage": [record.get("advantage") for record in records],
@@ -78,8 +78,12 @@ def compare_completions(
     else:
         pairs.sort(key=lambda pair: _order(sort)(pair[1]))
     rows = [
-        [Prompt(x["prompt"], most_characters)]
-        + [cell for one in (x, y) for cell in (shortened(one["response"], most_characters), reward_of(one))]
+        [PromptCell(x["prompt"], most_characters)]
+        + [
+            cell
+            for record in (x, y)
+            for cell in (shortened(record["response"], most_characters), reward_of(record))
+        ]
         for x, y in pairs[:n]
     ]
     caption = f"{len(rows)} of {len(pairs)} prompts that both runs answered"

@@ -17,7 +17,7 @@ def compare_runs(runs, metrics: list | None = None) -> Table:
     if len(runs) < 2:
         raise ValueError(f"compare_runs([{runs[0].name}]): give it two runs or more")
     feed = open_feed(runs, metrics)
-    found = compare(feed.runs, feed.series, feed.charts)
+    comparison = compare(feed.runs, feed.series, feed.charts)
     names = [run.name for run in runs]
     columns = ["", *names, *(f"{name} − {names[0]}" for name in names[1:])]
     rows = [
@@ -26,7 +26,7 @@ def compare_runs(runs, metrics: list | None = None) -> Table:
             *row["values"],
             *row["differences"],
         ]
-        for row in found["values"]
+        for row in comparison["values"]
     ]
-    rows += [[row["name"], *row["values"], *[None] * (len(runs) - 1)] for row in found["settings"]]
+    rows += [[row["name"], *row["values"], *[None] * (len(runs) - 1)] for row in comparison["settings"]]
     return Table(f"Last values and settings that differ: {', '.join(names)}", columns, rows)

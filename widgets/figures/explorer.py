@@ -75,10 +75,10 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
     from plotly.graph_objects import Scatter
 
     several = len(runs) > 1
-    for r, one in enumerate(series):
-        x = one.axis(axis)
+    for r, run_series in enumerate(series):
+        x = run_series.axis(axis)
         for k, line in enumerate(chart.lines):
-            rows, values = drawable(line, one)
+            rows, values = drawable(line, run_series)
             if not len(values):
                 continue
             size = downsample.bucket_size(len(values), MAX_POINTS)
@@ -100,7 +100,9 @@ def _traces(chart, runs, series: list[Series], axis: str, smoothing: float):
 
 def _flat_range(chart, series: list[Series]) -> tuple[float, float] | None:
     """The y range of lines that vary by less than the chart's least height, which plotly would magnify; else None."""
-    values = [value for one in series for line in chart.lines for value in drawable(line, one)[1]]
+    values = [
+        value for run_series in series for line in chart.lines for value in drawable(line, run_series)[1]
+    ]
     return flat_range(min(values), max(values), chart.least) if values else None
 
 

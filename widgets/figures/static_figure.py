@@ -101,15 +101,15 @@ def draw(
 def _draw_chart(axes, chart: Chart, runs, series, axis: str, smoothing: float) -> None:
     several = len(series) > 1
     smoothing = 0 if chart.exact else smoothing
-    for r, one in enumerate(series):
-        x = one.axis(axis)
+    for r, run_series in enumerate(series):
+        x = run_series.axis(axis)
         for k, line in enumerate(chart.lines):
-            rows, values = drawable(line, one)
-            for first, last, _ in gaps(line, one):
+            rows, values = drawable(line, run_series)
+            for first, last, _ in gaps(line, run_series):
                 _draw_gap(axes, x[first], x[last], pen(r if several else k))
             if len(values):
                 label = " ".join(_labels(runs[r], line.label, several, k > 0))
-                spread = deviations(line, one)
+                spread = deviations(line, run_series)
                 _draw_line(
                     axes,
                     x[rows],
@@ -202,20 +202,20 @@ def _heading(runs) -> str:
 def describe(runs, series: list[Series], charts: list[Chart]) -> str:
     """The charts in words: first and last value of every line, and the extremes."""
     sentences = []
-    for run, one in zip(runs, series):
-        step = one.steps[-1] if len(one) else 0
+    for run, run_series in zip(runs, series):
+        step = run_series.steps[-1] if len(run_series) else 0
         sentences.append(f"Run {run.name}: {run.status}, step {step}.")
         for chart in charts:
             for line in chart.lines:
-                _, values = column(line, one)
+                _, values = column(line, run_series)
                 if len(values):
                     sentences.append(_in_words(chart, line, values))
                 sentences += [
-                    f"{_name(chart, line)} is {value} at step {one.steps[first]}"
-                    + (f" to {one.steps[last]}." if last > first else ".")
-                    for first, last, value in gaps(line, one)[:3]
+                    f"{_name(chart, line)} is {value} at step {run_series.steps[first]}"
+                    + (f" to {run_series.steps[last]}." if last > first else ".")
+                    for first, last, value in gaps(line, run_series)[:3]
                 ]
-        if parts := timers(one):
+        if parts := timers(run_series):
             sentences.append("Seconds a step: " + ", ".join(f"{name} {s:.3g}" for name, s in parts) + ".")
     return " ".join(sentences)
 

@@ -23,7 +23,7 @@ NO_MATH = "mathjax_ignore tex2jax_ignore"
 LONG = 40  # characters of a cell that wants a wide column
 
 
-class Prompt(str):
+class PromptCell(str):
     """A prompt's cell in a table: its turns in place of its chat template, each on a line of its own in plain text.
 
     most_characters: longer turns are cut. In HTML the system's turn is folded.
@@ -96,7 +96,7 @@ def _cell(value) -> str:
     if isinstance(value, int):
         return f'<td class="lab-number">{value}</td>'
     text = str(value)
-    content = value.html() if isinstance(value, Prompt) else escape(text)
+    content = value.html() if isinstance(value, PromptCell) else escape(text)
     return f'<td class="lab-text{" lab-long" * (len(text) > LONG)}" dir="auto">{content}</td>'
 
 

@@ -33,7 +33,7 @@ class JobPanel(Widget):
         self._series = Series(self.run)
         self._steering = control.Steering(self.run)
         self._resubmission = waiting.Resubmission(job)
-        self._said = ""  # of the job, which the run knows nothing of
+        self._answer = ""  # of the job, which the run knows nothing of
         self._lock = threading.RLock()
         self._job_view = {"state": "unknown", "reason": "", "nodes": "", "start": "", "log": ""}
         self._job_seen = float("-inf")
@@ -52,10 +52,10 @@ class JobPanel(Widget):
         self._series.poll()
         info, status = self.run.info, self.run.status
         message = "" if status == "finished" else info.get("message") or ""
-        advice, said = way_back(self.run), self._said
+        advice, answer = way_back(self.run), self._answer
         steering = self._steering.view(self._series)
         if self._resubmission.awaits(self.run):
-            status, message, advice, said = "waiting", "", "", said or waiting.SUBMITTED_AGAIN
+            status, message, advice, answer = "waiting", "", "", answer or waiting.SUBMITTED_AGAIN
             steering["undo"] = ""
         self.view = finite(
             {
@@ -67,7 +67,7 @@ class JobPanel(Widget):
                 "host": info.get("host", ""),
                 "checkpoint": getattr(self.run.latest_checkpoint(), "name", None),
                 "steering": steering,
-                "said": said,
+                "said": answer,
                 **self._look_at_job(),
             }
         )
@@ -97,9 +97,9 @@ class JobPanel(Widget):
         return {"job": dict(self._job_view)}
 
     def _on_message(self, _, content: dict, buffers) -> None:
-        self._said = ""
+        self._answer = ""
         if content.get("kind") == "cancel":
-            self._said = self._cancel()
+            self._answer = self._cancel()
         else:
             self._steering.execute(content)
         self.refresh()

@@ -81,11 +81,11 @@ class Quiz(Widget):
         name = self.file.name
         notebook = "notebook 08" if name == FINAL else f"notebook {name}"
         cell = f"the cell <code>Quiz(&quot;{name}&quot;)</code>" if name in quiz_names() else "this cell"
-        asked = "".join(self._static_question(question) for question in self.file.questions)
+        questions = "".join(self._static_question(question) for question in self.file.questions)
         return (
             f'{STATIC_STYLE}<section class="lab-quiz-static"><p><b>Quiz: {escape(self.title)}.</b> To answer it and have '
             f"your answers kept, open {notebook} with <code>./lab jupyter</code> and run {cell}. Here each choice unfolds "
-            f"what is to be said of it.</p><ol>{asked}</ol></section>"
+            f"what is to be said of it.</p><ol>{questions}</ol></section>"
         )
 
     def _static_question(self, question) -> str:

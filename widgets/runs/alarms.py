@@ -69,7 +69,7 @@ class Alarms:
             recent = rows[end - RECENT : end]
             until = [record for record in validations if record["step"] <= recent[-1]["step"]]
             alarms = active(self._rules, first, recent, self.limits, until)
-            held = next((one for one in alarms if one.name == alarm.name), None)
+            held = next((other for other in alarms if other.name == alarm.name), None)
             if held is None:
                 return step
             step = held.step

@@ -30,8 +30,8 @@ def column(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
     if not line.minus:
         return rows, values
     other_rows, others = series.column(line.minus)
-    rows, mine, theirs = np.intersect1d(rows, other_rows, return_indices=True)
-    return rows, values[mine] - others[theirs]
+    rows, own_rows, their_rows = np.intersect1d(rows, other_rows, return_indices=True)
+    return rows, values[own_rows] - others[their_rows]
 
 
 def drawable(line: Line, series: Series) -> tuple[np.ndarray, np.ndarray]:
@@ -46,15 +46,15 @@ def gaps(line: Line, series: Series) -> list[tuple[int, int, str]]:
 
     value: `NaN`, `∞`, `−∞`, or a number beyond LARGEST. Records in a row with the same value are one gap.
     """
-    found = []
+    spans = []
     for metric in filter(None, (metric_of(line, series), line.minus)):
         places, rows, values = series.beyond(metric, LARGEST)
         for place, row, name in zip(places.tolist(), rows.tolist(), map(_named, values.tolist())):
-            if found and found[-1][3] == (metric, name, place - 1):
-                found[-1] = (found[-1][0], row, name, (metric, name, place))
+            if spans and spans[-1][3] == (metric, name, place - 1):
+                spans[-1] = (spans[-1][0], row, name, (metric, name, place))
             else:
-                found.append((row, row, name, (metric, name, place)))
-    return [gap[:3] for gap in sorted(found)[:MOST_GAPS]]
+                spans.append((row, row, name, (metric, name, place)))
+    return [gap[:3] for gap in sorted(spans)[:MOST_GAPS]]
 
 
 def last_value(line: Line, series: Series) -> float | None:
@@ -91,16 +91,16 @@ def spread(line: Line, series: Series) -> str:
     return stem + "_std" if not line.minus and stem + "_std" in series.metrics else ""
 
 
-def charts_for(series: list[Series], kind: str, wanted: list | None = None) -> list[Chart]:
+def charts_for(series: list[Series], kind: str, metrics: list | None = None) -> list[Chart]:
     """The charts to draw: the wanted ones, or those of the run's kind that the runs have something for.
 
     `wanted` holds metric names, lists of names (one chart together), or what `chart` makes.
     """
-    known = list(dict.fromkeys(metric for one in series for metric in one.metrics))
-    if wanted is not None:
-        return [c for one in wanted for c in _with_names(_as_chart(one), known)]
+    known = list(dict.fromkeys(metric for run_series in series for metric in run_series.metrics))
+    if metrics is not None:
+        return [c for metric in metrics for c in _with_names(_as_chart(metric), known)]
     if default := charts_of(kind):
-        charts = [c for one in default for c in _with_names(one, known, kind)]
+        charts = [c for suited in default for c in _with_names(suited, known, kind)]
         return [c for c in charts if any(m in known for line in c.lines for m in line.metrics)]
     return [_as_chart(metric) for metric in sorted(known) if not metric.startswith("timers/")][:9]
 
@@ -113,18 +113,20 @@ def _with_names(chart: Chart, known: list[str], kind: str = "") -> list[Chart]:
     if not any("*" in line.metrics[0] for line in chart.lines):
         return [chart]
     plain = [line for line in chart.lines if "*" not in line.metrics[0]]
-    found: dict[str, dict[str, list[Line]]] = {}  # the second name → the first one → lines
+    by_title: dict[str, dict[str, list[Line]]] = {}  # the second name → the first one → lines
     for line in [line for line in chart.lines if line not in plain]:
         for name, second, metric in _matches(line.metrics[0], known, kind):
             own = Line(f"{name}, {line.label}", (metric,))
-            found.setdefault(second, {}).setdefault(name, []).append(own)
-    titles = sorted(found, key=lambda second: second.count("/"))[: OWN_CHARTS if chart.title == "*" else None]
-    order = list(dict.fromkeys(name for lines in found.values() for name in lines))
+            by_title.setdefault(second, {}).setdefault(name, []).append(own)
+    titles = sorted(by_title, key=lambda second: second.count("/"))[
+        : OWN_CHARTS if chart.title == "*" else None
+    ]
+    order = list(dict.fromkeys(name for lines in by_title.values() for name in lines))
     return [
         replace(
             chart,
             title=title if chart.title == "*" else chart.title,
-            lines=(*plain, *(line for name in order for line in found[title].get(name, ()))),
+            lines=(*plain, *(line for name in order for line in by_title[title].get(name, ()))),
         )
         for title in titles
     ]
@@ -141,15 +143,15 @@ def _matches(pattern: str, known: list[str], kind: str) -> Iterator[tuple[str, s
             yield match[1], match[2], metric
 
 
-def _as_chart(wanted) -> Chart:
-    if isinstance(wanted, Chart):
-        return wanted
-    if isinstance(wanted, str):
+def _as_chart(metric) -> Chart:
+    if isinstance(metric, Chart):
+        return metric
+    if isinstance(metric, str):
         everywhere = (chart for kind in kinds() for chart in charts_of(kind))
-        known = next((c for c in everywhere for line in c.lines if wanted == line.metrics[0]), None)
+        known = next((c for c in everywhere for line in c.lines if metric == line.metrics[0]), None)
         own = {"hint": known.hint, "least": known.least} if known else {}
-        return chart(wanted, wanted, **own)
-    names = list(wanted)
+        return chart(metric, metric, **own)
+    names = list(metric)
     return chart(" · ".join(_short(names)), *((name, name) for name in names))
 
 

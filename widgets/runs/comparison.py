@@ -16,7 +16,7 @@ NO_DIFFERENCE = ("exp_manager.explicit_log_dir",)
 def compare(runs: list, series: list[Series], charts: list[Chart]) -> dict:
     """{steps, values, settings} of several runs; see last_values and settings_that_differ. steps: each one's last."""
     return {
-        "steps": [one.steps[-1] if len(one) else 0 for one in series],
+        "steps": [run_series.steps[-1] if len(run_series) else 0 for run_series in series],
         "values": last_values(series, charts),
         "settings": settings_that_differ([run.info for run in runs]),
     }
@@ -27,15 +27,15 @@ def last_values(series: list[Series], charts: list[Chart]) -> list[dict]:
 
     None for a run without the metric, and for a difference to one or to a NaN.
     """
-    found = []
+    rows = []
     for chart in charts:
         for line in chart.lines:
-            values = [last_value(line, one) for one in series]
+            values = [last_value(line, run_series) for run_series in series]
             label = chart.title if len(chart.lines) == 1 else f"{chart.title}, {line.label}"
             first, *others = values
             differences = [_difference(first, other) for other in others]
-            found.append({"label": label, "unit": chart.unit, "values": values, "differences": differences})
-    return found
+            rows.append({"label": label, "unit": chart.unit, "values": values, "differences": differences})
+    return rows
 
 
 def _difference(first: float | None, other: float | None) -> float | None:
@@ -51,8 +51,8 @@ def settings_that_differ(infos: list[dict]) -> list[dict]:
         {name: info[name] for name in ("profile", "seed") if name in info} | flatten(info.get("config") or {})
         for info in infos
     ]
-    names = dict.fromkeys(name for one in settings for name in one if name not in NO_DIFFERENCE)
-    shown = {name: [_shown(one[name]) if name in one else "–" for one in settings] for name in names}
+    names = dict.fromkeys(name for config in settings for name in config if name not in NO_DIFFERENCE)
+    shown = {name: [_shown(config[name]) if name in config else "–" for config in settings] for name in names}
     return [{"name": name, "values": values} for name, values in shown.items() if len(set(values)) > 1]
 
 

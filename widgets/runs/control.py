@@ -32,18 +32,18 @@ class Steering:
 
     def __init__(self, run):
         self.run = run
-        self._said, self._holds = "", lambda: False
+        self._answer, self._holds = "", lambda: False
         self._values: dict[str, float | None] = {}  # control → the run's own value when it was last looked at
         self._question: tuple[str, float] | None = None  # (control, value): asked for again, it is sent
 
     def execute(self, content: dict) -> None:
         """A button's message: {kind: stop, checkpoint, undo or set, …}. What can't be done is said, not raised."""
         try:
-            self._said, self._holds = self._execute(content)
+            self._answer, self._holds = self._execute(content)
         except (UserError, ValueError) as error:  # a button has no cell to raise in
-            self._said, self._holds = str(error), lambda: True
+            self._answer, self._holds = str(error), lambda: True
         except OSError as error:
-            self._said, self._holds = not_written(self.run, error), lambda: True
+            self._answer, self._holds = not_written(self.run, error), lambda: True
 
     def _execute(self, content: dict) -> tuple[str, Callable[[], bool]]:
         run, kind = self.run, content["kind"]
@@ -65,8 +65,8 @@ class Steering:
             return question, lambda: not run.is_over
         request_change(run, **{name: value})
         self._question = None
-        said = f"It goes on with {name} = {value:g} from its next step."
-        return said, lambda: not run.is_over and pending(run)["set"].get(name) == value
+        sentence = f"It goes on with {name} = {value:g} from its next step."
+        return sentence, lambda: not run.is_over and pending(run)["set"].get(name) == value
 
     def _doubt(self, name: str, value: float) -> str | None:
         """What to ask before a value far beyond the run's own is sent; None when there is no doubt, or it was answered."""
@@ -82,14 +82,14 @@ class Steering:
     def view(self, series) -> dict:
         """What the buttons show: {obeys, pending, values, said, over, undo}. series: the run's (widgets.runs.series.Series)."""
         if not self._holds():
-            self._said = ""
+            self._answer = ""
         over = self.run.is_over
         self._values = {name: _latest(series, metrics) for name, metrics in CONTROLS.items()}
         return {
             "obeys": obeys(self.run),
             "pending": pending(self.run),
             "values": dict(self._values),
-            "said": self._said,
+            "said": self._answer,
             "over": over,
             "undo": self._undo_title() if over else "",
         }
@@ -145,7 +145,7 @@ def request_change(run, **changes: float) -> None:
             raise ValueError(f"{name}={value!r}: it takes a number that is not negative")
         _check_supported(run, name)
     tmp = _folder(run) / ".set.json"
-    tmp.write_text(json.dumps(_asked(run, "set.json") | changes))
+    tmp.write_text(json.dumps(_requested_changes(run, "set.json") | changes))
     tmp.rename(tmp.with_name("set.json"))
 
 
@@ -156,11 +156,11 @@ def pending(run) -> dict:
         # os.path's: Path.exists raises where another account's folder is closed
         "stop": os.path.exists(control / "stop"),
         "checkpoint": any(os.path.exists(control / name) for name in ("checkpoint", "checkpoint.taken")),
-        "set": _asked(run, "set.json.taken") | _asked(run, "set.json"),
+        "set": _requested_changes(run, "set.json.taken") | _requested_changes(run, "set.json"),
     }
 
 
-def _asked(run, name: str) -> dict:
+def _requested_changes(run, name: str) -> dict:
     """The changes in a file of control/; empty without a readable file."""
     try:
         changes = json.loads((run.path / "control" / name).read_text())

@@ -23,7 +23,7 @@ MAX_UPDATE_BYTES = 45_000
 
 
 def open_feed(
-    runs, wanted: list | None = None, axis: str = "step", limits=None, budget_seconds: float = float("inf")
+    runs, metrics: list | None = None, axis: str = "step", limits=None, budget_seconds: float = float("inf")
 ) -> Feed:
     """A Feed of one run or a list of runs, which has read their metrics for at most budget_seconds.
 
@@ -31,7 +31,7 @@ def open_feed(
     """
     if axis not in AXES:
         raise ValueError(f"axis={axis!r}; the axes are {', '.join(AXES)}")
-    feed = Feed(as_runs(runs), wanted, axis, limits)
+    feed = Feed(as_runs(runs), metrics, axis, limits)
     feed.poll(budget_seconds)
     return feed
 
@@ -44,21 +44,21 @@ class Feed:
     """
 
     def __init__(
-        self, runs: list, wanted: list | None = None, axis: str = "step", limits: Thresholds | None = None
+        self, runs: list, metrics: list | None = None, axis: str = "step", limits: Thresholds | None = None
     ):
         self.runs = runs
         self.series = [Series(run) for run in runs]
-        self.wanted = wanted
+        self.metrics = metrics
         self._added: list[str] = []  # metrics that the reader asked for
         self.axis = axis
         self.version = 0
         self.limits = limits or Thresholds()
-        self._run_alarms = [Alarms(run, one, limits) for run, one in zip(runs, self.series)]
+        self._run_alarms = [Alarms(run, run_series, limits) for run, run_series in zip(runs, self.series)]
         steerable = len(runs) == 1 and _player(runs[0]) is None
         self._steering = Steering(runs[0]) if steerable else None
         self.resubmission = Resubmission(None)  # the monitor, which knows the runs' job, sets another
         self._sent: dict[str, tuple[int, int]] = {}  # line → (records, bucket size) that the browser has
-        self._generations = [one.generation for one in self.series]
+        self._generations = [run_series.generation for run_series in self.series]
         self._head: dict = {}
         self._layout: list = []
 
@@ -73,7 +73,7 @@ class Feed:
 
     def _own_charts(self) -> list[Chart]:
         kind = next((run.kind for run in self.runs if run.kind), "")
-        return charts_for(self.series, kind, self.wanted)
+        return charts_for(self.series, kind, self.metrics)
 
     def add(self, metric: str) -> None:
         """A chart of this metric after the others; once."""
@@ -81,7 +81,7 @@ class Feed:
 
     def remove(self, metric: str) -> None:
         """Without the chart that was added for this metric."""
-        self._added = [one for one in self._added if one != metric]
+        self._added = [added for added in self._added if added != metric]
 
     def steer(self, content: dict) -> None:
         """Do what a button asks of the run; see widgets.runs.control.Steering."""
@@ -90,7 +90,7 @@ class Feed:
 
     def snapshot(self) -> bytes:
         """A message with all points, for a page that has none yet."""
-        self._generations = [one.generation for one in self.series]
+        self._generations = [run_series.generation for run_series in self.series]
         self._sent.clear()
         self.version += 1
         self._layout = self._resolve()
@@ -99,7 +99,9 @@ class Feed:
 
     def update(self) -> bytes | None:
         """A message with what changed; None when nothing did."""
-        if self._layout != self._resolve() or self._generations != [one.generation for one in self.series]:
+        if self._layout != self._resolve() or self._generations != [
+            run_series.generation for run_series in self.series
+        ]:
             return self.snapshot()
         head = self._describe()
         news = {key: value for key, value in head.items() if value != self._head[key]}
@@ -176,8 +178,8 @@ class Feed:
             "skipped": [series.skipped for series in self.series],
             "gaps": self._gaps(),
             "marks": [
-                marks(run, one, alarms.beginnings, one.axis(self.axis))
-                for run, one, alarms in zip(self.runs, self.series, self._run_alarms)
+                marks(run, run_series, alarms.beginnings, run_series.axis(self.axis))
+                for run, run_series, alarms in zip(self.runs, self.series, self._run_alarms)
             ],
             "metrics": sorted({metric for series in self.series for metric in series.metrics}),
             "stale_seconds": self.limits.heartbeat_seconds,
@@ -199,8 +201,8 @@ class Feed:
             x = series.axis(self.axis)
             for c, chart in enumerate(self.charts):
                 for k, line in enumerate(chart.lines):
-                    found = [[float(x[i]), float(x[j]), name] for i, j, name in charts.gaps(line, series)]
-                    gaps |= {f"{r}/{c}/{k}": found} if found else {}
+                    spans = [[float(x[i]), float(x[j]), name] for i, j, name in charts.gaps(line, series)]
+                    gaps |= {f"{r}/{c}/{k}": spans} if spans else {}
         return gaps
 
     def _alarms(self) -> list[dict]:
@@ -220,7 +222,7 @@ class Feed:
         ]
 
     def _pack(self, kind: str, head: dict, points: list) -> bytes:
-        points = [one for one in points if one is not None]
+        points = [point for point in points if point is not None]
         head = {
             "kind": kind,
             "version": self.version,

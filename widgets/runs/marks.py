@@ -23,18 +23,20 @@ def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> 
     steps = np.array(series.steps)
     if not len(steps):
         return []
-    found = [(step, "setting", text) for step, text in changes(series)]
-    found += [(step, "alarm", title) for step, title in alarms]
+    events = [(step, "setting", text) for step, text in changes(series)]
+    events += [(step, "alarm", title) for step, title in alarms]
     saved = (
         [int(path.name.rpartition("_")[2]) for path in run.checkpoints()]
         if hasattr(run, "checkpoints")
         else []
     )
-    found += [(step, "checkpoint", "checkpoint") for step in saved]
+    events += [(step, "checkpoint", "checkpoint") for step in saved]
     resumes = run.info.get("resumed_at", [])  # runs of before it was recorded have none
-    found += [(step, "resume", "resumed") for step in resumes if step <= steps[-1]]  # a replay has later ones
-    rows = np.minimum(np.searchsorted(steps, [step for step, _, _ in found]), len(steps) - 1)
-    placed = [[float(x[row]), kind, f"{text}, step {step}"] for row, (step, kind, text) in zip(rows, found)]
+    events += [
+        (step, "resume", "resumed") for step in resumes if step <= steps[-1]
+    ]  # a replay has later ones
+    rows = np.minimum(np.searchsorted(steps, [step for step, _, _ in events]), len(steps) - 1)
+    placed = [[float(x[row]), kind, f"{text}, step {step}"] for row, (step, kind, text) in zip(rows, events)]
     return sorted(placed)[-MOST:]
 
 
@@ -43,14 +45,14 @@ def changes(series: Series) -> list[tuple[int, str]]:
 
     A warm-up and a decay move at every step and are no changes.
     """
-    found = []
+    texts = []
     for control, metrics in CONTROLS.items():
         for metric in metrics:
             rows, values = series.column(metric)
             for i in _jumps(values):
                 text = f"{NAMES[control]} {values[i - 1]:.3g} → {values[i]:.3g}"
-                found.append((series.steps[rows[i]], text))
-    return found
+                texts.append((series.steps[rows[i]], text))
+    return texts
 
 
 def _jumps(values: np.ndarray) -> np.ndarray:

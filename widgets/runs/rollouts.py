@@ -9,7 +9,7 @@ TOKEN_FIELDS = ("tokens", "token_kl", "token_advantage")
 CHUNK_BYTES = 1 << 22
 
 
-class Rollouts:
+class RunRollouts:
     """Follows a run's rollouts: `records` without their tokens, and `tokens(i)` for those of record i."""
 
     def __init__(self, run):

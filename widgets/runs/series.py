@@ -184,14 +184,14 @@ class Series:
     def table(self, metrics: list[str], start: int, stop: int) -> list[dict]:
         """Rows start … stop − 1 as records, for the table of numbers."""
         stop = min(stop, len(self))
-        found = [{"step": self.steps[row], "time": self.times[row]} for row in range(start, stop)]
+        records = [{"step": self.steps[row], "time": self.times[row]} for row in range(start, stop)]
         for metric in metrics:
             if metric not in self._rows:
                 continue
             rows = np.array(self._rows[metric], dtype=np.int32)
             for i in range(*np.searchsorted(rows, [start, stop])):
-                found[rows[i] - start][metric] = self._values[metric][i]
-        return found
+                records[rows[i] - start][metric] = self._values[metric][i]
+        return records
 
 
 def _all_have_places(records: list[dict]) -> bool:

@@ -53,8 +53,8 @@ def verdict(run, job=None) -> str:
         raise RunLost(f"{run.name} is gone: its folder {run.path} was deleted while it was watched.")
     step = (info.get("heartbeat") or {}).get("step")
     if status == "failed":
-        said = info.get("message") or "it left no message"
-        raise RunFailed(f"{run.name} failed at step {step}: {said}{_advice(run)}{_end_of_log(job)}")
+        message = info.get("message") or "it left no message"
+        raise RunFailed(f"{run.name} failed at step {step}: {message}{_advice(run)}{_end_of_log(job)}")
     if status != "lost" and run.is_over and _state(job) == "failed":
         raise RunFailed(
             f"{run.name}: its job failed, and the run folder is as an earlier job left it, {status} after step {step}."
@@ -81,15 +81,15 @@ def keep_looking(closed: threading.Event, seconds: float, look: Callable[[], obj
     An error is logged once and the call tried again, because folders on a shared file system may be away for
     moments.
     """
-    told = None
+    last_error = None
     while not closed.wait(seconds):
         try:
             look()
-            told = None
+            last_error = None
         except Exception as error:
-            if told != str(error):
+            if last_error != str(error):
                 logging.getLogger(__name__).warning("can't read: %s: %s", type(error).__name__, error)
-            told = str(error)
+            last_error = str(error)
 
 
 def _is_over(run, job) -> bool:
@@ -122,8 +122,8 @@ class Resubmission:
         if job is None or _is_of(run, job):
             return False
         look = run.path, getattr(job, "id", None)
-        asked, is_over = self._looks.get(look, (float("-inf"), True))
-        if time.monotonic() - asked > JOB_SECONDS:  # asking a scheduler is expensive
+        looked_at, is_over = self._looks.get(look, (float("-inf"), True))
+        if time.monotonic() - looked_at > JOB_SECONDS:  # asking a scheduler is expensive
             is_over = _state(job) in FINAL_JOB_STATES
             self._looks[look] = time.monotonic(), is_over
         return not is_over

@@ -17,7 +17,7 @@ RELATIVE, ABSOLUTE = 1e-4, 1e-5  # how far a right answer may be off: float32, i
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AnswerOutcome:
     """outputs: what was returned, a tuple's parts one by one; gradients: by input, of a random weighting of the outputs."""
 
     outputs: tuple[Any, ...] = ()
@@ -36,29 +36,31 @@ class Difference:
     expected: Any = None
 
 
-def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ...]) -> Outcome:
+def outcome(function: Callable, inputs: dict[str, Any], gradients: tuple[str, ...]) -> AnswerOutcome:
     """Call the function on copies of the inputs; an error of it is an outcome, too."""
     arguments = {name: _copy(value, learns=name in gradients) for name, value in inputs.items()}
     try:
         returned = function(*arguments.values())
         outputs = tuple(returned) if isinstance(returned, tuple) else (returned,)
-        found = _gradients(outputs, arguments, gradients)
+        by_name = _gradients(outputs, arguments, gradients)
     except Exception as error:  # whatever a learner's function raises is told, not raised
-        return Outcome(error=error)
+        return AnswerOutcome(error=error)
     outputs = tuple(_without_gradient(output) for output in outputs)
-    return Outcome(outputs, found, changed=_changed(inputs, arguments))
+    return AnswerOutcome(outputs, by_name, changed=_changed(inputs, arguments))
 
 
-def first_difference(expected: Outcome, got: Outcome, names: tuple[str, ...]) -> Difference | None:
+def first_difference(
+    expected: AnswerOutcome, got: AnswerOutcome, names: tuple[str, ...]
+) -> Difference | None:
     """None where the outcomes are equal; neither has an error."""
     if len(got.outputs) != len(expected.outputs):
         return Difference("what is returned", _count(names, got.outputs))
     for name, right, yours in zip(names, expected.outputs, got.outputs):
-        if found := _of_values(name, right, yours):
-            return found
+        if difference := _of_values(name, right, yours):
+            return difference
     for name, right in expected.gradients.items():
-        if found := _of_gradients(f"the gradient to {name}", right, got.gradients[name]):
-            return found
+        if difference := _of_gradients(f"the gradient to {name}", right, got.gradients[name]):
+            return difference
     if got.changed:
         return Difference(
             got.changed,
@@ -67,14 +69,14 @@ def first_difference(expected: Outcome, got: Outcome, names: tuple[str, ...]) ->
     return None
 
 
-def alike(one: Outcome, other: Outcome) -> bool:
+def alike(first: AnswerOutcome, second: AnswerOutcome) -> bool:
     """Whether two answers are the same one: equal numbers whatever their type, or equal errors."""
-    if one.error or other.error:
-        return repr(one.error) == repr(other.error)
-    if len(one.outputs) != len(other.outputs):
+    if first.error or second.error:
+        return repr(first.error) == repr(second.error)
+    if len(first.outputs) != len(second.outputs):
         return False
-    return all(map(_close, one.outputs, other.outputs)) and all(
-        _close(*_zeros_for_none(one.gradients[name], other.gradients[name])) for name in one.gradients
+    return all(map(_close, first.outputs, second.outputs)) and all(
+        _close(*_zeros_for_none(first.gradients[name], second.gradients[name])) for name in first.gradients
     )
 
 
@@ -136,15 +138,15 @@ def differs(yours: Any, expected: Any) -> Tensor | None:
     )
 
 
-def _close(one: Any, other: Any) -> bool:
-    numbers, others = _numbers(one), _numbers(other)
+def _close(first: Any, second: Any) -> bool:
+    numbers, others = _numbers(first), _numbers(second)
     if numbers is None or others is None:
-        return numbers is others and one == other
+        return numbers is others and first == second
     return numbers.shape == others.shape and bool(_equal(numbers, others).all())
 
 
-def _equal(one: Tensor, other: Tensor) -> Tensor:
-    return torch.isclose(one.double(), other.double(), RELATIVE, ABSOLUTE, equal_nan=True)
+def _equal(first: Tensor, second: Tensor) -> Tensor:
+    return torch.isclose(first.double(), second.double(), RELATIVE, ABSOLUTE, equal_nan=True)
 
 
 def _numbers(value: Any) -> Tensor | None:
@@ -196,8 +198,8 @@ def _gradients(
     ]
     if not weighted:
         return dict.fromkeys(leaves)
-    found = torch.autograd.grad(sum(weighted), list(leaves.values()), allow_unused=True)
-    return dict(zip(leaves, found))
+    computed = torch.autograd.grad(sum(weighted), list(leaves.values()), allow_unused=True)
+    return dict(zip(leaves, computed))
 
 
 def _weights(output: Tensor) -> Tensor:
@@ -205,13 +207,13 @@ def _weights(output: Tensor) -> Tensor:
     return 1.0 + torch.rand(output.shape, generator=torch.Generator().manual_seed(output.numel()))
 
 
-def _zeros_for_none(one: Tensor | None, other: Tensor | None) -> tuple[Tensor, Tensor]:
+def _zeros_for_none(first: Tensor | None, second: Tensor | None) -> tuple[Tensor, Tensor]:
     """No gradient at all is one of 0."""
-    if one is None and other is None:
+    if first is None and second is None:
         return torch.zeros(()), torch.zeros(())
     return (
-        torch.zeros_like(other) if one is None else one,
-        torch.zeros_like(one) if other is None else other,
+        torch.zeros_like(second) if first is None else first,
+        torch.zeros_like(first) if second is None else second,
     )
 
 

@@ -34,7 +34,7 @@ STYLE = """<style>
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExerciseVerdict:
     """Whether a learner's function is right, and the first difference if not. `mistake` is the planted mistake that it equals."""
 
     exercise: Exercise

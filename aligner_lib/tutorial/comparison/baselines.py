@@ -93,5 +93,5 @@ def _tokens(text: str) -> set[str]:
 
 def _overlap(prompt: str, answer: str) -> float:
     """The share of an answer's words that stand in its prompt."""
-    words, asked = re.findall(r"\w+", answer.lower()), _tokens(prompt)
-    return sum(word in asked for word in words) / max(len(words), 1)
+    words, prompt_words = re.findall(r"\w+", answer.lower()), _tokens(prompt)
+    return sum(word in prompt_words for word in words) / max(len(words), 1)

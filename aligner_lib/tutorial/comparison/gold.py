@@ -24,15 +24,16 @@ def before_and_after(run: RunFolder) -> PolicyComparison | None:
     nothing that a program can check, or where there was one validation only.
     """
     records = [
-        one
-        for one in run.rollouts()
-        if one["split"] == "validation" and "obeys" in (one.get("metrics") or {})
+        record
+        for record in run.rollouts()
+        if record["split"] == "validation" and "obeys" in (record.get("metrics") or {})
     ]
-    steps = sorted({one["step"] for one in records})
+    steps = sorted({record["step"] for record in records})
     if len(steps) < 2:
         return None
     first, last = (
-        {one["group"]: one for one in records if one["step"] == step} for step in (steps[0], steps[-1])
+        {record["group"]: record for record in records if record["step"] == step}
+        for step in (steps[0], steps[-1])
     )
     prompts = sorted(first.keys() & last.keys())
     sides = {
@@ -44,7 +45,7 @@ def before_and_after(run: RunFolder) -> PolicyComparison | None:
 
 def gained(before: RunFolder, after: RunFolder) -> PolicyComparison:
     """The same of two runs of `aligner evaluate` on the same prompts, whose every answer was checked by a program."""
-    first, last = ({one["group"]: one for one in run.rollouts()} for run in (before, after))
+    first, last = ({record["group"]: record for record in run.rollouts()} for run in (before, after))
     prompts = sorted(first)
     sides = {run.name: [of_one[at] for at in prompts] for run, of_one in ((before, first), (after, last))}
     return _compared(sides, prompts)
@@ -55,12 +56,12 @@ def _compared(sides: dict[str, list[dict]], prompts: list[int]) -> PolicyCompari
     figures = {name: _of_one(side, prompts) for name, side in sides.items()}
     before, after = sides.values()
     of_last = list(figures.values())[-1]
-    obeys = [[one["metrics"]["obeys"] for one in side] for side in (before, after)]
+    obeys = [[record["metrics"]["obeys"] for record in side] for side in (before, after)]
     of_last["obeys_gain"] = share_gain([b - a for a, b in zip(*obeys)], prompts)
     rewards, ended = (
-        [[one[key] for one in side] for side in (before, after)] for key in ("reward", "finished")
+        [[record[key] for record in side] for side in (before, after)] for key in ("reward", "finished")
     )
-    parts = gain_in_parts(rewards, ended, [[bool(one) for one in side] for side in obeys])
+    parts = gain_in_parts(rewards, ended, [[bool(obeyed) for obeyed in side] for side in obeys])
     of_last |= {f"reward gained: {name}": part for name, part in zip(("ended", "gold", "rest"), parts)}
     caption = f"{len(prompts)} answers to as many held-out prompts; in brackets 95 % intervals"
     return PolicyComparison(caption, figures)
@@ -68,14 +69,14 @@ def _compared(sides: dict[str, list[dict]], prompts: list[int]) -> PolicyCompari
 
 def _of_one(side: list[dict], prompts: list[int]) -> dict[str, Estimate | float]:
     figures = {
-        "obeys": share([one["metrics"]["obeys"] for one in side], prompts),
-        "reward": mean_interval([one["reward"] for one in side], prompts),
-        "ended": share([float(one["finished"]) for one in side], prompts),
-        "tokens": fmean(one["length"] for one in side),
+        "obeys": share([record["metrics"]["obeys"] for record in side], prompts),
+        "reward": mean_interval([record["reward"] for record in side], prompts),
+        "ended": share([float(record["finished"]) for record in side], prompts),
+        "tokens": fmean(record["length"] for record in side),
     }
     forms: dict[str, list[float]] = {}
-    for one in side:
-        for name, value in one["metrics"].items():
+    for record in side:
+        for name, value in record["metrics"].items():
             if name.startswith(FORM):
                 forms.setdefault(name, []).append(value)
     return figures | {

@@ -37,7 +37,7 @@ def ppo_points(run: RunFolder) -> list[Point]:
     """
     answers = _by_step(run)
     return [
-        _point(f"step {step}", _kl(answers, step), [[one] for one in held_out])
+        _point(f"step {step}", _kl(answers, step), [[record] for record in held_out])
         for (split, step), held_out in answers.items()
         if split == "validation"
     ]
@@ -50,8 +50,8 @@ def best_of_n_points(evaluation: RunFolder, sizes: Sequence[int] = (1, 2, 4, 8, 
     The KL is its bound, log n − (n − 1)/n (Beirami et al. 2024, arXiv:2401.01879). Raises ValueError for too few answers.
     """
     prompts: dict[int, Answers] = {}
-    for one in evaluation.rollouts():
-        prompts.setdefault(one["group"], []).append(one)
+    for record in evaluation.rollouts():
+        prompts.setdefault(record["group"], []).append(record)
     drawn = list(prompts.values())
     if (least := min(map(len, drawn))) < max(sizes):
         raise ValueError(
@@ -94,34 +94,38 @@ def compare_at_step(runs: Mapping[str, RunFolder], step: int | None = None) -> P
 
 def _by_step(run: RunFolder) -> dict[tuple[str, int], Answers]:
     """The answers of each split and step, in order."""
-    found: dict[tuple[str, int], Answers] = {}
-    for one in run.rollouts():
-        found.setdefault((one["split"], one["step"]), []).append(one)
-    return found
+    answers: dict[tuple[str, int], Answers] = {}
+    for record in run.rollouts():
+        answers.setdefault((record["split"], record["step"]), []).append(record)
+    return answers
 
 
 def _kl(answers: dict[tuple[str, int], Answers], step: int) -> Estimate:
     written = answers.get(("train", step + 1)) or answers["train", step]
-    return mean_interval([sum(one["token_kl"]) for one in written], [one["group"] for one in written])
+    return mean_interval(
+        [sum(record["token_kl"]) for record in written], [record["group"] for record in written]
+    )
 
 
 def _point(name: str, kl: Estimate, drawn: list[Answers], n: int = 1) -> Point:
     """The judge's favourites among n answers; drawn: all answers to each prompt."""
     prompts = range(len(drawn))
     weights = [best_of_n_weights(len(answers), n) for answers in drawn]
-    ordered = [sorted(answers, key=lambda one: one["reward"]) for answers in drawn]
+    ordered = [sorted(answers, key=lambda record: record["reward"]) for answers in drawn]
 
     def expected(value) -> list[float]:
-        sums = (sum(w * value(one) for w, one in zip(*of_prompt)) for of_prompt in zip(weights, ordered))
+        sums = (
+            sum(w * value(record) for w, record in zip(*of_prompt)) for of_prompt in zip(weights, ordered)
+        )
         return [round(total, 12) for total in sums]  # all of them is 1, and not nearly
 
     return Point(
         name,
         kl,
-        reward=mean_interval(expected(lambda one: one["reward"]), prompts),
-        obeys=share(expected(lambda one: one["metrics"]["obeys"]), prompts),
-        ended=share(expected(lambda one: one["finished"]), prompts),
-        tokens=mean_interval(expected(lambda one: one["length"]), prompts),
+        reward=mean_interval(expected(lambda record: record["reward"]), prompts),
+        obeys=share(expected(lambda record: record["metrics"]["obeys"]), prompts),
+        ended=share(expected(lambda record: record["finished"]), prompts),
+        tokens=mean_interval(expected(lambda record: record["length"]), prompts),
     )
 
 

@@ -87,11 +87,12 @@ def compare_policies(
     """
     seeds = {name: [of_one] if isinstance(of_one, RunFolder) else of_one for name, of_one in runs.items()}
     answers = {name: _answers(of_one, environment) for name, of_one in seeds.items()}
-    asked = {
-        name: ([_asked(run) for run in seeds[name]], _prompts(of_one)) for name, of_one in answers.items()
+    prompts_of = {
+        name: ([_prompt_settings(run) for run in seeds[name]], _prompts(of_one))
+        for name, of_one in answers.items()
     }
-    for name, own in asked.items():
-        if own != asked[against]:
+    for name, own in prompts_of.items():
+        if own != prompts_of[against]:
             raise ValueError(
                 f"{name} and {against} answered other prompts: evaluate them with the same settings, to the end"
             )
@@ -150,7 +151,7 @@ def _seed_by_seed(answers: Answers, judged: list[tuple[int, int]], number: int) 
     return {"reward_by_seed": [mean(of_one) for of_one in rewards]}
 
 
-def _asked(run: RunFolder) -> list:
+def _prompt_settings(run: RunFolder) -> list:
     """The settings that say which prompts were answered."""
     model = run.info.get("config", {}).get("model", {})
     return [model.get("environments"), model.get("data", {}).get("data_prefix", {}).get("validation")]

@@ -54,13 +54,17 @@ class Dialogue:
 def two_turn_questions(count: int | None = None) -> list[TwoTurns]:
     """The first `count` questions, one of each category in turn; None: all of them."""
     read = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
-    all_of_them = [TwoTurns(one["category"], tuple(one["turns"])) for one in read]
-    by_category = [list(group) for _, group in groupby(all_of_them, key=lambda one: one.category)]
+    all_of_them = [TwoTurns(record["category"], tuple(record["turns"])) for record in read]
+    by_category = [list(group) for _, group in groupby(all_of_them, key=lambda question: question.category)]
     in_turn = sorted(
-        ((place, number, one) for number, group in enumerate(by_category) for place, one in enumerate(group)),
+        (
+            (place, number, question)
+            for number, group in enumerate(by_category)
+            for place, question in enumerate(group)
+        ),
         key=lambda item: item[:2],
     )
-    return [one for _, _, one in in_turn][:count]
+    return [question for _, _, question in in_turn][:count]
 
 
 def ask_in_turns(answer: Callable[[str], str], questions: Sequence[TwoTurns]) -> list[Dialogue]:
@@ -84,7 +88,7 @@ class Judgement:
     wins: list[float]
     pairs: list[int]
     not_understood: int
-    asked: int
+    verdicts: int
     example: str = ""
 
     def __str__(self) -> str:
@@ -92,7 +96,7 @@ class Judgement:
         if not self.not_understood:
             return rate
         return (
-            f"{rate}; {self.not_understood} of {self.asked} verdicts were not understood, and their pairs are left out; "
+            f"{rate}; {self.not_understood} of {self.verdicts} verdicts were not understood, and their pairs are left out; "
             f"one ends with {self.example!r}"
         )
 
@@ -114,8 +118,8 @@ class Judge:
         "tie". Source: Zheng et al. 2023 (arXiv:2306.05685), section 3.4.
         """
         wins, pairs, unclear = [], [], []
-        for number, (one, other) in enumerate(zip(own, others, strict=True)):
-            answers = [self._asked(one, other), self._asked(other, one)]
+        for number, (own_answer, other_answer) in enumerate(zip(own, others, strict=True)):
+            answers = [self._answer_to(own_answer, other_answer), self._answer_to(other_answer, own_answer)]
             forth, back = map(verdict, answers)
             unclear += [answer for answer in answers if verdict(answer) is None]
             if forth is not None and back is not None:
@@ -124,7 +128,7 @@ class Judge:
         example = unclear[0][-200:] if unclear else ""
         return Judgement(wins, pairs, len(unclear), 2 * len(own), example)
 
-    def _asked(self, first: Dialogue, second: Dialogue) -> str:
+    def _answer_to(self, first: Dialogue, second: Dialogue) -> str:
         return self.answer(
             f"{INSTRUCTION}\n\n[The first assistant]\n{first}\n\n[The second assistant]\n{second}"
         )

@@ -92,10 +92,10 @@ class ObjectiveComparison:
         )
 
     def _strongest(self) -> float:
-        found = sorted(
+        sizes = sorted(
             abs(weight) for name in self.objectives for i in self.shown for weight in self.weights[name][i]
         )
-        return (found[int(0.98 * (len(found) - 1))] or found[-1] or 1.0) if found else 1.0
+        return (sizes[int(0.98 * (len(sizes) - 1))] or sizes[-1] or 1.0) if sizes else 1.0
 
     @staticmethod
     def _scale(most: float) -> str:
@@ -167,9 +167,16 @@ def compare_objectives(
 
 def _named(objectives: Sequence[str | Objective]) -> dict[str, Objective]:
     """Each with the name that it is shown under: an objective of one's own is named by its differences from GRPO."""
-    if unknown := [one for one in objectives if isinstance(one, str) and one not in PRESETS]:
+    if unknown := [
+        objective for objective in objectives if isinstance(objective, str) and objective not in PRESETS
+    ]:
         raise UserError(f"there is no objective {unknown[0]!r}; there are {', '.join(PRESETS)}")
-    return {one if isinstance(one, str) else _differences(one): PRESETS.get(one, one) for one in objectives}
+    return {
+        objective if isinstance(objective, str) else _differences(objective): PRESETS.get(
+            objective, objective
+        )
+        for objective in objectives
+    }
 
 
 def _differences(objective: Objective) -> str:

@@ -25,7 +25,7 @@ STYLE = """<style>
 NEWLINE = "↵"
 
 
-class Sample(Protocol):
+class MaskedSample(Protocol):
     def shown(self) -> list[Row]: ...
 
 
@@ -46,7 +46,7 @@ class Mask:
         return "\n\n".join(f"{name}: {_count(tokens)}\n{_bracketed(tokens)}" for name, tokens in self.rows)
 
 
-def show_mask(sample: Sample, tokenizer: Tokenizer) -> Mask:
+def show_mask(sample: MaskedSample, tokenizer: Tokenizer) -> Mask:
     """What is learnt of a sample of SFT, of a pair, or of a prompt (nothing: the response is, which is not there yet).
 
     Of a reward model's pair the last tokens are marked: there the reward is read. tokenizer: the sample's.

@@ -20,7 +20,7 @@ TOKENS = {"Keyword": "#a0579b", "Literal.String": "#3f8f5f", "Comment": "#808080
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceCode:
     """A function's code, with its file and line."""
 
     where: str
@@ -33,7 +33,7 @@ class Source:
         return f"{self.where}\n\n{self.code}"
 
 
-def show_source(function: Callable) -> Source:
+def show_source(function: Callable) -> SourceCode:
     """The code of a function or a class, with the file and the line where it begins.
 
     Raises ValueError for what has no Python source, such as a built-in function.
@@ -47,7 +47,7 @@ def show_source(function: Callable) -> Source:
             f"{function!r} has no Python source to show: give a function or a class of the library"
         ) from error
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
-    return Source(f"{shown}, line {first}", textwrap.dedent("".join(lines)).rstrip())
+    return SourceCode(f"{shown}, line {first}", textwrap.dedent("".join(lines)).rstrip())
 
 
 def _highlighted(code: str) -> str:

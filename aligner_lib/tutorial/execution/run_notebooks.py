@@ -50,7 +50,7 @@ class Notebook:
 
 
 @dataclass(frozen=True)
-class Failure:
+class NotebookFailure:
     """Where a notebook failed, and with what error."""
 
     notebook: str
@@ -68,17 +68,17 @@ def choose(folder: Path, only: str | None = None) -> list[Notebook]:
     Without `only`, the notebooks up to LAST_OF_THE_WAY. Raises UserError for an unknown number, or when there
     are no notebooks.
     """
-    found = [Notebook(path) for path in sorted(Path(folder).glob("[0-9][0-9]*.ipynb"))]
-    if not found:
+    notebooks = [Notebook(path) for path in sorted(Path(folder).glob("[0-9][0-9]*.ipynb"))]
+    if not notebooks:
         raise UserError(f"there are no notebooks in {folder}; the tutorial runs in a clone of the project")
     if only is None:
-        return [notebook for notebook in found if notebook.number <= LAST_OF_THE_WAY]
-    wanted = [number.strip().zfill(2) for number in only.split(",") if number.strip()]
-    known = [notebook.number for notebook in found]
-    for number in wanted:
+        return [notebook for notebook in notebooks if notebook.number <= LAST_OF_THE_WAY]
+    numbers = [number.strip().zfill(2) for number in only.split(",") if number.strip()]
+    known = [notebook.number for notebook in notebooks]
+    for number in numbers:
         if number not in known:
             raise UserError(f"--only {only}: there is no notebook {number}; there are {', '.join(known)}")
-    return [notebook for notebook in found if notebook.number in wanted]
+    return [notebook for notebook in notebooks if notebook.number in numbers]
 
 
 def default_output(root: Path, profile: str, partial: bool = False) -> Path:
@@ -138,7 +138,9 @@ def run(notebooks: list[Notebook], profile: str, out: Path, parameters: dict[str
     return failure is None
 
 
-def _run_one(notebook: Notebook, out: Path, parameters: dict[str, Any], progress: Progress) -> Failure | None:
+def _run_one(
+    notebook: Notebook, out: Path, parameters: dict[str, Any], progress: Progress
+) -> NotebookFailure | None:
     import papermill
 
     (out / "results" / f"{notebook.number}.json").unlink(missing_ok=True)
@@ -163,11 +165,11 @@ def _run_one(notebook: Notebook, out: Path, parameters: dict[str, Any], progress
             execute()
     except papermill.PapermillExecutionError as error:
         cell = f"[{error.exec_count}] ({error.source.strip().splitlines()[0]})"
-        return Failure(notebook.name, cell, f"{error.ename}: {_without_colours(error.evalue)}")
+        return NotebookFailure(notebook.name, cell, f"{error.ename}: {_without_colours(error.evalue)}")
     except KeyboardInterrupt:
-        return Failure(notebook.name, None, "interrupted")
+        return NotebookFailure(notebook.name, None, "interrupted")
     except Exception as error:  # the kernel died or never came up: report it like a failing cell
-        return Failure(notebook.name, None, f"{type(error).__name__}: {error}")
+        return NotebookFailure(notebook.name, None, f"{type(error).__name__}: {error}")
     return None
 
 
@@ -175,7 +177,7 @@ def _engine(on_cell: Callable[[int, int], None]) -> str:
     """papermill's own engine that also reports finished cells; returns the name it is registered under."""
     from papermill.engines import NBClientEngine, papermill_engines
 
-    class Engine(NBClientEngine):
+    class CountingEngine(NBClientEngine):
         @classmethod
         def execute_managed_notebook(cls, nb_man, kernel_name, **options):
             complete, cells = nb_man.cell_complete, len(nb_man.nb.cells)
@@ -188,7 +190,7 @@ def _engine(on_cell: Callable[[int, int], None]) -> str:
             nb_man.cell_complete = cell_complete
             return super().execute_managed_notebook(nb_man, kernel_name, **options)
 
-    papermill_engines.register("aligner", Engine)
+    papermill_engines.register("aligner", CountingEngine)
     return "aligner"
 
 
@@ -222,7 +224,7 @@ def _write_summary(
     profile: str,
     seconds: dict,
     peak_gib: dict,
-    failure: Failure | None,
+    failure: NotebookFailure | None,
     echo: Callable[[str], None],
 ) -> dict:
     """Merge the notebooks' results. Seconds and memory are a figure for each notebook, and the one that ran last stands."""
@@ -242,7 +244,7 @@ def _write_summary(
     return summary
 
 
-def _tell(out: Path, summary: dict, failure: Failure | None, progress: Progress) -> None:
+def _tell(out: Path, summary: dict, failure: NotebookFailure | None, progress: Progress) -> None:
     from aligner_lib.tutorial.report.html_report import write_report
 
     executed = sorted((out / "notebooks").glob("*.ipynb"))

@@ -17,12 +17,12 @@ def _by_group(advantages, guarded=True):
     """advantages(rewards of one group, of all), written back to where its responses stand; guarded: not of one that is alike."""
 
     def answer(rewards, group):
-        found = torch.zeros_like(rewards)
-        for one in group.unique():
-            mine = rewards[group == one]
-            if not guarded or mine.min() < mine.max():
-                found[group == one] = advantages(mine, rewards)
-        return found
+        result = torch.zeros_like(rewards)
+        for prompt in group.unique():
+            own = rewards[group == prompt]
+            if not guarded or own.min() < own.max():
+                result[group == prompt] = advantages(own, rewards)
+        return result
 
     return answer
 
@@ -37,8 +37,8 @@ def _standardized(rewards):
 
 
 def _in_the_order_of_groups(rewards, group):
-    found = policy_gradient.grpo_advantages(rewards, group)
-    return torch.cat([found[group == one] for one in group.unique()])
+    result = policy_gradient.grpo_advantages(rewards, group)
+    return torch.cat([result[group == prompt] for prompt in group.unique()])
 
 
 def _groups(draw: Draw) -> dict:
@@ -77,44 +77,44 @@ GRPO_ADVANTAGES = Exercise(
         Mistake(
             "mean_of_the_batch",
             "The mean is that of all prompts, so a response to an easy prompt always looks good.",
-            _by_group(lambda mine, everyone: (mine - everyone.mean()) / (mine.std() + 1e-4)),
+            _by_group(lambda own, everyone: (own - everyone.mean()) / (own.std() + 1e-4)),
         ),
         Mistake(
             "deviation_of_the_batch",
             "The deviation is that of all prompts together. Use the deviation of the group.",
-            _by_group(lambda mine, everyone: (mine - mine.mean()) / (everyone.std() + 1e-4)),
+            _by_group(lambda own, everyone: (own - own.mean()) / (everyone.std() + 1e-4)),
         ),
         Mistake(
             "not_divided",
             "The division by the deviation is missing. Dr. GRPO leaves the division out for good reasons, but GRPO divides.",
-            _by_group(lambda mine, everyone: mine - mine.mean()),
+            _by_group(lambda own, everyone: own - own.mean()),
         ),
         Mistake(
             "compared_with_the_others",
             "Each response is compared with the mean of the other responses, as in RLOO. GRPO's mean includes the "
             "response itself.",
-            _by_group(lambda mine, everyone: _standardized(mine) * len(mine) / (len(mine) - 1)),
+            _by_group(lambda own, everyone: _standardized(own) * len(own) / (len(own) - 1)),
         ),
         Mistake(
             "uncorrected_deviation",
             "The deviation divides by n. Here it should divide by n − 1.",
-            _by_group(lambda mine, everyone: (mine - mine.mean()) / (mine.std(correction=0) + 1e-4)),
+            _by_group(lambda own, everyone: (own - own.mean()) / (own.std(correction=0) + 1e-4)),
         ),
         Mistake(
             "divided_by_zero",
             "A group with equal rewards has a deviation of 0, and 0 / 0 is NaN. A NaN would destroy the model.",
-            _by_group(lambda mine, everyone: (mine - mine.mean()) / _deviation(mine), guarded=False),
+            _by_group(lambda own, everyone: (own - own.mean()) / _deviation(own), guarded=False),
         ),
         Mistake(
             "alone",
             "A response can be alone in its group, if the reward failed for all the others. The deviation of a "
             "single reward is NaN. Nothing can be compared, so the advantage must be 0.",
-            _by_group(lambda mine, everyone: _standardized(mine), guarded=False),
+            _by_group(lambda own, everyone: _standardized(own), guarded=False),
         ),
         Mistake(
             "variance",
             "The result is divided by the variance. The deviation is the square root of the variance.",
-            _by_group(lambda mine, everyone: (mine - mine.mean()) / (mine.var() + 1e-4)),
+            _by_group(lambda own, everyone: (own - own.mean()) / (own.var() + 1e-4)),
         ),
         Mistake(
             "order_lost",
@@ -131,12 +131,12 @@ NUMBER = r"-?\d+(?:\.\d+)?"
 
 
 def _exact_match(response, answer, numbers=NUMBER, of=-1):
-    found = re.findall(numbers, response)
-    return float(bool(found) and float(found[of]) == float(answer))
+    numbers_in_response = re.findall(numbers, response)
+    return float(bool(numbers_in_response) and float(numbers_in_response[of]) == float(answer))
 
 
 def _any_number(response, answer):
-    return float(any(float(one) == float(answer) for one in re.findall(NUMBER, response)))
+    return float(any(float(number) == float(answer) for number in re.findall(NUMBER, response)))
 
 
 def _digits_joined(response, answer):

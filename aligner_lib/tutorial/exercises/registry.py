@@ -14,7 +14,7 @@ NOTEBOOKS = ("01", "02", "03", "04", "05", "06", "07", "08")
 def exercises() -> dict[str, Exercise]:
     """By name. Imports no torch."""
     modules = [import_module(f"{__package__}.notebook_{number}") for number in NOTEBOOKS]
-    return {one.name: one for module in modules for one in module.EXERCISES}
+    return {exercise.name: exercise for module in modules for exercise in module.EXERCISES}
 
 
 def exercise(name: str) -> Exercise:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aligner_lib.tutorial.hunt.faults import FAULTS
-from aligner_lib.tutorial.quiz.quiz_file import Choice, Question, QuizFile
+from aligner_lib.tutorial.quiz.quiz_file import QuizChoice, QuizQuestion, QuizFile
 
 # settings of all runs of the hunt on top of the smoke profile: enough steps to see a fault, and no limit that ends a bad run
 SETTINGS = {
@@ -29,7 +29,7 @@ HUNTED = {f"hunt-{number:02d}": fault for number, fault in enumerate(ORDER, 1)} 
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FaultEvidence:
     """The metric that reveals a fault, by comparison with the healthy run at the same step."""
 
     metric: str
@@ -48,7 +48,7 @@ class Evidence:
                 return now["step"], now[self.metric], usual[self.metric]
         raise ValueError(f"{self.metric} is nowhere apart from the healthy run's")
 
-    def told(self, run: Sequence[dict], healthy: Sequence[dict]) -> str:
+    def sentence(self, run: Sequence[dict], healthy: Sequence[dict]) -> str:
         """The evidence in a run as a sentence."""
         step, value, usual = self.first(run, healthy)
         return f"At step {step} `{self.metric}` is {value:.3g}, compared with {usual:.3g} in the healthy run. {self.why}"
@@ -61,17 +61,17 @@ def question(recording: str, run: Sequence[dict], healthy: Sequence[dict]) -> Qu
     """
     fault, number = HUNTED[recording], recording.rpartition("-")[2]
     wrong = [name for name in FAULTS if name != fault]
-    choices = [Choice(0, FAULTS[fault].title, EVIDENCE[fault].told(run, healthy))]
+    choices = [QuizChoice(0, FAULTS[fault].title, EVIDENCE[fault].sentence(run, healthy))]
     choices += [
-        Choice(
+        QuizChoice(
             place,
             FAULTS[name].title,
             f"This fault would show in `{EVIDENCE[name].metric}`. {EVIDENCE[name].why}",
         )
         for place, name in enumerate(wrong, 1)
     ]
-    asked = InOrder(recording, f"What is wrong with run {int(number)}?", tuple(choices))
-    return QuizFile("10", f"run {int(number)}", (), (asked,))
+    shown = InOrder(recording, f"What is wrong with run {int(number)}?", tuple(choices))
+    return QuizFile("10", f"run {int(number)}", (), (shown,))
 
 
 def first_difference(run, other) -> str:
@@ -80,18 +80,18 @@ def first_difference(run, other) -> str:
     run, other: run folders or recordings. Times are not compared.
     """
     pairs = zip(run.metrics(), other.metrics(), strict=True)
-    for one, two in pairs:
-        for name in one:
-            if name.startswith(("time", "timers/")) or one[name] == two.get(name):
+    for record, other_record in pairs:
+        for name in record:
+            if name.startswith(("time", "timers/")) or record[name] == other_record.get(name):
                 continue
-            return f"at step {one['step']} {name} is {one[name]} and {two.get(name)}"
+            return f"at step {record['step']} {name} is {record[name]} and {other_record.get(name)}"
     return ""
 
 
-class InOrder(Question):
+class InOrder(QuizQuestion):
     """A question whose choices have the same order for all seeds."""
 
-    def shuffled(self, seed: int) -> list[Choice]:
+    def shuffled(self, seed: int) -> list[QuizChoice]:
         return sorted(self.choices, key=lambda choice: choice.text)
 
 
@@ -111,68 +111,68 @@ CHARTS = [  # shown beside a run's completions
     "train_optim/lr",
     "train_optim/grad_norm",
 ]
-EVIDENCE: Mapping[str, Evidence] = {
-    "kl_sign": Evidence(
+EVIDENCE: Mapping[str, FaultEvidence] = {
+    "kl_sign": FaultEvidence(
         "train_rollouts/rlhf_rewards",
         lambda value, usual: value > usual + 0.3,
         "`rlhf_rewards` contains the KL penalty and yet lies above `rewards`, which no penalty can cause. The "
         "policy is rewarded for distance from the reference, so the KL runs away to 6 nats per token, and the "
         "reward stops rising.",
     ),
-    "mask_shift": Evidence(
+    "mask_shift": FaultEvidence(
         "train_optim/first_ppo_ratio",
         lambda value, usual: abs(value - 1) > 0.01,
         "Before the first update of a step, policy and rollout are the same, so the ratio should be 1 for every "
         "token. With the fault the ratio differs from 1, because the loss reads tokens after the response, for which the "
         "rollout has no log-probabilities.",
     ),
-    "stop_token": Evidence(
+    "stop_token": FaultEvidence(
         "train_rollouts/fraction_of_samples_properly_ended",
         lambda value, usual: value < usual - 0.25,
         "Responses that end are rewarded, and the healthy run learns to end them within five steps. With the fault fewer "
         "responses end at first, and the share recovers late, while the reward rises: the loss leaves out the "
         "stop token.",
     ),
-    "padding": Evidence(
+    "padding": FaultEvidence(
         "train_optim/loss",
         lambda value, usual: abs(value) > 0.05,
         "With a ratio of 1 the loss is minus the mean of the normalised advantages, which is 0 by construction. "
         "With the fault the loss is not 0, because mean and loss use different tokens. For the same reason the gradient "
         "norm is twice as large.",
     ),
-    "moving_reference": Evidence(
+    "moving_reference": FaultEvidence(
         "train_rollouts/kl",
         lambda value, usual: value == 0 and usual > 0.05,
         "The KL is exactly 0 in all steps, while lengths and rewards show that the policy moves. So the "
         "reference must move together with the policy, and no penalty holds the policy back.",
     ),
-    "temperature": Evidence(
+    "temperature": FaultEvidence(
         "train_rollouts/sampler_mismatch",
         lambda value, usual: value > 0.1,
         "Before any training, generation and training give the same tokens different probabilities, with the "
         "same weights. The difference does not grow, so the two sides compute different distributions of the "
         "same policy.",
     ),
-    "reward_token": Evidence(
+    "reward_token": FaultEvidence(
         "train_rollouts/returns_mean",
         lambda value, usual: value < usual / 2,
         "The returns are far below the rewards, and stay there. A reward at the last token lies ahead of every "
         "token. With the fault the reward lies ahead of the first token only, and in the completions the first token has "
         "the whole advantage.",
     ),
-    "stale_rollouts": Evidence(
+    "stale_rollouts": FaultEvidence(
         "train_rollouts/sampler_mismatch",
         lambda value, usual: value > 0.1,
         "The mismatch is 0 at step 1 and grows with every update, and the KL of these responses is below 0, "
         "because another policy has drawn them. Each validation gives the same figure to the last digit.",
     ),
-    "learning_rate": Evidence(
+    "learning_rate": FaultEvidence(
         "train_optim/lr",
         lambda value, usual: value > 10 * usual,
         "The rate of the optimizer differs from the rate in the settings. A single update moves the policy nats "
         "away from the reference, the entropy collapses, and the run never recovers.",
     ),
-    "reward_scale": Evidence(
+    "reward_scale": FaultEvidence(
         "val_rollouts/rewards",
         lambda value, usual: value > 5 * usual,
         "Before any training, the same responses have rewards ten times as large. The KL penalty is unchanged, "

@@ -30,7 +30,7 @@ class Fault:
 
 def fault_of(name: str, kind: str) -> Fault:
     """The fault of this name. Raises UserError for an unknown name, or for a fault of another kind of job."""
-    of_kind = [one.name for one in FAULTS.values() if one.kind == kind]
+    of_kind = [fault.name for fault in FAULTS.values() if fault.kind == kind]
     if name not in of_kind:
         raise UserError(f"fault={name!r}: {kind} has {', '.join(of_kind) or 'none'}")
     return FAULTS[name]
@@ -142,13 +142,13 @@ def reward_scale(trainer):
     """Rewards ten times as large as the reward model's."""
     source = trainer.roll_out.reward_source
     collect = source.collect
-    source.collect = lambda asked: [10 * rewards for rewards in collect(asked)]
+    source.collect = lambda requests: [10 * rewards for rewards in collect(requests)]
     return trainer
 
 
 FAULTS = {
-    one.name: one
-    for one in (
+    fault.name: fault
+    for fault in (
         Fault("kl_sign", "the KL penalty has the wrong sign", {"token_rewards": kl_sign}),
         Fault("mask_shift", "the loss mask is off by one", {"loss_mask": mask_shift}),
         Fault("stop_token", "the stop token is never trained", {"loss_mask": stop_token}),

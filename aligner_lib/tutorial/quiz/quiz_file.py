@@ -24,7 +24,7 @@ FINAL = "final"
 
 
 @dataclass(frozen=True)
-class Choice:
+class QuizChoice:
     """One answer to choose, and what is said to whoever chose it. place: in the file; 0 is the right one."""
 
     place: int
@@ -33,14 +33,14 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Question:
+class QuizQuestion:
     """A question with its choices as in the file: the right one first."""
 
     id: str
     ask: str
-    choices: tuple[Choice, ...]
+    choices: tuple[QuizChoice, ...]
 
-    def shuffled(self, seed: int) -> list[Choice]:
+    def shuffled(self, seed: int) -> list[QuizChoice]:
         """The choices in an order that depends on the question and the seed alone."""
         order = list(self.choices)
         random.Random(f"{self.id} {seed}").shuffle(order)
@@ -54,7 +54,7 @@ class QuizFile:
     name: str
     title: str
     runs: tuple[str, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[QuizQuestion, ...]
 
 
 def quiz_names() -> list[str]:
@@ -84,7 +84,7 @@ def parse_quiz(name: str, text: str) -> QuizFile:
     return QuizFile(name, content["title"], tuple(content.get("runs", ())), questions)
 
 
-def _question(record: dict, where: str) -> Question:
+def _question(record: dict, where: str) -> QuizQuestion:
     where = f"{where}, question {record.get('id')!r}"
     _expect(record.keys() == {"id", "ask", "right", "wrong"}, f"{where} has {', '.join(record)}")
     _expect(_is_text(record["id"]) and _is_text(record["ask"]), f"{where} needs texts as id and ask")
@@ -94,8 +94,8 @@ def _question(record: dict, where: str) -> Question:
         _expect(good, f"{where}: {pair!r} is no [choice, why]")
     _expect(len(pairs) >= 3, f"{where} has fewer than two wrong choices")
     _expect(len({choice for choice, _ in pairs}) == len(pairs), f"{where} has a choice twice")
-    choices = tuple(Choice(place, choice, why) for place, (choice, why) in enumerate(pairs))
-    return Question(record["id"], record["ask"], choices)
+    choices = tuple(QuizChoice(place, choice, why) for place, (choice, why) in enumerate(pairs))
+    return QuizQuestion(record["id"], record["ask"], choices)
 
 
 def _is_text(value: object) -> bool:

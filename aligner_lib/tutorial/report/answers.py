@@ -40,15 +40,15 @@ def answers_section(runs: Path) -> str:
 
 def _evaluated(runs: Path) -> dict[str, Answers]:
     """By policy: the first answer to each prompt of its evaluation."""
-    found = {name: RunFolder(runs / folder).rollouts() for name, folder in POLICIES.items()}
-    found = {
+    rollouts = {name: RunFolder(runs / folder).rollouts() for name, folder in POLICIES.items()}
+    rollouts = {
         name: _by_prompt(
             [r for r in records if r.get("environment", CONVERSATIONS) == CONVERSATIONS] or records
         )
-        for name, records in found.items()
+        for name, records in rollouts.items()
     }
-    found = {name: answers for name, answers in found.items() if answers}
-    return found if {"SFT", "PPO"} <= found.keys() else {}
+    rollouts = {name: answers for name, answers in rollouts.items() if answers}
+    return rollouts if {"SFT", "PPO"} <= rollouts.keys() else {}
 
 
 def _validated(runs: Path) -> dict[str, Answers]:
@@ -63,11 +63,11 @@ def _validated(runs: Path) -> dict[str, Answers]:
 
 def _by_prompt(records: list[dict]) -> Answers:
     """The first answer to each prompt that has a reward: an environment that failed gave none."""
-    found: Answers = {}
+    answers: Answers = {}
     for record in records:
         if record["reward"] is not None:
-            found.setdefault(record["prompt"], record)
-    return found
+            answers.setdefault(record["prompt"], record)
+    return answers
 
 
 def _card(prompt: str, answers: Answers) -> str:
@@ -76,17 +76,19 @@ def _card(prompt: str, answers: Answers) -> str:
         f"<p>{_text(record['response'])}{'' if record.get('finished', True) else ' … <em>cut off</em>'}</p></div>"
         for name, record in answers.items()
     )
-    return f'<article><p class="prompt">{_text(_asked(prompt))}</p><div class="sides">{boxes}</div></article>'
+    return (
+        f'<article><p class="prompt">{_text(_question(prompt))}</p><div class="sides">{boxes}</div></article>'
+    )
 
 
 def _judged(record: dict) -> str:
     """The reward, and what a program says where it was asked."""
     obeys = (record.get("metrics") or {}).get("obeys")
-    said = "" if obeys is None else " · does as asked" if obeys else " · not as asked"
-    return f"reward {record['reward']:+.2f}{said}".replace("-", "−")
+    obedience = "" if obeys is None else " · does as asked" if obeys else " · not as asked"
+    return f"reward {record['reward']:+.2f}{obedience}".replace("-", "−")
 
 
-def _asked(prompt: str) -> str:
+def _question(prompt: str) -> str:
     """A prompt without what a template writes around it: the system's turn, and the name of who is to answer."""
     prompt = re.sub(r"\A\s*(system\n.*?\n)?user\n", "", prompt, flags=re.DOTALL)
     return re.sub(r"\n(assistant|Assistant:)\s*\Z", "", prompt)

@@ -40,7 +40,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Row:
+class ProgressRow:
     """What was done of one notebook. number: its two digits, or "" for the final quiz."""
 
     number: str
@@ -69,7 +69,7 @@ class ProgressTable:
         self.rows = [_row(*part, self.progress) for part in _parts()]
 
     @property
-    def here(self) -> Row:
+    def here(self) -> ProgressRow:
         """The furthest notebook in which something was done, or the one after it where nothing is left to do."""
         begun = max((i for i, row in enumerate(self.rows) if row.all.done), default=0)
         complete = self.rows[begun].all.done == self.rows[begun].all.of
@@ -99,7 +99,7 @@ class ProgressTable:
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
 
-    def _html_row(self, row: Row) -> str:
+    def _html_row(self, row: ProgressRow) -> str:
         current = ' aria-current="step"' if row is self.here else ""
         here = " ← you are here" if row is self.here else ""
         bar = f'<progress max="{row.all.of}" value="{row.all.done}" aria-label="{escape(row.name)}: {row.all}"></progress>'
@@ -125,15 +125,17 @@ def _parts() -> Iterator[tuple[str, str, tuple[str, ...], set[str]]]:
             yield name, quiz.title, quiz.runs, {question.id for question in quiz.questions}
 
 
-def _row(name: str, title: str, runs: tuple[str, ...], asked: set[str], progress: LearningProgress) -> Row:
+def _row(
+    name: str, title: str, runs: tuple[str, ...], question_ids: set[str], progress: LearningProgress
+) -> ProgressRow:
     result = progress.quizzes.get(name, QuizResult())
     own = exercises_of(name)
-    return Row(
+    return ProgressRow(
         number="" if name == FINAL else name,
         title=title,
         exercises=Count(len(own & set(progress.passed)), len(own)),
-        quiz=Count(len(result.right & asked), len(asked)),
-        at_first=len(result.at_first & asked),
+        quiz=Count(len(result.right & question_ids), len(question_ids)),
+        at_first=len(result.at_first & question_ids),
         runs=Count(len(set(runs) & set(progress.runs)), len(runs)),
     )
 

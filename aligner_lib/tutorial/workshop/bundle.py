@@ -196,8 +196,8 @@ def _sources(root: Path) -> str:
 
 def source_files(root: Path) -> list[Path]:
     """The packages' files, without what Python and tools leave between them."""
-    found = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
-    parts = [(path, path.relative_to(root).parts) for path in found]
+    paths = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
+    parts = [(path, path.relative_to(root).parts) for path in paths]
     return [path for path, names in parts if not any(n.startswith(".") or n == "__pycache__" for n in names)]
 
 

@@ -56,12 +56,12 @@ def write_slides(tutorial: Path, out: Path) -> Path:
 
 
 def _executed(tutorial: Path) -> list[Path]:
-    found = sorted((tutorial / "notebooks").glob("[0-9][0-9]*.ipynb"))
-    if not found:
+    notebooks = sorted((tutorial / "notebooks").glob("[0-9][0-9]*.ipynb"))
+    if not notebooks:
         raise UserError(
             f"{tutorial / 'notebooks'} has no executed notebooks: `./lab tutorial --out {tutorial}` writes them"
         )
-    return found
+    return notebooks
 
 
 def _read(path: Path) -> NotebookNode:

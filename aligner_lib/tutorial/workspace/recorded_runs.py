@@ -77,10 +77,10 @@ def recorded(profile: str, name: str) -> RunFolder | None:
 
 def packable(tutorial: Path) -> list[RunFolder]:
     """The runs of a finished tutorial that can stand for a training: finished, with a model where their kind makes one."""
-    found = [RunFolder(path.parent) for path in sorted((tutorial / "runs").glob("*/run.json"))]
+    runs = [RunFolder(path.parent) for path in sorted((tutorial / "runs").glob("*/run.json"))]
     return [
         run
-        for run in found
+        for run in runs
         if run.status == "finished" and (run.latest_checkpoint() or run.kind in WITHOUT_MODEL)
     ]
 
@@ -125,10 +125,10 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
         if had is not None and had != file_hash(path):
             return f"it read another {name}"
     given = [Path(str(value)) for key, value in inputs.items() if key.endswith(".restore_from_path")]
-    found = {_hash_of(path) for path in given if path.exists()}
+    hashes = {_hash_of(path) for path in given if path.exists()}
     for name in ("model", "reward_model"):
         had = run.info["hashes"].get(name)
-        if given and had is not None and had not in found:
+        if given and had is not None and had not in hashes:
             return f"it began with another {name.replace('_', ' ')} than {' or '.join(map(str, given))}"
     return None
 
@@ -173,11 +173,11 @@ def is_recorded(run: RunFolder) -> bool:
     return "recorded" in run.info
 
 
-def told(run: RunFolder) -> str:
+def describe(run: RunFolder) -> str:
     """What a reader should know of a recorded run, in a sentence."""
-    told = run.info["recorded"]
-    at = f" at commit {told['commit']}" if told["commit"] else ""
-    return f"{run.name}: recorded{at}, where it took {told['seconds']:.0f} s; nothing is trained here"
+    origin = run.info["recorded"]
+    at = f" at commit {origin['commit']}" if origin["commit"] else ""
+    return f"{run.name}: recorded{at}, where it took {origin['seconds']:.0f} s; nothing is trained here"
 
 
 def _settings(kind: str, profile: str, inputs: Mapping[str, object]) -> dict:
@@ -190,9 +190,9 @@ def _settings(kind: str, profile: str, inputs: Mapping[str, object]) -> dict:
 
 def _files(inputs: Mapping[str, object]) -> Iterator[tuple[str, Path]]:
     for value in inputs.values():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(one, Path) and one.is_file():
-                yield one.name, one
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(part, Path) and part.is_file():
+                yield part.name, part
 
 
 def _hash_of(model: Path) -> str:

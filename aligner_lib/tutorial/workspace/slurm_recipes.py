@@ -154,5 +154,5 @@ def _submit(
 
     names = list(kind_of(kind).components) or [MAIN]
     shares = by_component(RESOURCES[kind] if resources is None else resources, names)
-    wanted = {name: share.but(**(site or {})) for name, share in shares.items()}
-    return submit(job_commands(kind, run, {**own, **settings}, wanted), run, where, wanted)
+    resources = {name: share.but(**(site or {})) for name, share in shares.items()}
+    return submit(job_commands(kind, run, {**own, **settings}, resources), run, where, resources)

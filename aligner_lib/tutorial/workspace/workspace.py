@@ -163,7 +163,7 @@ class Workspace:
         return self._trained("grpo", "07", "GRPO")
 
     def commands(
-        self, kind: str, name: str | None = None, wanted=None, fault: str | None = None, **settings
+        self, kind: str, name: str | None = None, allocation=None, fault: str | None = None, **settings
     ) -> dict[str, list[str]]:
         """Each component's command line, with what the profile does not know: models, data and the run folder, where
         functions among the settings are written to."""
@@ -176,7 +176,7 @@ class Workspace:
             prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
             own[f"model.environments.{REWARD}.args.prompts"] = prompts
         inputs = own | _without_functions(settings) | _anew(run, texts) | _written(texts, run.path)
-        return job_commands(kind, run.path, inputs, wanted, self.profile)
+        return job_commands(kind, run.path, inputs, allocation, self.profile)
 
     def submit(
         self, kind: str, name: str | None = None, resources=None, fault: str | None = None, **settings
@@ -194,14 +194,14 @@ class Workspace:
         """
         from cluster import Job, RunBusy, submit
 
-        wanted, run = self._wanted(resources), self.run(name or _name(kind, fault))
+        allocation, run = self._allocation(resources), self.run(name or _name(kind, fault))
         if self.start == "recorded" and fault is None and (job := self._recorded_job(kind, run, settings)):
             return job
         if recorded_runs.is_recorded(run):
             recorded_runs.make_way(run.path)
         try:
-            commands = self.commands(kind, run.name, wanted, fault, **settings)
-            return submit(commands, run.path, self.where, wanted)
+            commands = self.commands(kind, run.name, allocation, fault, **settings)
+            return submit(commands, run.path, self.where, allocation)
         except RunBusy:
             print(
                 f"{run.name} still goes on, with the settings that it was started with: stop it first to start anew"
@@ -212,14 +212,14 @@ class Workspace:
         """One array job over a few values of one setting (cluster.Sweep): a run for each, as `sft-lr/lr-0.001`."""
         from cluster import submit_sweep
 
-        wanted = self._wanted(resources)
+        allocation = self._allocation(resources)
         folder, last = f"{kind}-{key.rpartition('.')[2]}", key.rpartition(".")[2]
         members = {}
         for value in values:
             member = f"{last}-{value}"
-            commands = self.commands(kind, f"{folder}/{member}", wanted, **settings, **{key: value})
+            commands = self.commands(kind, f"{folder}/{member}", allocation, **settings, **{key: value})
             members[member] = commands["main"]
-        return submit_sweep(members, self.run(folder).path, self.where, wanted)
+        return submit_sweep(members, self.run(folder).path, self.where, allocation)
 
     def submit_ppo(self, critic_placement: str = "in-process", name: str = "ppo", **settings):
         """PPO as one job ("in-process") or with critic and reward model beside the actor ("remote"): critic_of(name)."""
@@ -262,20 +262,20 @@ class Workspace:
         """With `lora`: adapters for each model that a job of this kind trains, and a learning rate that suits them."""
         if not self.lora or kind_of(kind).run != JobKind.run:
             return {}
-        usual, found = compose(kind, profile=self.profile), {}
+        usual, own = compose(kind, profile=self.profile), {}
         for key in keys(kind):
             if key.endswith(f"model.peft.{next(iter(LORA))}"):
                 model = key.partition("model.peft.")[0] + "model"
-                found |= {f"{model}.peft.{name}": value for name, value in LORA.items()}
+                own |= {f"{model}.peft.{name}": value for name, value in LORA.items()}
                 settings = attrgetter(model)(usual)
                 times = LORA_RATE_OF_LAST_LAYERS if settings.get("num_layers_unfrozen") else LORA_RATE
-                found[f"{model}.optim.lr"] = float(f"{times * settings.optim.lr:g}")
-        return found
+                own[f"{model}.optim.lr"] = float(f"{times * settings.optim.lr:g}")
+        return own
 
     def _formatted(self, file: str | list[str]) -> Path | list[Path]:
         """A formatted data file, such as `sft/train.jsonl`; made where it isn't there yet."""
         if isinstance(file, list):
-            return [self._formatted(one) for one in file]
+            return [self._formatted(path) for path in file]
         folder, _, name = file.partition("/")
         return {"sft": self.sft_data, "hh": self.preference_data}[folder]() / name
 
@@ -310,7 +310,7 @@ class Workspace:
                 print(f"{run.name} is being trained: this begins with what it leaves, and waits for it")
                 job.wait()
 
-    def _wanted(self, resources):
+    def _allocation(self, resources):
         """Resources by component; None leaves the number of processes to the settings."""
         from cluster.resources import own_components
 
@@ -322,31 +322,31 @@ class Workspace:
         """The handle of a recorded run that has these settings, put in the run's place; None, and why, where none has."""
         if run.status == "running" and not recorded_runs.is_recorded(run):
             return None  # what goes on is followed
-        found = recorded_runs.recorded(self.profile, run.name)
-        if found is None:
+        recording = recorded_runs.recorded(self.profile, run.name)
+        if recording is None:
             where = recorded_runs.recorded_root(self.profile)
             print(
                 f"start=recorded: {where} has no run {run.name} (`./lab setup --bundle FILE` brings them): it is made now"
             )
             return None
-        texts, had = _texts(settings, kind_of(kind)), found.info["hashes"]
+        texts, had = _texts(settings, kind_of(kind)), recording.info["hashes"]
         if own := [key for key, text in texts.items() if had.get(key) != text_hash(text)]:
             print(f"start=recorded: your own code trains {run.name} ({', '.join(own)}): it is made now")
             return None
         inputs = self._inputs_of(kind_of(kind)) | self._adapters_of(kind) | _without_functions(settings)
-        if differs := recorded_runs.difference(found, kind, self.profile, inputs):
+        if differs := recorded_runs.difference(recording, kind, self.profile, inputs):
             print(f"start=recorded: the recorded run {run.name} is another one ({differs}): it is made now")
             return None
-        print(recorded_runs.told(found))
-        return RecordedJob(recorded_runs.place(found, run.path))
+        print(recorded_runs.describe(recording))
+        return RecordedJob(recorded_runs.place(recording, run.path))
 
     def _place_recorded(self, name: str) -> bool:
         """Put a recorded run in the place of one that its notebook would have left; False where there is none."""
-        found = recorded_runs.recorded(self.profile, name) if self.start == "recorded" else None
-        if found is None:
+        recording = recorded_runs.recorded(self.profile, name) if self.start == "recorded" else None
+        if recording is None:
             return False
-        recorded_runs.place(found, self.run(name).path)
-        self._made_up(recorded_runs.told(found))
+        recorded_runs.place(recording, self.run(name).path)
+        self._made_up(recorded_runs.describe(recording))
         return True
 
     def _trained(self, kind: str, notebook: str, name: str) -> Path:
