@@ -19,7 +19,13 @@ from pathlib import Path
 from import_graph import ROOT, modules, named
 
 READERS = {
-    "docs/": ["tests/cluster/test_resources.py", "tests/unit/test_exercises.py"],
+    "docs/": [
+        "tests/cluster/test_resources.py",
+        "tests/unit/test_exercises.py",
+        "tests/unit/test_figures.py",
+        "tests/unit/test_language.py",
+    ],
+    "tests/extending/": ["tests/extending/test_extending.py"],
     "notebooks/": [
         "tests/notebooks/test_notebooks.py",
         "tests/slurm/test_slurm_notebooks.py",
@@ -27,8 +33,8 @@ READERS = {
         "tests/widgets/test_shipped_recordings.py",
     ],
     "lab": ["tests/unit/test_lab.py"],
-    "README.md": [],
-    "CONTRIBUTING.md": [],
+    "README.md": ["tests/unit/test_figures.py", "tests/unit/test_language.py"],
+    "CONTRIBUTING.md": ["tests/unit/test_figures.py", "tests/unit/test_language.py"],
     "CHANGELOG.md": [],
     "THIRD_PARTY_NOTICES.md": [],
     "LICENSE": [],

@@ -67,6 +67,12 @@ def test_a_page_has_the_recorded_figures(page):
     assert fill_markers(text, read_figures(ROOT), page.name) == text, "run `python notebooks/build.py`"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_shows_files_as_they_are(build, page):
+    text = page.read_text(encoding="utf-8")
+    assert build.fill_examples(text) == text, "run `python notebooks/build.py`"
+
+
 # ---- hand-typed figures ---------------------------------------------------------------------------------------------
 
 
