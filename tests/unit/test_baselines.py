@@ -27,13 +27,13 @@ def test_naive_bayes_by_hand():
 
 def test_a_rule_is_turned_where_the_training_pairs_say_so():
     shorter = [TextPair("?", "a.", "a long one."), TextPair("?", "b.", "another long one.")]
-    assert best_rules(shorter, shorter)["length"] == 1.0
-    assert best_rules(shorter, [TextPair("?", "a long one.", "a.")])["length"] == 0.0
+    assert best_rules(shorter, shorter)["length of the answer"] == 1.0
+    assert best_rules(shorter, [TextPair("?", "a long one.", "a.")])["length of the answer"] == 0.0
     assert best_rules(PAIRS, PAIRS) == {
         "naive Bayes on the answer's words": 1.0,
-        "length": 0.75,
+        "length of the answer": 0.75,
         "overlap with the question": 1.0,
-        "it ends": 0.5,
+        "the answer ends": 0.5,
     }
 
 

@@ -177,7 +177,7 @@ def test_a_run_that_was_made_with_other_code_begins_anew_and_that_is_said(lab, c
     capsys.readouterr()
     assert anew not in written("chosen_rewards") and capsys.readouterr().out == ""
     assert anew in written("rejected_rewards")
-    assert "own was made with other code (functions.loss): it begins anew" in capsys.readouterr().out
+    assert "own was trained with other code (functions.loss): training begins anew" in capsys.readouterr().out
     assert anew in lab.commands("rm", "own")["main"]
     config["functions"]["loss"] = "elsewhere.py"  # not of a cell: the job compares it itself
     (run / "run.json").write_text(json.dumps(record))

@@ -33,7 +33,7 @@ def test_the_first_validation_is_compared_with_the_last(tmp_path):
     assert parts[0] == (1 - 0.75) * worth_of_ending
     assert parts[1] == (3 / 4 - 1 / 3) * (1 - 0)
     assert abs(sum(parts) - (7 / 4 - 0)) < 1e-12
-    assert "4 answers to as many held-out prompts" in repr(table)
+    assert "4 held-out prompts with one answer each" in repr(table)
 
 
 def test_nothing_is_said_where_nothing_can_be_checked(tmp_path):

@@ -69,7 +69,7 @@ def test_a_full_disk_takes_no_part_of_the_lesson_away(workspace, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.warns(UserWarning, match=r"not noted: .*progress\.jsonl: No space left on device"):
+    with pytest.warns(UserWarning, match=r"could not be saved: .*progress\.jsonl: No space left on device"):
         record_exercise("gae", True)
 
 

@@ -79,7 +79,7 @@ def test_the_judge_chooses_and_the_program_says_what_was_got(tmp_path):
 def test_too_few_answers_are_refused(tmp_path):
     records = [answer("evaluation", 0, 0, 1.0, 1.0)] * 2 + [answer("evaluation", 0, 1, 1.0, 1.0)]
     with pytest.raises(
-        ValueError, match=r"with 1 answers, .* best of 2: evaluation.num_generations_per_prompt=2"
+        ValueError, match=r"with only 1 answers, .* best of 2. Set evaluation.num_generations_per_prompt=2"
     ):
         best_of_n_points(folder(tmp_path / "answers", records), (1, 2))
 
@@ -100,7 +100,7 @@ def test_runs_are_compared_after_equally_many_steps(tmp_path):
     table = compare_at_step(runs)
     assert list(table.figures) == ["SFT", "leashed", "not"] and "after 2 steps" in table.caption
     assert table.figures["SFT"]["reward"].value == 0 and table.figures["not"]["reward"].value == 4
-    assert table.figures["leashed"]["KL, nats a response"].value == 2
+    assert table.figures["leashed"]["KL, nats per response"].value == 2
     assert [table.figures[name]["alarms"] for name in runs] == ["none", "kl at step 3, entropy at step 4"]
     assert "kl at step 3, entropy at step 4" in repr(table) and "none" in table._repr_html_()
     with pytest.raises(ValueError, match="step 5: leashed, not were all validated at step 0, step 2 alone"):

@@ -81,7 +81,7 @@ def test_a_kl_at_another_temperature_is_not_compared(runs):
         (run.path / "run.json").write_text(json.dumps(settings))
     table = compare_policies(runs, against="SFT")
     assert all("kl_per_token" not in measures for measures in table.figures.values())
-    assert "no KL, since the answers were drawn at other temperatures (SFT 0.7, PPO 1.0)" in table.caption
+    assert "no KL, because the answers were drawn at different temperatures (SFT 0.7, PPO 1.0)" in table.caption
 
 
 def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):
@@ -102,7 +102,7 @@ def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):
 
 def test_seeds_that_answered_other_prompts_are_refused(tmp_path, runs):
     other = evaluated(tmp_path / "other", [0.0] * 4, [5] * 4, prompts=("Why?", "Who?"))
-    with pytest.raises(ValueError, match=r"other and .*sft answered other prompts"):
+    with pytest.raises(ValueError, match=r"other and .*sft answered different prompts"):
         compare_policies({"SFT": [runs["SFT"], other]}, against="SFT")
 
 
@@ -115,5 +115,5 @@ def test_answers_without_a_reward_are_left_out_on_both_sides_and_counted(tmp_pat
 
 def test_other_prompts_are_refused(tmp_path, runs):
     runs["DPO"] = evaluated(tmp_path / "dpo", [0.0] * 4, [5] * 4, prompts=("Why?", "Who?"))
-    with pytest.raises(ValueError, match="DPO and SFT answered other prompts"):
+    with pytest.raises(ValueError, match="DPO and SFT answered different prompts"):
         compare_policies(runs, against="SFT")

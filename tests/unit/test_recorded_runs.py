@@ -101,7 +101,7 @@ def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, tmp_p
     ("settings", "why"),
     [
         ({"model.optim.lr": 1e-2}, "model.optim.lr="),
-        ({"model.seed": 7}, "it had model.seed=1234, and here it is 7"),
+        ({"model.seed": 7}, "the recording has model.seed=1234, and this run 7"),
     ],
 )
 def test_a_run_with_other_settings_is_trained(recorded, started, tmp_path, capsys, settings, why):
@@ -114,7 +114,7 @@ def test_a_run_on_other_data_is_trained(recorded, started, tmp_path, capsys):
     with open(lab.sft_data() / "train.jsonl", "a") as file:
         file.write('{"input": "a", "output": "b"}\n')
     lab.submit("sft")
-    assert started == ["sft"] and "it read another train.jsonl" in capsys.readouterr().out
+    assert started == ["sft"] and "the recording used another train.jsonl" in capsys.readouterr().out
 
 
 def losses(logprobs):
@@ -130,7 +130,7 @@ def test_a_learner_s_own_code_is_trained_unless_it_is_the_recorded_one(recorded,
     info["hashes"]["functions.loss"] = text_hash(source_of(losses, "loss"))
     path.write_text(json.dumps(info))
     lab.submit("sft", loss=losses)
-    assert started == ["sft"] and "nothing is trained here" in capsys.readouterr().out
+    assert started == ["sft"] and "this cell trains nothing" in capsys.readouterr().out
     lab.submit("sft")  # where nothing is written yet, the library's own function would give the same figures
     assert started == ["sft"]
 
@@ -142,7 +142,7 @@ def test_what_no_bundle_has_brought_is_said_and_trained(recorded, started, tmp_p
 
 def test_a_late_notebook_finds_the_recorded_policy_without_the_earlier_ones(recorded, tmp_path, capsys):
     lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
-    assert lab.policy() == lab.run("sft").path and "nothing is trained here" in capsys.readouterr().out
+    assert lab.policy() == lab.run("sft").path and "this cell trains nothing" in capsys.readouterr().out
     fresh = Workspace(tmp_path / "other", "smoke")
     assert fresh.policy() == fresh.model()
 

@@ -60,7 +60,7 @@ def test_the_report_opens_with_a_row_for_each_stage_that_was_reached(tmp_path):
         assert figure in top, figure
     assert "profile laptop · 4 min" in top and "val_loss_before" not in top
     assert re.findall(r'<th scope="rowgroup"[^>]*>([^<]*)</th>', top) == ["SFT", "Reward model", "PPO"]
-    for missing in ("scores higher", "DPO", "GRPO", "program checks", "end by themselves"):
+    for missing in ("scores higher", "DPO", "GRPO", "checked by a program", "end before the length limit"):
         assert missing not in top, "no row without its figure"
 
 
@@ -81,7 +81,7 @@ def test_a_row_is_drawn_to_its_scale(tmp_path):
 
 @pytest.mark.parametrize(
     ("low", "said"),
-    [(0.06, "a gain of at least 6 points"), (-0.01, "95 % interval holds 0: nothing is shown yet")],
+    [(0.06, "a gain of at least 6 points"), (-0.01, "95 % interval of the gain includes 0, so the gain may be chance")],
 )
 def test_figures_of_the_gold_standard_stand_beside_what_is_had_for_nothing(tmp_path, low, said):
     ppo = {"gold_sft": 0.41, "gold_ppo": 0.555, "gold_gain_low": low, "ended_sft": 0.9}
@@ -225,7 +225,7 @@ def test_it_names_the_learner_only_where_a_name_is_given(lab, tmp_path):
 
 def test_of_an_empty_workspace_it_is_a_page_too(tmp_path):
     page = write_portfolio(tmp_path / "p.html", tmp_path).read_text()
-    assert "What was done" in page and "What was reached" not in page and "What they answer" not in page
+    assert "Progress" in page and "Results" not in page and "Answers of the policies" not in page
 
 
 # ---- the drawing ----------------------------------------------------------------------------------------------------

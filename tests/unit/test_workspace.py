@@ -88,7 +88,7 @@ def test_a_cell_that_is_run_again_follows_the_job_that_still_goes_on(tmp_path, m
     )
     monkeypatch.setattr(Workspace, "commands", lambda *what, **settings: {})
     assert Workspace(tmp_path, "smoke").submit("sft") == "the job of sft"
-    assert "sft still goes on, with the settings that it was started with" in capsys.readouterr().out
+    assert "sft is still running with its original settings" in capsys.readouterr().out
 
 
 def test_another_profile_s_run_is_not_taken_for_this_one_s(tmp_path):
@@ -96,7 +96,7 @@ def test_another_profile_s_run_is_not_taken_for_this_one_s(tmp_path):
     (run / "checkpoints" / "step_000001").mkdir(parents=True)
     (run / "run.json").write_text('{"profile": "smoke"}')
     assert Workspace(tmp_path, "smoke").policy() == run
-    with pytest.raises(UserError, match=r"runs/sft is a run of the profile smoke, and this is laptop: give"):
+    with pytest.raises(UserError, match=r"runs/sft is a run of the profile smoke, but this workspace has the profile laptop: choose"):
         Workspace(tmp_path, "laptop").policy()
 
 
@@ -111,7 +111,7 @@ def test_what_begins_with_a_model_that_is_being_trained_waits_for_it(tmp_path, m
     monkeypatch.setattr("cluster.Job", SimpleNamespace(attach=lambda run: job), raising=False)
     monkeypatch.setattr(Workspace, "submit", lambda *_: pytest.fail("another one is trained"))
     assert lab.reward_model() == lab.run("rm").path
-    assert "rm is being trained: this begins with what it leaves, and waits for it" in capsys.readouterr().out
+    assert "rm is still training. This cell needs its model and waits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def rules(train: list[TextPair]) -> dict[str, Score]:
     """The rules by name; naive Bayes learns from the training pairs."""
     return {
         "naive Bayes on the answer's words": naive_bayes(train),
-        "length": lambda prompt, answer: len(answer),
+        "length of the answer": lambda prompt, answer: len(answer),
         "overlap with the question": _overlap,
-        "it ends": lambda prompt, answer: float(answer.rstrip().endswith((".", "!", "?", '"'))),
+        "the answer ends": lambda prompt, answer: float(answer.rstrip().endswith((".", "!", "?", '"'))),
     }
 
 

@@ -63,7 +63,7 @@ def _compared(sides: dict[str, list[dict]], prompts: list[int]) -> PolicyCompari
     )
     parts = gain_in_parts(rewards, ended, [[bool(obeyed) for obeyed in side] for side in obeys])
     of_last |= {f"reward gained: {name}": part for name, part in zip(("ended", "gold", "rest"), parts)}
-    caption = f"{len(prompts)} answers to as many held-out prompts; in brackets 95 % intervals"
+    caption = f"{len(prompts)} held-out prompts with one answer each; 95 % intervals in brackets"
     return PolicyComparison(caption, figures)
 
 

@@ -55,7 +55,7 @@ def best_of_n_points(evaluation: RunFolder, sizes: Sequence[int] = (1, 2, 4, 8, 
     drawn = list(prompts.values())
     if (least := min(map(len, drawn))) < max(sizes):
         raise ValueError(
-            f"{evaluation.name} has a prompt with {least} answers, which are too few for the best of {max(sizes)}: "
+            f"{evaluation.name} has a prompt with only {least} answers, too few for best of {max(sizes)}. Set "
             f"evaluation.num_generations_per_prompt={max(sizes)}"
         )
     bounds = [log(n) - (n - 1) / n for n in sizes]
@@ -88,7 +88,7 @@ def compare_at_step(runs: Mapping[str, RunFolder], step: int | None = None) -> P
     for name, run in runs.items():
         alarms = ", ".join(f"{alarm['name']} at step {alarm['step']}" for alarm in run.alarms())
         figures[name] = _figures(points[name][at]) | {"alarms": alarms or "none"}
-    caption = f"held-out prompts after {at.removeprefix('step ')} steps; in brackets 95 % intervals; alarms of the whole run"
+    caption = f"held-out prompts after {at.removeprefix('step ')} steps; 95 % intervals in brackets; alarms of the whole run"
     return PolicyComparison(caption, figures)
 
 
@@ -133,7 +133,7 @@ def _figures(point: Point) -> dict[str, Estimate]:
     return {
         "reward": point.reward,
         "obeys": point.obeys,
-        "KL, nats a response": point.kl,
+        "KL, nats per response": point.kl,
         "ended": point.ended,
         "tokens": point.tokens,
     }

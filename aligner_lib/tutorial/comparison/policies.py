@@ -94,7 +94,7 @@ def compare_policies(
     for name, own in prompts_of.items():
         if own != prompts_of[against]:
             raise ValueError(
-                f"{name} and {against} answered other prompts: evaluate them with the same settings, to the end"
+                f"{name} and {against} answered different prompts: evaluate both with the same settings, to the end"
             )
     judged = [
         at for at in answers[against] if all(of_one[at]["reward"] is not None for of_one in answers.values())
@@ -111,7 +111,7 @@ def compare_policies(
     of_seeds = f" of {number} training seeds" if number > 1 else ""
     caption = (
         f"{len(judged)} answers{of_seeds} to {count} held-out prompts; wins against {against}; "
-        "in brackets 95 % intervals"
+        "95 % intervals in brackets"
     )
     if left_out:
         caption += f"; {left_out} answers without a reward are left out"
@@ -120,7 +120,7 @@ def compare_policies(
         for measures in figures.values():
             del measures["kl_per_token"]
         drawn = ", ".join(f"{name} {temperature}" for name, temperature in temperatures.items())
-        caption += f"; no KL, since the answers were drawn at other temperatures ({drawn})"
+        caption += f"; no KL, because the answers were drawn at different temperatures ({drawn})"
     return PolicyComparison(caption, figures)
 
 
@@ -134,7 +134,7 @@ def _answers(runs: Sequence[RunFolder], environment: str | None) -> Answers:
                 prompt = record["group"]
                 if record["prompt"] != answers.get((prompt, 0), record)["prompt"]:
                     raise ValueError(
-                        f"{run.path} and {runs[0].path} answered other prompts: evaluate them with the same settings"
+                        f"{run.path} and {runs[0].path} answered different prompts: evaluate both with the same settings"
                     )
                 answers[prompt, counts[prompt]] = record | {"seed": seed}
                 counts[prompt] += 1

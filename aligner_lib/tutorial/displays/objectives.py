@@ -85,10 +85,10 @@ class ObjectiveComparison:
         return "\n".join(lines)
 
     def _caption(self) -> str:
-        at = "as the step began" if self.ratio == 1 else f"where every token's ratio is {self.ratio:g}"
+        at = "at the start of the step" if self.ratio == 1 else f"where every token's ratio is {self.ratio:g}"
         return (
-            f"{self.run}, step {self.step}, {len(self.responses)} responses: what each objective adds to a token's log π "
-            f"{at} (1: what a token gets for an advantage of 1, if all tokens count alike)"
+            f"{self.run}, step {self.step}, {len(self.responses)} responses: the weight of each token's log π under each objective "
+            f"{at} (a weight of 1 belongs to an advantage of 1, if all tokens count equally)"
         )
 
     def _strongest(self) -> float:

@@ -10,10 +10,10 @@ from html import escape
 WIDTH, HEIGHT = 912, 320
 BOX = (122, 42)  # width and height
 WORDS = (
-    "A downloaded model becomes the SFT policy by learning from good answers (1). Pairs of answers make a reward model of it "
-    "(2). PPO (3) has four models: the actor starts as the SFT policy, and the reference is a frozen copy of it; the critic "
-    "starts as the reward model, and a frozen copy of that gives the rewards. The actor writes responses; rewards, KL and "
-    "values come back and update it. After many steps the actor is the aligned policy."
+    "SFT trains a downloaded model on good answers (1). The SFT policy is trained on pairs of answers and becomes a reward "
+    "model (2). PPO (3) has four models. The actor starts as the SFT policy, and the reference is a frozen copy of the SFT "
+    "policy. The critic starts as the reward model, and a frozen copy of the reward model gives the rewards. The actor "
+    "writes responses. Rewards, KL and values come back and update the actor. After many steps the actor is the aligned policy."
 )
 BOXES = {  # name: (left, top, whether it is trained there)
     "model": (10, 60, None),
@@ -93,7 +93,7 @@ def _arrow(path: str, words: str, at: tuple[int, int]) -> str:
 
 
 def _stage() -> str:
-    """PPO's frame, and within it that of the three that judge."""
+    """PPO's frame, and inside a frame around reference, reward model and critic."""
     return (
         '<rect class="stage" x="391" y="14" width="375" height="274" rx="12"/><text class="left" x="406" y="34">3 · PPO</text>'
         '<rect class="stage" x="612" y="46" width="146" height="236" rx="10"/>'
@@ -102,7 +102,7 @@ def _stage() -> str:
 
 def _legend() -> str:
     swatches = ""
-    for x, kind, words in ((10, "trained", "is trained there"), (150, "frozen", "is frozen: a copy")):
+    for x, kind, words in ((10, "trained", "trained"), (150, "frozen", "frozen copy")):
         swatches += f'<rect class="{kind}" x="{x}" y="296" width="18" height="14" rx="3"/>'
         swatches += f'<text class="said left" x="{x + 25}" y="303">{words}</text>'
     return swatches

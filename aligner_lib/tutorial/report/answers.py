@@ -1,4 +1,4 @@
-"""What the policies answer, beside each other: those of notebook 08, else PPO's first and last validation."""
+"""Answers of the policies beside each other: those of notebook 08, else of PPO's first and last validation."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def answers_section(runs: Path) -> str:
         _card(prompt, {name: answers[prompt] for name, answers in policies.items()}) for prompt in chosen
     )
     return (
-        f"<h2>What they answer</h2><p>{count} of {len(prompts)} held-out prompts, from where {last} gains the most reward over "
-        f"{first} to where it gains the least. Rewards are estimates of the reward model: judge for yourself."
+        f"<h2>Answers of the policies</h2><p>{count} of {len(prompts)} held-out prompts, sorted by how much reward {last} gains over "
+        f"{first}, largest gain first. Rewards are estimates of the reward model, so judge for yourself."
         f'</p><div class="answers">{cards}</div>'
     )
 
@@ -82,9 +82,11 @@ def _card(prompt: str, answers: Answers) -> str:
 
 
 def _judged(record: dict) -> str:
-    """The reward, and what a program says where it was asked."""
+    """The reward, and a program's verdict on the instruction if there is one."""
     obeys = (record.get("metrics") or {}).get("obeys")
-    obedience = "" if obeys is None else " · does as asked" if obeys else " · not as asked"
+    obedience = (
+        "" if obeys is None else " · follows the instruction" if obeys else " · breaks the instruction"
+    )
     return f"reward {record['reward']:+.2f}{obedience}".replace("-", "−")
 
 

@@ -36,7 +36,7 @@ def curves_figure(runs: Path) -> str:
     panels = "".join(_panel(panel, RunFolder(runs / panel.run)) for panel in PANELS)
     if not panels:
         return ""
-    legend = "<figcaption>By step. Strong: on held-out data; faint: on the training data. The KL is that of the training rollouts.</figcaption>"
+    legend = "<figcaption>Horizontal axis: training step. Strong lines: held-out data. Faint lines: training data. The KL comes from the training rollouts.</figcaption>"
     return f'<figure class="picture"><div>{panels}</div>{legend}</figure>'
 
 

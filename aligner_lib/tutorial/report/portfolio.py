@@ -1,4 +1,4 @@
-"""A learner's portfolio: what was done and reached in a workspace, as one HTML page that opens offline.
+"""A learner's portfolio: progress and results of a workspace, as one HTML page that opens offline.
 
 Nothing of the machine is on it: no paths, hosts or user names. It names the learner only where a name is given.
 """
@@ -26,7 +26,7 @@ RUN_VERSIONS = ("python", *VERSIONED)  # of run.json, what the page may show
 
 
 def write_portfolio(path: str | Path, folder: str | Path, name: str = "") -> Path:
-    """Write the page of a workspace and return its path. name: the learner's; without it the page names nobody."""
+    """Write the page of a workspace and return its path. name: the learner's; without a name the title is Portfolio."""
     path = Path(path)
     path.write_text(portfolio_page(Path(folder), name), encoding="utf-8")
     return path
@@ -38,13 +38,13 @@ def portfolio_page(folder: Path, name: str = "") -> str:
     curves, stages = curves_figure(runs), stages_table(read_results(folder, print))
     parts = [
         f"<h1>{html.escape(name) or 'Portfolio'}</h1>",
-        f'<p class="facts">Aligner Lab: from a language model to an aligned one · {_today()}</p>',
-        f"<h2>What was done</h2>{ProgressTable(folder)._repr_html_()}{_passed(folder)}",
-        f"<h2>What was reached</h2>{stages}" if stages else "",
-        f"<h2>How it went</h2>{curves}" if curves else "",
+        f'<p class="facts">Aligner Lab: from a language model to an aligned model · {_today()}</p>',
+        f"<h2>Progress</h2>{ProgressTable(folder)._repr_html_()}{_passed(folder)}",
+        f"<h2>Results</h2>{stages}" if stages else "",
+        f"<h2>Training curves</h2>{curves}" if curves else "",
         answers_section(runs),
-        f"<h2>With what</h2>{_table(_facts(runs))}",
-        '<p class="facts">A record of what lies in one workspace, made by whoever worked there: solved notebooks pass their exercises, too, and nobody has examined it.</p>',
+        f"<h2>Runs and versions</h2>{_table(_facts(runs))}",
+        '<p class="facts">A record of a workspace, made by its owner and examined by no teacher. The solved notebooks pass the exercises, too.</p>',
     ]
     return html_page(title, f'<main class="alone">{"".join(parts)}</main>')
 

@@ -1,4 +1,4 @@
-"""Where a learner is: a row for each notebook with its exercises, its quiz and its runs. No torch is imported."""
+"""A learner's progress: a row for each notebook with its exercises, quiz and runs. No torch is imported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = ("notebook", "exercises", "quiz", "runs", "done")
 
 @dataclass(frozen=True)
 class Count:
-    """So many of so many."""
+    """A count out of a total."""
 
     done: int
     of: int
@@ -41,7 +41,7 @@ class Count:
 
 @dataclass(frozen=True)
 class ProgressRow:
-    """What was done of one notebook. number: its two digits, or "" for the final quiz."""
+    """The progress in one notebook. number: its two digits, or "" for the final quiz."""
 
     number: str
     title: str
@@ -70,14 +70,14 @@ class ProgressTable:
 
     @property
     def here(self) -> ProgressRow:
-        """The furthest notebook in which something was done, or the one after it where nothing is left to do."""
+        """The last notebook that was begun, or the next notebook if that is complete."""
         begun = max((i for i, row in enumerate(self.rows) if row.all.done), default=0)
         complete = self.rows[begun].all.done == self.rows[begun].all.of
         return self.rows[min(begun + complete, len(self.rows) - 1)]
 
     @property
     def caption(self) -> str:
-        """All rows together in one line, and what could not be read."""
+        """The sum of all rows as a line, with the number of unreadable lines."""
         exercises, quiz, runs = (
             sum((getattr(row, name) for row in self.rows), Count(0, 0))
             for name in ("exercises", "quiz", "runs")

@@ -1,4 +1,4 @@
-"""What the training reached, a row a stage: before and after, drawn and in figures, beside what is had for nothing."""
+"""The results of the training, a row for each stage: before, after and a baseline, as a drawing and as figures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 WIDTH, HEIGHT, MARGIN = 260, 26, 8  # of a row's drawing, in CSS pixels
-GOLD = "held-out answers that do as asked, as a program checks them"
+GOLD = "held-out answers that follow their instruction, checked by a program"
 MINUS = str.maketrans("-", "−")
 
 
 @dataclass(frozen=True)
 class Reached:
-    """One figure of a stage. baseline: what a trivial judge or policy gets. share: shown in per cent, from 0 to 100."""
+    """A figure of a stage. baseline: the figure of a trivial judge or policy. share: shown in per cent, from 0 to 100."""
 
     stage: str
     what: str
@@ -39,15 +39,17 @@ def reached(summary: dict) -> Iterator[Reached]:
     """A row for each figure that the notebooks which ran have left. summary: as in summary.json."""
     sft, rm, ppo, dpo, grpo = (summary.get(name, {}) for name in ("sft", "rm", "ppo", "dpo", "grpo"))
     if {"val_loss_before", "val_loss_after"} <= sft.keys():
-        what = "loss on held-out answers, nats a token: lower is better"
+        what = "loss on held-out answers in nats per token (lower is better)"
         before, after = sft["val_loss_before"], sft["val_loss_after"]
         yield Reached("SFT", what, after, before, share=False, scale=(0.0, max(before, after)))
     if "ended_sft" in ppo:
-        yield Reached("SFT", "its answers that end by themselves, before PPO begins", ppo["ended_sft"])
+        yield Reached(
+            "SFT", "SFT answers that end before the length limit, measured before PPO", ppo["ended_sft"]
+        )
     if "val_acc" in rm:
         best = rm.get("best_baseline")
         note = f"the best trivial judge: {_percent(best)}" if best is not None else "a coin: 50 %"
-        what = "held-out pairs the right way round"
+        what = "held-out pairs in which the chosen answer has the higher reward"
         yield Reached("Reward model", what, rm["val_acc"], baseline=0.5 if best is None else best, note=note)
     if {"gold_sft", "gold_ppo"} <= ppo.keys():
         yield Reached("PPO", GOLD, ppo["gold_ppo"], ppo["gold_sft"], note=_gold_note(ppo))
@@ -59,7 +61,7 @@ def reached(summary: dict) -> Iterator[Reached]:
             if spread
             else ""
         )
-        what = "reward on held-out prompts, as the reward model estimates it"
+        what = "reward on held-out prompts, estimated by the reward model"
         reach = max(2 * (spread or 0.0), abs(after - before), 1e-9)
         scale = before - reach, before + reach
         yield Reached("PPO", what, after, before, note=note, share=False, scale=scale)
@@ -73,7 +75,7 @@ def reached(summary: dict) -> Iterator[Reached]:
     evaluated = summary.get("evaluation", {}).get("conversations", {})
     before, after = (evaluated.get(name, {}).get("obeys") for name in ("SFT", "DPO"))
     if before and after:
-        note = f"by few prompts: from {_percent(after[1])} to {_percent(after[2])} (95 % interval)"
+        note = f"measured on few prompts: {_percent(after[1])} to {_percent(after[2])} (95 % interval)"
         yield Reached("DPO", GOLD, after[0], before[0], note=note)
     if {"val_accuracy_before", "val_accuracy_after"} <= grpo.keys():
         best = grpo.get("val_best_of_4_before")
@@ -87,7 +89,7 @@ def _gold_note(ppo: dict) -> str:
     if low is None:
         return ""
     if low <= 0:
-        return "the gain’s 95 % interval holds 0: nothing is shown yet"
+        return "the 95 % interval of the gain includes 0, so the gain may be chance"
     return f"a gain of at least {100 * low:.0f} points (95 % interval)"
 
 
@@ -103,8 +105,8 @@ def stages_table(summary: dict) -> str:
     stages = [list(of_one) for _, of_one in groupby(rows, key=lambda row: row.stage)]
     body = "".join(_row(row, len(of_one) if row is of_one[0] else 0) for of_one in stages for row in of_one)
     legend = (
-        f"<figcaption>{_key('before')} before · {_key('after')} after · {_key('baseline')} what is had for nothing: "
-        f"a coin, a trivial judge, the best of several tries. Percentages are drawn from 0 to 100, a reward within two of its standard deviations.{_aside(summary)}</figcaption>"
+        f"<figcaption>{_key('before')} before · {_key('after')} after · {_key('baseline')} baseline without training: "
+        f"a coin, a trivial judge, or the best of several samples. Percentages are drawn from 0 to 100, and a reward within two of its standard deviations.{_aside(summary)}</figcaption>"
     )
     return f'<figure class="stages"><table>{body}</table>{legend}</figure>'
 
@@ -146,13 +148,13 @@ def _key(name: str) -> str:
 
 
 def _aside(summary: dict) -> str:
-    """How far PPO went for it."""
+    """A sentence on the KL and the length that PPO's reward cost."""
     ppo = summary.get("ppo", {})
     parts = []
     if "kl_per_token" in ppo:
         parts.append(f"{ppo['kl_per_token']:.2f} nats of KL a token away from SFT")
     if {"mean_length_sft", "mean_length_ppo"} <= ppo.keys():
         parts.append(
-            f"answers of {ppo['mean_length_ppo']:.0f} tokens, where SFT’s had {ppo['mean_length_sft']:.0f}"
+            f"answers of {ppo['mean_length_ppo']:.0f} tokens, compared with SFT’s {ppo['mean_length_sft']:.0f}"
         )
     return f" PPO’s price: {', '.join(parts)}." if parts else ""

@@ -1,4 +1,4 @@
-"""The top of the tutorial's report: what was reached stage by stage, what the policies answer, and the runs' curves."""
+"""The top of the tutorial's report: results of each stage, answers of the policies, and curves of the runs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def summary_section(summary: dict, runs: Path) -> str:
     curves = curves_figure(runs)
     return "\n".join(
         [
-            "<h1>What was reached</h1>",
+            "<h1>Results</h1>",
             f'<p class="facts">{html.escape(" · ".join(filter(None, facts)))}</p>',
             failed,
             stages_table(summary),
             answers_section(runs),
-            f"<h2>How it went</h2>{curves}" if curves else "",
+            f"<h2>Training curves</h2>{curves}" if curves else "",
             f"<details><summary>All figures</summary>{_figures(summary)}</details>",
         ]
     )

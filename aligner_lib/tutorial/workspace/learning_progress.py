@@ -67,7 +67,9 @@ def _note(**record) -> None:
     try:
         append(_workspace / FILE, {"time": round(time.time(), 3)} | record)
     except OSError as error:  # a full disk takes no part of the lesson away
-        warnings.warn(f"your progress is not noted: {_workspace / FILE}: {error.strerror}", stacklevel=3)
+        warnings.warn(
+            f"your progress could not be saved: {_workspace / FILE}: {error.strerror}", stacklevel=3
+        )
 
 
 def append(path: Path, record: dict) -> None:

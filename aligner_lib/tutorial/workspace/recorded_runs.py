@@ -115,21 +115,21 @@ def difference(run: RunFolder, kind: str, profile: str, inputs: Mapping[str, obj
     inputs: the settings that the notebook and the workspace give, models and data among them.
     """
     if run.kind != kind:
-        return f"it is a run of {run.kind}"
+        return f"its kind is {run.kind}"
     before, now = flatten(run.info["config"]), flatten(_settings(kind, profile, inputs))
     for key, value in now.items():
         if key in before and value is not None and before[key] is not None and before[key] != value:
-            return f"it had {key}={before[key]}, and here it is {value}"
+            return f"the recording has {key}={before[key]}, and this run {value}"
     for name, path in _files(inputs):
         had = run.info["hashes"].get(name)
         if had is not None and had != file_hash(path):
-            return f"it read another {name}"
+            return f"the recording used another {name}"
     given = [Path(str(value)) for key, value in inputs.items() if key.endswith(".restore_from_path")]
     hashes = {_hash_of(path) for path in given if path.exists()}
     for name in ("model", "reward_model"):
         had = run.info["hashes"].get(name)
         if given and had is not None and had not in hashes:
-            return f"it began with another {name.replace('_', ' ')} than {' or '.join(map(str, given))}"
+            return f"the recording started from another {name.replace('_', ' ')} than {' or '.join(map(str, given))}"
     return None
 
 
@@ -158,14 +158,14 @@ def make_way(folder: Path) -> None:
         for path in (*(folder / name for name in RECORDS), *links):
             path.unlink(missing_ok=True)
     elif run.status == "running":
-        raise UserError(f"{folder} still goes on: stop it, or wait for its end, and start again")
+        raise UserError(f"{folder} is still running: stop the run, or wait for its end, and start again")
     for empty in (folder / "checkpoints", folder):
         with suppress(OSError):  # not there, or not empty
             empty.rmdir()
     if folder.exists():
         names = (folder.with_name(f"{folder.name}-kept-{number}") for number in count(1))
         kept = folder.rename(next(name for name in names if not name.exists()))
-        print(f"{folder} had files that no recording left there: they are in {kept}")
+        print(f"{folder} contained other files, which are now in {kept}")
 
 
 def is_recorded(run: RunFolder) -> bool:
@@ -177,7 +177,7 @@ def describe(run: RunFolder) -> str:
     """What a reader should know of a recorded run, in a sentence."""
     origin = run.info["recorded"]
     at = f" at commit {origin['commit']}" if origin["commit"] else ""
-    return f"{run.name}: recorded{at}, where it took {origin['seconds']:.0f} s; nothing is trained here"
+    return f"{run.name}: recorded{at} in {origin['seconds']:.0f} s; this cell trains nothing"
 
 
 def _settings(kind: str, profile: str, inputs: Mapping[str, object]) -> dict:

@@ -24,7 +24,7 @@ def read_object(path: Path, say: Callable[[str], None]) -> dict:
         value = None
     if isinstance(value, dict):
         return value
-    say(f"{path} is damaged, and is left out of the summary; run its notebooks again")
+    say(f"{path} is damaged, so the summary leaves it out; run its notebooks again")
     return {}
 
 

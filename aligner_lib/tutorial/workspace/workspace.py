@@ -139,14 +139,16 @@ class Workspace:
         if self._is_trained("sft") or self._place_recorded("sft"):
             return self.run("sft").path
         self._made_up(
-            f"there is no SFT run in {self.out}: {self.model_name} as downloaded takes its place (notebook 03 trains one)"
+            f"there is no SFT run in {self.out}: the downloaded {self.model_name} takes its place (notebook 03 trains an SFT policy)"
         )
         return self.model()
 
     def reward_model(self) -> Path:
         """The reward model; without notebook 04, one trained here and now with the same settings."""
         if not self._is_trained("rm") and not self._place_recorded("rm"):
-            self._made_up(f"there is no reward model in {self.out}: one is trained now, as notebook 04 does")
+            self._made_up(
+                f"there is no reward model in {self.out}: a reward model is trained now, as in notebook 04"
+            )
             self.submit("rm").wait()
         return self.run("rm").path
 
@@ -204,7 +206,7 @@ class Workspace:
             return submit(commands, run.path, self.where, allocation)
         except RunBusy:
             print(
-                f"{run.name} still goes on, with the settings that it was started with: stop it first to start anew"
+                f"{run.name} is still running with its original settings. Stop the run before you start a new one"
             )
             return Job.attach(run.path)
 
@@ -226,7 +228,7 @@ class Workspace:
         if critic_placement == "in-process":
             return self.submit("ppo", name, **settings)
         if critic_placement != "remote":
-            raise ValueError(f"critic_placement={critic_placement!r}: there are in-process and remote")
+            raise ValueError(f"critic_placement={critic_placement!r}: choose in-process or remote")
         if scheduler_of(self.where).on_this_machine:  # another server may have the default port
             settings = {"critic.trainer.ppo.port": free_port()} | settings
         return self.submit("ppo", name, CRITIC_AND_ACTOR, **settings)
@@ -295,8 +297,8 @@ class Workspace:
         profile = run.info.get("profile")
         if profile not in (None, self.profile):
             raise UserError(
-                f"{run.path} is a run of the profile {profile}, and this is {self.profile}: give this one a folder of its "
-                f"own (out=…), or remove {self.out}"
+                f"{run.path} is a run of the profile {profile}, but this workspace has the profile {self.profile}: choose "
+                f"another folder (out=…), or remove {self.out}"
             )
         return True
 
@@ -307,7 +309,7 @@ class Workspace:
         with suppress(JobNotFound):
             job = Job.attach(run.path)
             if job.state in (State.PENDING, State.RUNNING):
-                print(f"{run.name} is being trained: this begins with what it leaves, and waits for it")
+                print(f"{run.name} is still training. This cell needs its model and waits")
                 job.wait()
 
     def _allocation(self, resources):
@@ -326,16 +328,20 @@ class Workspace:
         if recording is None:
             where = recorded_runs.recorded_root(self.profile)
             print(
-                f"start=recorded: {where} has no run {run.name} (`./lab setup --bundle FILE` brings them): it is made now"
+                f"start=recorded: {where} has no run {run.name} (`./lab setup --bundle FILE` installs recorded runs), so the run is trained now"
             )
             return None
         texts, had = _texts(settings, kind_of(kind)), recording.info["hashes"]
         if own := [key for key, text in texts.items() if had.get(key) != text_hash(text)]:
-            print(f"start=recorded: your own code trains {run.name} ({', '.join(own)}): it is made now")
+            print(
+                f"start=recorded: your own code trains {run.name} ({', '.join(own)}), so the run is trained now"
+            )
             return None
         inputs = self._inputs_of(kind_of(kind)) | self._adapters_of(kind) | _without_functions(settings)
         if differs := recorded_runs.difference(recording, kind, self.profile, inputs):
-            print(f"start=recorded: the recorded run {run.name} is another one ({differs}): it is made now")
+            print(
+                f"start=recorded: the recorded run {run.name} differs ({differs}), so the run is trained now"
+            )
             return None
         print(recorded_runs.describe(recording))
         return RecordedJob(recorded_runs.place(recording, run.path))
@@ -353,7 +359,7 @@ class Workspace:
         """The run folder of a kind, trained now where its notebook was not run."""
         if not self._is_trained(kind) and not self._place_recorded(kind):
             self._made_up(
-                f"there is no {name} run in {self.out}: one is trained now, as notebook {notebook} does"
+                f"there is no {name} run in {self.out}: a {name} run is trained now, as in notebook {notebook}"
             )
             self.submit(kind).wait()
         return self.run(kind).path
@@ -407,7 +413,7 @@ def _anew(run: RunFolder, texts: Mapping[str, str]) -> dict[str, bool]:
         return {}
     refuse_if_busy(run.path)
     print(
-        f"{run.name} was made with other code ({', '.join(differ)}): it begins anew, and sets aside what is there"
+        f"{run.name} was trained with other code ({', '.join(differ)}): training begins anew, and the old files are set aside"
     )
     return {"exp_manager.resume_if_exists": False}
 
