@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aligner_lib.tutorial.hunt.faults import FAULTS
-from aligner_lib.tutorial.quiz.quiz_file import QuizChoice, QuizQuestion, QuizFile
+from aligner_lib.tutorial.quiz.quiz_file import QuizChoice, QuizFile, QuizQuestion
 
 # settings of all runs of the hunt on top of the smoke profile: enough steps to see a fault, and no limit that ends a bad run
 SETTINGS = {
