@@ -7,7 +7,7 @@ from benchmarks.setting import Setting
 
 
 def sft(setting: Setting, connection) -> None:
-    from aligner_lib.trainers.sft import SFTTrainer
+    from aligner_lib.kinds.sft.trainer import SFTTrainer
 
     engine = make_engine(setting, setting.architecture(), setting.optimizer())
     trainer = SFTTrainer(engine, train=setting.answers(setting.samples_a_round), **_batches(setting))
@@ -19,7 +19,7 @@ def reward_model(setting: Setting, connection) -> None:
 
     import torch
 
-    from aligner_lib.trainers.reward_model import RewardModelTrainer
+    from aligner_lib.kinds.rm.trainer import RewardModelTrainer
 
     engine = make_engine(setting, replace(setting.architecture(), head="scalar"), setting.optimizer())
     with torch.no_grad():
@@ -30,9 +30,9 @@ def reward_model(setting: Setting, connection) -> None:
 
 def dpo(setting: Setting, connection) -> None:
     from aligner_lib.config.compose import compose
+    from aligner_lib.kinds.dpo.trainer import DPOTrainer
     from aligner_lib.megatron.generate import Sampling
     from aligner_lib.rollouts.policy import Policy
-    from aligner_lib.trainers.dpo import DPOTrainer
 
     config = compose("dpo", [f"model.dpo.ref_policy_kl_penalty={setting.dpo_beta}"])
     engine = make_engine(setting, setting.architecture(), setting.optimizer())
@@ -50,10 +50,10 @@ def dpo(setting: Setting, connection) -> None:
 def grpo(setting: Setting, connection, lengths: range) -> None:
     """`aligner grpo` on prompts of these lengths: it generates, then learns from `learnt_responses`."""
     from aligner_lib.algorithms.objective import PRESETS
+    from aligner_lib.kinds.grpo.trainer import GRPOTrainer
     from aligner_lib.megatron.generate import Sampling
     from aligner_lib.rollouts.collect import Rollout
     from aligner_lib.rollouts.tasks import FileTasks
-    from aligner_lib.trainers.grpo import GRPOTrainer
     from benchmarks.given_responses import GivenResponses, GivenRewards
 
     engine = make_engine(setting, setting.architecture(), setting.optimizer())

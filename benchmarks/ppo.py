@@ -16,6 +16,7 @@ from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.config.compose import compose
 from aligner_lib.datasets.samples import PromptSample
+from aligner_lib.kinds.ppo.trainer import PPOTrainer
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
@@ -25,7 +26,6 @@ from aligner_lib.rollouts.policy import Policy, to_rollouts
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.seeds import response_seed
 from aligner_lib.rollouts.tasks import FileTasks
-from aligner_lib.trainers.ppo import PPOTrainer
 from benchmarks.contest import CLOCKS, Contestant, SideProcess
 from benchmarks.measure import StepCost
 from benchmarks.ours import make_engine

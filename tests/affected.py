@@ -46,6 +46,7 @@ READ_EVERYTHING = {
     f"tests/unit/test_{name}.py"
     for name in ("docs", "imports", "migration", "named_settings", "parity", "setup")
 }
+REGISTRY = "aligner_lib/config/kinds.py"
 CODE = re.compile(r"\b(?:import|from|-m) ([\w.]+)(?: import (\w+))?|\b(\w+(?:\.\w+)+)")
 
 
@@ -136,6 +137,10 @@ def _next(node: str) -> frozenset[str]:
         return frozenset(_fixtures(path)[fixture])
     nodes = list(ast.walk(_tree(path)))
     found = set(_mentioned(nodes, path))
+    if path == REGISTRY:  # imports the kinds of job by name
+        found |= {
+            source for source in sources() if re.fullmatch(r"aligner_lib/kinds/\w+/settings\.py", source)
+        }
     if path in READERS["notebooks/"]:
         found |= {source for source in sources() if source.startswith("notebooks/src/")}
     if path.startswith("tests/"):

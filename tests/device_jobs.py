@@ -51,13 +51,13 @@ def table(copies: list[Copy]) -> str:
 
 def _named_by_stage(seen: Copies, stack: ExitStack) -> list:
     """From now on copies have their stage and cause. Returns the list that each step is added to at its end."""
+    from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
+    from aligner_lib.kinds.ppo.trainer import PPOTrainer
     from aligner_lib.megatron import adam
     from aligner_lib.megatron.engine import FrozenWeights
     from aligner_lib.megatron.generate import ContinuousBatch
     from aligner_lib.rollouts.critic import Critic, RewardModel
     from aligner_lib.rollouts.policy import Policy
-    from aligner_lib.trainers.policy_gradient import PolicyGradientTrainer
-    from aligner_lib.trainers.ppo import PPOTrainer
 
     def within(owner: object, name: str, **labels: str) -> None:
         work = getattr(owner, name)

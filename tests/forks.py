@@ -23,10 +23,10 @@ _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(
     [
         "aligner_lib.jobs.run",
-        "aligner_lib.trainers.ppo",
-        "aligner_lib.trainers.grpo",
-        "aligner_lib.trainers.sft",
-        "aligner_lib.trainers.reward_model",
+        "aligner_lib.kinds.ppo.trainer",
+        "aligner_lib.kinds.grpo.trainer",
+        "aligner_lib.kinds.sft.trainer",
+        "aligner_lib.kinds.rm.trainer",
         "aligner_lib.remote_critic.client",
         "aligner_lib.jobs.serve_critic",
         "aligner_lib.remote_critic.command_loop",

@@ -102,13 +102,13 @@ class Component:
 
 @dataclass(frozen=True)
 class JobKind:
-    """A kind of job. A module in `aligner_lib/config/kinds`, or one that $ALIGNER_KINDS names, holds one as KIND."""
+    """A kind of job. The settings.py of a folder in `aligner_lib/kinds`, or a module that $ALIGNER_KINDS names, holds one as KIND."""
 
     name: str  # in run.json, in profiles and in Python
     command: str  # `aligner COMMAND`
     summary: str  # the command's help, a sentence
     schema: type  # a dataclass of its settings, with bounds in the fields (config.schema.setting)
-    build: str  # "module:function" that prepares the job from its settings (jobs.build_trainers.PreparedJob)
+    build: str  # "module:function" that prepares the job from its settings (kinds.prepared_job.PreparedJob)
     metrics: tuple[MetricGroup, ...] = ()
     charts: tuple[Chart, ...] = ()
     alarms: tuple[Rule, ...] = (not_finite,)

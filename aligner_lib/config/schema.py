@@ -310,11 +310,6 @@ class Packed:
     packed_sequence_size: int | None = setting(None, at_least(1))
 
 
-@dataclass
-class PairData(Packed, Data):
-    """model.data of jobs that learn from pairs."""
-
-
 def packing_without_effect(config: DictConfig) -> dict[str, str]:
     """What does nothing where micro batches have a number of samples."""
     if config.model.data.packed_sequence:

@@ -25,7 +25,7 @@ from aligner_lib.datasets.chat_template import (
 )
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.jobs.drawn_answer import DrawnAnswer
-from aligner_lib.jobs.inputs import check_head
+from aligner_lib.kinds.inputs import check_head
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling, generate

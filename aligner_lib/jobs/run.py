@@ -21,7 +21,7 @@ from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 
 if TYPE_CHECKING:
-    from aligner_lib.jobs.build_trainers import PreparedJob
+    from aligner_lib.kinds.prepared_job import PreparedJob
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def _opened(
     kind: str, config: DictConfig, profile: str | None, job: PreparedJob, resume: bool
 ) -> Iterator[RunWriter | None]:
     """The run folder's writer, begun after its latest checkpoint; None on all ranks but the first."""
-    from aligner_lib.jobs.functions import hashes_of_functions
+    from aligner_lib.kinds.functions import hashes_of_functions
     from aligner_lib.megatron import parallel
 
     first, hashes = parallel.is_first_rank(), job.hashes | hashes_of_functions(config)

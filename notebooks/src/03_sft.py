@@ -162,7 +162,7 @@ check("masked_loss", masked_loss)
 # no other log-probabilities are computed.)
 
 # %%
-from aligner_lib.trainers.sft import SFTTrainer
+from aligner_lib.kinds.sft.trainer import SFTTrainer
 
 show_source(SFTTrainer.loss)
 

@@ -167,7 +167,7 @@ for which, name in enumerate(("last token", "mean of all")):
 # model reads:
 
 # %%
-from aligner_lib.trainers.reward_model import pair_loss
+from aligner_lib.kinds.rm.trainer import pair_loss
 
 show_source(pair_loss)
 

@@ -9,9 +9,9 @@ from smoke_jobs import checkpoint_files, figures, steps
 
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.kinds import kinds
-from aligner_lib.config.kinds.dpo import LOSSES
 from aligner_lib.datasets.load import load_labelled, load_preferences
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.kinds.dpo.settings import LOSSES
 
 
 @pytest.fixture(scope="module")

@@ -92,11 +92,11 @@ def test_data_with_nothing_usable_is_told(jobs, tmp_path):
 
 def test_samples_that_are_cut_are_in_the_log(jobs, capfd):
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs.build_trainers import sft
     from aligner_lib.jobs.runtime import configure_logging
+    from aligner_lib.kinds.sft.build import prepare
 
     configure_logging()
-    sft(compose("sft", jobs.settings("sft", "cut", model__encoder_seq_length=128), profile="smoke"))
+    prepare(compose("sft", jobs.settings("sft", "cut", model__encoder_seq_length=128), profile="smoke"))
     log = capfd.readouterr().err
     assert re.search(
         r"^train: 70 of 576 samples cut: longer than 128 tokens .* \(first: train\.jsonl:1, ",

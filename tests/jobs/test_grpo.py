@@ -361,7 +361,7 @@ def test_switches_that_an_objective_does_not_have_are_told(jobs):
 
 def test_a_reward_file_is_checked_before_any_model_is_built(jobs, tmp_path):
     from aligner_lib.errors import UserError
-    from aligner_lib.jobs.build_trainers import grpo as prepare
+    from aligner_lib.kinds.grpo.build import prepare
 
     (tmp_path / "two.py").write_text("def a(prompt, response): ...\ndef b(prompt, response): ...\n")
     settings = jobs.settings("grpo", "x", model__environments__e__use=f"'{tmp_path / 'two.py'}'")

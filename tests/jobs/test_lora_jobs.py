@@ -197,14 +197,14 @@ def test_adapters_whose_base_is_another_model_by_now_are_refused(moved):
 def test_adapters_of_another_model_are_not_begun_with(jobs, trained, here, tmp_path):
     from aligner_lib.config.compose import compose
     from aligner_lib.errors import UserError
-    from aligner_lib.jobs.build_trainers import sft
+    from aligner_lib.kinds.sft.build import prepare
 
     settings = lora() | {
         "model__restore_from_path": f"'{trained('sft').path}'",
         "model__peft__restore_from_path": f"'{trained('sft').path}'",
     }
     with pytest.raises(UserError, match=r"these adapters are of the model in .*, and this run starts from"):
-        sft(compose("sft", jobs.settings("sft", "none", **settings), "smoke"))
+        prepare(compose("sft", jobs.settings("sft", "none", **settings), "smoke"))
 
 
 # ---- again, and elsewhere -------------------------------------------------------------------------------------------

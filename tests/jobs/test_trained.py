@@ -151,7 +151,7 @@ def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
 )
 def test_sampling_that_parts_from_the_log_probabilities_is_told(jobs, caplog, setting, value, words):
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs.build_trainers import ppo as prepare
+    from aligner_lib.kinds.ppo.build import prepare
 
     prepare(compose("ppo", jobs.settings("ppo", "told", **{f"model__ppo__{setting}": value}), "smoke"))
     assert words in caplog.text
@@ -298,10 +298,10 @@ def scalar_engine(folder):
 def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted):
     """The same text gets the same number in both, and in a talk with the notebook, at the same stop token."""
     from aligner_lib.jobs.inference import scoring
+    from aligner_lib.kinds.rm.trainer import pair_loss
     from aligner_lib.megatron.generate import Response
     from aligner_lib.rollouts.critic import RewardModel
     from aligner_lib.rollouts.policy import to_rollouts
-    from aligner_lib.trainers.reward_model import pair_loss
 
     folder = resolve(rm.path)
     tokenizer, engine, scale = Tokenizer(folder), scalar_engine(folder), RewardScale.load(folder)
@@ -328,7 +328,7 @@ def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, form
 def test_a_reward_model_s_loss_has_the_centering_of_both_texts():
     from types import SimpleNamespace
 
-    from aligner_lib.trainers.reward_model import pair_loss
+    from aligner_lib.kinds.rm.trainer import pair_loss
 
     values = torch.tensor(
         [[0.0, 1.0], [2.0, 2.0], [9.0, 3.0]]
@@ -362,9 +362,9 @@ def test_a_talk_scores_what_the_reward_model_s_training_reads_whatever_the_token
 
 @pytest.mark.parametrize("make", STYLES.values(), ids=STYLES)
 def test_a_record_has_prompt_and_response_as_they_were_written_whatever_the_tokenizer(here, tmp_path, make):
+    from aligner_lib.kinds.policy_gradient.rollout_metrics import rollout_records
     from aligner_lib.megatron.generate import Response
     from aligner_lib.rollouts.policy import to_rollouts
-    from aligner_lib.trainers.rollout_metrics import rollout_records
 
     tokenizer = Tokenizer(make(tmp_path))
     prompt, answer = tokenizer.encode_parts([PROMPT, ANSWER])

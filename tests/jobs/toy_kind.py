@@ -59,7 +59,7 @@ class ToyTrainer:
 
 
 def prepare(config):
-    from aligner_lib.jobs.build_trainers import PreparedJob
+    from aligner_lib.kinds.prepared_job import PreparedJob
 
     loop = config.trainer.toy
     return PreparedJob(lambda run: ToyTrainer(loop.pull), loop.max_steps, loop, {})

@@ -8,11 +8,11 @@ import torch
 from aligner_lib.algorithms.objective import PRESETS
 from aligner_lib.algorithms.policy_gradient import loss_mask
 from aligner_lib.config.compose import compose
-from aligner_lib.config.kinds.grpo import objective_of
+from aligner_lib.kinds.grpo.settings import objective_of
+from aligner_lib.kinds.grpo.trainer import GRPOTrainer
 from aligner_lib.rollouts.collect import Collected, Outcome
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.timers import Timers
-from aligner_lib.trainers.grpo import GRPOTrainer
 
 pytestmark = pytest.mark.megatron
 NAN = float("nan")

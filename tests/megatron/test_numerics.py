@@ -65,7 +65,7 @@ def test_recomputation_keeps_less(starts):
 @pytest.mark.parametrize("granularity", [None, "selective", "full"])
 def test_the_setting_reaches_the_model(starts, granularity):
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs.build_models import build_engine
+    from aligner_lib.kinds.build_models import build_engine
 
     written = f"model.activations_checkpoint_granularity={granularity or 'null'}"
     config = compose("sft", [written, "model.activations_checkpoint_method=uniform"], profile="smoke")

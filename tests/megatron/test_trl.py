@@ -12,9 +12,9 @@ import pytest
 import torch
 from twins import random_twins, stored_tensors
 
-from aligner_lib.config.kinds.dpo import DPOLoss
 from aligner_lib.datasets.samples import LabelledSample, PreferenceSample
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.kinds.dpo.settings import DPOLoss
 
 pytest.importorskip("trl", reason="TRL is not installed: ./lab test installs it")
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
@@ -69,14 +69,14 @@ def our_gradient(sides, samples: list, **settings) -> Computed:
     """What the trainer that `aligner dpo` makes computes from the samples."""
     from omegaconf import OmegaConf
 
-    from aligner_lib.config.kinds.dpo import WITHOUT_REFERENCE
+    from aligner_lib.kinds.dpo.kto import KTOTrainer
+    from aligner_lib.kinds.dpo.settings import WITHOUT_REFERENCE
+    from aligner_lib.kinds.dpo.trainer import DPOTrainer
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.generate import Sampling
     from aligner_lib.megatron.model import Numerics
     from aligner_lib.models.architecture import Architecture
     from aligner_lib.rollouts.policy import Policy
-    from aligner_lib.trainers.dpo import DPOTrainer
-    from aligner_lib.trainers.kto import KTOTrainer
 
     policy_folder, reference_folder = sides.policy / "imported", sides.reference / "imported"
     loss, tokenizer = DPOLoss(ref_policy_kl_penalty=BETA, **settings), Tokenizer(sides.smoke)

@@ -32,7 +32,7 @@ from typer.testing import CliRunner
 from aligner_lib.cli.main import app
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.inputs import model_folder
+from aligner_lib.kinds.inputs import model_folder
 from aligner_lib.models import import_model, model_hash, resolve
 from aligner_lib.models.architecture import Architecture, RopeScaling
 from aligner_lib.models.export import Options, export

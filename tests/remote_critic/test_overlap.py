@@ -102,9 +102,9 @@ class FakePolicy:
 
 def trainer_of(events: list[str], **settings):
     """A PPO trainer of two rollouts of two a step, with settings of model.ppo; it notes what it does."""
+    from aligner_lib.kinds.ppo.trainer import PPOTrainer
     from aligner_lib.rollouts.collect import Rollout
     from aligner_lib.rollouts.tasks import FileTasks
-    from aligner_lib.trainers.ppo import PPOTrainer
 
     prompt = PromptSample([1, 1], "")
     sizes = {

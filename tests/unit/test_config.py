@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from aligner_lib.config import compose as composition
 from aligner_lib.config.compose import compose, load, nearest, notices, profiles, save
 from aligner_lib.config.kinds import kinds
-from aligner_lib.config.policy_gradient import recomputes_logprobs
 from aligner_lib.errors import ConfigError
+from aligner_lib.kinds.policy_gradient.settings import recomputes_logprobs
 from aligner_lib.run_folder.alarms import Thresholds
 
 
@@ -308,7 +308,7 @@ def test_a_limit_that_makes_no_sense_is_told(override, words):
 )
 def test_a_share_of_the_validation_batches_is_none_of_their_number(written, kept):
     """As PyTorch Lightning and NeMo read it: 1.0 is all of them, 1 is one. 25 samples are four batches of 8."""
-    from aligner_lib.jobs.inputs import limited
+    from aligner_lib.kinds.inputs import limited
 
     loop = compose("rm", [f"trainer.rm.limit_val_batches={written}"]).trainer.rm
     assert len(limited(list(range(25)), loop, 8)) == kept

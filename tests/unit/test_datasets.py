@@ -342,7 +342,7 @@ CONVERSATION = "System: Be kind.\n\nUser: Hi?\n\nAssistant: Hello.\n\nUser: Well
 def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokenizer, record):
     pytest.importorskip("torch")
     from aligner_lib.config.functions import own_functions
-    from aligner_lib.trainers.sft import SFTTrainer
+    from aligner_lib.kinds.sft.trainer import SFTTrainer
 
     (sample,), report = load_sft([jsonl(record)], tokenizer, 64)
     assert report.lines() == []

@@ -92,7 +92,10 @@ def test_what_watches_a_run_uses_names_that_are_logged(room):
 
 @pytest.mark.parametrize(
     ("heading", "source"),
-    [("`run.json`", "run_folder/writer.py"), ("`rollouts.jsonl`", "trainers/rollout_metrics.py")],
+    [
+        ("`run.json`", "run_folder/writer.py"),
+        ("`rollouts.jsonl`", "kinds/policy_gradient/rollout_metrics.py"),
+    ],
 )
 def test_the_fields_of_a_run_s_files_are_defined(heading, source):
     section = (DOCS / "metrics.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]

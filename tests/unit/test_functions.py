@@ -17,9 +17,9 @@ from aligner_lib.algorithms.policy_gradient import group_advantages
 from aligner_lib.config.compose import compose, notices
 from aligner_lib.config.functions import FunctionFile, Own, own_functions, source_of
 from aligner_lib.config.kinds import kinds
-from aligner_lib.config.kinds.grpo import objective_of
 from aligner_lib.errors import ConfigError, FunctionError
-from aligner_lib.jobs.functions import functions_of, hashes_of_functions
+from aligner_lib.kinds.functions import functions_of, hashes_of_functions
+from aligner_lib.kinds.grpo.settings import objective_of
 from aligner_lib.models.hash import text_hash
 from aligner_lib.tutorial import Workspace
 

@@ -56,7 +56,7 @@ def test_the_device_is_known_in_that_package_only_and_looked_up_each_time():
 
 
 # The rooms of aligner_lib, the highest first: each imports only what stands below it (docs/architecture.md).
-FLOORS = "cli tutorial jobs remote_critic trainers rollouts megatron config models run_folder datasets algorithms errors".split()
+FLOORS = "cli tutorial jobs kinds remote_critic trainers rollouts megatron config models run_folder datasets algorithms errors".split()
 
 
 def floor(name: str) -> str:
@@ -67,7 +67,7 @@ def floor(name: str) -> str:
 def test_every_module_lies_in_a_room():
     assert {floor(name) for name in below("aligner_lib")} - {"", "__main__"} == set(FLOORS)
     entries = [path for path in (ROOT / "aligner_lib").iterdir() if path.name != "__pycache__"]
-    assert len(entries) <= 15, "a new thing belongs into a room, or is one"
+    assert len(entries) <= 16, "a new thing belongs into a room, or is one"
 
 
 @pytest.mark.parametrize("room", FLOORS)
@@ -101,6 +101,27 @@ def test_what_computes_nothing_imports_neither_torch_nor_megatron(room):
     assert names, f"there is no {room}"
     for name in names:
         assert not {top(found) for found in reached(name)} & HEAVY, name
+
+
+def test_a_kind_s_settings_are_read_without_torch():
+    """The rule of kinds/ is by module: the command line, widgets and Slurm read settings.py; jobs import the rest."""
+    light = {name for name in below("aligner_lib.kinds") if is_light_module_of_a_kind(name)}
+    assert {"aligner_lib.kinds.ppo.settings", "aligner_lib.kinds.policy_gradient.settings"} <= light
+    for name in light:
+        assert not {top(found) for found in reached(name)} & HEAVY, name
+
+
+def is_light_module_of_a_kind(name: str) -> bool:
+    return name.endswith(".settings") or modules()[name].name == "__init__.py"
+
+
+def test_only_a_job_imports_what_computes_in_a_kind():
+    """A notebook compares objectives in its own process, and imports them in a function."""
+    heavy = {name for name in below("aligner_lib.kinds") if not is_light_module_of_a_kind(name)}
+    importers = {name for name in modules() if imports(name, anywhere=True) & heavy} - set(
+        below("aligner_lib.kinds")
+    )
+    assert importers <= {*below("aligner_lib.jobs"), "aligner_lib.tutorial.displays.objectives"}
 
 
 def test_data_imports_nothing_of_the_library():

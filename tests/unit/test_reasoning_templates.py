@@ -143,7 +143,7 @@ def test_of_a_pair_the_last_answer_alone_is_learnt(with_template, jsonl):
 
 def test_the_day_in_a_prompt_is_the_setting_s_and_not_today(with_template, smoke):
     from aligner_lib.config.compose import load
-    from aligner_lib.jobs.inputs import policy_tokenizer
+    from aligner_lib.kinds.inputs import policy_tokenizer
 
     folder = with_template(MARKED).folder
     settings = {"model": {"data": {"chat_template": "tokenizer"}}}

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from aligner_lib.algorithms.ppo import response_mask
 from aligner_lib.datasets.batches import TokenBatch, concat_restore_order, pad_rows
+from aligner_lib.kinds.policy_gradient.environment_failures import FailedRewards
+from aligner_lib.kinds.policy_gradient.rollout_metrics import rollout_metrics
 from aligner_lib.rollouts.records import Experience, Rollouts
-from aligner_lib.trainers.environment_failures import FailedRewards
-from aligner_lib.trainers.rollout_metrics import rollout_metrics
 
 PAD = 0
 

@@ -315,8 +315,8 @@ def test_a_tokenizer_without_one_has_none_to_use(with_template):
 def test_the_mask_that_is_shown_is_the_trainers(smoke, formatted, template):
     pytest.importorskip("torch")
     from aligner_lib.config.functions import own_functions
-    from aligner_lib.trainers.dpo import DPOTrainer
-    from aligner_lib.trainers.sft import SFTTrainer
+    from aligner_lib.kinds.dpo.trainer import DPOTrainer
+    from aligner_lib.kinds.sft.trainer import SFTTrainer
 
     tokenizer = use_template(Tokenizer(smoke), template)
     trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=True, functions=own_functions("sft"))

@@ -37,7 +37,7 @@ NOTE = "server.json"  # which process it is
 
 
 class Settings(Protocol):
-    """What is read here of aligner_lib.config.policy_gradient.VllmCfg."""
+    """What is read here of aligner_lib.kinds.policy_gradient.settings.VllmCfg."""
 
     executable: str
     precision: str

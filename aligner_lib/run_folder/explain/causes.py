@@ -86,7 +86,7 @@ CAUSES = (
         meaning="Nearly every token's log-probability is another one than that it was drawn with: the ratio compares two "
         "distributions, and every gradient is biased.",
         knob="sampling_params.temperature, and where log-probabilities are divided by it: TokenScorer in "
-        "aligner_lib/rollouts/policy.py, loss in aligner_lib/trainers/policy_gradient.py.",
+        "aligner_lib/rollouts/policy.py, loss in aligner_lib/kinds/policy_gradient/trainer.py.",
     ),
     Cause(
         "reward_token",

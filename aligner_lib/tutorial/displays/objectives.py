@@ -140,7 +140,7 @@ def compare_objectives(
     """
     from omegaconf import OmegaConf
 
-    from aligner_lib.rollouts.frozen import freeze
+    from aligner_lib.kinds.policy_gradient.frozen import freeze
 
     if run.kind not in ("ppo", "grpo"):
         raise UserError(f"{run.path} is a run of kind {run.kind or 'unknown'}: take one of PPO or GRPO")

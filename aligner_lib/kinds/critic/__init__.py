@@ -1,0 +1,1 @@
+"""PPO's critic in a job of its own."""

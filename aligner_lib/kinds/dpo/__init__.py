@@ -1,0 +1,1 @@
+"""Direct preference optimisation and its relatives."""

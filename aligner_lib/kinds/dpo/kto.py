@@ -1,0 +1,74 @@
+"""KTO: responses that somebody found good or bad, each by itself; DPO where there are no pairs.
+
+    B responses, each with one to another prompt beside it
+
+A response gains or loses against a reference point z, the KL of the policy to its reference, which the policy's gain on
+unrelated responses estimates. Algorithm: Ethayarajh et al. 2024 (arXiv:2402.01306).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from aligner_lib.algorithms.preference import kto_loss
+from aligner_lib.datasets.samples import LabelledSample
+from aligner_lib.kinds.dpo.trainer import DPOTrainer, ResponseBatch, response_logprobs
+from aligner_lib.megatron.engine import LossTerms
+from aligner_lib.trainers.statistics import mean_std
+
+
+@dataclass
+class LabelledBatch(ResponseBatch):
+    """B rows when it is trained on; 2B, with the unrelated responses behind them, while the reference is asked."""
+
+    desirable: Tensor  # bool [B]
+    reference_point: Tensor  # float32 [B], z in nats: the same for all of a global batch
+
+
+class KTOTrainer(DPOTrainer):
+    """DPO's trainer with a label a response in place of pairs."""
+
+    def collate(self, samples: list[LabelledSample]) -> LabelledBatch:
+        """The samples' responses, then the unrelated ones."""
+        batch = super().collate(samples)
+        desirable = torch.tensor([sample.desirable for sample in samples]).repeat(2)
+        return LabelledBatch(**vars(batch), desirable=desirable, reference_point=torch.zeros(batch.size))
+
+    def loss(self, model, batch: LabelledBatch, hidden: Tensor) -> LossTerms:
+        """The loss of a micro batch of B responses. hidden: [S, B, H]."""
+        settings, desirable, point = self.settings, batch.desirable, batch.reference_point
+        logprobs = response_logprobs(model, batch, hidden)
+        ratios = logprobs - batch.reference_logprobs
+        weights = torch.where(desirable, settings.desirable_loss_weight, settings.undesirable_loss_weight)
+        losses = weights * kto_loss(ratios, desirable, point, settings.ref_policy_kl_penalty)
+        with torch.no_grad():
+            rewards = settings.ref_policy_kl_penalty * ratios
+            right = torch.where(desirable, ratios > point, ratios < point)
+            terms = {"acc": right.sum(), "desirable": desirable.sum(), "reference_point": point.sum()}
+            for side, mask in (("chosen", desirable), ("rejected", ~desirable)):
+                terms[f"rewards_{side}_mean"] = rewards[mask].sum()
+                terms[f"logprobs_{side}"] = logprobs[mask].sum()
+        return LossTerms(losses.sum(), len(losses), terms)
+
+    def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
+        """Means over all responses; over the desirable (chosen) or the other ones (rejected), where there are some."""
+        share = {"chosen": terms["desirable"], "rejected": 1 - terms["desirable"]}
+        named = {name: terms[name] for name in ("loss", "acc", "reference_point")}
+        for side in (side for side in share if share[side] > 0):
+            for name in (f"rewards_{side}_mean", f"logprobs_{side}"):
+                named[name] = terms[name] / share[side]
+        return {f"{group}/{name}": value for name, value in named.items()}
+
+    def _micro_batches(self, samples: list[LabelledSample], size: int) -> list[LabelledBatch]:
+        """The responses with their reference point: the mean gain of the whole batch's unrelated ones, and not below 0."""
+        both = super()._micro_batches(samples, size)
+        halves = [torch.arange(batch.size).chunk(2) for batch in both]
+        unrelated = [batch.rows(second) for batch, (_, second) in zip(both, halves)]
+        logprobs = self.engine.map(unrelated, response_logprobs)
+        gains = [sums - batch.reference_logprobs for sums, batch in zip(logprobs, unrelated)]
+        point = max(mean_std(torch.cat(gains))[0], 0.0)
+        batches = [batch.rows(first) for batch, (first, _) in zip(both, halves)]
+        return [replace(batch, reference_point=torch.full((batch.size,), point)) for batch in batches]

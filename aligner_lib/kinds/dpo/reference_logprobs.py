@@ -1,0 +1,80 @@
+"""The reference's log-probabilities of all samples, computed once before the first step and kept with the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from aligner_lib.algorithms.batching import global_batch
+from aligner_lib.kinds.dpo.trainer import DPOTrainer, response_logprobs
+from aligner_lib.megatron import parallel
+from cluster.record import write_json
+
+logger = logging.getLogger(__name__)
+FILE = "reference_logprobs.json"  # in the run folder
+Known = list[list[float] | None]  # a sample's two log-probabilities, where it is known
+
+
+def precompute(trainer: DPOTrainer, max_steps: int, run: Path, model: str) -> None:
+    """Give the samples of the first epoch's steps, and those of the validation, their reference's log-probabilities.
+
+    trainer: its engine has the reference's weights; model: their hash. A sample is computed in the micro batch in which the
+    first epoch trains on it, so there an exchange of weights would give the same bits. What an earlier attempt of
+    the same model, samples and precision has left in the run folder is not computed again.
+    """
+    engine, train, validation = trainer.engine, trainer.train, trainer.validation
+    key = _key(model, str(engine.module.config.params_dtype), train, validation)
+    kept = parallel.from_first_rank(_load(run / FILE, key) if parallel.is_first_rank() else None)
+    known: dict[str, Known] = kept or {"train": [None] * len(train), "validation": [None] * len(validation)}
+
+    def compute(split: str, samples: list, picked: list[int], size: int) -> bool:
+        """These samples' values; False where all were known."""
+        if all(known[split][i] is not None for i in picked):
+            return False
+        batch = [samples[i] for i in picked]
+        mine = {}
+        groups = trainer.groups(batch, size)
+        sums = engine.map([trainer.collate([batch[i] for i in group]) for group in groups], response_logprobs)
+        for group, both in zip(groups, sums):
+            mine |= {picked[i]: pair for i, pair in zip(group, both.view(2, -1).t().tolist())}
+        for i, pair in (item for part in parallel.gather_over_dp(mine) for item in part.items()):
+            known[split][i] = known[split][i] or pair
+        return True
+
+    order = [
+        global_batch(len(train), step, trainer.global_batch_size, trainer.seed, trainer.shuffle)
+        for step in range(min(max_steps, -(-len(train) // trainer.global_batch_size)))
+    ]
+    computed = [compute("train", train, picked, trainer.micro_batch_size) for picked in order]
+    everything = list(range(len(validation)))
+    computed.append(compute("validation", validation, everything, trainer.validation_micro_batch_size))
+    if any(computed) and parallel.is_first_rank():
+        write_json(run / FILE, {"key": key} | known)
+    logger.info(
+        "reference log-probabilities: %s",
+        f"computed, {run / FILE}" if any(computed) else f"from {run / FILE}",
+    )
+    trainer.train = _with(train, known["train"])
+    trainer.validation = _with(validation, known["validation"])
+
+
+def _key(model: str, precision: str, *splits: list) -> str:
+    """Changes with the model, the numbers' precision and every token."""
+    rows = [[(sample.rows, sample.starts) for sample in split] for split in splits]
+    return hashlib.sha256(json.dumps([model, precision, rows]).encode()).hexdigest()
+
+
+def _load(file: Path, key: str) -> dict[str, Known] | None:
+    """What an earlier attempt has left; None where it is of something else, or damaged."""
+    try:
+        kept = json.loads(file.read_text())
+        return {split: kept[split] for split in ("train", "validation")} if kept["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _with(samples: list, known: Known) -> list:
+    return [replace(sample, reference_logprobs=pair) for sample, pair in zip(samples, known)]

@@ -1,0 +1,155 @@
+"""DPO: of two responses to a prompt, the chosen one shall gain more probability over the reference than the rejected one.
+
+    B samples of two rows each, S longest prompt + response
+
+Algorithm: Rafailov et al. 2023 (arXiv:2305.18290); its variants are losses of aligner_lib.algorithms.preference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from aligner_lib.algorithms import preference
+from aligner_lib.algorithms.batching import length_grouped
+from aligner_lib.algorithms.preference import PairLogprobs
+from aligner_lib.config.functions import own_functions
+from aligner_lib.datasets.batches import TokenBatch, pad_rows
+from aligner_lib.datasets.samples import PreferenceSample
+from aligner_lib.kinds.dpo.settings import WITHOUT_REFERENCE, takes_means
+from aligner_lib.megatron import parallel
+from aligner_lib.megatron.engine import LossTerms
+from aligner_lib.megatron.logprobs import selected_logprobs
+from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.seeds import response_seed
+from aligner_lib.trainers.statistics import mean_std
+from aligner_lib.trainers.supervised import SupervisedTrainer
+
+
+@dataclass
+class ResponseBatch(TokenBatch):
+    """The samples' first rows, then their second ones in the same order: chosen and rejected responses, 2B rows."""
+
+    response_mask: Tensor  # bool [2B, S-1]: predictions of the responses' tokens, stop token included
+    reference_logprobs: Tensor  # float32 [2B], summed over the response; 0 where a loss has no reference
+
+
+@dataclass
+class DPOTrainer(SupervisedTrainer[PreferenceSample]):
+    """Samples are pairs; chosen and rejected go through one forward pass."""
+
+    settings: DictConfig = field(kw_only=True)  # a DPOLoss
+    # the engine with its reference; None: the loss has no reference, or the samples know its log-probabilities
+    policy: Policy | None = field(kw_only=True)
+    functions: SimpleNamespace = field(default_factory=partial(own_functions, "dpo"), kw_only=True)
+    # the reference's log-probabilities of each validation micro batch: they are the same each time
+    _of_validation: list[Tensor] | None = field(default=None, init=False)
+
+    def collate(self, samples: list[PreferenceSample]) -> ResponseBatch:
+        """The samples' rows and which of their tokens are responses, with the reference's log-probabilities if known."""
+        rows = [sample.rows[side] for side in (0, 1) for sample in samples]
+        starts = [sample.starts[side] for side in (0, 1) for sample in samples]
+        known = [(sample.reference_logprobs or (0.0, 0.0))[side] for side in (0, 1) for sample in samples]
+        tokens, lengths = pad_rows(rows, self.tokenizer.pad_id)
+        columns = torch.arange(tokens.shape[1] - 1)
+        mask = (columns >= torch.tensor(starts)[:, None] - 1) & (columns < lengths[:, None] - 1)
+        return ResponseBatch(tokens, lengths, mask, torch.tensor(known))
+
+    def loss(self, model, batch: ResponseBatch, hidden: Tensor) -> LossTerms:
+        """The loss of a micro batch of B pairs. hidden: [S, 2B, H]."""
+        sums, reference = _pairs(response_logprobs(model, batch, hidden)), _pairs(batch.reference_logprobs)
+        lengths = _pairs(batch.response_mask.sum(dim=1))
+        means, policy = sums.per_token(lengths), sums
+        if takes_means(self.settings):
+            policy, reference = means, reference.per_token(lengths)
+        losses = self._losses(policy, reference) - self.settings.sft_loss_weight * means.chosen
+        with torch.no_grad():
+            ratios = policy.minus(reference)
+            rewards = PairLogprobs(*(self.settings.ref_policy_kl_penalty * ratio for ratio in ratios))
+            terms = {
+                "acc": preference.preference_accuracy(*rewards).sum(),
+                "rewards_chosen_mean": rewards.chosen.sum(),
+                "rewards_rejected_mean": rewards.rejected.sum(),
+                "logprobs_chosen": sums.chosen.sum(),
+                "logprobs_rejected": sums.rejected.sum(),
+            }
+        return LossTerms(losses.sum(), len(losses), terms)
+
+    def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
+        """All terms."""
+        return {f"{group}/{name}": value for name, value in terms.items() if name != "grad_norm"}
+
+    def validate(self, step: int) -> dict[str, float]:
+        """Metrics over the validation samples, and how far the policy's own responses are from the reference."""
+        return super().validate(step) | self._kl(step)
+
+    def _losses(self, policy: PairLogprobs, reference: PairLogprobs) -> Tensor:
+        """Of each pair: float [B]. policy, reference: log-probabilities, as sums or means, as `takes_means` says."""
+        settings, beta = self.settings, self.settings.ref_policy_kl_penalty
+        ratios = policy.minus(reference)
+        smoothing = 0.1 if settings.label_smoothing is None else settings.label_smoothing
+        gamma = beta / 2 if settings.simpo_margin is None else settings.simpo_margin
+        return {
+            "dpo": lambda: self.functions.loss(*policy, *reference, beta),
+            "cdpo": lambda: preference.conservative_dpo_loss(ratios, beta, smoothing),
+            "robust": lambda: preference.robust_dpo_loss(ratios, beta, smoothing),
+            "ipo": lambda: preference.ipo_loss(ratios, beta),
+            "simpo": lambda: preference.simpo_loss(policy, beta, gamma),
+            "orpo": lambda: preference.orpo_loss(policy, beta),
+        }[settings.preference_loss]()
+
+    def _micro_batches(self, samples: list[PreferenceSample], size: int) -> list[ResponseBatch]:
+        """With the reference's log-probabilities, computed in the same micro batches: equal weights give equal bits."""
+        batches = super()._micro_batches(samples, size)
+        if self.policy is None:
+            known = all(sample.reference_logprobs is not None for sample in samples)
+            assert known or self.settings.preference_loss in WITHOUT_REFERENCE, (
+                "a sample without its reference"
+            )
+            return batches
+        known = self._of_validation if samples is self.validation else None
+        if known is None:
+            with self.policy.reference.swap_in():
+                known = self.engine.map(batches, response_logprobs)
+        if samples is self.validation:
+            self._of_validation = known
+        return [replace(batch, reference_logprobs=sums) for batch, sums in zip(batches, known)]
+
+    def _kl(self, step: int) -> dict[str, float]:
+        """The mean of log π − log π_ref over the tokens of responses that the policy draws to validation prompts: an
+        unbiased estimate of its KL to the reference, as of PPO's rollouts."""
+        if self.policy is None or self.settings.num_val_samples == 0:
+            return {}
+        room = self.engine.module.architecture.max_position_embeddings - self.policy.sampling.max_length
+        prompts = [sample.rows[0][: sample.starts[0]] for sample in self.validation]
+        prompts = [list(prompt) for prompt in dict.fromkeys(map(tuple, prompts)) if len(prompt) <= room]
+        if not prompts:
+            return {}
+        chosen = list(enumerate(prompts[: self.settings.num_val_samples]))
+        mine = chosen[parallel.dp_rank() :: parallel.dp_size()]
+        differences = [torch.zeros(0)]  # of a rank without a prompt
+        for group in length_grouped(
+            [len(prompt) for _, prompt in mine], 2 * self.validation_micro_batch_size
+        ):
+            numbers, drawn = zip(*(mine[i] for i in group))
+            seeds = [response_seed(self.seed, step, number) for number in numbers]
+            rollouts = self.policy.rollout(list(drawn), seeds, list(numbers))
+            kl = self.policy.logprobs(rollouts)[0] - self.policy.reference_logprobs(rollouts)
+            differences.append(kl[rollouts.response_mask])
+        return {"validation/kl": mean_std(torch.cat(differences))[0]}
+
+
+def response_logprobs(model, batch: ResponseBatch, hidden: Tensor) -> Tensor:
+    """The log-probability of each row's response, summed over its tokens: float32 [2B] in nats."""
+    mask = batch.response_mask
+    logprobs, _ = selected_logprobs(model, batch.tokens, hidden, mask)
+    return logprobs.new_zeros(len(mask)).index_add(0, mask.nonzero()[:, 0], logprobs)
+
+
+def _pairs(rows: Tensor) -> PairLogprobs:
+    return PairLogprobs(*rows.chunk(2))

@@ -1,0 +1,1 @@
+"""The evaluation of a policy on held-out prompts."""

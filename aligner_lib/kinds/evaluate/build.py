@@ -1,0 +1,68 @@
+"""An evaluation from its settings: prompts and models put together."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from omegaconf import DictConfig
+
+from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
+from aligner_lib.kinds.build_models import build_engine, build_reward_model
+from aligner_lib.kinds.evaluate.evaluation import Evaluation
+from aligner_lib.kinds.inputs import (
+    files_of_split,
+    hashes_of,
+    model_folder,
+    policy_tokenizer,
+    warn_about_template,
+)
+from aligner_lib.kinds.policy_gradient.build import build_policy, held_out_tasks
+from aligner_lib.kinds.policy_gradient.settings import (
+    environments_of,
+    judged_by_programs,
+    val_rollout_micro_batch_size,
+)
+from aligner_lib.kinds.prepared_job import PreparedJob
+from aligner_lib.models import model_hash
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.rollouts.collect import Rollout
+
+REWARD_MODEL = "critic.pretrained_checkpoint.restore_from_path"
+
+
+def prepare(config: DictConfig) -> PreparedJob:
+    """PPO's config with `policy.restore_from_path`: the reference is pretrained_checkpoint, as in PPO."""
+    rollout = config.model.ppo
+    reference = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
+    rewards = None if judged_by_programs(config) else model_folder(config, REWARD_MODEL, "scalar")
+    start = model_folder(config, "policy.restore_from_path", "lm")
+    tokenizer = policy_tokenizer(config, start)
+    for name, folder in {"reference": reference, "reward model": rewards}.items():
+        if folder is not None:
+            check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
+            warn_about_template(tokenizer, folder, f"the {name}")
+    tasks, opened = held_out_tasks(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
+
+    def build(run):
+        policy = build_policy(
+            build_engine(Architecture.load(reference), config, reference), config, tokenizer, opened
+        )
+        policy.engine.load(start)  # now that it has taken its copy of the reference
+        reward_source = rewards and build_reward_model(
+            config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
+        )
+        return Evaluation(
+            roll_out=Rollout(policy, reward_source, config.model.seed, config.model.encoder_seq_length),
+            tasks=tasks,
+            num_prompts=rollout.num_val_samples,
+            generations_per_prompt=config.evaluation.num_generations_per_prompt,
+            rollout_micro_batch_size=val_rollout_micro_batch_size(config),
+            greedy=rollout.val_use_greedy,
+            run=run,
+        )
+
+    files = [] if environments_of(config) else files_of_split(config, "validation")
+    hashes = hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
+    hashes |= {} if rewards is None else {"reward_model": model_hash(rewards)}
+    return PreparedJob(build, 0, config.trainer.ppo, hashes, opened.close)

@@ -1,0 +1,58 @@
+"""A policy on held-out prompts: rewards, lengths and how far it is from its reference. Nothing is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aligner_lib.algorithms.batching import share_of_rank
+from aligner_lib.kinds.policy_gradient.environment_failures import given_tasks, note_failed_outcomes
+from aligner_lib.kinds.policy_gradient.rollout_metrics import (
+    environment_metrics,
+    rollout_metrics,
+    rollout_records,
+)
+from aligner_lib.megatron import parallel
+from aligner_lib.rollouts.collect import Rollout
+from aligner_lib.rollouts.tasks import TaskSource
+from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.trainers.statistics import mean_std
+
+
+@dataclass
+class Evaluation:
+    """One pass over the prompts, of data files or of environments."""
+
+    roll_out: Rollout
+    tasks: TaskSource
+    num_prompts: int | None  # None: all
+    generations_per_prompt: int  # each with random numbers of its own
+    rollout_micro_batch_size: int
+    greedy: bool
+    run: RunWriter | None  # on the first rank
+
+    def figures(self) -> dict[str, float | None]:
+        """Means over all ranks' responses, under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
+        policy = self.roll_out.policy
+        prompts, failures = given_tasks(self.tasks.validation(self.num_prompts), self.run)
+        # a prompt's first response is numbered as if it were the only one, so that more of them change none
+        numbered = [
+            (generation * len(prompts) + number, number, task)
+            for number, task in enumerate(prompts)
+            for generation in range(self.generations_per_prompt)
+        ]
+        mine = share_of_rank(numbered, parallel.dp_rank(), parallel.dp_size())
+        environments = self.tasks.environments.get("validation")
+        collected = self.roll_out(mine, 0, self.rollout_micro_batch_size, environments, greedy=self.greedy)
+        rollouts, (rewards, _) = collected.rollouts, collected.judged()
+        kl = policy.logprobs(rollouts)[0] - policy.reference_logprobs(rollouts)
+        records = rollout_records(
+            "evaluation", 0, policy.tokenizer, rollouts, rewards, kl, outcomes=collected.outcomes
+        )
+        if self.run is not None:
+            self.run.log_rollouts(records)
+        note_failed_outcomes(collected.outcomes, self.run)
+        not_given = len(failures) * self.generations_per_prompt
+        figures = rollout_metrics("evaluation", rollouts, rewards, not_given)
+        figures |= environment_metrics("evaluation", collected.outcomes, rewards, failures)
+        figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[rollouts.response_mask])
+        return figures

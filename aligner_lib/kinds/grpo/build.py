@@ -1,0 +1,112 @@
+"""GRPO and its relatives from their settings: prompts, models and trainer put together."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
+from aligner_lib.kinds.build_models import build_engine, build_reward_model, build_trainable_engine
+from aligner_lib.kinds.functions import functions_of
+from aligner_lib.kinds.grpo.settings import has_remote_rm, objective_of
+from aligner_lib.kinds.grpo.trainer import GRPOTrainer
+from aligner_lib.kinds.inputs import (
+    hash_of_adapters,
+    hashes_of,
+    model_folder,
+    policy_tokenizer,
+    steps_of,
+    warn_about_template,
+)
+from aligner_lib.kinds.policy_gradient.build import (
+    build_policy,
+    forward_micro_batch_size,
+    sampling_settings,
+    server_connections,
+    task_source,
+    warn_about_sampling,
+)
+from aligner_lib.kinds.policy_gradient.settings import judged_by_programs
+from aligner_lib.kinds.prepared_job import PreparedJob
+from aligner_lib.models import model_hash
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.rollouts.collect import Rollout
+from aligner_lib.rollouts.interfaces import RewardSource
+from aligner_lib.rollouts.policy import TokenScorer
+from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.trainers.lr import LRSchedule
+
+
+def prepare(config: DictConfig) -> PreparedJob:
+    """GRPO and its relatives."""
+    model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
+    functions = functions_of("grpo", config)
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
+    tokenizer = policy_tokenizer(config, start)
+    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
+    hashes |= hash_of_adapters(config, start)
+    scalar = (
+        None
+        if judged_by_programs(config) or has_remote_rm(config)
+        else model_folder(config, "reward_model.rm_model_file", "scalar")
+    )
+    teacher = objective_of(config).baseline == "teacher"
+    teacher = model_folder(config, "model.grpo.teacher.restore_from_path", "lm") if teacher else None
+    for name, folder in {"reward_model": scalar, "teacher": teacher}.items():
+        if folder is not None:
+            name_of_it = f"the {name.replace('_', ' ')}"
+            check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"{name_of_it} in {folder}")
+            warn_about_template(tokenizer, folder, name_of_it)
+            hashes[name] = model_hash(folder)
+    tasks, opened = task_source(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
+    max_steps = steps_of(loop, tasks.size or 0, rollout.num_prompts_per_step)
+    responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
+    updates = responses // model.global_batch_size * rollout.rollout_epochs  # a step
+    warn_about_sampling(sampling_settings(config))
+
+    def build(run):
+        engine = build_trainable_engine(
+            Architecture.load(start), config, loop.gradient_clip_val, start, rollout.offload_adam_states
+        )
+        policy = build_policy(engine, config, tokenizer, opened)
+        return GRPOTrainer(
+            policy=policy,
+            roll_out=Rollout(
+                policy, _reward_source(config, tokenizer, scalar, run), model.seed, model.encoder_seq_length
+            ),
+            tasks=tasks,
+            objective=objective_of(config),
+            teacher=teacher and build_teacher(config, teacher),
+            lr_schedule=LRSchedule(model.optim, max_steps * updates, functions.learning_rate),
+            config=config,
+            run=run,
+            functions=functions,
+        )
+
+    return PreparedJob(build, max_steps, loop, hashes, opened.close)
+
+
+def _reward_source(
+    config: DictConfig, tokenizer: Tokenizer, rewards: Path | None, run: RunWriter | None
+) -> RewardSource | None:
+    """Who judges GRPO's rollouts: a reward model in this process or in another job; None where programs judge all."""
+    if rewards is not None:
+        return build_reward_model(config, rewards, config.model.micro_batch_size)
+    if judged_by_programs(config):
+        return None
+    from aligner_lib.remote_critic.client import RemoteRewardModel
+    from aligner_lib.remote_critic.connection import Endpoint
+
+    remote = config.remote_rm
+    server = Endpoint("reward_model", remote.ip, remote.port, remote.run)
+    connections = server_connections(config, {server: {"rewards"}}, tokenizer, remote.timeout)
+    return RemoteRewardModel(connections, remote.pad_to_length, run)
+
+
+def build_teacher(config: DictConfig, start: Path) -> TokenScorer:
+    """A language model that scores the policy's tokens, at the policy's temperature."""
+    engine = build_engine(Architecture.load(start), config, start)
+    return TokenScorer(engine, sampling_settings(config).temperature, forward_micro_batch_size(config))

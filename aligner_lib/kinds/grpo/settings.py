@@ -1,0 +1,348 @@
+"""GRPO and its relatives: its settings, metrics, charts and alarms. Groups of responses to one prompt take the critic's place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from aligner_lib.algorithms.objective import (
+    BASELINES,
+    CLIPPINGS,
+    KLS,
+    NORMALIZERS,
+    PRESETS,
+    RATIOS,
+    SCALES,
+    Objective,
+)
+from aligner_lib.config.kind import Component, JobKind, MetricGroup, chart, metric
+from aligner_lib.config.schema import (
+    NO_TEST_SPLIT,
+    ExpManager,
+    Optim,
+    PretrainedCheckpoint,
+    Sched,
+    Trainer,
+    above,
+    at_least,
+    one_of,
+    setting,
+    within,
+)
+from aligner_lib.config.training import LEAST_SHARE, TIMERS
+from aligner_lib.errors import ConfigError
+from aligner_lib.kinds.policy_gradient.settings import (
+    ACTOR,
+    ALARMS,
+    ENTROPY,
+    ENVIRONMENT_CHARTS,
+    ENVIRONMENTS,
+    KL,
+    LENGTH,
+    POLICY_FUNCTIONS,
+    PROGRESS,
+    RESPONSES,
+    REWARD,
+    ROLLOUT_TIMERS,
+    SAMPLER,
+    TOKENS,
+    Address,
+    Rollout,
+    RolloutLoop,
+    RolloutModel,
+    check_generation,
+    check_lengths,
+    judged_by_programs,
+    unused_settings,
+)
+from aligner_lib.run_folder import alarms
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_NAMES = [name for name in PRESETS if name != "ppo"]  # which has a critic, and a kind of its own
+
+
+@dataclass
+class GroupedRollout(Rollout):
+    """model.grpo: rollouts in groups, and the objective that learns from them."""
+
+    num_prompts_per_step: int = setting(32, at_least(1))
+    num_generations_per_prompt: int = setting(8, at_least(2))  # the responses that make up a group
+    # which of the named objectives (see docs/objectives.md); what follows changes a switch of it, and null leaves it
+    objective: str = setting("grpo", one_of(*_NAMES))
+    baseline: str | None = setting(None, one_of(*(name for name in BASELINES if name != "critic")))
+    scale: str | None = setting(None, one_of(*SCALES))
+    ratio: str | None = setting(None, one_of(*RATIOS))
+    clipping: str | None = setting(None, one_of(*CLIPPINGS))
+    clip_low: float | None = setting(None, above(0))
+    clip_high: float | None = setting(None, above(0))
+    normalizer: str | None = setting(None, one_of(*NORMALIZERS))
+    kl: str | None = setting(None, one_of(*KLS))
+    # rollouts a step at most, until enough groups differ in their rewards; the others are left out. null: 3 with dapo, else 1
+    max_rollouts_per_step: int | None = setting(None, at_least(1))
+    # distill: the policy whose log-probabilities are learnt; it needs the same tokenizer
+    teacher: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+
+
+@dataclass
+class GRPOModel(RolloutModel):
+    """model of a GRPO job."""
+
+    grpo: GroupedRollout = field(default_factory=GroupedRollout)
+    optim: Optim = field(default_factory=lambda: Optim(lr=1e-6, sched=Sched(name="constant")))
+
+
+@dataclass
+class GRPOTrainerGroup(Trainer):
+    """trainer of a GRPO job."""
+
+    grpo: RolloutLoop = field(default_factory=lambda: RolloutLoop(use_absolute_kl=False))
+
+
+@dataclass
+class RewardModelHere:
+    """The reward model in this process; one in a job of its own has the settings of `aligner serve-rm`."""
+
+    rm_model_file: str | None = None  # model folder, checkpoint or run folder
+
+
+@dataclass
+class RemoteRM(Address):
+    """The server of a reward model in a job of its own."""
+
+    port: int = setting(5555, within(1, 65535))
+    # requests are padded to this length; None: to the next of a few lengths
+    pad_to_length: int | None = setting(None, at_least(1))
+    timeout: float = setting(600.0, above(0))  # seconds that the run waits for a server that is not there
+
+
+FUNCTIONS = POLICY_FUNCTIONS | {
+    "advantages": "aligner_lib.algorithms.policy_gradient:grpo_advantages",
+    "kl": "aligner_lib.algorithms.policy_gradient:kl_loss",
+}
+
+
+@dataclass
+class GRPOConfig:
+    """All settings of `aligner grpo`."""
+
+    trainer: GRPOTrainerGroup = field(default_factory=GRPOTrainerGroup)
+    # the policy, which is also the reference
+    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+    model: GRPOModel = field(default_factory=GRPOModel)
+    # judges prompts of model.data, where no environment does
+    reward_model: RewardModelHere = field(default_factory=RewardModelHere)
+    remote_rm: RemoteRM = field(default_factory=RemoteRM)
+    exp_manager: ExpManager = field(default_factory=ExpManager)
+    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
+
+
+def objective_of(config: DictConfig) -> Objective:
+    """The named objective with the switches that were set. Advantages of the user's own stand in for GRPO's."""
+    grpo = config.model.grpo
+    switches = {one.name: grpo[one.name] for one in fields(Objective)}
+    objective = replace(
+        PRESETS[grpo.objective], **{name: value for name, value in switches.items() if value is not None}
+    )
+    if "advantages" in (config.get("functions") or {}) and objective.baseline != "teacher":
+        return replace(objective, baseline="group_mean", scale="group_std")
+    return objective
+
+
+def rollouts_of_a_step(config: DictConfig) -> int:
+    """The most rollouts of a step: more than one is dynamic sampling."""
+    grpo = config.model.grpo
+    return grpo.max_rollouts_per_step or (3 if grpo.objective == "dapo" else 1)
+
+
+def has_remote_rm(config: DictConfig) -> bool:
+    """Whether the reward model is a job of its own."""
+    return config.remote_rm.ip is not None or config.remote_rm.run is not None
+
+
+def _check_groups(config: DictConfig) -> None:
+    """Global batches are whole groups, and a step's groups whole global batches."""
+    grpo, batch = config.model.grpo, config.model.global_batch_size
+    responses = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    if batch % grpo.num_generations_per_prompt or responses % batch:
+        raise ConfigError(
+            f"model.global_batch_size={batch} has to be whole groups of model.grpo.num_generations_per_prompt="
+            f"{grpo.num_generations_per_prompt} responses, and to divide the {responses} responses of a step "
+            f"(model.grpo.num_prompts_per_step={grpo.num_prompts_per_step} times as many): set it to {responses}, or to a "
+            "part of it"
+        )
+
+
+def _check_teacher(config: DictConfig) -> None:
+    teacher, learns = config.model.grpo.teacher.restore_from_path, objective_of(config).baseline == "teacher"
+    if learns and not teacher:
+        raise ConfigError(
+            "model.grpo.objective=distill learns from a teacher: set model.grpo.teacher.restore_from_path to a policy's "
+            "folder"
+        )
+
+
+def _check_checkpoints(config: DictConfig) -> None:
+    if has_remote_rm(config) and not config.exp_manager.create_checkpoint_callback:
+        raise ConfigError(
+            "exp_manager.create_checkpoint_callback=False: when a reward model in a job of its own dies, the run goes back "
+            "to its newest checkpoint, and without any to the start; leave it True, and raise trainer.grpo.save_interval "
+            "for fewer checkpoints"
+        )
+
+
+def _check_used_functions(config: DictConfig) -> None:
+    """A function that is given is called."""
+    objective = objective_of(config)
+    idle = {
+        "kl": not objective.kl_in_loss and f"kl={objective.kl}: there is none in the loss",
+        "advantages": objective.baseline == "teacher" and "baseline=teacher: no reward is compared",
+        "loss": (objective.ratio == "none" or objective.clipping == "stop_gradient")
+        and f"ratio={objective.ratio} and clipping={objective.clipping}: the clipped loss is not what is minimised",
+    }
+    for name, why in idle.items():
+        if why and name in config.functions:
+            raise ConfigError(
+                f"functions.{name}: model.grpo.objective={config.model.grpo.objective} has {why}; leave it out, or choose "
+                "another objective"
+            )
+
+
+def _without_effect(config: DictConfig) -> dict[str, str]:
+    objective, found = objective_of(config), unused_settings(config) | NO_TEST_SPLIT
+    if judged_by_programs(config):
+        found |= dict.fromkeys(
+            ("reward_model.", "remote_rm."), "environments' programs judge, and no reward model."
+        )
+    elif has_remote_rm(config):
+        found["reward_model."] = (
+            "the reward model is a job of its own: give it this there, without `reward_model.`."
+        )
+    else:
+        found["remote_rm."] = (
+            "the reward model is in this process; remote_rm.ip or .run puts it into another job."
+        )
+    if objective.baseline != "teacher":
+        found["model.grpo.teacher."] = f"objective={config.model.grpo.objective} has no teacher."
+    else:
+        found |= dict.fromkeys(
+            ("model.grpo.scale", "model.grpo.max_rollouts_per_step", "trainer.grpo.reward_clip"),
+            "a teacher's log-probabilities are learnt from, and no reward.",
+        )
+    if "advantages" in config.functions:
+        instead = "functions.advantages says what a reward is compared with, and what it is divided by."
+        grpo = config.model.grpo
+        found |= {
+            f"model.grpo.{name}": instead
+            for name in ("baseline", "scale")
+            if grpo[name] not in (None, getattr(objective, name))
+        }
+    if objective.kl == "none":
+        found["trainer.grpo.initial_policy_kl_penalty"] = "this objective has no KL: model.grpo.kl adds one."
+        found["trainer.grpo.target_kl"] = "this objective has no KL whose weight could follow a target."
+    if objective.kl != "reward":
+        found["trainer.grpo.use_absolute_kl"] = "the KL is not in the reward."
+    if objective.ratio == "none":
+        found |= dict.fromkeys(
+            ("model.grpo.clip_low", "model.grpo.clip_high", "model.grpo.clipping"),
+            "this objective has no ratio to clip.",
+        )
+    return found
+
+
+GROUPS = MetricGroup(
+    "GRPO, groups",
+    "A group is the responses to one prompt. One whose rewards are all alike says nothing, and costs no training pass "
+    "unless the KL is in the loss.",
+    (
+        metric(
+            "train_rollouts/groups",
+            "groups",
+            "groups that were drawn, those of dynamic sampling's further rollouts included",
+            "",
+            "`model.grpo.num_prompts_per_step`, `max_rollouts_per_step`",
+        ),
+        metric(
+            "train_rollouts/groups_alike",
+            "",
+            "share of these groups whose rewards, as they are learnt from (after `reward_clip` and the penalties), are all "
+            "equal, or whose responses are all masked, so that nothing is learnt from them",
+            "below 0.8. 1 means that the task is too hard, too easy, or its reward broken",
+            "an easier or harder task, `temperature`, `num_generations_per_prompt` up; `objective=dapo` draws others instead",
+        ),
+        metric(
+            "train_rollouts/reward_std_in_group",
+            "",
+            "mean over groups of the standard deviation of their rewards",
+            "above 0",
+        ),
+        metric(
+            "train_rollouts/best_of_group",
+            "",
+            "mean over groups of their best reward: with rewards of 0 and 1, pass@k",
+            "above `rewards`: what could be learnt at once",
+        ),
+        metric(
+            "train_rollouts/advantages_mean train_rollouts/advantages_std",
+            "",
+            "advantages of the responses of all groups, each counted once (with a teacher: of the tokens)",
+            "",
+            "`model.grpo.baseline`, `scale`",
+        ),
+    ),
+)
+KL_LOSS = MetricGroup(
+    "GRPO, policy",
+    "Beside the figures of the policy.",
+    (
+        metric(
+            "train_optim/kl_loss",
+            "nats a token",
+            "mean of the KL's estimator in the loss, before its weight; 0 where the KL is not in the loss",
+            "0 at first, then small",
+            "`initial_policy_kl_penalty`, `model.grpo.kl`",
+        ),
+    ),
+)
+
+KIND = JobKind(
+    name="grpo",
+    command="grpo",
+    summary="GRPO and its relatives: groups of responses, judged by a program or a reward model, without a critic.",
+    schema=GRPOConfig,
+    functions=FUNCTIONS,
+    build="aligner_lib.kinds.grpo.build:prepare",
+    models={"pretrained_checkpoint.restore_from_path": "model"},
+    components={
+        "reward_model": Component("reward_server", "reward_model.", "reward_model", found_by="remote_rm.run"),
+        "actor": Component("grpo"),
+    },
+    checks=(
+        _check_groups,
+        check_lengths,
+        check_generation,
+        _check_teacher,
+        _check_checkpoints,
+        _check_used_functions,
+    ),
+    without_effect=_without_effect,
+    shares_cores=has_remote_rm,
+    metrics=(RESPONSES, TOKENS, GROUPS, ACTOR, KL_LOSS, SAMPLER, ENVIRONMENTS, TIMERS, ROLLOUT_TIMERS),
+    charts=(
+        REWARD,
+        chart(
+            "Groups that are alike",
+            ("alike", "train_rollouts/groups_alike"),
+            hint="Share of the groups that teach nothing, since all their rewards are equal. Near 1 the run stands still.",
+            least=LEAST_SHARE,
+        ),
+        KL,
+        LENGTH,
+        *PROGRESS,
+        ENTROPY,
+        *ENVIRONMENT_CHARTS,
+    ),
+    alarms=(*ALARMS, alarms.groups_alike),
+    stage=7,
+)

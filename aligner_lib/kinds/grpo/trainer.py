@@ -1,0 +1,203 @@
+"""GRPO and its relatives: a policy gradient whose expectation of a response are the others to the same prompt.
+
+    B responses of this rank, S longest prompt + response
+
+Algorithm: Shao et al. 2024 (arXiv:2402.03300); dynamic sampling: Yu et al. 2025 (arXiv:2503.14476).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from aligner_lib.algorithms.policy_gradient import group_advantages, reinforce_pp_advantages
+from aligner_lib.config.functions import own_functions
+from aligner_lib.datasets.batches import concat_restore_order
+from aligner_lib.kinds.grpo.settings import rollouts_of_a_step
+from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
+from aligner_lib.megatron import parallel
+from aligner_lib.rollouts.collect import Collected
+from aligner_lib.rollouts.policy import TokenScorer
+from aligner_lib.rollouts.records import Experience, Rollouts
+from aligner_lib.rollouts.timers import Timers
+from aligner_lib.trainers.statistics import mean_std
+
+
+class Judged(NamedTuple):
+    """A response's group and its reward."""
+
+    group: int
+    reward: float  # as it was given
+    shaped: float  # as it is learnt from: clipped, less what an answer without an end costs
+    is_learnt: bool  # whether any of its tokens is in the loss
+
+
+@dataclass
+class GRPOTrainer(PolicyGradientTrainer):
+    """See PolicyGradientTrainer; groups of responses take the critic's place."""
+
+    functions: SimpleNamespace = field(default_factory=partial(own_functions, "grpo"), kw_only=True)
+    teacher: TokenScorer | None = None  # whose log-probabilities are learnt, with the baseline `teacher`
+    left_out: list[Judged] = field(
+        init=False, default_factory=list
+    )  # of all ranks, by this step's dynamic sampling
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.group_size = self.rollout.num_generations_per_prompt
+        self.draws_per_step = rollouts_of_a_step(self.config)  # at most
+
+    @property
+    def prompts_per_step(self) -> int:
+        return self.rollout.num_prompts_per_step
+
+    def collect(self, step: int, timers: Timers) -> Collected:
+        """This step's rollout. With dynamic sampling as many as it takes until enough groups differ in the rewards that are
+        learnt from."""
+        if self.draws_per_step == 1:
+            return super().collect(step, timers)
+        drawn, judgements, failures = [], [], []
+        for draw in range(self.draws_per_step):
+            number = (step - 1) * self.draws_per_step + draw
+            part = self.draw(step, number, draw * self.prompts_per_step, timers)
+            judged = part.judged()
+            drawn.append(replace(part, judged=lambda judged=judged: judged))
+            failures += self.failures
+            judgements += self._gathered(part.rollouts, judged[0])
+            differ = _groups_that_differ(judgements)
+            if len(differ) >= self.prompts_per_step:
+                break
+        self.failures = failures
+        others = [group for group in _by_group(judgements) if group not in differ]
+        kept = set((differ + others)[: self.prompts_per_step])
+        self.left_out = [one for one in judgements if one.group not in kept]
+        return _of_groups(kept, drawn, self.policy.tokenizer.pad_id)
+
+    def experience(
+        self,
+        rollouts: Rollouts,
+        rewards: Tensor,
+        values: None,
+        logprobs: Tensor,
+        reference_logprobs: Tensor,
+    ) -> tuple[Experience, dict[str, float]]:
+        """A response's advantage is that of its reward over its group's; each of its tokens has it. REINFORCE++ gives each
+        token its own."""
+        mask = rollouts.response_mask
+        if self.objective.baseline == "teacher":
+            advantages = (self.teacher(rollouts)[0] - logprobs) * mask
+            told = mean_std(advantages[mask])
+        elif self._is_penalised_by_token:
+            counts = mask & rewards.isfinite()[:, None]
+            kl = (logprobs - reference_logprobs) * mask
+            advantages = reinforce_pp_advantages(
+                self.shaped(rollouts, rewards).nan_to_num(),
+                kl.abs() if self.loop.use_absolute_kl else kl,
+                counts,
+                self.kl_coef,
+                scaled=self.objective.scale == "batch_std",
+                sum_over_ranks=parallel.sum_over_dp,
+            )
+            told = mean_std(advantages[counts])
+        else:
+            of_responses = self._advantages(rollouts, rewards, logprobs - reference_logprobs)
+            advantages = of_responses[:, None] * mask
+            told = mean_std(of_responses[rewards.isfinite()])
+        experience = Experience(
+            **vars(rollouts),
+            logprobs=logprobs,
+            reference_logprobs=reference_logprobs,
+            advantages=advantages,
+            loss_mask=self.loss_mask(rollouts, rewards),
+            sampler_weights=self.sampler_weights(rollouts, logprobs),
+        )
+        figures = self.figures_of_groups(rollouts, rewards)
+        figures["advantages_mean"], figures["advantages_std"] = told
+        return experience, {f"train_rollouts/{name}": value for name, value in figures.items()}
+
+    @property
+    def _is_penalised_by_token(self) -> bool:
+        """Whether a token's advantage has the KL from that token on, as REINFORCE++'s; else that of its whole response."""
+        objective = self.objective
+        return (objective.baseline, objective.kl) == (
+            "batch_mean",
+            "reward",
+        ) and objective.scale != "group_std"
+
+    def _advantages(self, rollouts: Rollouts, rewards: Tensor, log_ratio: Tensor) -> Tensor:
+        """Of each response of this rank, among those of all ranks: float32 [B]."""
+        shaped = self.shaped(rollouts, rewards)
+        if self.objective.kl == "reward":
+            kl = log_ratio * rollouts.response_mask
+            shaped = shaped - self.kl_coef * (kl.abs() if self.loop.use_absolute_kl else kl).sum(dim=1)
+        parts = parallel.gather_over_dp((rollouts.group, shaped))
+        group, rewards = (torch.cat(parts_of) for parts_of in zip(*parts))
+        advantages = group_advantages(
+            rewards, group, self.objective.baseline, self.objective.scale, self.functions.advantages
+        )
+        return advantages.split([len(part) for part, _ in parts])[parallel.dp_rank()]
+
+    def figures_of_groups(self, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:
+        """Of the groups that were drawn in this step, those of `rollouts` and those that were left out. rewards: float [B]."""
+        return _group_figures(self.left_out + self._gathered(rollouts, rewards))
+
+    def _gathered(self, rollouts: Rollouts, rewards: Tensor) -> list[Judged]:
+        """Of all ranks' responses that have a reward."""
+        of_rank = [
+            Judged(*values)
+            for values in zip(
+                rollouts.group.tolist(),
+                rewards.tolist(),
+                self.shaped(rollouts, rewards).tolist(),
+                self.loss_mask(rollouts, rewards).any(dim=1).tolist(),
+            )
+            if math.isfinite(values[1])
+        ]
+        return [judged for part in parallel.gather_over_dp(of_rank) for judged in part]
+
+
+def _by_group(judgements: list[Judged]) -> dict[int, list[Judged]]:
+    groups: dict[int, list[Judged]] = {}
+    for judged in sorted(judgements, key=lambda judged: judged.group):
+        groups.setdefault(judged.group, []).append(judged)
+    return groups
+
+
+def _groups_that_differ(judgements: list[Judged]) -> list[int]:
+    """The groups that something is learnt from: their shaped rewards differ, and a response is in the loss."""
+    return [group for group, members in _by_group(judgements).items() if _differs(members)]
+
+
+def _differs(members: list[Judged]) -> bool:
+    return len({judged.shaped for judged in members}) > 1 and any(judged.is_learnt for judged in members)
+
+
+def _group_figures(judgements: list[Judged]) -> dict[str, float]:
+    """Of all groups that were drawn; those without any reward are not counted."""
+    groups = list(_by_group(judgements).values())
+    if not groups:
+        return {"groups": 0}
+    rewards = [torch.tensor([judged.reward for judged in members], dtype=torch.float64) for members in groups]
+    return {
+        "groups": len(groups),
+        "groups_alike": sum(not _differs(members) for members in groups) / len(groups),
+        "reward_std_in_group": sum(values.std(correction=0).item() for values in rewards) / len(groups),
+        "best_of_group": sum(values.max().item() for values in rewards) / len(groups),
+    }
+
+
+def _of_groups(kept: set[int], drawn: list[Collected], pad_id: int) -> Collected:
+    """The responses of these groups, of several rollouts."""
+    sizes = [part.rollouts.size for part in drawn]
+    numbers = [list(range(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
+    joined = concat_restore_order([part.rollouts for part in drawn], numbers, fill=pad_id)
+    rewards = torch.cat([part.judged()[0] for part in drawn])
+    outcomes = [outcome for part in drawn for outcome in part.outcomes]
+    rows = torch.isin(joined.group, torch.tensor(sorted(kept))).nonzero().flatten()
+    return Collected(joined.rows(rows), [outcomes[i] for i in rows], lambda: (rewards[rows], None))

@@ -1,0 +1,220 @@
+"""What a job starts from, as its settings name it: model folders, data files, and what of them is used.
+
+Data is read and checked before any model is built, so that a mistake in a path costs seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from datetime import date
+from functools import reduce
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+
+from omegaconf import DictConfig, ListConfig
+
+from aligner_lib.config.peft import is_lora
+from aligner_lib.config.validation import copies_of_the_model
+from aligner_lib.datasets import load, load_indexed
+from aligner_lib.datasets.chat_template import PLAIN, recorded_template, use_template
+from aligner_lib.datasets.indexed_dataset import files_of_prefix, prefix_of
+from aligner_lib.datasets.samples import LoadReport
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+from aligner_lib.kinds.policy_gradient.settings import (
+    environments_of,
+)
+from aligner_lib.models import model_hash, resolve
+from aligner_lib.models.adapters import AdapterRecord
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.hash import file_hash
+from aligner_lib.models.peft_folder import CONFIG as PEFT_CONFIG
+from aligner_lib.models.peft_folder import TENSORS as PEFT_TENSORS
+from aligner_lib.models.peft_folder import check_peft_base
+
+logger = logging.getLogger(__name__)
+
+
+def loaders(config: DictConfig) -> ModuleType:
+    """The functions load_pairs, load_preferences, load_labelled and load_prompts for the files that there are."""
+    return load_indexed if config.model.data.data_impl == "mmap" else load
+
+
+def files_of_split(config: DictConfig, split: str) -> list[Path]:
+    """A split's files in model.data.data_prefix."""
+    key = f"model.data.data_prefix.{split}"
+    return files_of(config.model.data.data_prefix.get(split), key)
+
+
+def files_of(value, key: str) -> list[Path]:
+    """One file or a list of them, as paths. Raises UserError, naming the key, for none."""
+    required(value, key)
+    files = list(value) if isinstance(value, list | ListConfig) else [value]
+    return [Path(file).expanduser() for file in files]
+
+
+def packed_tokens(config: DictConfig, micro_batch_size: int, train: list) -> int | None:
+    """Tokens of a packed micro batch: as many as the longest samples have, where it is not set. None: samples are counted."""
+    data = config.model.data
+    longest = max(sample.num_tokens for sample in train)
+    return (data.packed_sequence_size or micro_batch_size * longest) if data.packed_sequence else None
+
+
+def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
+    """The samples, after logging how many there are, what was dropped or cut, and which keys are ignored."""
+    samples, report = loaded
+    logger.info(f"{split.removesuffix('_ds')}: {len(samples)} samples")
+    for line in filter(None, (*report.lines(), report.ignored_keys())):
+        logger.info(f"{split.removesuffix('_ds')}: {line}")
+    return samples
+
+
+def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
+    """The samples of the first limit_val_batches batches: a number of them, or a share."""
+    limit = loop.limit_val_batches
+    if isinstance(limit, float):
+        limit = math.ceil(limit * math.ceil(len(samples) / batch_size))
+    return samples if limit < 0 else samples[: limit * batch_size]
+
+
+def for_validation(samples: list, config: DictConfig) -> list:
+    """The samples as they are. Raises UserError when one of the model's copies would have nothing to validate on."""
+    copies = copies_of_the_model(config)
+    if len(samples) < copies:
+        raise UserError(
+            f"{len(samples)} validation samples leave some of the {copies} copies of the model without one: give a larger "
+            "file, raise limit_val_batches or num_val_samples, or lower trainer.devices"
+        )
+    return samples
+
+
+def steps_of(loop: DictConfig, samples: int, batch_size: int) -> int:
+    """The steps of a run: max_steps, or as many as max_epochs gives."""
+    by_epochs = max(loop.max_epochs * samples // batch_size, 1)
+    return by_epochs if loop.max_steps < 0 else loop.max_steps
+
+
+def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:
+    """Of the model a run begins with, and of its data files: by name, and by path where two have the same one.
+
+    mmap: the files are prefixes of two each.
+    """
+    lists = (value if isinstance(value, list | ListConfig) else [value] for value in files)
+    flat = list(dict.fromkeys(Path(file) for paths in lists for file in paths))
+    if mmap:
+        flat = list(chain.from_iterable(files_of_prefix(prefix_of(path)) for path in flat))
+    names = ["model", "reward_model", *(file.name for file in flat)]
+    keys = [file.name if names.count(file.name) == 1 else str(file) for file in flat]
+    return {"model": model_hash(start)} | {key: file_hash(f.expanduser()) for key, f in zip(keys, flat)}
+
+
+# ---- templates --------------------------------------------------------------------------------------------------------
+
+
+def policy_tokenizer(config: DictConfig, start: Path) -> Tokenizer:
+    """The tokenizer of the model that a job starts from, with the template that it writes conversations by.
+
+    That is model.data.chat_template, else the one that the model has learnt from, which is warned about where they differ.
+    Of a model that does not say, texts are plain; what environments give stays open, for they may give texts and turns.
+    """
+    tokenizer = Tokenizer(start)
+    tokenizer.date = date.fromisoformat(config.model.data.chat_template_date)
+    by_environments = "environments" in config.model and bool(environments_of(config))
+    name = config.model.data.chat_template or recorded_template(start) or (None if by_environments else PLAIN)
+    if name is not None:
+        use_template(tokenizer, name)
+        config.model.data.chat_template = name  # run.json tells
+    warn_about_template(tokenizer, start, "the model")
+    return tokenizer
+
+
+def warn_about_template(tokenizer: Tokenizer, folder: Path, name: str) -> None:
+    """Log where a model has learnt from conversations that were written otherwise than the run's."""
+    learnt, own = recorded_template(folder), tokenizer.template
+    if own and learnt and own != learnt:
+        logger.warning(
+            f"this run writes conversations by chat_template={own}, and {name} in {folder} has learnt from "
+            f"chat_template={learnt}: it reads them as text of another kind; model.data.chat_template={learnt} goes on with it"
+        )
+
+
+# ---- model folders --------------------------------------------------------------------------------------------------
+
+
+def model_folder(config: DictConfig, key: str, head: str | None = None, serves: bool = False) -> Path:
+    """The model folder that a setting names. head: `lm` or `scalar` where only one of them will do. serves: samples come
+    from an actor, which compares their length with the model's positions itself.
+
+    Raises UserError, naming the key, when it is not set, or set to a model with the other head or too few positions.
+    """
+    path = required(reduce(getattr, key.split("."), config), key)
+    folder = resolve(path)
+    if head is not None:
+        check_head(folder, head, f"{key}={path}")
+    if not serves:
+        check_positions(folder, config.model.encoder_seq_length, "model.encoder_seq_length")
+    return folder
+
+
+def hash_of_adapters(config: DictConfig, start: Path) -> dict[str, str]:
+    """Of the adapters that model.peft begins with, by name; empty without."""
+    folder = adapters_folder(config, start)
+    if folder is None:
+        return {}
+    of_peft = folder / PEFT_TENSORS
+    return {"adapters": file_hash(of_peft) if of_peft.is_file() else model_hash(folder)}
+
+
+def adapters_folder(config: DictConfig, start: Path) -> Path | None:
+    """The folder of the adapters that model.peft begins with: a checkpoint of a run, or one of PEFT's. None: new ones.
+
+    start: the model that they are to adapt. Raises UserError where the run has trained them on another one.
+    """
+    peft = config.model.peft
+    if not is_lora(peft) or peft.restore_from_path is None:
+        return None
+    folder = Path(peft.restore_from_path).expanduser()
+    if (folder / PEFT_CONFIG).is_file():
+        check_peft_base(folder, start)
+        return folder
+    folder = resolve(folder)
+    record = AdapterRecord.load(folder)
+    if record is not None and record.base_hash != model_hash(start):
+        raise UserError(
+            f"model.peft.restore_from_path={peft.restore_from_path}: these adapters are of the model in {record.base}, and "
+            f"this run starts from {start}"
+        )
+    return folder
+
+
+def check_positions(folder: Path, length: int, key: str) -> None:
+    """Raises UserError where samples may have more tokens (`length`, the value of `key`) than the model has positions."""
+    positions = Architecture.load(folder).max_position_embeddings
+    if length > positions:
+        raise UserError(
+            f"{key}={length} is beyond the {positions} positions of {folder}: set {key}={positions} or less"
+        )
+
+
+def check_head(folder: Path, head: str, named: str) -> None:
+    """Raises UserError for a model with the other head. named: how the user named it."""
+    if Architecture.load(folder).head == head:
+        return
+    if head == "scalar":
+        raise UserError(
+            f"{named} is a language model ({folder}), without a head that gives rewards: give a reward model, such as "
+            "the run folder of `aligner rm`"
+        )
+    raise UserError(
+        f"{named} is a reward model or a critic ({folder}), which scores text and writes none: give a language model, "
+        "such as the run folder of `aligner sft`"
+    )
+
+
+def required(value, key: str):
+    """The value. Raises UserError, naming the key, when it is not set."""
+    if not value:
+        raise UserError(f"{key} is not set: give it as {key}=…")
+    return value

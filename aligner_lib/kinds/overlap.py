@@ -1,0 +1,58 @@
+"""Samples that a job trains on and is validated with: its validation then says how well it learnt them by heart."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from aligner_lib.datasets.samples import LabelledSample, PairSample, PromptSample, SFTSample
+from aligner_lib.kinds.policy_gradient.settings import environments_of
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "validation")
+Sample = SFTSample | PairSample | LabelledSample | PromptSample
+
+
+def warn_about_overlap(train: Iterable[Sample], validation: Sequence[Sample]) -> None:
+    """Log how many validation samples are training samples too, to the token, whatever the files are called."""
+    _warn("validation samples", map(_content, train), [_content(sample) for sample in validation])
+
+
+def warn_about_overlap_of_environments(config: DictConfig) -> None:
+    """The same of environments that read prompts from a file for each split (`args.prompts`), line by line."""
+    for name, environment in environments_of(config).items():
+        prompts = environment.args.get("prompts")
+        files = [prompts.get(split) for split in SPLITS] if isinstance(prompts, dict | DictConfig) else []
+        paths = [Path(str(file)).expanduser() for file in files if file]
+        if len(paths) == len(SPLITS) and all(
+            path.is_file() for path in paths
+        ):  # else the environment says why not
+            train, validation = map(_lines, paths)
+            _warn(f"validation prompts of the environment {name}", train, validation)
+
+
+def _warn(what: str, train: Iterable[object], validation: list[object]) -> None:
+    held_out = set(validation)
+    shared = held_out.intersection(train)
+    if shared:
+        count = sum(content in shared for content in validation)
+        logger.warning(
+            f"{count} of {len(validation)} {what} are training samples as well: their figures say what the model has learnt "
+            "by heart, and nothing of new data. Give a validation file without them"
+        )
+
+
+def _content(sample: Sample) -> bytes:
+    """A digest of a sample's token ids, and of what is learnt of them."""
+    rows = [(row.name, row.tokens) for row in sample.shown()]
+    return blake2b(repr(rows).encode(), digest_size=16).digest()
+
+
+def _lines(path: Path) -> list[str]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return [line.strip() for line in file if line.strip()]

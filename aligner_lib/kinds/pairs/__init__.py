@@ -1,0 +1,1 @@
+"""What the kinds share that learn from pairs of responses."""

@@ -1,0 +1,61 @@
+"""What the kinds that learn from pairs of responses share: reading the pairs, and what their trainers take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from aligner_lib.kinds.functions import functions_of
+from aligner_lib.kinds.inputs import (
+    files_of_split,
+    for_validation,
+    hash_of_adapters,
+    hashes_of,
+    limited,
+    log_report,
+    packed_tokens,
+    policy_tokenizer,
+    steps_of,
+)
+from aligner_lib.kinds.overlap import warn_about_overlap
+from aligner_lib.kinds.prepared_job import PreparedJob
+from aligner_lib.trainers.loop import Trainer
+from aligner_lib.trainers.lr import LRSchedule
+
+
+def prepare_on_pairs(
+    kind: str,
+    config: DictConfig,
+    loop: DictConfig,
+    start: Path,
+    load: Callable,
+    trainer: Callable[..., Trainer],
+) -> PreparedJob:
+    """A job that learns from pairs. load: of files, tokenizer and longest length; trainer: of the loop's settings and of
+    what both trainers take."""
+    model, tokenizer, functions = config.model, policy_tokenizer(config, start), functions_of(kind, config)
+
+    def split(name: str) -> list:
+        return log_report(name, load(files_of_split(config, name), tokenizer, model.encoder_seq_length))
+
+    train, validation = split("train"), split("validation")
+    validation = for_validation(limited(validation, loop, model.global_batch_size), config)
+    warn_about_overlap(train, validation)
+    max_steps = steps_of(loop, len(train), model.global_batch_size)
+    common = {
+        "tokenizer": tokenizer,
+        "train": train,
+        "validation": validation,
+        "lr_schedule": LRSchedule(model.optim, max_steps, functions.learning_rate),
+        "functions": functions,
+        "global_batch_size": model.global_batch_size,
+        "micro_batch_size": model.micro_batch_size,
+        "validation_micro_batch_size": model.micro_batch_size,
+        "packed_tokens": packed_tokens(config, model.micro_batch_size, train),
+        "seed": model.seed,
+    }
+    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
+    hashes |= hash_of_adapters(config, start)
+    return PreparedJob(lambda run: trainer(loop, common), max_steps, loop, hashes)

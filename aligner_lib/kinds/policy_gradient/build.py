@@ -1,0 +1,183 @@
+"""What the kinds that learn from their own responses share: tasks, the policy with its generator, and servers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
+
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.errors import UserError
+from aligner_lib.kinds.inputs import (
+    files_of_split,
+    for_validation,
+    limited,
+    loaders,
+    log_report,
+)
+from aligner_lib.kinds.overlap import warn_about_overlap, warn_about_overlap_of_environments
+from aligner_lib.kinds.policy_gradient.settings import (
+    environments_of,
+    generates_with_vllm,
+    loop_settings,
+    response_length,
+    rollout_settings,
+    val_rollout_micro_batch_size,
+)
+from aligner_lib.megatron import parallel
+from aligner_lib.megatron.engine import Engine
+from aligner_lib.megatron.generate import Sampling
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.rollouts.environments.pool import Environments
+from aligner_lib.rollouts.generators import vllm_server
+from aligner_lib.rollouts.generators.vllm import VllmGenerator
+from aligner_lib.rollouts.interfaces import Generator
+from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.tasks import EnvironmentTasks, FileTasks, TaskSource
+
+if TYPE_CHECKING:
+    from aligner_lib.remote_critic.connection import Endpoint
+    from aligner_lib.remote_critic.connections import ServerConnections
+
+logger = logging.getLogger(__name__)
+
+
+def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> list:
+    """A split's prompts that leave room for a response; the rest is dropped, counted and logged."""
+    room = config.model.encoder_seq_length - response_length(config)
+    return log_report(split, loaders(config).load_prompts(files_of_split(config, split), tokenizer, room))
+
+
+def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
+    """Where prompts come from: environments where there are any, else data files. Raises UserError for wrong ones."""
+    if environments_of(config):
+        warn_about_overlap_of_environments(config)
+        return _environment_tasks(config, tokenizer, ("train", "validation"))
+    validation = prompts_of_split(config, "validation", tokenizer)
+    validation = limited(validation, loop_settings(config), val_rollout_micro_batch_size(config))
+    validation = for_validation(validation[: rollout_settings(config).num_val_samples], config)
+    train = prompts_of_split(config, "train", tokenizer)
+    warn_about_overlap(train, validation)
+    return FileTasks(train, validation, config.model.seed)
+
+
+def held_out_tasks(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
+    """As `task_source`, with nothing to train on."""
+    if environments_of(config):
+        return _environment_tasks(config, tokenizer, ("validation",))
+    prompts = prompts_of_split(config, "validation", tokenizer)[: rollout_settings(config).num_val_samples]
+    return FileTasks([], for_validation(prompts, config), config.model.seed)
+
+
+def _environment_tasks(config: DictConfig, tokenizer: Tokenizer, splits: tuple[str, ...]) -> EnvironmentTasks:
+    used = environments_of(config)
+    return EnvironmentTasks(
+        {split: Environments(used, split) for split in splits},
+        {name: one.weight for name, one in used.items()},
+        frozenset(name for name, one in used.items() if (one.use or name) == "reward_model"),
+        tokenizer,
+        config.model.encoder_seq_length - response_length(config),
+        config.model.seed,
+    )
+
+
+def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer, opened: ExitStack) -> Policy:
+    """An actor with its reference, from an engine. opened: closes with the job what this starts."""
+    return Policy(
+        engine,
+        tokenizer,
+        sampling_settings(config),
+        forward_micro_batch_size=forward_micro_batch_size(config),
+        generator=_vllm(config, engine.module.architecture, tokenizer, opened)
+        if generates_with_vllm(config)
+        else None,
+    )
+
+
+def _vllm(
+    config: DictConfig, architecture: Architecture, tokenizer: Tokenizer, opened: ExitStack
+) -> Generator:
+    """A generator on the server that the settings name, or on one that the first rank starts."""
+    settings, timeout = config.model.generation.vllm_cfg, 60 * config.trainer.distributed_timeout_minutes
+    if settings.url is not None:
+        return VllmGenerator(settings.url, tokenizer.stop_ids, timeout)
+    own: VllmGenerator | None = None
+    outcome: tuple[str, str] | UserError | None = None
+    if parallel.is_first_rank():
+        folder = Path(config.exp_manager.explicit_log_dir) / "vllm"
+        try:
+            server = vllm_server.start(
+                settings, architecture, tokenizer, config.model.encoder_seq_length, folder
+            )
+        except UserError as error:
+            outcome = error
+        else:
+            opened.callback(server.close)
+            outcome = server.url, server.api_key
+            own = VllmGenerator(server.url, tokenizer.stop_ids, timeout, server.api_key, server.last_words)
+    outcome = parallel.from_first_rank(outcome)
+    if isinstance(outcome, UserError):
+        raise outcome
+    url, key = outcome
+    return own or VllmGenerator(url, tokenizer.stop_ids, timeout, key)
+
+
+def forward_micro_batch_size(config: DictConfig) -> int:
+    return rollout_settings(config).logprob_forward_micro_batch_size or config.model.micro_batch_size
+
+
+def sampling_settings(config: DictConfig) -> Sampling:
+    """How responses are drawn."""
+    params, lengths = rollout_settings(config).sampling_params, rollout_settings(config).length_params
+    return Sampling(
+        max_length=response_length(config),
+        min_length=lengths.min_length,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        greedy=params.use_greedy,
+        end_strings=tuple(params.end_strings),
+    )
+
+
+def warn_about_sampling(sampling: Sampling) -> None:
+    """Log what parts sampling from the log-probabilities that are compared."""
+    if sampling.temperature != 1.0:
+        logger.warning(
+            f"temperature is {sampling.temperature}: the log-probabilities that are compared are scaled by it, too"
+        )
+    if sampling.greedy:
+        logger.warning(
+            "use_greedy=True: responses are the likeliest ones, and the log-probabilities that are compared are of "
+            "sampling; advantages then tell little, so train with use_greedy=False"
+        )
+    if sampling.min_length > 1:
+        logger.warning(
+            f"min_length={sampling.min_length}: stop tokens are barred from the first tokens, which the "
+            "log-probabilities that are compared don't know of; prefer min_length=1 in training"
+        )
+    if sampling.top_k or sampling.top_p != 1.0:
+        logger.warning(
+            f"top_k={sampling.top_k}, top_p={sampling.top_p}: responses come from a cut distribution, which the "
+            "log-probabilities that are compared don't know of; prefer top_k=0, top_p=1 in training"
+        )
+
+
+def server_connections(
+    config: DictConfig, servers: Mapping[Endpoint, set[str]], tokenizer: Tokenizer, timeout: float
+) -> ServerConnections:
+    """Of this run to its servers: see ServerConnections."""
+    from aligner_lib.remote_critic.connections import ServerConnections
+
+    return ServerConnections(
+        servers,
+        tokenizer,
+        run=str(Path(config.exp_manager.explicit_log_dir).absolute()),
+        timeout_s=timeout,
+        answer_s=60 * config.trainer.distributed_timeout_minutes,
+        longest_sample=config.model.encoder_seq_length,
+    )

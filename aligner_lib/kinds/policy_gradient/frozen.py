@@ -1,0 +1,109 @@
+"""One rollout of a run, as rollouts.jsonl keeps it: what another objective would have learnt from it.
+
+B responses, T tokens of all of them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from aligner_lib.algorithms.objective import Objective
+from aligner_lib.algorithms.policy_gradient import group_advantages, shaped_rewards, token_gradient_weights
+from aligner_lib.errors import UserError
+from aligner_lib.kinds.grpo.settings import objective_of
+from aligner_lib.kinds.policy_gradient.settings import loop_settings, response_length
+
+
+@dataclass
+class FrozenRollout:
+    """A step's responses with what the losses of all objectives take."""
+
+    rewards: Tensor  # float64 [B], as they are learnt from; NaN where an environment failed
+    group: Tensor  # int64 [B]
+    lengths: Tensor  # int64 [B], tokens that are learnt from: 0 where an environment failed
+    kl: list[Tensor]  # of each response float64 [its tokens]: log π − log π_ref
+    advantages: list[Tensor]  # of each response float64 [its tokens], as the run itself had them
+    baseline: str  # of the run's own objective
+    kl_coef: float
+    absolute_kl: bool
+    max_length: int  # tokens of a response
+
+    def gradient_weights(self, objective: Objective, ratio: float = 1.0) -> list[list[float]]:
+        """What each token's log π is moved by, of each response; see algorithms.policy_gradient.
+
+        Raises UserError for an objective that needs a critic's values, or a teacher, which this rollout has not seen.
+        """
+        learnt = [i for i, length in enumerate(self.lengths.tolist()) if length]
+        weights: list[list[float]] = [[0.0] * len(kl) for kl in self.kl]
+        if not learnt:
+            return weights
+        parts = self._advantages(objective)
+        found = token_gradient_weights(
+            torch.cat([parts[i] for i in learnt]),
+            torch.cat([self.kl[i] for i in learnt]),
+            torch.repeat_interleave(torch.arange(len(learnt)), self.lengths[learnt]),
+            self.lengths[learnt],
+            objective,
+            kl_coef=self.kl_coef,
+            constant=self.max_length,
+            ratio=ratio,
+        )
+        for i, part in zip(learnt, found.split(self.lengths[learnt].tolist())):
+            weights[i] = part.tolist()
+        return weights
+
+    def _advantages(self, objective: Objective) -> list[Tensor]:
+        if objective.baseline in ("critic", "teacher"):
+            if objective.baseline != self.baseline:
+                raise UserError(
+                    f"baseline={objective.baseline}: the run had none ({self.baseline}), so its rollouts can't say what it "
+                    "would have expected; compare objectives without it, or take a run that had one"
+                )
+            return self.advantages
+        rewards = self.rewards
+        if objective.kl == "reward":
+            kl = [part.abs() if self.absolute_kl else part for part in self.kl]
+            rewards = rewards - self.kl_coef * torch.stack([part.sum() for part in kl])
+        of_responses = group_advantages(rewards, self.group, objective.baseline, objective.scale)
+        return [advantage.expand(len(kl)) for advantage, kl in zip(of_responses, self.kl)]
+
+
+def freeze(records: list[dict], config: DictConfig, kl_coef: float) -> FrozenRollout:
+    """The train records of one step of a PPO or GRPO run with these settings. kl_coef: of that step.
+
+    A record without `group`, of an older run, is in the group of its prompt.
+    """
+    loop, longest = loop_settings(config), response_length(config)
+    finished = torch.tensor([record["finished"] for record in records])
+    rewards = shaped_rewards(
+        torch.tensor([_number(record["reward"]) for record in records], dtype=torch.float64),
+        torch.tensor([record["length"] for record in records]),
+        finished,
+        clip=loop.reward_clip,
+        missing_eos_penalty=loop.missing_eos_penalty or 0.0,
+        max_length=longest,
+        overlong_buffer=loop.overlong_buffer or 0,
+        overlong_penalty=loop.overlong_penalty,
+    )
+    learnt = rewards.isfinite() & (finished | (not loop.mask_truncated_responses))
+    names = [record.get("group", record["prompt"]) for record in records]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return FrozenRollout(
+        rewards=rewards,
+        group=torch.tensor([numbers[name] for name in names]),
+        lengths=torch.tensor([len(record["token_kl"]) for record in records]) * learnt,
+        kl=[torch.tensor(record["token_kl"], dtype=torch.float64) for record in records],
+        advantages=[torch.tensor(record["token_advantage"], dtype=torch.float64) for record in records],
+        baseline=objective_of(config).baseline if "grpo" in config.model else "critic",
+        kl_coef=kl_coef,
+        absolute_kl=loop.use_absolute_kl,
+        max_length=longest,
+    )
+
+
+def _number(reward: float | None) -> float:
+    return float("nan") if reward is None else reward

@@ -1,0 +1,177 @@
+"""What a step tells about its rollouts: metrics, and the records of rollouts.jsonl. See docs/metrics.md."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aligner_lib.algorithms.ppo import masked_mean
+from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.megatron import parallel
+from aligner_lib.rollouts.collect import Outcome
+from aligner_lib.rollouts.environments.pool import Failure
+from aligner_lib.rollouts.records import ActorCriticExperience, Experience, Rollouts
+from aligner_lib.trainers.statistics import mean_std
+
+
+def rollout_metrics(
+    group: str, rollouts: Rollouts, rewards: Tensor, not_given: int = 0
+) -> dict[str, float | None]:
+    """Means over all ranks' responses under group/, the standard deviation of the rewards, and the share of failed ones.
+
+    rewards: float [B], NaN where there is none; such a response counts in all but the rewards, which are None where no
+    response has one. not_given: responses that are missing since their prompts were not given, the same on every rank.
+    """
+    rewards = rewards[rewards.isfinite()]
+    judged = parallel.sum_over_dp(torch.tensor(float(len(rewards)))).item()
+    per_response = {
+        "rewards": rewards,
+        "response_lengths": rollouts.lengths.float(),
+        "prompt_lengths": rollouts.prompt_lengths.float(),
+        "generation_length": rollouts.generation_lengths.float(),
+        "fraction_of_samples_properly_ended": rollouts.finished.float(),
+    }
+    figures = {name: mean_std(values)[0] for name, values in per_response.items()}
+    figures["rewards_std"] = mean_std(rewards)[1]
+    figures["rollout_size"] = parallel.sum_over_dp(torch.tensor([float(rollouts.size)])).item()
+    figures["tokens"] = figures["rollout_size"] * figures["response_lengths"]
+    figures["rewards_failed"] = 1 - judged / (figures["rollout_size"] + not_given)
+    if judged == 0:
+        figures["rewards"] = figures["rewards_std"] = None
+    return {f"{group}/{name}": value for name, value in figures.items()}
+
+
+def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: bool) -> dict[str, float]:
+    """Means over all ranks' responses and their tokens, under train_rollouts/.
+
+    entropies: float [B, S-1] in nats; absolute_kl: whether init_policy_kl is of |log π − log π_ref|.
+    """
+    counts = experience.response_mask
+    penalty = experience.kl.abs() if absolute_kl else experience.kl
+    figures = {
+        "kl": mean_std(experience.kl[counts])[0],
+        "init_policy_kl": mean_std(masked_mean(penalty, counts))[0],
+        "entropy": mean_std(entropies[counts])[0],
+        "sampler_weight": mean_std(experience.sampler_weights[counts])[0],
+    }
+    return {f"train_rollouts/{name}": value for name, value in figures.items()}
+
+
+def sampler_mismatch(experience: Experience) -> dict[str, float]:
+    """How far the log-probabilities of generation and of training part, over all ranks' response tokens; under
+    train_rollouts/."""
+    counts = experience.response_mask
+    difference = (experience.logprobs - experience.sampler_logprobs)[counts].double()
+    weights = difference.exp()
+    total, squares, count = parallel.sum_over_dp(
+        torch.stack([weights.sum(), (weights**2).sum(), torch.tensor(float(len(weights))).double()])
+    ).tolist()
+    largest = max(parallel.gather_over_dp(difference.abs().max().item() if len(difference) else 0.0))
+    return {
+        "train_rollouts/sampler_mismatch": mean_std(difference.abs())[0],
+        "train_rollouts/sampler_mismatch_max": largest,
+        "train_rollouts/sampler_effective_sample_size": total**2 / (count * squares) if squares else 0.0,
+    }
+
+
+def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> dict[str, float]:
+    """Means and spreads over all ranks' responses and their tokens, under train_rollouts/.
+
+    token_rewards: float [B, S-1], with the KL penalty.
+    """
+    counts = experience.response_mask & experience.judged[:, None]
+    figures = {
+        "rewards_with_kl": mean_std(masked_mean(token_rewards, counts)[experience.judged])[0],
+        "rlhf_rewards": mean_std(token_rewards.sum(dim=1)[experience.judged])[0],
+    }
+    ends = (counts * torch.arange(counts.shape[1])).argmax(dim=1, keepdim=True)
+    figures["returns_last"] = mean_std(experience.returns.gather(1, ends)[experience.judged])[0]
+    learnt = experience.advantages[experience.loss_mask]
+    figures["learnt_advantages_mean"], figures["learnt_advantages_std"] = mean_std(learnt)
+    spreads = {
+        "advantages": experience.returns - experience.values,  # before they were normalised
+        "returns": experience.returns,
+        "values": experience.values,
+    }
+    for name, values in spreads.items():
+        figures[f"{name}_mean"], figures[f"{name}_std"] = mean_std(values[counts])
+    if figures["returns_std"] > 0:
+        unexplained = figures["advantages_std"] / figures["returns_std"]
+        figures["explained_variance"] = 1.0 - unexplained**2
+    return {f"train_rollouts/{name}": value for name, value in figures.items()}
+
+
+def environment_metrics(
+    split: str, outcomes: list[Outcome], rewards: Tensor, failures: list[Failure]
+) -> dict[str, float]:
+    """What each environment measured, under {split}_environments/NAME/, as means over all ranks' responses.
+
+    outcomes: of this rank's responses; rewards: float [B]; failures: prompts that were not given, the same on every rank.
+    """
+    mine = [(one, reward) for one, reward in zip(outcomes, rewards.tolist()) if one.environment]
+    gathered = [item for part in parallel.gather_over_dp(mine) for item in part]
+    figures: dict[str, float] = {}
+    for name in dict.fromkeys(
+        [one.environment for one, _ in gathered] + [one.environment for one in failures]
+    ):
+        of_it = [(one, reward) for one, reward in gathered if one.environment == name]
+        judged = [(one, reward) for one, reward in of_it if one.failure is None]
+        at = f"{split}_environments/{name}"
+        figures[f"{at}/samples"] = len(of_it)
+        figures[f"{at}/failed"] = len(of_it) - len(judged) + sum(one.environment == name for one in failures)
+        if not judged:
+            continue
+        figures[f"{at}/reward"] = sum(reward for _, reward in judged) / len(judged)
+        figures[f"{at}/turns"] = sum(one.turns for one, _ in judged) / len(judged)
+        for metric in dict.fromkeys(key for one, _ in judged for key in one.metrics):
+            values = [one.metrics[metric] for one, _ in judged if metric in one.metrics]
+            figures[f"{at}/{metric}"] = sum(values) / len(values)
+    return figures
+
+
+def rollout_records(
+    split: str,
+    step: int,
+    tokenizer: Tokenizer,
+    rollouts: Rollouts,
+    rewards: Tensor,
+    kl: Tensor | None = None,
+    advantages: Tensor | None = None,
+    outcomes: list[Outcome] | None = None,
+) -> list[dict]:
+    """One record for each of all ranks' responses, with its tokens' KL and advantages where there are some."""
+    records = []
+    for row in range(rollouts.size):
+        response = rollouts.response_tokens(row)
+        text_ids = response[:-1] if response[-1] in tokenizer.stop_ids else response
+        record = {
+            "step": step,
+            "split": split,
+            "prompt": tokenizer.decode(rollouts.prompt_tokens(row)),
+            "response": tokenizer.decode(text_ids, continues=True),
+            "reward": rewards[row].item() if rewards[row].isfinite() else None,
+            "length": len(response),
+            "finished": bool(rollouts.finished[row]),
+            "group": int(rollouts.group[row]),
+        }
+        if outcomes is not None and outcomes[row].environment:
+            outcome = outcomes[row]
+            record |= {
+                "environment": outcome.environment,
+                "turns": outcome.turns,
+                "metrics": dict(outcome.metrics),
+            }
+            if outcome.failure is not None:
+                record["failure"] = outcome.failure.reason
+            if outcome.turns > 1:  # with what the environment said in between
+                whole = rollouts.tokens[row, rollouts.prompt_lengths[row] : rollouts.lengths[row]].tolist()
+                record["response"] = tokenizer.decode(whole, continues=True)
+        if kl is not None:
+            counts = rollouts.response_mask[row]
+            record["kl"] = kl[row, counts].mean().item()
+            record["tokens"] = tokenizer.tokens(response)
+            record["token_kl"] = [round(value, 5) for value in kl[row, counts].tolist()]
+            if advantages is not None:
+                record["token_advantage"] = [round(value, 5) for value in advantages[row, counts].tolist()]
+        records.append(record)
+    return [record for part in parallel.gather_over_dp(records) for record in part]

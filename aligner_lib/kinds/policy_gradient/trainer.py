@@ -1,0 +1,452 @@
+"""Policy gradients: the policy answers prompts, is judged, and makes likelier what was better than expected.
+
+    B responses of this rank, S longest prompt + response, T tokens that are learnt from
+
+One step for PPO (kinds/ppo), which expects with a critic, and GRPO (kinds/grpo), which compares with a group.
+The objective's switches are in aligner_lib.algorithms.objective, its mathematics in aligner_lib.algorithms.policy_gradient.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from aligner_lib.algorithms import policy_gradient
+from aligner_lib.algorithms.batching import length_grouped, share_of_rank
+from aligner_lib.algorithms.objective import Objective
+from aligner_lib.datasets.batches import TokenBatch
+from aligner_lib.datasets.chat_template import save_tokenizer
+from aligner_lib.kinds.policy_gradient.environment_failures import (
+    FailedRewards,
+    given_tasks,
+    note_failed_outcomes,
+)
+from aligner_lib.kinds.policy_gradient.rollout_metrics import (
+    environment_metrics,
+    experience_metrics,
+    rollout_metrics,
+    rollout_records,
+    sampler_mismatch,
+)
+from aligner_lib.kinds.policy_gradient.settings import (
+    KL_HORIZON,
+    loop_settings,
+    recomputes_logprobs,
+    response_length,
+    rollout_settings,
+    val_rollout_micro_batch_size,
+)
+from aligner_lib.megatron import parallel
+from aligner_lib.megatron.engine import LossTerms
+from aligner_lib.megatron.logprobs import selected_logprobs
+from aligner_lib.rollouts.collect import Collected, Rollout
+from aligner_lib.rollouts.environments.pool import Failure
+from aligner_lib.rollouts.policy import Policy
+from aligner_lib.rollouts.records import Experience, Rollouts, WeightedBatch
+from aligner_lib.rollouts.tasks import Task, TaskSource
+from aligner_lib.rollouts.timers import Timers
+from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.trainers.loop import BoundExceeded
+from aligner_lib.trainers.lr import LRSchedule
+from aligner_lib.trainers.statistics import mean_std
+
+logger = logging.getLogger(__name__)
+
+
+class KLBoundError(BoundExceeded):
+    """The policy has gone further from its reference than the configured bound."""
+
+
+@dataclass
+class PolicyGradientTrainer(ABC):
+    """One step is one rollout and the optimiser steps that learn from it."""
+
+    policy: Policy
+    roll_out: Rollout
+    tasks: TaskSource
+    objective: Objective
+    lr_schedule: LRSchedule
+    config: DictConfig  # a PPOConfig or a GRPOConfig
+    run: RunWriter | None  # on the first rank
+    functions: SimpleNamespace = field(kw_only=True)  # the kind's, or the run's own in their place
+    group_size: int = field(init=False, default=1)  # responses to each prompt
+    failures: list[Failure] = field(init=False, default_factory=list)  # of this step's prompts
+
+    def __post_init__(self):
+        self.failed_rewards = FailedRewards()
+        self.rollout, self.loop = rollout_settings(self.config), loop_settings(self.config)
+        self.kl_coef = self.loop.initial_policy_kl_penalty
+        before_updates = self.objective.kl == "reward" or self.objective.baseline in ("critic", "teacher")
+        self.recomputes = recomputes_logprobs(self.config, needed=before_updates)
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """What can be changed while it runs; a KL coefficient that follows a target is nobody else's."""
+        return ("lr", "kl_coef") if self.loop.target_kl is None else ("lr",)
+
+    def change(self, name: str, value: float) -> None:
+        """The learning rate, or the KL coefficient, from the next step on."""
+        if name == "lr":
+            self.lr_schedule.override = value
+        else:
+            assert name == "kl_coef", f"there is no control {name!r}"
+            self.kl_coef = value
+
+    def step(self, step: int) -> dict[str, float]:
+        """One step: rollout, advantages, updates. Raises KLBoundError; RewardsFailedError; NonFiniteError for a loss that is
+        none."""
+        timers = Timers()
+
+        # 1  Rollout: the policy answers this step's prompts, and others judge the answers.
+        with timers("rollout_time"):
+            collected = self.collect(step, timers)
+
+            # 2  Log-probabilities of the responses under the policy and under its reference.
+            rollouts = collected.rollouts
+            with timers("logprobs"):
+                logprobs, entropies = self._logprobs(rollouts)
+            with timers("init_logprobs"):
+                reference_logprobs = self.policy.reference_logprobs(rollouts)
+            with timers("critic_wait"):
+                rewards, values = collected.judged()
+
+        # 3  Rewards become advantages: how much better than expected each token was.
+        experience, metrics = self.experience(rollouts, rewards, values, logprobs, reference_logprobs)
+        not_given = len(self.failures) * self.group_size
+        metrics |= rollout_metrics("train_rollouts", rollouts, rewards, not_given)
+        metrics |= experience_metrics(experience, entropies, self.loop.use_absolute_kl)
+        if self.recomputes:
+            metrics |= sampler_mismatch(experience)
+        metrics |= environment_metrics("train", collected.outcomes, rewards, self.failures)
+        by_program = torch.tensor([float(outcome.by_program) for outcome in collected.outcomes])
+        metrics["train_rollouts/judged_by_program"] = mean_std(by_program)[0]
+        metrics |= self.failed_rewards.count(metrics)
+        self._report("train", step, collected, rewards, experience)
+        self.failed_rewards.check(step, collected.outcomes)
+        self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
+
+        # 4  The policy learns from it, one global batch after the other.
+        with timers("train_time"):
+            metrics |= self.learn(step, experience, timers)
+        metrics["train_rollouts/kl_coef"] = self.kl_coef
+        self._adapt_kl_coef(metrics["train_rollouts/kl"])
+        return metrics | self._bookkeeping(step) | timers.seconds
+
+    def validate(self, step: int) -> dict[str, float | None]:
+        """Rewards on held-out prompts, sampled with the same random numbers at every validation."""
+        tasks, failures = given_tasks(self.tasks.validation(self.rollout.num_val_samples), self.run)
+        tasks = share_of_rank(
+            [(number, number, task) for number, task in enumerate(tasks)],
+            parallel.dp_rank(),
+            parallel.dp_size(),
+        )
+        collected = self.roll_out(
+            tasks,
+            0,
+            val_rollout_micro_batch_size(self.config),
+            self.tasks.environments.get("validation"),
+            greedy=self.rollout.val_use_greedy,
+        )
+        rewards, _ = collected.judged()
+        self._report("validation", step, collected, rewards)
+        return rollout_metrics(
+            "val_rollouts", collected.rollouts, rewards, len(failures)
+        ) | environment_metrics("val", collected.outcomes, rewards, failures)
+
+    def save(self, folder: Path) -> None:
+        """Write this rank's share of the policy, and what else the next step depends on."""
+        self.policy.engine.save(folder)
+        if parallel.is_first_rank():
+            save_tokenizer(self.policy.tokenizer, folder)
+            if self.loop.target_kl is not None:
+                (folder / "kl_coef.json").write_text(json.dumps(self.kl_coef))
+
+    def load(self, folder: Path | None) -> None:
+        """Go on from what `save` wrote; None: from before the first step. Waits for a reward source that is away."""
+        if self.roll_out.reward_source is not None:
+            self.roll_out.reward_source.reach()
+        self.policy.engine.go_on_from(folder)
+        self.kl_coef = self.loop.initial_policy_kl_penalty
+        if folder is not None and self.loop.target_kl is not None:
+            self.kl_coef = json.loads((folder / "kl_coef.json").read_text())
+
+    # -- what PPO and GRPO say each -------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def prompts_per_step(self) -> int:
+        """How many prompts a rollout answers."""
+
+    @abstractmethod
+    def experience(
+        self,
+        rollouts: Rollouts,
+        rewards: Tensor,
+        values: Tensor | None,
+        logprobs: Tensor,
+        reference_logprobs: Tensor,
+    ) -> tuple[Experience, dict[str, float]]:
+        """What to learn from, with its advantages, and figures of how they came about.
+
+        rewards: float [B], NaN where an environment failed; values: float [B, S-1], of a critic; logprobs and
+        reference_logprobs: float [B, S-1].
+        """
+
+    # -- the stages -----------------------------------------------------------------------------------------------
+
+    def collect(self, step: int, timers: Timers) -> Collected:
+        """This step's rollout."""
+        return self.draw(step, step - 1, 0, timers)
+
+    def draw(self, step: int, draw: int, first: int, timers: Timers) -> Collected:
+        """A rollout over the prompts of a draw, whose groups are numbered from `first` on."""
+        tasks, self.failures = given_tasks(self.tasks.train(draw, self.prompts_per_step), self.run)
+        return self.roll_out(
+            self._share(tasks, first),
+            step,
+            self.rollout.rollout_micro_batch_size,
+            self.tasks.environments.get("train"),
+            with_values=self.roll_out.value_model is not None,
+            timers=timers,
+        )
+
+    def learn(self, step: int, experience: Experience, timers: Timers) -> dict[str, float]:
+        """Optimiser steps on the rollout's global batches, as often as rollout_epochs says; means of their figures."""
+        figures: list[dict[str, float]] = []
+        bound = self.loop.max_policy_kl
+        for batch in self.global_batches(experience) * self.rollout.rollout_epochs:
+            if figures and bound is not None and figures[-1]["policy_kl"] > bound:
+                logger.info(
+                    f"step {step}: policy_kl={figures[-1]['policy_kl']:.4f} is beyond max_policy_kl={bound} after "
+                    f"{len(figures)} updates; the step's others are left out"
+                )
+                break
+            if update := self._update(batch):
+                figures.append(update)
+        if not figures:
+            return {}
+        metrics = {}
+        if not self.recomputes:  # the first update compares them with its own
+            metrics |= {f"train_rollouts/{name}": value for name, value in _mismatch_of(figures).items()}
+        metrics |= {f"train_optim/{name}": value for name, value in means(figures).items()}
+        metrics["train_optim/first_ppo_ratio"] = figures[0]["ppo_ratio"]
+        metrics["train_optim/updates"] = len(figures)
+        metrics["train_optim/tokens"] = sum(one["tokens"] for one in figures)
+        metrics["train_optim/optim_step"] = self.policy.engine.steps
+        return metrics
+
+    def global_batches(self, experience: Experience) -> list[Experience]:
+        """This rank's part of each global batch, in the order of its groups."""
+        numbers = [n for part in parallel.gather_over_dp(experience.group.tolist()) for n in part]
+        groups = sorted(set(numbers))
+        size = self.config.model.global_batch_size // self.group_size
+        batches = [groups[i : i + size] for i in range(0, len(groups), size)]
+        rows = [torch.isin(experience.group, torch.tensor(batch)).nonzero().flatten() for batch in batches]
+        return [_rows_or_a_silent_one(experience, part) for part in rows]
+
+    def _weighted(self, batch: Experience) -> WeightedBatch | None:
+        """The rows that something is learnt from, with what a token of theirs counts for in the whole global batch. None
+        where no rank has such a row."""
+        lengths = batch.loss_mask.sum(dim=1)
+        moves = (batch.advantages != 0) & batch.loss_mask
+        learns = batch.loss_mask.any(dim=1) if self._learns_from_all() else moves.any(dim=1)
+        sums = torch.stack([(lengths > 0).sum(), lengths.sum(), (lengths * learns).sum()])
+        responses, tokens, learnt = parallel.sum_over_dp(sums).tolist()
+        if not learnt:
+            return None
+        weights = policy_gradient.token_weights(
+            lengths, self.objective.normalizer, response_length(self.config), responses, tokens, learnt
+        )
+        parts = {
+            one.name: getattr(batch, one.name) for one in fields(Experience)
+        }  # without what a critic's has
+        whole = WeightedBatch(**parts, token_weights=weights)
+        return _rows_or_a_silent_one(whole, learns.nonzero().flatten())
+
+    def _learns_from_all(self) -> bool:
+        """Whether a response without an advantage has a gradient all the same."""
+        held = self.objective.kl_in_loss and self.kl_coef > 0
+        return held or self.rollout.entropy_bonus > 0 or self.objective.baseline in ("critic", "teacher")
+
+    def _update(self, part: Experience) -> dict[str, float]:
+        """One optimiser step and its figures; neither where no token of the global batch is learnt from."""
+        batch = self._weighted(part)
+        if batch is None:
+            return {}
+        groups = length_grouped(batch.lengths.tolist(), self.config.model.micro_batch_size)
+        micro_batches: list[TokenBatch] = [batch.rows(group) for group in groups]
+        lr = self.lr_schedule(self.policy.engine.steps + 1)  # the schedule begins with the first update
+        terms = self.policy.engine.train_step(micro_batches, self.loss, lr)
+        tokens = parallel.sum_over_dp(batch.loss_mask.sum()).item()
+        return terms | {"lr": lr, "tokens": tokens} if terms else {}
+
+    def loss(self, model, batch: WeightedBatch, hidden: Tensor) -> LossTerms:
+        """The objective over the tokens of loss_mask, less the entropy bonus. hidden: [S, B, H]."""
+        mask, objective = batch.loss_mask, self.objective
+        bonus = self.rollout.entropy_bonus
+        logprobs, entropies = selected_logprobs(
+            model, batch.tokens, hidden, mask, self.policy.sampling.temperature, with_entropy=bonus != 0
+        )
+        rows, old = mask.nonzero()[:, 0], batch.logprobs[mask]
+        losses, ratio, clipped = policy_gradient.policy_loss(
+            logprobs, old, batch.advantages[mask], rows, mask.sum(dim=1), objective, self.functions.loss
+        )
+        losses = losses * batch.sampler_weights[mask]
+        kl = torch.zeros_like(losses)
+        if objective.kl_in_loss:
+            kl = self.functions.kl(logprobs, batch.reference_logprobs[mask], objective.kl)
+            losses = losses + self.kl_coef * kl
+        entropy = bonus * entropies.sum() if entropies is not None else losses.new_zeros(())
+        log_ratio = (logprobs - old).detach()
+        sums = {
+            "ppo_ratio": ratio.sum(),
+            "ppo_ratio_clamped": clipped.sum(),
+            "clip_fraction": (ratio != clipped).float().sum(),
+            "policy_kl": (log_ratio.exp() - 1 - log_ratio).sum(),
+            "scaled_entropy": entropy,
+        }
+        if objective.kl_in_loss:
+            sums["kl_loss"] = kl.sum()
+        if not self.recomputes:
+            sums |= {
+                "mismatch": log_ratio.abs().sum(),
+                "weight": log_ratio.exp().sum(),
+                "weight_squared": (2 * log_ratio).exp().sum(),
+            }
+        return LossTerms((losses * batch.token_weights[rows]).sum() - entropy, mask.sum(), sums)
+
+    def _logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+        """Of the responses under the policy, and its entropies: float [B, S-1] each; generation's own where that will do."""
+        if self.recomputes:
+            return self.policy.logprobs(rollouts)
+        return (
+            rollouts.sampler_logprobs,
+            -rollouts.sampler_logprobs,
+        )  # the mean of −log π estimates the entropy
+
+    # -- what both make of a reward -------------------------------------------------------------------------------
+
+    def shaped(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
+        """Rewards as they are learnt from: float [B]; NaN stays NaN."""
+        loop = self.loop
+        return policy_gradient.shaped_rewards(
+            rewards,
+            rollouts.generation_lengths,
+            rollouts.finished,
+            clip=loop.reward_clip,
+            missing_eos_penalty=loop.missing_eos_penalty,
+            max_length=response_length(self.config),
+            overlong_buffer=loop.overlong_buffer or 0,
+            overlong_penalty=loop.overlong_penalty,
+        )
+
+    def loss_mask(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
+        """The tokens that may be learnt from: bool [B, S-1]."""
+        learnt = rewards.isfinite()
+        if self.loop.mask_truncated_responses:
+            learnt = learnt & rollouts.finished
+        return self.functions.loss_mask(rollouts.response_mask, learnt)
+
+    def sampler_weights(self, rollouts: Rollouts, logprobs: Tensor) -> Tensor:
+        """float [B, S-1], 1 outside of responses."""
+        weights = policy_gradient.importance_weights(
+            logprobs,
+            rollouts.sampler_logprobs,
+            self.rollout.sampler_correction,
+            self.rollout.sampler_correction_cap,
+        )
+        return torch.where(rollouts.response_mask, weights, 1.0)
+
+    # -- small things ---------------------------------------------------------------------------------------------
+
+    def _share(self, tasks: list[Task], first: int) -> list[tuple[int, int, Task]]:
+        """This rank's part of the responses, global batch by global batch: each optimiser step sees the same samples in
+        any layout."""
+        size, group = self.config.model.global_batch_size, self.group_size
+        numbered = [
+            ((first + i) * group + k, first + i, task) for i, task in enumerate(tasks) for k in range(group)
+        ]
+        batches = [numbered[i : i + size] for i in range(0, len(numbered), size)]
+        return [
+            item for batch in batches for item in share_of_rank(batch, parallel.dp_rank(), parallel.dp_size())
+        ]
+
+    def _adapt_kl_coef(self, kl: float) -> None:
+        if self.loop.target_kl is not None:
+            self.kl_coef = policy_gradient.adapted_coefficient(
+                self.kl_coef, kl, self.loop.target_kl, KL_HORIZON
+            )
+
+    def _check_kl(self, kl: float, step: int) -> None:
+        bound = self.loop.max_init_policy_kl
+        if bound is not None and kl > bound:
+            difference = "|log π − log π_ref|" if self.loop.use_absolute_kl else "log π − log π_ref"
+            name = "ppo" if "ppo" in self.config.trainer else "grpo"
+            raise KLBoundError(
+                f"at step {step} init_policy_kl, the mean of {difference}, is {kl:.3f} nats, beyond "
+                f"trainer.{name}.max_init_policy_kl={bound}: raise trainer.{name}.initial_policy_kl_penalty or lower "
+                "model.optim.lr"
+            )
+
+    def _bookkeeping(self, step: int) -> dict[str, float]:
+        figures = {"train_rollouts/consumed_samples": step * self.prompts_per_step * self.group_size}
+        if self.tasks.size is not None:
+            figures["train_rollouts/epoch"] = step * self.prompts_per_step / self.tasks.size
+        return figures
+
+    def _report(
+        self,
+        split: str,
+        step: int,
+        collected: Collected,
+        rewards: Tensor,
+        experience: Experience | None = None,
+    ) -> None:
+        kl, advantages = (None, None) if experience is None else (experience.kl, experience.advantages)
+        records = rollout_records(
+            split,
+            step,
+            self.policy.tokenizer,
+            collected.rollouts,
+            rewards,
+            kl,
+            advantages,
+            collected.outcomes,
+        )
+        if self.run is not None:
+            self.run.log_rollouts(records)
+        note_failed_outcomes(collected.outcomes, self.run)
+
+
+def _mismatch_of(figures: list[dict[str, float]]) -> dict[str, float]:
+    """How far the log-probabilities of generation and of the first update's own pass part; takes their means away."""
+    first = dict(figures[0])
+    for one in figures:
+        for name in ("mismatch", "weight", "weight_squared"):
+            del one[name]
+    size = first["weight"] ** 2 / first["weight_squared"]
+    return {"sampler_mismatch": first["mismatch"], "sampler_effective_sample_size": size}
+
+
+def _rows_or_a_silent_one(batch: Experience, rows: Tensor) -> Experience:
+    """These rows; where there are none, one that says nothing, since every rank takes part in every update."""
+    if len(rows):
+        return batch.rows(rows)
+    silent = batch.rows([0])
+    nothing = torch.zeros_like(silent.loss_mask)
+    return replace(silent, loss_mask=nothing, response_mask=nothing)
+
+
+def means(updates: list[dict[str, float]]) -> dict[str, float]:
+    """Of each figure over the updates that have it."""
+    names = dict.fromkeys(name for figures in updates for name in figures)
+    having = {name: [figures[name] for figures in updates if name in figures] for name in names}
+    return {name: sum(values) / len(values) for name, values in having.items()}

@@ -1,0 +1,389 @@
+"""PPO: its settings (the actor's, and the critic's where it shares the actor's processes), metrics, charts and alarms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from aligner_lib.config.kind import Component, JobKind, MetricGroup, chart, metric
+from aligner_lib.config.schema import (
+    NO_TEST_SPLIT,
+    ExpManager,
+    Optim,
+    PretrainedCheckpoint,
+    Sched,
+    Trainer,
+    above,
+    at_least,
+    setting,
+    within,
+)
+from aligner_lib.config.training import LEAST_SHARE, TIMERS
+from aligner_lib.errors import ConfigError
+from aligner_lib.kinds.critic.settings import CriticConfig
+from aligner_lib.kinds.policy_gradient.settings import (
+    ACTOR,
+    ALARMS,
+    CRITIC_TIMERS,
+    ENVIRONMENT_CHARTS,
+    ENVIRONMENTS,
+    KL,
+    LENGTH,
+    POLICY_FUNCTIONS,
+    PROGRESS,
+    RATIO,
+    RESPONSES,
+    REWARD,
+    ROLLOUT_TIMERS,
+    SAMPLER,
+    TOKENS,
+    Address,
+    Rollout,
+    RolloutLoop,
+    RolloutModel,
+    check_generation,
+    check_lengths,
+    unused_settings,
+)
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass
+class ActorPPO(Rollout):
+    """model.ppo: rollouts, and the loss that learns from them."""
+
+    num_rollout_samples: int = setting(512, at_least(1))  # responses a PPO step
+    num_generations_per_prompt: int = setting(
+        1, at_least(1)
+    )  # of these, to a prompt: it is computed once for them
+    critic_rollout_epochs: int | None = setting(
+        None, at_least(1)
+    )  # times that the critic learns from a step's rollout; None: rollout_epochs
+    ratio_eps: float = setting(0.2, above(0))  # the policy ratio is clipped to [1 - eps, 1 + eps]
+    combine_rm_and_critic_server: bool = True  # False: rewards come from remote_critic_rm.reward_model
+
+
+@dataclass
+class ActorModel(RolloutModel):
+    """model of the actor."""
+
+    ppo: ActorPPO = field(default_factory=ActorPPO)
+    optim: Optim = field(default_factory=lambda: Optim(lr=9e-7, sched=Sched(min_lr=9e-8)))
+
+
+@dataclass
+class PPOLoop(RolloutLoop):
+    """trainer.ppo: the loop, the KL penalty and the advantages."""
+
+    discount_factor: float = setting(1.0, within(0, 1))
+    gae_lambda: float = setting(0.95, within(0, 1))
+    whiten_rewards: bool = False  # divide the rewards of tokens, KL penalty included, by their deviation
+    normalize_advantages: bool = True
+    critic_warmup_steps: int = setting(0, at_least(0))  # first steps, which train only the critic
+
+
+@dataclass
+class PPOTrainerGroup(Trainer):
+    """trainer of the actor's job."""
+
+    ppo: PPOLoop = field(default_factory=PPOLoop)
+
+
+@dataclass
+class RemoteCriticRM:
+    """The servers of a critic, and of a reward model, in jobs of their own."""
+
+    critic: Address = field(default_factory=Address)
+    reward_model: Address = field(default_factory=lambda: Address(port=5555))
+    # requests are padded to this length; None: to the next of a few lengths
+    pad_to_length: int | None = setting(None, at_least(1))
+    timeout: float = setting(600.0, above(0))  # seconds that the actor waits for a server that is not there
+
+
+FUNCTIONS = POLICY_FUNCTIONS | {
+    "token_rewards": "aligner_lib.algorithms.ppo:rewards_with_kl",
+    "advantages": "aligner_lib.algorithms.ppo:advantages_and_returns",
+    "normalize": "aligner_lib.algorithms.ppo:normalize",
+    "trainer": "aligner_lib.trainers.loop:as_built",
+}
+
+
+@dataclass
+class PPOConfig:
+    """All settings of `aligner ppo`."""
+
+    trainer: PPOTrainerGroup = field(default_factory=PPOTrainerGroup)
+    # the SFT policy
+    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+    model: ActorModel = field(default_factory=ActorModel)
+    remote_critic_rm: RemoteCriticRM = field(default_factory=RemoteCriticRM)
+    # used where remote_critic_rm.critic has neither ip nor run
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    exp_manager: ExpManager = field(default_factory=ExpManager)
+    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
+
+
+# ---- what several settings have to satisfy together ------------------------------------------------------------------
+
+
+def has_remote_critic(config: DictConfig) -> bool:
+    """Whether PPO's critic is a job of its own: where one is named; or where something is set for one and no model is given
+    for a critic here, as in NeMo-Aligner's commands, which mean a server on this machine."""
+    remote, here = config.remote_critic_rm, config.critic.pretrained_checkpoint.restore_from_path
+    named = remote.critic.ip is not None or remote.critic.run is not None
+    return named or (remote.pad_to_length is not None and here is None)
+
+
+def critic_epochs(config: DictConfig) -> int:
+    """How often the critic learns from a step's rollout."""
+    return config.model.ppo.critic_rollout_epochs or config.model.ppo.rollout_epochs
+
+
+def check_rollouts(config: DictConfig) -> None:
+    """A step's responses are whole global batches."""
+    ppo, batch = config.model.ppo, config.model.global_batch_size
+    if ppo.num_rollout_samples % batch:
+        raise ConfigError(
+            f"model.ppo.num_rollout_samples={ppo.num_rollout_samples} is not divisible by "
+            f"model.global_batch_size={batch}: each PPO step trains on whole global batches"
+        )
+    if batch % ppo.num_generations_per_prompt:
+        raise ConfigError(
+            f"model.global_batch_size={batch} is not divisible by model.ppo.num_generations_per_prompt="
+            f"{ppo.num_generations_per_prompt}: a prompt's responses are in one global batch"
+        )
+
+
+def check_servers(config: DictConfig) -> None:
+    """A reward model apart from the critic's server has to be somewhere."""
+    remote = config.remote_critic_rm
+    apart = has_remote_critic(config) and not config.model.ppo.combine_rm_and_critic_server
+    if apart and remote.reward_model.ip is None and remote.reward_model.run is None:
+        raise ConfigError(
+            "model.ppo.combine_rm_and_critic_server=False: rewards come from a server of their own, so set "
+            "remote_critic_rm.reward_model.ip and port (or run), and start `aligner serve-rm`"
+        )
+
+
+def _check_checkpoints(config: DictConfig) -> None:
+    if has_remote_critic(config) and not config.exp_manager.create_checkpoint_callback:
+        raise ConfigError(
+            "exp_manager.create_checkpoint_callback=False: when a critic in a job of its own dies, both jobs go back to "
+            "their newest common checkpoint, and without any to the start; leave it True, and raise "
+            "trainer.ppo.save_interval for fewer checkpoints"
+        )
+
+
+def _check_used_functions(config: DictConfig) -> None:
+    if "normalize" in config.functions and not config.trainer.ppo.normalize_advantages:
+        raise ConfigError(
+            "functions.normalize: with trainer.ppo.normalize_advantages=False nothing is normalised; leave one of the two out"
+        )
+
+
+def without_servers(config: DictConfig, why: str) -> dict[str, str]:
+    """What does nothing where critic and reward model are in this process. why: nothing is asked of a server."""
+    shared = "in one process the critic has the actor's; leave this out, or put it into a job of its own."
+    of_servers = ("port", "address", "actor_timeout", "combine_rm_and_critic_server")
+    found = dict.fromkeys(
+        (
+            "remote_critic_rm.",
+            "model.ppo.combine_rm_and_critic_server",
+            *(f"critic.trainer.ppo.{name}" for name in of_servers),
+        ),
+        why,
+    )
+    of_the_actor = (
+        "trainer.num_nodes",
+        "trainer.devices",
+        "trainer.distributed_timeout_minutes",
+        "model.seed",
+        "model.global_batch_size",
+        "model.encoder_seq_length",
+        "model.tensor_model_parallel_size",
+        "model.pipeline_model_parallel_size",
+    )
+    for name in of_the_actor:
+        if attrgetter(name)(config.critic) != attrgetter(name)(config):
+            found[f"critic.{name}"] = shared
+    return found | {"critic.exp_manager.": shared} | NO_TEST_SPLIT
+
+
+def _without_effect(config: DictConfig) -> dict[str, str]:
+    if not has_remote_critic(config):
+        return unused_settings(config) | without_servers(
+            config,
+            "critic and reward model are in this process; remote_critic_rm.critic.ip or .run puts them into another job.",
+        )
+    found = unused_settings(config)
+    found["critic."] = "the critic is a job of its own: give it this there, without `critic.`."
+    if config.model.ppo.combine_rm_and_critic_server:
+        found["remote_critic_rm.reward_model."] = (
+            "the critic's server gives the rewards, too; model.ppo.combine_rm_and_critic_server=False asks another one."
+        )
+    return found | NO_TEST_SPLIT
+
+
+# ---- metrics --------------------------------------------------------------------------------------------------------
+
+VALUES = MetricGroup(
+    "PPO, values",
+    "Means and deviations are over the response tokens of the rollout, unless they say otherwise.",
+    (
+        metric(
+            "train_rollouts/rlhf_rewards",
+            "",
+            "mean over responses of the reward (less `missing_eos_penalty` where the end is missing) less `kl_coef` times "
+            "the sum of the KL penalties of its tokens: what PPO really maximises",
+            "rises. If it falls while `rewards` rises, the penalty outweighs the gain",
+            "`initial_policy_kl_penalty`",
+        ),
+        metric(
+            "train_rollouts/rewards_with_kl",
+            "",
+            "the same reward as a mean over each response's tokens, then over responses: NeMo-Aligner's figure",
+            "about `rlhf_rewards` divided by the length of a response",
+        ),
+        metric(
+            "train_rollouts/advantages_mean train_rollouts/advantages_std",
+            "",
+            "the advantages, before they are normalised",
+            "the mean nears 0 as the critic learns",
+            "`critic.model.optim.lr`",
+        ),
+        metric(
+            "train_rollouts/learnt_advantages_mean train_rollouts/learnt_advantages_std",
+            "",
+            "the advantages as the loss takes them, over the tokens that may be learnt from",
+            "with `normalize_advantages` 0 and 1, to six digits; anything else: they were normalised over other tokens",
+            "`normalize_advantages`; else nothing to tune",
+        ),
+        metric(
+            "train_rollouts/returns_mean train_rollouts/returns_std",
+            "",
+            "advantages plus values: what the critic should predict",
+            "the mean follows `rlhf_rewards`",
+            "`discount_factor`, `gae_lambda`",
+        ),
+        metric(
+            "train_rollouts/returns_last",
+            "",
+            "mean over responses of the return of their last token, after which nothing follows: the reward that PPO gave it",
+            "at step 1, where the KL is 0, exactly `rewards` less what `missing_eos_penalty` and the like took; later below it by "
+            "`kl_coef` times the last token's KL penalty",
+            "nothing to tune: elsewhere, the reward went to another token",
+        ),
+        metric(
+            "train_rollouts/values_mean train_rollouts/values_std",
+            "",
+            "what the critic predicted",
+            "the mean follows `returns_mean`",
+            "`critic.model.optim.lr`, `critic_warmup_steps`",
+        ),
+        metric(
+            "train_rollouts/explained_variance",
+            "",
+            "1 − Var(returns − values) / Var(returns): the share of the returns' differences that the critic foresaw. "
+            "Absent where all returns are equal",
+            "rises towards 1. At 0 a constant would do as well, below 0 better",
+            "`critic.model.optim.lr`, `critic_rollout_epochs`, `critic_warmup_steps`, `critic.model.new_head`",
+        ),
+    ),
+)
+CRITIC = MetricGroup(
+    "PPO, critic",
+    "Means over the response tokens of all responses, ended or not, for each global batch; then over the "
+    "step's global batches.",
+    (
+        metric(
+            "critic/loss",
+            "",
+            "mean of ½·max((v − R)², (v_held − R)²), where v_held stays within `loss_clip_val` of the rollout's value",
+            "falls, and jumps when the rewards do",
+            "`critic.model.optim.lr`, `critic.model.loss_clip_val`",
+        ),
+        metric(
+            "critic/grad_norm",
+            "",
+            "norm of the critic's whole gradient, before it is clipped",
+            "steady",
+            "`critic.trainer.ppo.gradient_clip_val`",
+        ),
+        metric(
+            "critic/lr",
+            "",
+            "the critic's learning rate, mean over the step's updates",
+            "",
+            "`critic.model.optim`",
+        ),
+    ),
+)
+CHARTS = (
+    REWARD,
+    KL,
+    LENGTH,
+    *PROGRESS,
+    RATIO,
+    chart(
+        "Actor loss",
+        ("actor", "train_optim/loss"),
+        hint="Hovers around 0: it is no measure of progress.",
+        least=0.001,
+    ),
+    chart(
+        "What the critic explains",
+        ("explained variance", "train_rollouts/explained_variance"),
+        hint="Rises towards 1. At 0 a constant would predict the returns as well.",
+        least=LEAST_SHARE,
+    ),
+    *ENVIRONMENT_CHARTS,
+)
+
+KIND = JobKind(
+    name="ppo",
+    command="ppo",
+    summary="PPO: actor, reference, critic and reward model.",
+    schema=PPOConfig,
+    functions=FUNCTIONS,
+    build="aligner_lib.kinds.ppo.build:prepare",
+    models={
+        "pretrained_checkpoint.restore_from_path": "policy",
+        "critic.pretrained_checkpoint.restore_from_path": "reward_model",
+    },
+    data={
+        "model.data.data_prefix.train": ["hh/train_prompts.jsonl"],
+        "model.data.data_prefix.validation": ["hh/test_prompts.jsonl"],
+    },
+    components={
+        "critic": Component("critic", "critic.", "critic", found_by="remote_critic_rm.critic.run"),
+        "actor": Component("ppo"),
+    },
+    checks=(
+        check_rollouts,
+        check_lengths,
+        check_generation,
+        check_servers,
+        _check_checkpoints,
+        _check_used_functions,
+    ),
+    without_effect=_without_effect,
+    shares_cores=has_remote_critic,
+    metrics=(
+        RESPONSES,
+        TOKENS,
+        VALUES,
+        ACTOR,
+        CRITIC,
+        SAMPLER,
+        ENVIRONMENTS,
+        TIMERS,
+        ROLLOUT_TIMERS,
+        CRITIC_TIMERS,
+    ),
+    charts=CHARTS,
+    alarms=ALARMS,
+    stage=3,
+)

@@ -1,0 +1,106 @@
+"""PPO: a policy gradient whose expectation of a response is a critic's, token by token.
+
+    B responses of this rank, S longest prompt + response
+
+Algorithm: Ouyang et al. 2022 (arXiv:2203.02155), in NeMo-Aligner's form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+from torch import Tensor
+
+from aligner_lib.algorithms import ppo
+from aligner_lib.config.functions import own_functions
+from aligner_lib.kinds.policy_gradient.rollout_metrics import critic_metrics
+from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer, means
+from aligner_lib.kinds.ppo.settings import critic_epochs
+from aligner_lib.megatron import parallel
+from aligner_lib.rollouts.interfaces import ValueModel
+from aligner_lib.rollouts.records import ActorCriticExperience, Rollouts
+from aligner_lib.rollouts.timers import Timers
+from aligner_lib.trainers.lr import LRSchedule
+
+
+@dataclass
+class PPOTrainer(PolicyGradientTrainer):
+    """See PolicyGradientTrainer; the critic gives values with the rewards, and learns beside the actor."""
+
+    critic: ValueModel = field(kw_only=True)
+    critic_lr_schedule: LRSchedule = field(kw_only=True)
+    functions: SimpleNamespace = field(default_factory=partial(own_functions, "ppo"), kw_only=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.group_size = self.rollout.num_generations_per_prompt
+
+    @property
+    def prompts_per_step(self) -> int:
+        return self.rollout.num_rollout_samples // self.group_size
+
+    def experience(
+        self,
+        rollouts: Rollouts,
+        rewards: Tensor,
+        values: Tensor,
+        logprobs: Tensor,
+        reference_logprobs: Tensor,
+    ) -> tuple[ActorCriticExperience, dict[str, float]]:
+        """Rewards less the KL penalty become advantages over the critic's values, and returns."""
+        loop, mask, judged = self.loop, rollouts.response_mask, rewards.isfinite()
+        kl = (logprobs - reference_logprobs) * mask
+        token_rewards = self.functions.token_rewards(
+            self.shaped(rollouts, rewards).nan_to_num(),
+            kl.abs() if loop.use_absolute_kl else kl,
+            mask,
+            self.kl_coef,
+        )
+        counts = mask & judged[:, None]
+        learnt_rewards = token_rewards
+        if loop.whiten_rewards:
+            learnt_rewards = ppo.normalize(token_rewards, counts, parallel.sum_over_dp, keep_mean=True)
+        advantages, returns = self.functions.advantages(
+            values, learnt_rewards, mask, loop.discount_factor, loop.gae_lambda
+        )
+        loss_mask = self.loss_mask(rollouts, rewards)
+        if loop.normalize_advantages:
+            advantages = self.functions.normalize(advantages, loss_mask, parallel.sum_over_dp)
+        experience = ActorCriticExperience(
+            **vars(rollouts),
+            logprobs=logprobs,
+            reference_logprobs=reference_logprobs,
+            advantages=advantages,
+            loss_mask=loss_mask,
+            sampler_weights=self.sampler_weights(rollouts, logprobs),
+            values=values,
+            returns=returns,
+            judged=judged,
+        )
+        return experience, critic_metrics(experience, token_rewards)
+
+    def learn(self, step: int, experience: ActorCriticExperience, timers: Timers) -> dict[str, float]:
+        """The critic learns from the same global batches, in another job perhaps, while the actor does."""
+        batches = self.global_batches(experience) * critic_epochs(self.config)
+        rates = [self.critic_lr_schedule((step - 1) * len(batches) + i + 1) for i in range(len(batches))]
+        learning = [self.critic.train(batch.for_critic(), lr) for batch, lr in zip(batches, rates)]
+        warming_up = step <= self.loop.critic_warmup_steps
+        metrics = {} if warming_up else super().learn(step, experience, timers)
+        with timers("critic_train_wait"):
+            learnt = [terms for asked in learning if (terms := asked.result())]
+        figures = means([{name: terms[name] for name in ("loss", "grad_norm")} for terms in learnt])
+        figures["lr"] = sum(rates) / len(rates)
+        return metrics | {f"critic/{name}": value for name, value in figures.items()}
+
+    def save(self, folder: Path) -> None:
+        """Write this rank's share of actor and critic."""
+        self.critic.save(folder / "critic")  # first: where it is away, there is nothing to write
+        super().save(folder)
+
+    def load(self, folder: Path | None) -> None:
+        """Go on from what `save` wrote; None: from before the first step."""
+        self.critic.load(folder and folder / "critic")  # first: it may have no checkpoint of this step
+        super().load(folder)

@@ -1,0 +1,1 @@
+"""A reward model in a job of its own."""

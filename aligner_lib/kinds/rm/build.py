@@ -1,0 +1,45 @@
+"""Reward-model training from its settings: data, model and trainer put together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from omegaconf import DictConfig
+
+from aligner_lib.kinds.build_models import build_trainable_engine
+from aligner_lib.kinds.inputs import loaders, model_folder
+from aligner_lib.kinds.pairs.build import prepare_on_pairs
+from aligner_lib.kinds.prepared_job import PreparedJob
+from aligner_lib.kinds.rm.trainer import RewardModelTrainer
+from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.reward_scale import RewardScale
+
+
+def prepare(config: DictConfig) -> PreparedJob:
+    """Reward model training."""
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path")
+    architecture = Architecture.load(start)
+    scaling = config.model.reward_standardization
+    fixed = scaling["enable"] and scaling["mean"] is not None
+    is_new = architecture.head == "lm"  # a reward model, trained further, keeps its own head
+
+    def trainer(loop, common):
+        engine = build_trainable_engine(
+            replace(architecture, head="scalar"),
+            config,
+            loop.gradient_clip_val,
+            start,
+            new_head=is_new,
+        )
+        if is_new:
+            engine.draw_head(config.model.init_method_std, config.model.seed)
+        scale = RewardScale(scaling["mean"], scaling["std"]) if fixed else RewardScale()
+        return RewardModelTrainer(
+            engine,
+            **common,
+            scale=scale,
+            measure_scale=scaling["enable"] and not fixed,
+            centering=config.model.center_rewards_coefficient,
+        )
+
+    return prepare_on_pairs("rm", config, config.trainer.rm, start, loaders(config).load_pairs, trainer)

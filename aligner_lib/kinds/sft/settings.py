@@ -1,0 +1,140 @@
+"""Supervised fine-tuning: its settings, metrics, charts and alarms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from aligner_lib.config.kind import JobKind, MetricGroup, metric
+from aligner_lib.config.peft import Peft
+from aligner_lib.config.schema import (
+    NO_LOADERS,
+    ExpManager,
+    Loop,
+    Model,
+    Optim,
+    Packed,
+    Templated,
+    Trainer,
+    at_least,
+    packing_without_effect,
+    setting,
+)
+from aligner_lib.config.training import (
+    GRAD_NORM,
+    LEARNING_RATE,
+    LOSS,
+    STEP_TIME,
+    TIMERS,
+    TRAINING,
+    TRAINING_FUNCTIONS,
+)
+from aligner_lib.run_folder import alarms
+
+
+@dataclass
+class SFTDataset:
+    """A data set, and the batches it comes in."""
+
+    file_path: Any = None  # a .jsonl file with input and output or conversations, or a list of them
+    micro_batch_size: int = setting(1, at_least(1))
+    global_batch_size: int = setting(128, at_least(1))
+    max_seq_length: int | None = setting(None, at_least(2))  # None: model.encoder_seq_length
+    shuffle: bool = True
+
+
+@dataclass
+class SFTData(Packed, Templated):
+    """model.data: what is trained and validated on."""
+
+    num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
+    train_ds: SFTDataset = field(default_factory=SFTDataset)
+    validation_ds: SFTDataset = field(default_factory=lambda: SFTDataset(shuffle=False))
+
+
+@dataclass
+class SFTModel(Model):
+    """model of an SFT job."""
+
+    restore_from_path: str | None = None  # the start: a model name, model folder, checkpoint or run folder
+    answer_only_loss: bool = True  # loss on the output and its stop token only
+    peft: Peft = field(default_factory=Peft)
+    data: SFTData = field(default_factory=SFTData)
+    optim: Optim = field(default_factory=lambda: Optim(lr=5e-6, weight_decay=0.01))
+
+
+@dataclass
+class SFTTrainerGroup(Trainer):
+    """trainer of an SFT job."""
+
+    sft: Loop = field(default_factory=Loop)
+
+
+FUNCTIONS = {
+    "loss": "aligner_lib.algorithms.supervised:token_losses",
+    "loss_mask": "aligner_lib.algorithms.supervised:loss_mask",
+} | TRAINING_FUNCTIONS
+
+
+@dataclass
+class SFTConfig:
+    """All settings of `aligner sft`."""
+
+    trainer: SFTTrainerGroup = field(default_factory=SFTTrainerGroup)
+    model: SFTModel = field(default_factory=SFTModel)
+    exp_manager: ExpManager = field(default_factory=ExpManager)
+    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
+
+
+KIND = JobKind(
+    name="sft",
+    command="sft",
+    summary="Supervised fine-tuning.",
+    schema=SFTConfig,
+    functions=FUNCTIONS,
+    build="aligner_lib.kinds.sft.build:prepare",
+    models={"model.restore_from_path": "model"},
+    data={
+        "model.data.train_ds.file_path": "sft/train.jsonl",
+        "model.data.validation_ds.file_path": "sft/validation.jsonl",
+    },
+    metrics=(
+        MetricGroup(
+            "SFT",
+            "`train/` is over the step's global batch, before its update; `validation/` is over the validation samples "
+            "(`limit_val_batches` shortens them), with the weights after the step.",
+            (
+                metric(
+                    "train/loss",
+                    "nats",
+                    "mean of −log p over the tokens of the answers and their stop tokens (`answer_only_loss=False`: over "
+                    "all tokens but the first)",
+                    "falls fast, then flattens",
+                    "flat: `model.optim.lr` up; jumps: down",
+                ),
+                metric(
+                    "validation/loss",
+                    "nats",
+                    "the same on the validation samples",
+                    "follows `train/loss`. If it rises while that falls, the model learns by heart",
+                    "fewer steps, more data",
+                ),
+            ),
+        ),
+        TRAINING,
+        TIMERS,
+    ),
+    charts=(LOSS, GRAD_NORM, LEARNING_RATE, STEP_TIME),
+    alarms=(alarms.not_finite, alarms.overfitting),
+    without_effect=lambda config: (
+        dict.fromkeys(
+            ("model.micro_batch_size", "model.global_batch_size"),
+            "SFT has its batch sizes with its data: model.data.train_ds and model.data.validation_ds.",
+        )
+        | {
+            "model.data.validation_ds.shuffle": "a validation is a mean over its samples, in whatever order they come."
+        }
+        | packing_without_effect(config)
+    ),
+    stage=1,
+)
