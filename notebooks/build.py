@@ -69,6 +69,8 @@ def build(source: Path, figures: dict, solved: bool = False) -> str:
             cell.source = re.sub(r"""(?<=["'(])\.\./""", "../../", cell.source)
         cell["id"] = f"{number}-{index:02d}"
         cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
+        if cell.cell_type == "markdown" and cell.source.startswith("#"):
+            cell.metadata["slideshow"] = {"slide_type": "slide"}  # for `jupyter nbconvert --to slides`
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 

@@ -1,4 +1,4 @@
-"""`aligner workshop`: a bundle for a room without a network, a look at each seat, slides and pages to hand out.
+"""`aligner workshop`: a bundle for a room without a network, and a check of each seat.
 
 Each command imports what it needs.
 """
@@ -11,12 +11,10 @@ from typing import Annotated
 import typer
 
 workshop = typer.Typer(
-    help="For instructors (docs/workshop.md): a bundle, a look at each seat, slides, pages to hand out.",
+    help="For instructors (docs/workshop.md): a bundle, and a check of each seat.",
     no_args_is_help=True,
 )
 Profile = Annotated[str, typer.Option(help="smoke, laptop, gpu or slurm.")]
-Tutorial = Annotated[Path, typer.Option(help="The output folder of a finished tutorial.")]
-Out = Annotated[Path, typer.Option(help="The folder to write to.")]
 
 
 @workshop.command()
@@ -59,19 +57,3 @@ def preflight(
     for what in found["failed"]:
         typer.secho(f"not ready: {what}: {found['checks'][what]}", fg="red", err=True)
     raise typer.Exit(0 if found["ready"] else 1)
-
-
-@workshop.command()
-def slides(out: Out, tutorial: Tutorial):
-    """Slides from a tutorial's own figures: one HTML file, which opens offline; arrow keys turn the pages."""
-    from aligner_lib.tutorial.workshop.pages import write_slides
-
-    typer.echo(write_slides(tutorial, out))
-
-
-@workshop.command()
-def handout(out: Out, tutorial: Tutorial):
-    """The executed notebooks as HTML to hand out: a page a notebook, and a list of them, which open offline."""
-    from aligner_lib.tutorial.workshop.pages import write_handout
-
-    typer.echo(write_handout(tutorial, out))

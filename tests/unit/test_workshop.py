@@ -1,4 +1,4 @@
-"""For instructors: the look at a seat, slides, and pages to hand out."""
+"""For instructors: the check of a seat, and slides."""
 
 import json
 import re
@@ -6,16 +6,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from aligner_lib.cli import preflight
-from aligner_lib.errors import UserError
-from aligner_lib.tutorial.workshop.pages import write_handout, write_slides
 from cluster.findings import Finding
 from widgets.classroom.classroom import Followed
 
 ROOT = Path(__file__).parents[2]
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 # ---- preflight ------------------------------------------------------------------------------------------------------
@@ -69,57 +65,18 @@ def test_a_kernel_and_a_training_step_for_real(smoke):
     assert preflight._train() == "2 steps of smoke's SFT"
 
 
-# ---- slides, hand-out -----------------------------------------------------------------------------------------------
+# ---- slides ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def tutorial(tmp_path) -> Path:
-    """A tutorial's folder with one executed notebook: two sections, a figure, and a cell that shows nothing."""
-    figure = new_output("display_data", data={"image/png": PIXEL, "text/plain": "a figure"})
-    cells = [
-        new_markdown_cell("# SFT\n\nYou train.\n\n## The loss\n\n$$ L = 1 $$"),
-        new_code_cell("profile = 'smoke'", metadata={"tags": ["parameters"]}),
-        new_code_cell("draw()", outputs=[figure]),
-        new_code_cell("quiet()"),
-        new_markdown_cell("More of it, and [PPO](05_ppo.ipynb).\n\n## What next?\n\nQuestions."),
-    ]
-    folder = tmp_path / "tutorial" / "notebooks"
-    folder.mkdir(parents=True)
-    nbformat.write(new_notebook(cells=cells), folder / "03_sft.ipynb")
-    return folder.parent
+def test_each_heading_begins_a_slide_of_nbconvert():
+    from nbconvert import SlidesExporter
 
-
-def test_a_slide_is_a_section_with_its_figures_and_without_code(tutorial, tmp_path):
-    text = write_slides(tutorial, tmp_path / "pages").read_text()
-    slides = re.findall(r'<section class="slide".*?</section>', text, re.DOTALL)
-    assert [re.findall(r"<h[123][^>]*>(.*?)<", slide) for slide in slides] == [
-        ["SFT"],
-        ["The loss"],
-        ["What next?"],
-    ]
-    assert PIXEL[:40] in slides[1] and "More of it" in slides[1] and "<math" in slides[1]
-    assert "draw()" not in text and "quiet()" not in text
-
-
-def test_the_hand_out_has_code_and_outputs_and_links_between_its_pages(tutorial, tmp_path):
-    index = write_handout(tutorial, tmp_path / "pages")
-    assert 'href="03_sft.html">03 · SFT' in index.read_text()
-    page = (index.parent / "03_sft.html").read_text()
-    assert "draw" in page and PIXEL[:40] in page and 'href="05_ppo.html"' in page
-
-
-def test_the_pages_ask_nobody_for_anything(tutorial, tmp_path):
-    for write in (write_slides, write_handout):
-        write(tutorial, tmp_path / "pages")
-    for page in (tmp_path / "pages").glob("*.html"):
-        assert not re.findall(r"(?:src|href)=\"(?:https?:)?//[^\"]*|@import|url\(", page.read_text()), (
-            page.name
-        )
-
-
-def test_a_folder_without_executed_notebooks_is_named(tmp_path):
-    with pytest.raises(UserError, match="has no executed notebooks"):
-        write_slides(tmp_path, tmp_path / "pages")
+    notebook = ROOT / "notebooks" / "03_sft.ipynb"
+    cells = nbformat.read(notebook, as_version=4).cells
+    headings = [cell for cell in cells if cell.cell_type == "markdown" and cell.source.startswith("#")]
+    page, _ = SlidesExporter(exclude_input=True).from_filename(str(notebook))
+    assert len(headings) > 5
+    assert page.count("<section><section>") == len(headings)
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------

@@ -24,21 +24,20 @@ def write_report(path: Path, notebooks: list[Path], summary: dict, runs: Path) -
     """Write the page. notebooks: executed ones, in order; summary, and what is in the run folders in runs, above them."""
     bodies, charts = {}, False
     for notebook in notebooks:
-        body, has_charts = notebook_body(nbformat.read(notebook, as_version=4), notebook.parent)
+        body, has_charts = _notebook_body(nbformat.read(notebook, as_version=4), notebook.parent)
         charts |= has_charts
         # links between notebooks lead within the page
         bodies[notebook.stem] = re.sub(r'href="(?:\./)?([0-9]{2}\w*)\.ipynb', r'href="#\1', body)
     path.write_text(_page(bodies, summary, summary_section(summary, runs), charts), encoding="utf-8")
 
 
-def notebook_body(notebook: NotebookNode, folder: Path, with_code: bool = True) -> tuple[str, bool]:
-    """A notebook's cells as HTML, and whether a chart in it needs `plotly_script`. folder: where its images lie."""
+def _notebook_body(notebook: NotebookNode, folder: Path) -> tuple[str, bool]:
+    """A notebook's cells as HTML, and whether a chart in it needs `_plotly_script`. folder: where its images lie."""
     exporter = _Exporter(
         template_name="basic",
         embed_images=True,
         exclude_anchor_links=True,
         exclude_input_prompt=True,
-        exclude_input=not with_code,
     )
     charts = _make_static(notebook)
     return exporter.from_notebook_node(notebook, {"metadata": {"path": str(folder)}})[0], charts
@@ -116,27 +115,27 @@ def _chart(figure: dict) -> str:
 def _page(bodies: dict[str, str], summary: dict, top: str, charts: bool) -> str:
     contents = "\n".join(f'<li><a href="#{name}">{_title(name)}</a></li>' for name in bodies)
     sections = "\n".join(f'<section id="{name}">\n{body}\n</section>' for name, body in bodies.items())
-    script = plotly_script() if charts else ""
+    script = _plotly_script() if charts else ""
     body = f"""<nav><h2>Aligner Lab</h2><ul><li><a href="#summary">Summary</a></li>{contents}</ul></nav>
 <main>
 <section id="summary">{top}</section>
 {sections}
 </main>"""
-    return html_page(f"Aligner Lab: {summary.get('profile', '')}", body, code_style(), script)
+    return html_page(f"Aligner Lab: {summary.get('profile', '')}", body, _code_style(), script)
 
 
 def _title(name: str) -> str:
     return html.escape(name.replace("_", " "))
 
 
-def plotly_script() -> str:
+def _plotly_script() -> str:
     """Plotly's own JavaScript, for a page that opens offline: 4.5 MB."""
     from plotly.offline import get_plotlyjs
 
     return f"<script>{get_plotlyjs()}</script>"
 
 
-def code_style() -> str:
+def _code_style() -> str:
     """The style of highlighted code, light and dark."""
     light, dark = (
         HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark")

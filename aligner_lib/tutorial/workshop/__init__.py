@@ -1,1 +1,1 @@
-"""A workshop without a network: the bundle, and what is handed out."""
+"""A workshop without a network: the bundle, its manifest, and how a bundle is packed."""
