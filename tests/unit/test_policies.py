@@ -81,7 +81,9 @@ def test_a_kl_at_another_temperature_is_not_compared(runs):
         (run.path / "run.json").write_text(json.dumps(settings))
     table = compare_policies(runs, against="SFT")
     assert all("kl_per_token" not in measures for measures in table.figures.values())
-    assert "no KL, because the answers were drawn at different temperatures (SFT 0.7, PPO 1.0)" in table.caption
+    assert (
+        "no KL, because the answers were drawn at different temperatures (SFT 0.7, PPO 1.0)" in table.caption
+    )
 
 
 def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):

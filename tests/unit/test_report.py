@@ -81,7 +81,10 @@ def test_a_row_is_drawn_to_its_scale(tmp_path):
 
 @pytest.mark.parametrize(
     ("low", "said"),
-    [(0.06, "a gain of at least 6 points"), (-0.01, "95 % interval of the gain includes 0, so the gain may be chance")],
+    [
+        (0.06, "a gain of at least 6 points"),
+        (-0.01, "95 % interval of the gain includes 0, so the gain may be chance"),
+    ],
 )
 def test_figures_of_the_gold_standard_stand_beside_what_is_had_for_nothing(tmp_path, low, said):
     ppo = {"gold_sft": 0.41, "gold_ppo": 0.555, "gold_gain_low": low, "ended_sft": 0.9}

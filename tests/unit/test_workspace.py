@@ -96,7 +96,10 @@ def test_another_profile_s_run_is_not_taken_for_this_one_s(tmp_path):
     (run / "checkpoints" / "step_000001").mkdir(parents=True)
     (run / "run.json").write_text('{"profile": "smoke"}')
     assert Workspace(tmp_path, "smoke").policy() == run
-    with pytest.raises(UserError, match=r"runs/sft is a run of the profile smoke, but this workspace has the profile laptop: choose"):
+    with pytest.raises(
+        UserError,
+        match=r"runs/sft is a run of the profile smoke, but this workspace has the profile laptop: choose",
+    ):
         Workspace(tmp_path, "laptop").policy()
 
 

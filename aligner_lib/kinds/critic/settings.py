@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from aligner_lib.config.kind import JobKind, MetricGroup, metric
+from aligner_lib.config.kind import JobKind
+from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     ExpManager,
@@ -86,19 +88,6 @@ KIND = JobKind(
     run="aligner_lib.jobs.serve_critic:serve_job",
     defaults="ppo.critic",
     shares_cores=lambda config: True,
-    metrics=(
-        MetricGroup(
-            "Critic in a job of its own",
-            "A record for each train step, that is for each global batch; the first two are what the actor has as "
-            "`critic/loss` and `critic/grad_norm`.",
-            (
-                metric("train/loss", "", "`critic/loss` of this train step"),
-                metric("train/grad_norm", "", "norm of the critic's whole gradient, before it is clipped"),
-                metric("train/lr", "", "learning rate of this train step"),
-                metric("train/step_time", "s", "the train step"),
-            ),
-        ),
-    ),
     without_effect=lambda config: (
         SERVED
         | dict.fromkeys(
@@ -111,4 +100,5 @@ KIND = JobKind(
         )
     ),
     stage=4,
+    **declared_in(Path(__file__).parent),
 )

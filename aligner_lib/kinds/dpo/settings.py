@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
+from aligner_lib.config.kind import JobKind
+from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
@@ -24,18 +26,10 @@ from aligner_lib.config.schema import (
     within,
 )
 from aligner_lib.config.training import (
-    GRAD_NORM,
-    LEARNING_RATE,
-    LEAST_REWARD,
-    LEAST_SHARE,
-    LOSS,
-    TIMERS,
-    TRAINING,
     TRAINING_FUNCTIONS,
 )
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.pairs.settings import PairData
-from aligner_lib.run_folder import alarms
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -145,79 +139,6 @@ def _check_loss(config: DictConfig) -> None:
         )
 
 
-PREFERENCES = MetricGroup(
-    "DPO",
-    "`train/` is over the step's global batch of pairs, before its update; `validation/` is over the validation pairs, "
-    "with the weights after the step. A response's implicit reward is β (log π − log π_ref) (simpo, orpo: β log π), in "
-    "which the loss's own log-probabilities stand: their sum over the response's tokens, or their mean with ipo, simpo, "
-    "orpo and `model.dpo.preference_average_log_probs`. So the accuracy is of the comparison that the loss makes. (TRL "
-    "reports means for simpo and orpo, too, but sums for ipo and length-normalised dpo.) With kto a batch has responses in place of pairs: those that are desirable are the chosen "
-    "ones, the others the rejected ones.",
-    (
-        metric(
-            "train/loss validation/loss",
-            "",
-            "mean of the loss that `model.dpo.preference_loss` names, over pairs (kto: over responses, with their weights)",
-            "with dpo, cdpo and robust exactly 0.693 (ln 2), with kto 0.5 at first, since policy and reference are equal; "
-            "then falls",
-            "flat: `model.optim.lr` up; validation rises: fewer steps, or `model.dpo.ref_policy_kl_penalty` up",
-        ),
-        metric(
-            "train/acc validation/acc",
-            "",
-            "share of pairs whose chosen response has the higher implicit reward; kto: "
-            "share of responses on their label's side of the reference point",
-            "0 at step 0 (all tie; not simpo, orpo), then above 0.5",
-            "`model.optim.lr`, data",
-        ),
-        metric(
-            "train/rewards_chosen_mean validation/rewards_chosen_mean",
-            "",
-            "mean implicit reward of the chosen responses",
-            "may fall: the loss sees the difference alone, and is as content when both fall and the rejected one faster",
-            "`model.dpo.sft_loss_weight` up keeps it from falling",
-        ),
-        metric(
-            "train/rewards_rejected_mean validation/rewards_rejected_mean",
-            "",
-            "mean implicit reward of the rejected responses",
-            "falls",
-        ),
-        metric(
-            "train/logprobs_chosen validation/logprobs_chosen",
-            "nats",
-            "mean over pairs of the chosen response's log-probability, summed over its tokens",
-            "near its start, or falls with the rejected one's: the loss asks for a difference, and answers that share most "
-            "of their words go down together. A long fall: the policy forgets what it was to prefer",
-            "`model.dpo.sft_loss_weight`",
-        ),
-        metric(
-            "train/logprobs_rejected validation/logprobs_rejected",
-            "nats",
-            "the same of the rejected response",
-            "falls",
-        ),
-        metric(
-            "validation/kl",
-            "nats a token",
-            "the policy's KL to the reference: mean of log π − log π_ref over the tokens of responses that the policy itself "
-            "draws at temperature 1 to `model.dpo.num_val_samples` validation prompts. PPO's and `evaluation/kl` are at their "
-            "sampling temperature: compare them where that is 1. (Over the data's "
-            "responses such a mean would be no KL: the policy did not write them.) Not simpo and orpo, nor with "
-            "precomputed log-probabilities",
-            "exactly 0 at step 0, then grows; of few answers it is noisy, and may even be below 0",
-            "`model.dpo.ref_policy_kl_penalty` up, or fewer steps",
-        ),
-        metric(
-            "train/reference_point validation/reference_point",
-            "nats",
-            "kto: z, what a response has to gain over the reference. The mean of log π − log π_ref, each summed over the "
-            "tokens of a response to another prompt (the next sample's), over the whole batch; 0 where that is negative",
-            "0 at first, then small beside the rewards over β",
-        ),
-    ),
-)
-
 KIND = JobKind(
     name="dpo",
     command="dpo",
@@ -232,40 +153,6 @@ KIND = JobKind(
     },
     checks=(_check_loss,),
     without_effect=_without_effect,
-    metrics=(PREFERENCES, TRAINING, TIMERS),
-    charts=(
-        LOSS,
-        chart(
-            "Accuracy",
-            ("train", "train/acc"),
-            ("validation", "validation/acc"),
-            hint="How often the chosen answer gained more than the rejected one: 0.5 is guessing.",
-            least=LEAST_SHARE,
-        ),
-        chart(
-            "Implicit reward margin",
-            Line("train", ("train/rewards_chosen_mean",), minus="train/rewards_rejected_mean"),
-            Line("validation", ("validation/rewards_chosen_mean",), minus="validation/rewards_rejected_mean"),
-            hint="Chosen minus rejected: grows, from 0 where there is a reference.",
-            least=LEAST_REWARD,
-        ),
-        chart(
-            "Log-probability",
-            ("chosen", "train/logprobs_chosen"),
-            ("rejected", "train/logprobs_rejected"),
-            hint="Both may fall, and nothing is broken: the loss sees their difference alone. Answers to one prompt share "
-            "most of their words, and go down together. If the chosen one shall not, give model.dpo.sft_loss_weight.",
-            least=1.0,  # nats of a whole response, of some hundred
-        ),
-        chart(
-            "KL to the reference",
-            ("validation", "validation/kl"),
-            hint="Grows from 0, on answers that the policy wrote itself.",
-            least=0.01,  # the mean of a few answers varies by as much
-        ),
-        GRAD_NORM,
-        LEARNING_RATE,
-    ),
-    alarms=(alarms.not_finite, alarms.overfitting),
     stage=6,
+    **declared_in(Path(__file__).parent),
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aligner_lib.config.kind import JobKind, MetricGroup, metric
+from aligner_lib.config.kind import JobKind
+from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import PretrainedCheckpoint, at_least, setting
-from aligner_lib.config.training import TIMERS
 from aligner_lib.kinds.policy_gradient.settings import (
     check_generation,
     environments_of,
@@ -34,68 +35,6 @@ class EvaluateConfig(ppo.PPOConfig):
     policy: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
-
-FIGURES = MetricGroup(
-    "Evaluation",
-    "A policy on held-out prompts; nothing is trained.",
-    (
-        metric(
-            "evaluation/rewards evaluation/rewards_std",
-            "",
-            "mean and standard deviation of the rewards of the responses",
-            "the SFT policy's, on the same prompts with the same reward model",
-        ),
-        metric(
-            "evaluation/rewards_failed",
-            "",
-            "share of responses without a reward, because it raised, hung, died or was NaN, or because an environment gave no "
-            "prompt. Where it is 1, the figures of rewards are null",
-            "0",
-        ),
-        metric(
-            "evaluation/response_lengths evaluation/prompt_lengths evaluation/generation_length",
-            "tokens",
-            "mean tokens of prompt and response together, of the prompt, and of the response",
-        ),
-        metric(
-            "evaluation/fraction_of_samples_properly_ended",
-            "",
-            "share of responses that end by themselves",
-            "near 1",
-        ),
-        metric(
-            "evaluation/rollout_size",
-            "responses",
-            "number of responses",
-            "",
-            "`model.ppo.num_val_samples`, `evaluation.num_generations_per_prompt`",
-        ),
-        metric(
-            "evaluation/tokens",
-            "tokens",
-            "tokens of all prompts and responses, padding not",
-        ),
-        metric(
-            "evaluation/kl evaluation/kl_std",
-            "nats a token",
-            "mean and standard deviation over response tokens of the *signed* log π − log π_ref, in nats. The mean "
-            "estimates the KL a token, as `train_rollouts/kl` does in training",
-            "0 for the reference itself",
-        ),
-    ),
-)
-
-ENVIRONMENTS = MetricGroup(
-    "Environments of an evaluation",
-    "Only with `model.environments`: as in training, for each environment NAME.",
-    (
-        metric("evaluation_environments/*/reward", "", "mean reward that the environment NAME gave"),
-        metric("evaluation_environments/*/samples", "responses", "number of responses that it judged"),
-        metric("evaluation_environments/*/failed", "samples", "prompts and responses without a reward", "0"),
-        metric("evaluation_environments/*/turns", "turns", "mean number of the policy's turns in an episode"),
-        metric("evaluation_environments/*/*", "", "what the environment measures beside the reward"),
-    ),
-)
 
 _NOT_TRAINED = "an evaluation trains and saves nothing."
 
@@ -168,6 +107,6 @@ KIND = JobKind(
     data={"model.data.data_prefix.validation": ["hh/test_prompts.jsonl"]},
     checks=(ppo.check_rollouts, ppo.check_servers, check_generation),
     without_effect=_without_effect,
-    metrics=(FIGURES, ENVIRONMENTS, replace(TIMERS, metrics=TIMERS.metrics[1:])),
     stage=9,
+    **declared_in(Path(__file__).parent),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aligner_lib.algorithms.objective import (
@@ -15,7 +16,8 @@ from aligner_lib.algorithms.objective import (
     SCALES,
     Objective,
 )
-from aligner_lib.config.kind import Component, JobKind, MetricGroup, chart, metric
+from aligner_lib.config.kind import Component, JobKind
+from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
     ExpManager,
@@ -29,23 +31,9 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
-from aligner_lib.config.training import LEAST_SHARE, TIMERS
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.policy_gradient.settings import (
-    ACTOR,
-    ALARMS,
-    ENTROPY,
-    ENVIRONMENT_CHARTS,
-    ENVIRONMENTS,
-    KL,
-    LENGTH,
     POLICY_FUNCTIONS,
-    PROGRESS,
-    RESPONSES,
-    REWARD,
-    ROLLOUT_TIMERS,
-    SAMPLER,
-    TOKENS,
     Address,
     Rollout,
     RolloutLoop,
@@ -55,7 +43,6 @@ from aligner_lib.kinds.policy_gradient.settings import (
     judged_by_programs,
     unused_settings,
 )
-from aligner_lib.run_folder import alarms
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -251,61 +238,6 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     return found
 
 
-GROUPS = MetricGroup(
-    "GRPO, groups",
-    "A group is the responses to one prompt. One whose rewards are all alike says nothing, and costs no training pass "
-    "unless the KL is in the loss.",
-    (
-        metric(
-            "train_rollouts/groups",
-            "groups",
-            "groups that were drawn, those of dynamic sampling's further rollouts included",
-            "",
-            "`model.grpo.num_prompts_per_step`, `max_rollouts_per_step`",
-        ),
-        metric(
-            "train_rollouts/groups_alike",
-            "",
-            "share of these groups whose rewards, as they are learnt from (after `reward_clip` and the penalties), are all "
-            "equal, or whose responses are all masked, so that nothing is learnt from them",
-            "below 0.8. 1 means that the task is too hard, too easy, or its reward broken",
-            "an easier or harder task, `temperature`, `num_generations_per_prompt` up; `objective=dapo` draws others instead",
-        ),
-        metric(
-            "train_rollouts/reward_std_in_group",
-            "",
-            "mean over groups of the standard deviation of their rewards",
-            "above 0",
-        ),
-        metric(
-            "train_rollouts/best_of_group",
-            "",
-            "mean over groups of their best reward: with rewards of 0 and 1, pass@k",
-            "above `rewards`: what could be learnt at once",
-        ),
-        metric(
-            "train_rollouts/advantages_mean train_rollouts/advantages_std",
-            "",
-            "advantages of the responses of all groups, each counted once (with a teacher: of the tokens)",
-            "",
-            "`model.grpo.baseline`, `scale`",
-        ),
-    ),
-)
-KL_LOSS = MetricGroup(
-    "GRPO, policy",
-    "Beside the figures of the policy.",
-    (
-        metric(
-            "train_optim/kl_loss",
-            "nats a token",
-            "mean of the KL's estimator in the loss, before its weight; 0 where the KL is not in the loss",
-            "0 at first, then small",
-            "`initial_policy_kl_penalty`, `model.grpo.kl`",
-        ),
-    ),
-)
-
 KIND = JobKind(
     name="grpo",
     command="grpo",
@@ -328,21 +260,6 @@ KIND = JobKind(
     ),
     without_effect=_without_effect,
     shares_cores=has_remote_rm,
-    metrics=(RESPONSES, TOKENS, GROUPS, ACTOR, KL_LOSS, SAMPLER, ENVIRONMENTS, TIMERS, ROLLOUT_TIMERS),
-    charts=(
-        REWARD,
-        chart(
-            "Groups that are alike",
-            ("alike", "train_rollouts/groups_alike"),
-            hint="Share of the groups that teach nothing, since all their rewards are equal. Near 1 the run stands still.",
-            least=LEAST_SHARE,
-        ),
-        KL,
-        LENGTH,
-        *PROGRESS,
-        ENTROPY,
-        *ENVIRONMENT_CHARTS,
-    ),
-    alarms=(*ALARMS, alarms.groups_alike),
     stage=7,
+    **declared_in(Path(__file__).parent),
 )

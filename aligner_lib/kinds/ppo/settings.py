@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aligner_lib.config.kind import Component, JobKind, MetricGroup, chart, metric
+from aligner_lib.config.kind import Component, JobKind
+from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
     ExpManager,
@@ -19,25 +21,10 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
-from aligner_lib.config.training import LEAST_SHARE, TIMERS
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.critic.settings import CriticConfig
 from aligner_lib.kinds.policy_gradient.settings import (
-    ACTOR,
-    ALARMS,
-    CRITIC_TIMERS,
-    ENVIRONMENT_CHARTS,
-    ENVIRONMENTS,
-    KL,
-    LENGTH,
     POLICY_FUNCTIONS,
-    PROGRESS,
-    RATIO,
-    RESPONSES,
-    REWARD,
-    ROLLOUT_TIMERS,
-    SAMPLER,
-    TOKENS,
     Address,
     Rollout,
     RolloutLoop,
@@ -227,121 +214,6 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
     return found | NO_TEST_SPLIT
 
 
-# ---- metrics --------------------------------------------------------------------------------------------------------
-
-VALUES = MetricGroup(
-    "PPO, values",
-    "Means and deviations are over the response tokens of the rollout, unless they say otherwise.",
-    (
-        metric(
-            "train_rollouts/rlhf_rewards",
-            "",
-            "mean over responses of the reward (less `missing_eos_penalty` where the end is missing) less `kl_coef` times "
-            "the sum of the KL penalties of its tokens: what PPO really maximises",
-            "rises. If it falls while `rewards` rises, the penalty outweighs the gain",
-            "`initial_policy_kl_penalty`",
-        ),
-        metric(
-            "train_rollouts/rewards_with_kl",
-            "",
-            "the same reward as a mean over each response's tokens, then over responses: NeMo-Aligner's figure",
-            "about `rlhf_rewards` divided by the length of a response",
-        ),
-        metric(
-            "train_rollouts/advantages_mean train_rollouts/advantages_std",
-            "",
-            "the advantages, before they are normalised",
-            "the mean nears 0 as the critic learns",
-            "`critic.model.optim.lr`",
-        ),
-        metric(
-            "train_rollouts/learnt_advantages_mean train_rollouts/learnt_advantages_std",
-            "",
-            "the advantages as the loss takes them, over the tokens that may be learnt from",
-            "with `normalize_advantages` 0 and 1, to six digits; anything else: they were normalised over other tokens",
-            "`normalize_advantages`; else nothing to tune",
-        ),
-        metric(
-            "train_rollouts/returns_mean train_rollouts/returns_std",
-            "",
-            "advantages plus values: what the critic should predict",
-            "the mean follows `rlhf_rewards`",
-            "`discount_factor`, `gae_lambda`",
-        ),
-        metric(
-            "train_rollouts/returns_last",
-            "",
-            "mean over responses of the return of their last token, after which nothing follows: the reward that PPO gave it",
-            "at step 1, where the KL is 0, exactly `rewards` less what `missing_eos_penalty` and the like took; later below it by "
-            "`kl_coef` times the last token's KL penalty",
-            "nothing to tune: elsewhere, the reward went to another token",
-        ),
-        metric(
-            "train_rollouts/values_mean train_rollouts/values_std",
-            "",
-            "what the critic predicted",
-            "the mean follows `returns_mean`",
-            "`critic.model.optim.lr`, `critic_warmup_steps`",
-        ),
-        metric(
-            "train_rollouts/explained_variance",
-            "",
-            "1 − Var(returns − values) / Var(returns): the share of the returns' differences that the critic foresaw. "
-            "Absent where all returns are equal",
-            "rises towards 1. At 0 a constant would do as well, below 0 better",
-            "`critic.model.optim.lr`, `critic_rollout_epochs`, `critic_warmup_steps`, `critic.model.new_head`",
-        ),
-    ),
-)
-CRITIC = MetricGroup(
-    "PPO, critic",
-    "Means over the response tokens of all responses, ended or not, for each global batch; then over the "
-    "step's global batches.",
-    (
-        metric(
-            "critic/loss",
-            "",
-            "mean of ½·max((v − R)², (v_held − R)²), where v_held stays within `loss_clip_val` of the rollout's value",
-            "falls, and jumps when the rewards do",
-            "`critic.model.optim.lr`, `critic.model.loss_clip_val`",
-        ),
-        metric(
-            "critic/grad_norm",
-            "",
-            "norm of the critic's whole gradient, before it is clipped",
-            "steady",
-            "`critic.trainer.ppo.gradient_clip_val`",
-        ),
-        metric(
-            "critic/lr",
-            "",
-            "the critic's learning rate, mean over the step's updates",
-            "",
-            "`critic.model.optim`",
-        ),
-    ),
-)
-CHARTS = (
-    REWARD,
-    KL,
-    LENGTH,
-    *PROGRESS,
-    RATIO,
-    chart(
-        "Actor loss",
-        ("actor", "train_optim/loss"),
-        hint="Hovers around 0: it is no measure of progress.",
-        least=0.001,
-    ),
-    chart(
-        "What the critic explains",
-        ("explained variance", "train_rollouts/explained_variance"),
-        hint="Rises towards 1. At 0 a constant would predict the returns as well.",
-        least=LEAST_SHARE,
-    ),
-    *ENVIRONMENT_CHARTS,
-)
-
 KIND = JobKind(
     name="ppo",
     command="ppo",
@@ -371,19 +243,6 @@ KIND = JobKind(
     ),
     without_effect=_without_effect,
     shares_cores=has_remote_critic,
-    metrics=(
-        RESPONSES,
-        TOKENS,
-        VALUES,
-        ACTOR,
-        CRITIC,
-        SAMPLER,
-        ENVIRONMENTS,
-        TIMERS,
-        ROLLOUT_TIMERS,
-        CRITIC_TIMERS,
-    ),
-    charts=CHARTS,
-    alarms=ALARMS,
     stage=3,
+    **declared_in(Path(__file__).parent),
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aligner_lib.config.kind import JobKind, Line, MetricGroup, chart, metric
+from aligner_lib.config.kind import JobKind
+from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
@@ -20,18 +22,10 @@ from aligner_lib.config.schema import (
     setting,
 )
 from aligner_lib.config.training import (
-    GRAD_NORM,
-    LEARNING_RATE,
-    LEAST_REWARD,
-    LEAST_SHARE,
-    LOSS,
-    TIMERS,
-    TRAINING,
     TRAINING_FUNCTIONS,
 )
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.pairs.settings import PairData
-from aligner_lib.run_folder import alarms
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -80,62 +74,6 @@ class RewardModelConfig:
     functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
-PAIRS = MetricGroup(
-    "Reward model",
-    "`train/` is over the step's global batch of pairs, before its update; `validation/` is over the validation pairs, "
-    "with the weights after the step. Rewards here are raw, as the head gives them.",
-    (
-        metric(
-            "train/loss",
-            "nats",
-            "mean of −log σ(r_chosen − r_rejected) over pairs, and the centering loss times its coefficient",
-            "exactly 0.693 (ln 2) at first where the new head is 0, near it where it is random; then falls",
-            "flat: `model.optim.lr` up, or a head that does not begin at 0 (`model.init_method_std`); jumps: `model.optim.lr` down",
-        ),
-        metric(
-            "validation/loss",
-            "nats",
-            "the same on the validation pairs",
-            "follows `train/loss`. If it rises while that falls, the model learns by heart",
-            "fewer steps, more data",
-        ),
-        metric(
-            "train/acc validation/acc",
-            "",
-            "share of pairs whose chosen response scores strictly higher",
-            "0 at step 0 (all scores tie), then above 0.5; on real human preferences 0.6 to 0.75",
-            "`model.optim.lr`, data",
-        ),
-        metric(
-            "train/rewards_chosen_mean validation/rewards_chosen_mean",
-            "",
-            "mean reward of the chosen responses",
-            "above the next one, with a growing gap",
-        ),
-        metric(
-            "train/rewards_rejected_mean validation/rewards_rejected_mean",
-            "",
-            "mean reward of the rejected responses",
-        ),
-        metric(
-            "train/rewards_all_mean validation/rewards_all_mean",
-            "",
-            "mean reward of both kinds",
-            "anywhere, for Bradley–Terry's loss sees differences only; near 0 with a centering loss",
-            "`model.center_rewards_coefficient`",
-        ),
-        metric(
-            "train/rewards_all_std validation/rewards_all_std",
-            "",
-            "standard deviation of the rewards of both kinds",
-            "grows from 0. The last validation's mean and standard deviation are saved in `reward.json`, and PPO's rewards "
-            "are (r − mean) / std",
-            "`model.reward_standardization`",
-        ),
-    ),
-)
-
-
 def _check_scale(config: DictConfig) -> None:
     """A scale is a mean and a standard deviation, both given or both measured."""
     key, scale = "model.reward_standardization", config.model.reward_standardization
@@ -167,35 +105,8 @@ KIND = JobKind(
         "model.data.data_prefix.train": ["hh/train_comparisons.jsonl"],
         "model.data.data_prefix.validation": ["hh/test_comparisons.jsonl"],
     },
-    metrics=(PAIRS, TRAINING, TIMERS),
-    charts=(
-        LOSS,
-        chart(
-            "Accuracy",
-            ("train", "train/acc"),
-            ("validation", "validation/acc"),
-            hint="How often the chosen answer has the higher reward: 0.5 is guessing, people agree at about 0.7.",
-            least=LEAST_SHARE,
-        ),
-        chart(
-            "Reward margin",
-            Line("train", ("train/rewards_chosen_mean",), minus="train/rewards_rejected_mean"),
-            Line("validation", ("validation/rewards_chosen_mean",), minus="validation/rewards_rejected_mean"),
-            hint="Chosen minus rejected: grows from 0.",
-            least=LEAST_REWARD,
-        ),
-        chart(
-            "Reward",
-            ("chosen", "train/rewards_chosen_mean"),
-            ("rejected", "train/rewards_rejected_mean"),
-            hint="The two part; their common level means nothing.",
-            least=LEAST_REWARD,
-        ),
-        GRAD_NORM,
-        LEARNING_RATE,
-    ),
-    alarms=(alarms.not_finite, alarms.overfitting),
     checks=(_check_scale,),
     without_effect=lambda config: NO_TEST_SPLIT | packing_without_effect(config),
     stage=2,
+    **declared_in(Path(__file__).parent),
 )

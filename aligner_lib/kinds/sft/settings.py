@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from aligner_lib.config.kind import JobKind, MetricGroup, metric
+from aligner_lib.config.kind import JobKind
+from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_LOADERS,
@@ -21,15 +23,8 @@ from aligner_lib.config.schema import (
     setting,
 )
 from aligner_lib.config.training import (
-    GRAD_NORM,
-    LEARNING_RATE,
-    LOSS,
-    STEP_TIME,
-    TIMERS,
-    TRAINING,
     TRAINING_FUNCTIONS,
 )
-from aligner_lib.run_folder import alarms
 
 
 @dataclass
@@ -98,34 +93,6 @@ KIND = JobKind(
         "model.data.train_ds.file_path": "sft/train.jsonl",
         "model.data.validation_ds.file_path": "sft/validation.jsonl",
     },
-    metrics=(
-        MetricGroup(
-            "SFT",
-            "`train/` is over the step's global batch, before its update; `validation/` is over the validation samples "
-            "(`limit_val_batches` shortens them), with the weights after the step.",
-            (
-                metric(
-                    "train/loss",
-                    "nats",
-                    "mean of −log p over the tokens of the answers and their stop tokens (`answer_only_loss=False`: over "
-                    "all tokens but the first)",
-                    "falls fast, then flattens",
-                    "flat: `model.optim.lr` up; jumps: down",
-                ),
-                metric(
-                    "validation/loss",
-                    "nats",
-                    "the same on the validation samples",
-                    "follows `train/loss`. If it rises while that falls, the model learns by heart",
-                    "fewer steps, more data",
-                ),
-            ),
-        ),
-        TRAINING,
-        TIMERS,
-    ),
-    charts=(LOSS, GRAD_NORM, LEARNING_RATE, STEP_TIME),
-    alarms=(alarms.not_finite, alarms.overfitting),
     without_effect=lambda config: (
         dict.fromkeys(
             ("model.micro_batch_size", "model.global_batch_size"),
@@ -137,4 +104,5 @@ KIND = JobKind(
         | packing_without_effect(config)
     ),
     stage=1,
+    **declared_in(Path(__file__).parent),
 )

@@ -1,0 +1,76 @@
+"""A kind's metrics.toml becomes the metrics, charts and alarms of a JobKind."""
+
+from aligner_lib.config.kind import Chart, Line, Metric, MetricGroup
+from aligner_lib.config.metrics_file import declared_in
+from aligner_lib.run_folder import alarms
+
+SHARED = """
+[least]
+share = 0.05
+
+[section.seconds]
+title = "Seconds"
+
+[[section.seconds.metrics]]
+names = ["timers/step_time"]
+unit = "s"
+definition = "a step"
+
+[[section.seconds.metrics]]
+names = ["timers/validation_time"]
+unit = "s"
+definition = "a validation"
+
+[chart.margin]
+title = "Margin of another kind"
+lines = [["x", "x"]]
+"""
+OWN = """
+include = ["../shared/metrics.toml"]
+sections = ["pairs", { name = "seconds", only = ["timers/validation_time"] }]
+charts = ["margin", "accuracy"]
+alarms = ["not_finite", "kl"]
+
+[section.pairs]
+title = "Pairs"
+text = "Over the pairs."
+
+[[section.pairs.metrics]]
+names = ["train/acc", "validation/acc"]
+definition = "share of pairs"
+healthy = "above 0.5"
+setting = "`model.optim.lr`"
+
+[chart.accuracy]
+title = "Accuracy"
+lines = [["train", "train/acc"], ["validation", "validation/acc", "old/acc"]]
+hint = "Rises."
+least = "share"
+
+[chart.margin]
+title = "Margin"
+lines = [{ label = "train", metrics = ["train/chosen"], minus = "train/rejected" }]
+least = 0.5
+"""
+
+
+def test_a_kind_names_its_own_and_included_sections_and_charts(tmp_path):
+    for folder, text in (("shared", SHARED), ("own", OWN)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "metrics.toml").write_text(text)
+    declared = declared_in(tmp_path / "own")
+    accuracy = Metric(("train/acc", "validation/acc"), "", "share of pairs", "above 0.5", "`model.optim.lr`")
+    assert declared["metrics"] == (
+        MetricGroup("Pairs", "Over the pairs.", (accuracy,)),
+        MetricGroup("Seconds", "", (Metric(("timers/validation_time",), "s", "a validation"),)),
+    )
+    assert declared["charts"] == (
+        Chart("Margin", (Line("train", ("train/chosen",), "train/rejected"),), least=0.5),
+        Chart(
+            "Accuracy",
+            (Line("train", ("train/acc",)), Line("validation", ("validation/acc", "old/acc"))),
+            "Rises.",
+            least=0.05,
+        ),
+    )
+    assert declared["alarms"] == (alarms.not_finite, alarms.kl)
