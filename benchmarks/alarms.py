@@ -57,18 +57,21 @@ class Trial:
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """What was said of a run."""
+    """What the alarms and `explain` say about a run."""
 
     trial: Trial
     status: str
     steps: int
-    better: (
-        bool | None
-    )  # whether the held-out figure was better at the end than at the start; None: there are not two
-    alarms: dict[str, int]  # name → the step at which it sounded first
-    watched: tuple[str, ...]  # the alarms of its kind
-    cause: str | None  # the first that `explain` names
-    off: dict[str, int]  # its checks that are out of their ranges → since which step
+    better: bool | None
+    """Whether the held-out figure was better at the end than at the start. None: the run has fewer than two."""
+    alarms: dict[str, int]
+    """Each alarm's name, and the step at which the alarm first sounded."""
+    watched: tuple[str, ...]
+    """The alarms of the run's kind."""
+    cause: str | None
+    """The first cause that `explain` names."""
+    off: dict[str, int]
+    """The checks of `explain` that are out of range, and the step at which each left its range."""
 
 
 # ---- the runs -------------------------------------------------------------------------------------------------------

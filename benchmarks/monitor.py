@@ -22,9 +22,8 @@ ATTACHING = (
 
 
 def measure(folder: Path, say: Callable[[str], None] = print) -> WaitTimes:
-    sys.path[:0] = [
-        str(TESTS / name) for name in ("browser", "widgets")
-    ]  # JupyterLab in a browser, a fake trainer
+    # tests/browser has JupyterLab in a browser, tests/widgets a fake trainer
+    sys.path[:0] = [str(TESTS / name) for name in ("browser", "widgets")]
     seconds = {RECORD: [statistics.median(_delays(folder))], ATTACH: [_attaching(folder / "long")]}
     for what, runs in seconds.items():
         say(f"monitor: {min(runs):.2f} s: {what}")

@@ -104,9 +104,8 @@ def soak(lab: Workspace, settings: dict, options: argparse.Namespace) -> list[di
     next_at = draw.randint(options.every // 2, options.every * 3 // 2)
     while next_at < options.steps:
         _until(lambda at=next_at: _step(actor_run) >= at or _ended(actor), f"step {next_at}")
-        time.sleep(
-            draw.random() * options.spread
-        )  # somewhere in the steps that follow: when is not to be foreseen
+        # the stop comes at a random moment of the steps that follow
+        time.sleep(draw.random() * options.spread)
         if ended := [part for part in (actor, critic) if _ended(part)]:
             print(f"{ended[0].run.path} has ended ({ended[0].run.status}): no more faults", flush=True)
             break

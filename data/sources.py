@@ -10,9 +10,8 @@ from data import hub
 from data.readers import SUFFIXES
 from data.report import DataError
 
-Kind = Literal[
-    "dolly", "hh", "squad"
-]  # the raw format: instruction records, preference pairs, questions about a text
+Kind = Literal["dolly", "hh", "squad"]
+"""The raw format: instruction records, preference pairs, or questions about a text."""
 
 SAMPLES = Path(__file__).parent / "samples"
 # The bundled samples: the files of each kind, {split} to be filled.

@@ -13,9 +13,8 @@ from data.sources import resolve
 
 SPLITS = ("train", "validation")
 KEYS = frozenset({"context", "question", "answers"})
-KEYS_OF_ANSWERS = frozenset(
-    {"text", "answer_start"}
-)  # the start is where the paragraph has the text: it adds nothing
+# `answer_start` is where the paragraph has the text, so it is accepted and not used
+KEYS_OF_ANSWERS = frozenset({"text", "answer_start"})
 
 
 def format_squad(

@@ -37,10 +37,8 @@ STAGES = {
     "07": ("07_grpo", "GRPO"),
     "08": ("08_compare", "compare"),
 }
-FURTHER = {
-    "09": ("09_scale_out", "scale out"),
-    "10": ("10_bug_hunt", "bug hunt"),
-}  # beside the way from a model to an aligned one
+# notebooks beside the way from a model to an aligned one
+FURTHER = {"09": ("09_scale_out", "scale out"), "10": ("10_bug_hunt", "bug hunt")}
 PROFILES = ("smoke", "laptop")
 
 

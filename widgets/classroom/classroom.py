@@ -55,9 +55,8 @@ class Seat:
     _progress: dict[Path, JsonlReader] = field(default_factory=dict)
 
     def __post_init__(self):
-        self._follow_progress(
-            self.folder / PROGRESS
-        )  # before there is one: the first exercise is seen at once
+        # the file is followed before it exists, so that the first exercise shows at once
+        self._follow_progress(self.folder / PROGRESS)
 
     def poll(self, now: float) -> dict:
         """What the table shows of this seat; `now`: seconds of a clock that only goes on."""

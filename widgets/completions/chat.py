@@ -26,9 +26,8 @@ class Chat(Tabled, Widget):
 
     _esm = script("dom", "format", "lost", "textbox", "turns", "chat")
     names = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    turns = traitlets.List().tag(
-        sync=True
-    )  # [{prompt, prompt_turns, answers: [{text, reward, error} or None while it thinks]}]
+    turns = traitlets.List().tag(sync=True)
+    """[{prompt, prompt_turns, answers}]. An answer is {text, reward, error}, or None while its model generates."""
     busy = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, models: Mapping[str, Answer], score: Score | None = None):

@@ -13,14 +13,8 @@ from widgets.runs.series import Series
 from widgets.runs.smooth import DEFAULT, smooth
 
 PLOTLY = "application/vnd.plotly.v1+json"
-DASHES = (
-    "solid",
-    "dash",
-    "dot",
-    "dashdot",
-    "longdash",
-    "longdashdot",
-)  # as widgets.figures.palette's, in plotly's words
+# the dashes of widgets.figures.palette by plotly's names
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 ROW_PIXELS = 270
 CLEAR, GREY, HAIR = "rgba(0,0,0,0)", "#777777", "rgba(128,128,128,0.25)"
 

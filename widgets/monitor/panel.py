@@ -81,9 +81,8 @@ class JobPanel(Widget):
             return {"job": None}
         if time.monotonic() - self._job_seen > JOB_SECONDS:
             try:
-                status = getattr(
-                    self.job, "status", self.job
-                )  # one question to the scheduler, where there is one
+                # a job with a scheduler answers state and reason in a single call
+                status = getattr(self.job, "status", self.job)
                 self._job_view = {
                     "state": str(getattr(status, "state", "")),
                     "reason": str(getattr(status, "reason", "") or ""),

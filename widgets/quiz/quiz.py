@@ -35,9 +35,8 @@ class Quiz(Widget):
     _esm = script("dom", "quiz")
     title = traitlets.Unicode().tag(sync=True)
     questions = traitlets.List().tag(sync=True)  # [{id, ask, choices: [{place, text, why}]}]
-    answers = traitlets.Dict().tag(
-        sync=True
-    )  # question's id → the places that were tried, in order; 0 is right
+    answers = traitlets.Dict().tag(sync=True)
+    """Each question's id, and the places of the choices that were tried, in order. Place 0 is right."""
 
     def __init__(self, name: str | QuizFile, seed: int = 0):
         self.file = load_quiz(name) if isinstance(name, str) else name

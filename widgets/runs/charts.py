@@ -161,14 +161,10 @@ def _short(names: list[str]) -> list[str]:
 
 # -- timers ---------------------------------------------------------------------------------------------------------
 
-IN_ROLLOUT = (
-    "generate",
-    "environments",
-    "logprobs",
-    "init_logprobs",
-    "critic_wait",
-)  # parts of timers/rollout_time
-IN_STEP = ("rollout_time", "train_time")  # parts of timers/step_time; validation comes after the step
+# the parts of timers/rollout_time
+IN_ROLLOUT = ("generate", "environments", "logprobs", "init_logprobs", "critic_wait")
+# the parts of timers/step_time; validation comes after the step
+IN_STEP = ("rollout_time", "train_time")
 LABELS = {"init_logprobs": "reference logprobs", "critic_wait": "waiting for the critic"}
 
 

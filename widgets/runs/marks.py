@@ -8,10 +8,8 @@ from widgets.runs.control import CONTROLS
 from widgets.runs.series import Series
 
 NAMES = {"lr": "learning rate", "kl_coef": "KL coefficient"}
-JUMP, CALM = (
-    1.2,
-    1.05,
-)  # by which factor a setting changes at once, and by which between two records of a schedule
+JUMP = 1.2  # a setting that changes by this factor was changed at once
+CALM = 1.05  # a schedule changes a setting by less than this factor between two records
 MOST = 40  # marks of a run, the latest
 
 
@@ -32,9 +30,8 @@ def marks(run, series: Series, alarms: list[tuple[int, str]], x: np.ndarray) -> 
     )
     events += [(step, "checkpoint", "checkpoint") for step in saved]
     resumes = run.info.get("resumed_at", [])  # runs of before it was recorded have none
-    events += [
-        (step, "resume", "resumed") for step in resumes if step <= steps[-1]
-    ]  # a replay has later ones
+    # a replay may have later resumes
+    events += [(step, "resume", "resumed") for step in resumes if step <= steps[-1]]
     rows = np.minimum(np.searchsorted(steps, [step for step, _, _ in events]), len(steps) - 1)
     placed = [[float(x[row]), kind, f"{text}, step {step}"] for row, (step, kind, text) in zip(rows, events)]
     return sorted(placed)[-MOST:]

@@ -188,9 +188,8 @@ def _gradients(
 ) -> dict[str, Tensor | None]:
     if not names:
         return {}
-    leaves = {
-        label: leaf for name in names for label, leaf in _leaves(name, arguments[name])
-    }  # [i] behind a list's
+    # a list's tensors are labelled with their index: name[0], name[1]
+    leaves = {label: leaf for name in names for label, leaf in _leaves(name, arguments[name])}
     weighted = [
         (output * _weights(output)).sum()
         for output in outputs

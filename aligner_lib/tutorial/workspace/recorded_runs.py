@@ -24,13 +24,8 @@ from aligner_lib.run_folder.reader import RunFolder, flatten, without_paths
 from cluster.states import State, Status
 
 RECORDS = ("run.json", "metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
-OF_THE_MACHINE = (
-    "host",
-    "pid",
-    "identity",
-    "slurm",
-    "warnings",
-)  # of run.json: of no use, or of no concern, elsewhere
+# fields of run.json that mean nothing on another machine
+OF_THE_MACHINE = ("host", "pid", "identity", "slurm", "warnings")
 WITHOUT_MODEL = ("evaluate",)  # kinds whose run is its figures
 
 
