@@ -16,7 +16,7 @@ AIMS = {
     "import aligner_lib": 0.1,
     "import aligner_lib.run_folder.reader": 0.3,
     "import cluster; cluster.submit; cluster.Job": 0.5,
-    "import data, data.make_samples": 0.5,
+    "import data, data.sample_text.make_samples": 0.5,
     "import widgets; [getattr(widgets, name) for name in widgets.__all__]": 5.0,
 }
 

@@ -1,1 +1,1 @@
-"""Hand-written English from which `data.make_samples` builds the bundled samples."""
+"""Hand-written English from which `data.sample_text.make_samples` builds the bundled samples."""

@@ -8,7 +8,7 @@ import pytest
 
 from data import format_dolly, format_hh
 from data.hh import ComparisonPair, parse_pair
-from data.make_samples import write_samples
+from data.sample_text.make_samples import write_samples
 from data.sample_text.topics import load_topics
 from data.sources import SAMPLES
 
@@ -34,7 +34,9 @@ def share(flags) -> float:
 
 def test_samples_are_what_the_generator_writes(tmp_path):
     for path in write_samples(tmp_path):
-        assert path.read_bytes() == (SAMPLES / path.name).read_bytes(), "run python -m data.make_samples"
+        assert path.read_bytes() == (SAMPLES / path.name).read_bytes(), (
+            "run python -m data.sample_text.make_samples"
+        )
 
 
 def test_sizes():

@@ -221,7 +221,7 @@ def test_no_folders_of_the_learners_side_import_each_other(side):
         ("import aligner_lib", HEAVY),
         ("import aligner_lib.run_folder.reader", HEAVY),
         ("from aligner_lib.run_folder.exporters import process, tail, tensorboard", HEAVY | {"tensorflow"}),
-        ("import data, data.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub"}),
+        ("import data, data.sample_text.make_samples", HEAVY | {"numpy", "pyarrow", "huggingface_hub"}),
         ("import cluster; cluster.submit; cluster.Job", HEAVY | {"numpy"}),
         (
             "import widgets; [getattr(widgets, name) for name in widgets.__all__]",

@@ -1,4 +1,4 @@
-"""Writes the bundled samples: `python -m data.make_samples [FOLDER] [--noise SHARE]`. The same seed gives the same bytes."""
+"""Writes the bundled samples: `python -m data.sample_text.make_samples [FOLDER] [--noise SHARE]`. The same seed gives the same bytes."""
 
 import argparse
 import json
