@@ -32,7 +32,7 @@ def choose(page, text: str) -> None:
     raise AssertionError(f"{text!r} was never reached; the focus is on {page.evaluate(FOCUSED)!r}")
 
 
-def test_it_is_answered_with_the_keyboard_and_tells_each_choice_its_reason(quiz):
+def test_a_quiz_is_answered_with_the_keyboard_and_explains_each_choice(quiz):
     page, workspace = quiz
     first, second = load_quiz("03").questions[:2]
     said = page.locator(SAID)
@@ -67,7 +67,7 @@ class _NONE:
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_it_is_accessible_before_and_after_an_answer(quiz, theme, lab):
+def test_a_quiz_is_accessible_before_and_after_an_answer(quiz, theme, lab):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page, _ = quiz
     page.evaluate("name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", theme)
@@ -84,7 +84,7 @@ def test_it_is_accessible_before_and_after_an_answer(quiz, theme, lab):
     page.locator("form:not([hidden]) dd").get_by_text(question.choices[3].why).wait_for()
 
 
-def test_without_its_kernel_it_goes_on_and_a_reloaded_page_says_how_to_open_it(page, tmp_path):
+def test_a_quiz_works_without_its_kernel_and_a_reloaded_page_says_how_to_open_it(page, tmp_path):
     page.show("quiz-lost.ipynb", CELLS[0].format(str(tmp_path)), CELLS[1])
     static = page.page.locator(".lab-quiz-static")
     assert not static.is_visible(), "the living widget hides it"

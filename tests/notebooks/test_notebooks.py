@@ -39,7 +39,7 @@ def aligner(*words: str, timeout: float = 900) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-def test_notebooks_are_those_that_the_sources_make():
+def test_notebooks_equal_the_output_of_build():
     done = subprocess.run(
         [sys.executable, "notebooks/build.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
@@ -48,7 +48,7 @@ def test_notebooks_are_those_that_the_sources_make():
     assert sources == [path.stem for path in NOTEBOOKS] == [path.stem for path in SOLVED]
 
 
-def test_a_solved_notebook_is_the_learner_s_but_for_the_answers_and_where_it_lies():
+def test_a_solved_notebook_differs_from_the_learner_s_in_solutions_and_paths_only():
     for learners, solved in zip(NOTEBOOKS, SOLVED):
         for one, other in zip(
             *(json.loads(path.read_text())["cells"] for path in (learners, solved)), strict=True
@@ -78,7 +78,7 @@ def test_parameters_are_literals_and_cells_are_short(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_a_notebook_imports_of_the_project_is_there(path):
+def test_every_name_that_a_notebook_imports_exists(path):
     """Read, not run: a name that has moved is found before a run of all of them."""
     for cell in cells(path, "code"):
         for node in ast.walk(compile(cell["source"], path.name, "exec", AST)):
@@ -114,14 +114,14 @@ def defined_by(node: ast.stmt) -> set[str]:
         ("09", {"Monitor", "Chat"}),
     ],
 )
-def test_notebooks_show_what_can_be_looked_at(number, widgets):
+def test_notebooks_display_their_widgets(number, widgets):
     (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
     source = "\n".join("".join(cell["source"]) for cell in cells(path, "code"))
     assert {widget for widget in widgets if f"{widget}(" in source} == widgets
 
 
 @pytest.mark.parametrize("number", ["03", "04", "05", "06", "09"])
-def test_notebooks_that_train_do_it_where_they_are_told(number):
+def test_notebooks_that_train_pass_on_the_parameter_where(number):
     """On Slurm, only 05 and 09 are run."""
     (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
     source = ["".join(cell["source"]) for cell in cells(path, "code")]
@@ -130,7 +130,7 @@ def test_notebooks_that_train_do_it_where_they_are_told(number):
 
 
 @pytest.mark.parametrize("number", ["03", "04", "05", "06", "07"])
-def test_notebooks_that_train_do_it_with_adapters_where_they_are_told(number):
+def test_notebooks_that_train_pass_on_the_parameter_lora(number):
     (path,) = [path for path in NOTEBOOKS if path.stem.startswith(number)]
     source = ["".join(cell["source"]) for cell in cells(path, "code")]
     assert (
@@ -165,14 +165,14 @@ def test_the_smoke_tutorial_reaches_its_figures(tutorial):
 
 @pytest.mark.notebooks
 @pytest.mark.slow
-def test_every_solution_passed_where_it_stands(tutorial):
+def test_every_solution_passes_in_its_notebook(tutorial):
     shown = "".join(path.read_text() for path in sorted((tutorial / "notebooks").glob("*.ipynb")))
     assert all(f"✓ {name}: passed" in shown for name in exercises())
 
 
 @pytest.mark.notebooks
 @pytest.mark.slow
-def test_every_solution_that_can_train_did(tutorial):
+def test_every_solution_that_can_train_trained_a_run(tutorial):
     taken = {}
     for one in exercises().values():
         if one.trains:
@@ -186,7 +186,7 @@ def test_every_solution_that_can_train_did(tutorial):
 
 @pytest.mark.notebooks
 @pytest.mark.slow
-def test_the_report_opens_offline_and_pictures_are_in_it(tutorial):
+def test_the_report_opens_offline_and_contains_the_pictures(tutorial):
     page = (tutorial / "report.html").read_text()
     assert external_references(page) == []
     assert page.count("data:image/png;base64,") >= 8
@@ -236,7 +236,7 @@ def begun_late(tmp_path_factory) -> Path:
 
 @pytest.mark.notebooks
 @pytest.mark.slow
-def test_what_earlier_notebooks_should_have_left_is_made_up_and_that_is_said(begun_late):
+def test_missing_results_of_earlier_notebooks_are_replaced_with_a_note(begun_late):
     ppo, compare = (
         (begun_late / "notebooks" / f"{name}.ipynb").read_text() for name in ("05_ppo", "08_compare")
     )

@@ -1,4 +1,4 @@
-"""The exercises: references pass, every planted mistake is told by its name, and whatever else goes wrong kindly."""
+"""The exercises: references pass, planted mistakes are named, and all other errors are described."""
 
 import ast
 import importlib
@@ -40,7 +40,7 @@ def say_the_seed():
 # ---- what there is --------------------------------------------------------------------------------------------------
 
 
-def test_there_are_exercises_in_every_notebook_with_five_planted_mistakes_at_least():
+def test_every_notebook_has_exercises_with_at_least_five_planted_mistakes():
     assert len(ALL) >= 18 and {one.notebook for one in ALL.values()} == set(NOTEBOOKS)
     for one in ALL.values():
         names = [mistake.name for mistake in one.mistakes]
@@ -51,14 +51,14 @@ def test_there_are_exercises_in_every_notebook_with_five_planted_mistakes_at_lea
 
 
 @pytest.mark.parametrize("name", [name for name, one in ALL.items() if one.library])
-def test_the_library_s_own_function_is_the_reference_and_can_be_shown(name):
+def test_the_source_of_the_library_s_function_is_shown(name):
     module, _, function = ALL[name].library.rpartition(".")
     source = show_source(getattr(importlib.import_module(module), function))
     assert f"def {function}(" in source.code and f"/{module.rpartition('.')[2]}.py, line " in source.where
     assert function in source._repr_html_() and source.code in repr(source)
 
 
-def test_the_page_has_what_the_exercises_catch():
+def test_the_page_of_exercises_is_current():
     text = PAGE.read_text()
     assert text == page_with(table(), text), "run python notebooks/exercises_page.py"
     assert f"**{len(PLANTED)}** | **{len(PLANTED)}**" in text
@@ -74,7 +74,7 @@ def test_the_reference_passes(name):
 
 
 @pytest.mark.parametrize(("name", "mistake"), PLANTED)
-def test_each_planted_mistake_is_rejected_and_called_by_its_name(name, mistake):
+def test_each_planted_mistake_is_rejected_by_name(name, mistake):
     (planted,) = [one for one in ALL[name].mistakes if one.name == mistake]
     verdict = judge(ALL[name], planted.answer, SEED)
     assert not verdict and verdict.status == WRONG
@@ -94,7 +94,7 @@ def test_each_planted_mistake_is_rejected_and_called_by_its_name(name, mistake):
         ("kl_estimators", "detached", "the gradient to logprobs is 0 everywhere"),
     ],
 )
-def test_right_values_with_wrong_gradients_are_wrong(name, mistake, said):
+def test_wrong_gradients_are_rejected_although_the_values_are_right(name, mistake, said):
     (planted,) = [one for one in ALL[name].mistakes if one.name == mistake]
     assert said in judge(ALL[name], planted.answer, SEED).sentence
 
@@ -176,7 +176,7 @@ def right_of_all(rewards, ended, right):
         ("bradley_terry", lambda chosen, rejected: (rejected - chosen).exp().log1p(), "log_of_zero"),
     ],
 )
-def test_natural_wrong_answers_are_called_by_their_names(name, answer, mistake):
+def test_mistakes_in_a_learner_s_own_code_are_recognised(name, answer, mistake):
     verdict = judge(ALL[name], answer, SEED)
     assert not verdict and verdict.mistake and verdict.mistake.name == mistake, repr(verdict)
 
@@ -193,13 +193,13 @@ def test_natural_wrong_answers_are_called_by_their_names(name, answer, mistake):
         lambda score, answer, words, rounds: answer[rounds:1000:0],
     ],
 )
-def test_a_word_is_repeated_only_where_one_is(answer):
+def test_other_wrong_answers_are_not_called_one_word_repeated(answer):
     verdict = judge(ALL["fool"], answer, SEED)
     assert not verdict and verdict.mistake is None, repr(verdict)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_checking_warns_of_nothing(name):
+def test_a_check_raises_no_warning(name):
     """A warning out of the exercises' own code would be read as one about the learner's."""
     answers = [functions("notebooks/solved", "solution")[name], ALL[name].reference]
     answers += [mistake.answer for mistake in ALL[name].mistakes]
@@ -233,7 +233,7 @@ def raises_without_a_word(chosen, rejected):
     raise NotImplementedError
 
 
-def test_a_zero_has_no_sign():
+def test_a_negative_zero_is_shown_without_its_sign():
     verdict = judge(ALL["bradley_terry"], lambda chosen, rejected: -0.0 * chosen, SEED)
     assert "yours: float32" in repr(verdict) and "-0" not in repr(verdict).split("expected:")[0]
 
@@ -255,20 +255,20 @@ def test_a_zero_has_no_sign():
         (torch.tensor(1.0), "Check expects the function itself, bradley_terry without parentheses"),
     ],
 )
-def test_other_answers_are_told_what_is_wrong(answer, said):
+def test_an_unplanted_error_is_described(answer, said):
     seed = next(s for s in range(100) if len(ALL["bradley_terry"].inputs(Draw(s))["chosen"]) == 5)
     verdict = judge(ALL["bradley_terry"], answer, seed)
     assert not verdict and verdict.mistake is None and said in repr(verdict), repr(verdict)
     assert said.split("'")[0] in verdict._repr_html_()
 
 
-def test_a_return_that_is_missing_is_asked_for():
+def test_a_missing_return_is_reported():
     assert "Your function returns nothing. Is the return missing?" in repr(
         judge(ALL["gae"], lambda *inputs: None)
     )
 
 
-def test_the_first_place_that_differs_and_both_results_are_shown():
+def test_the_first_difference_and_both_results_are_shown():
     def answer(values, rewards, mask, discount, gae_lambda):
         advantages, returns = ALL["gae"].reference(values, rewards, mask, discount, gae_lambda)
         advantages[1, 1] += 7.0
@@ -284,29 +284,29 @@ def test_the_first_place_that_differs_and_both_results_are_shown():
     assert verdict._repr_html_().count("<u>") == 4 and "gae_lambda" in verdict._repr_html_()
 
 
-def test_an_input_that_is_written_to_is_told():
+def test_a_changed_input_is_reported():
     verdict = judge(
         ALL["perplexity"], lambda logprobs, mask: ALL["perplexity"].reference(logprobs.mul_(mask), mask)
     )
     assert "your function changed the input logprobs. Write to a copy" in verdict.sentence
 
 
-def test_text_of_a_learner_is_escaped():
+def test_a_learner_s_text_is_escaped():
     shown = judge(ALL["fool"], lambda *inputs: "<script>alert(1)</script>")._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;" in shown
 
 
-def test_an_exercise_that_is_not_there_is_refused_with_the_nearest():
+def test_an_unknown_exercise_raises_and_proposes_the_nearest_name():
     with pytest.raises(UserError, match="there is no exercise 'gea'; did you mean 'gae'"):
         check("gea", lambda: None)
 
 
-def test_what_has_no_source_is_refused():
+def test_show_source_raises_without_a_python_source():
     with pytest.raises(ValueError, match="has no Python source to show"):
         show_source(len)
 
 
-def test_inputs_are_equal_for_equal_seeds_and_ragged():
+def test_inputs_are_ragged_and_depend_on_the_seed_alone():
     inputs = ALL["gae"].inputs
     one, other, third = (inputs(Draw(seed))["values"] for seed in (SEED, SEED, SEED + 1))
     assert torch.equal(one, other) and not (one.shape == third.shape and torch.equal(one, third))
@@ -343,7 +343,7 @@ def functions(folder: str, tag: str) -> dict:
     return found
 
 
-def test_solutions_pass_and_stubs_say_kindly_that_nothing_is_there():
+def test_solutions_pass_and_stubs_are_not_yet_answered():
     solutions, stubs = functions("notebooks/solved", "solution"), functions("notebooks", "exercise")
     assert list(solutions) == list(stubs) == list(ALL)
     for name, solution in solutions.items():
@@ -356,7 +356,7 @@ def test_solutions_pass_and_stubs_say_kindly_that_nothing_is_there():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_expected_is_of_the_type_that_the_solution_returns(name):
+def test_reference_and_solution_return_equal_types(name):
     """A docstring that promises float [] has a tensor shown beside the learner's."""
     inputs = ALL[name].inputs(Draw(SEED)).values()
     own, expected = functions("notebooks/solved", "solution")[name](*inputs), ALL[name].reference(*inputs)
@@ -366,7 +366,7 @@ def test_what_is_expected_is_of_the_type_that_the_solution_returns(name):
 
 
 @pytest.mark.parametrize("name", [name for name, one in ALL.items() if one.trains])
-def test_solutions_that_train_have_the_trainer_s_signature_and_bits(name):
+def test_solutions_that_train_equal_the_library_bit_for_bit(name):
     """The notebooks hand them to a run, whose figures shall be those of any other."""
     asked, (kind, replaced) = ALL[name], ALL[name].trains
     place = kind_of(kind).functions[replaced]
@@ -382,7 +382,7 @@ def test_solutions_that_train_have_the_trainer_s_signature_and_bits(name):
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "notebooks").glob("0[1-8]*.ipynb")), ids=lambda path: path.stem
 )
-def test_a_notebook_goes_on_without_an_answer(path):
+def test_a_notebook_uses_a_learner_s_function_only_after_its_check(path):
     """What is the learner's own is only handed to check; a run takes it if it has passed. And torch is there by then."""
     own = [name for name, one in ALL.items() if one.notebook == path.stem[:2]]
     seen = ""

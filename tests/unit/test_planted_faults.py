@@ -29,7 +29,7 @@ def planted(name: str):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_travels_as_a_learner_s_function_does(name):
+def test_a_fault_is_stored_like_a_learner_s_function(name):
     for replaced, function in FAULTS[name].functions.items():
         assert function.__name__ == name
         text = source_of(function, replaced, kind_of(FAULTS[name].kind).functions[replaced])
@@ -129,7 +129,7 @@ def test_reward_scale():
     assert [one.tolist() for one in source.collect([1.0, -2.0])] == [[10], [-20]]
 
 
-def test_a_run_with_a_fault_has_a_folder_of_its_own_that_says_so(smoke, tmp_path, monkeypatch, capsys):
+def test_a_run_with_a_fault_has_its_own_folder_named_after_the_fault(smoke, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Workspace, "reward_model", lambda self: smoke)
     plan = Workspace(tmp_path, "smoke", where="print").submit("ppo", fault="kl_sign")
     file = tmp_path / "runs" / "ppo-kl_sign" / "functions" / "token_rewards.py"
@@ -137,7 +137,7 @@ def test_a_run_with_a_fault_has_a_folder_of_its_own_that_says_so(smoke, tmp_path
     assert "def kl_sign(" in file.read_text()
 
 
-def test_a_fault_that_there_is_not_is_told_with_those_that_there_are():
+def test_an_unknown_fault_raises_and_lists_the_faults():
     with pytest.raises(UserError, match="fault='kl': ppo has kl_sign, mask_shift"):
         fault_of("kl", "ppo")
     with pytest.raises(UserError, match="fault='kl_sign': sft has none"):

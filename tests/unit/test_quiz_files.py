@@ -18,14 +18,14 @@ QUESTIONS = [(name, question) for name in quiz_names() for question in load_quiz
 # ---- the files ------------------------------------------------------------------------------------------------------
 
 
-def test_every_notebook_has_five_questions_and_the_end_fifteen():
+def test_every_notebook_has_five_questions_and_the_final_quiz_fifteen():
     notebooks = sorted(path.name[:2] for path in (ROOT / "notebooks" / "src").glob("0*.py"))
     assert {name: len(load_quiz(name).questions) for name in quiz_names()} == dict.fromkeys(notebooks, 5) | {
         "final": 15
     }
 
 
-def test_every_choice_has_a_sentence_of_its_own():
+def test_every_choice_has_its_own_explanation():
     for name, question in QUESTIONS:
         assert len(question.choices) == 4, (name, question.id)
         whys = [choice.why for choice in question.choices]
@@ -35,7 +35,7 @@ def test_every_choice_has_a_sentence_of_its_own():
         )
 
 
-def test_a_choice_is_not_told_by_its_length():
+def test_the_length_of_a_choice_does_not_reveal_the_answer():
     lengths = {(name, q.id): [len(choice.text) for choice in q.choices] for name, q in QUESTIONS}
     for where, of_one in lengths.items():
         of_one = sorted(of_one)
@@ -45,12 +45,12 @@ def test_a_choice_is_not_told_by_its_length():
         assert right <= 0.4 * len(lengths), f"the {extreme.__name__} is right {right} times of {len(lengths)}"
 
 
-def test_the_right_choice_is_at_each_place_about_as_often():
+def test_the_right_choice_stands_at_each_place_about_equally_often():
     places = Counter([c.place for c in q.shuffled(0)].index(0) for _, q in QUESTIONS)
     assert len(places) == 4 and min(places.values()) >= len(QUESTIONS) / 8, places
 
 
-def test_the_order_is_the_seeds():
+def test_the_order_of_choices_depends_on_the_seed_alone():
     question = QUESTIONS[0][1]
     assert question.shuffled(3) == question.shuffled(3)
     assert len({tuple(c.place for c in question.shuffled(seed)) for seed in range(20)}) > 5
@@ -78,14 +78,14 @@ wrong = [["b", "why b"], ["c", "why c"]]
         ("[[question]]", "[[question]", "quiz 1: "),
     ],
 )
-def test_a_malformed_quiz_is_told_with_its_question(before, after, said):
+def test_an_error_in_a_quiz_file_names_the_question(before, after, said):
     assert len(parse_quiz("1", GOOD).questions) == 1
     assert GOOD.count(before) >= 1
     with pytest.raises(ValueError, match=re.escape(said)):
         parse_quiz("1", GOOD.replace(before, after))
 
 
-def test_two_questions_of_one_id_are_told():
+def test_two_questions_with_the_same_id_raise():
     with pytest.raises(ValueError, match="two questions of one id: q, q"):
         parse_quiz("1", GOOD + GOOD.replace('title = "A"', ""))
 
@@ -99,12 +99,12 @@ def workspace(tmp_path, monkeypatch):
     return Workspace(tmp_path / "w", "smoke").out
 
 
-def test_an_unknown_quiz_names_those_that_there_are():
+def test_an_unknown_quiz_raises_and_lists_the_quizzes():
     with pytest.raises(ValueError, match="there is no quiz '3'; there are 00, 01"):
         Quiz("3")
 
 
-def test_answers_are_kept_once_and_are_there_again(workspace):
+def test_answers_are_saved_once_and_restored(workspace):
     quiz = Quiz("03")
     quiz.answers = {"stop-token": [2]}
     quiz.answers = {"stop-token": [2, 0], "first-loss": [0]}
@@ -118,20 +118,20 @@ def test_answers_are_kept_once_and_are_there_again(workspace):
     assert result.answers["stop-token"] == [2, 0, 0] and result.at_first == {"first-loss"}
 
 
-def test_what_is_no_answer_is_not_kept(workspace):
+def test_invalid_answers_are_not_saved(workspace):
     quiz = Quiz("03")
     quiz.answers = {"no-such-question": [0], "stop-token": [7, "0", 1]}
     assert read_progress(workspace).quizzes["03"].answers == {"stop-token": [1]}
 
 
-def test_without_a_kernel_the_page_says_how_to_open_it_and_has_every_sentence():
+def test_without_a_kernel_the_page_contains_every_explanation():
     page = Quiz("05").static_html()
     assert "open notebook 05 with <code>./lab jupyter</code>" in page and "Quiz(&quot;05&quot;)" in page
     assert page.count("<details>") == 20 and page.count("<p>Right: ") == 5
     assert "<code>profile</code>" in Quiz("00").static_html()
 
 
-def test_it_is_shown_as_the_page_and_the_widget(monkeypatch):
+def test_a_quiz_is_displayed_as_page_and_widget(monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, **_: shown.append(data))
     Quiz("final")._ipython_display_()

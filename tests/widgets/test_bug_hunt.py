@@ -21,13 +21,13 @@ def healthy() -> Recording:
     return whole(next(iter(HEALTHY)))
 
 
-def test_every_fault_has_a_run_and_its_evidence():
+def test_every_fault_has_a_run_and_evidence():
     assert sorted(HUNTED.values()) == sorted(FAULTS) == sorted(EVIDENCE)
     assert list(HUNTED.values()) != list(FAULTS), "the numbers are in the order of the list"
 
 
 @pytest.mark.parametrize("name", HUNTED)
-def test_a_run_shows_its_fault_where_the_evidence_says(name, healthy):
+def test_the_evidence_of_a_fault_is_in_its_run(name, healthy):
     evidence, run = EVIDENCE[HUNTED[name]], whole(name)
     step, value, _ = evidence.first(run.metrics(), healthy.metrics())
     assert step <= STEPS[HUNTED[name]]
@@ -53,14 +53,14 @@ STEPS = {  # by which it is there
 
 
 @pytest.mark.parametrize("fault", EVIDENCE)
-def test_a_healthy_run_of_another_seed_is_accused_of_nothing(fault, healthy):
+def test_no_evidence_is_found_in_a_healthy_run_with_another_seed(fault, healthy):
     other = whole(list(HEALTHY)[1])
     with pytest.raises(ValueError, match="nowhere apart"):
         EVIDENCE[fault].first(other.metrics(), healthy.metrics())
 
 
 @pytest.mark.parametrize("name", HUNTED)
-def test_a_recording_does_not_give_the_fault_away(name, healthy):
+def test_a_recording_does_not_reveal_its_fault(name, healthy):
     file = SHIPPED / f"{name}{PACKED}"
     text = gzip.decompress(file.read_bytes()).decode()
     assert "functions" not in text and FAULTS[HUNTED[name]].title not in text
@@ -70,7 +70,7 @@ def test_a_recording_does_not_give_the_fault_away(name, healthy):
     assert file.stat().st_size < 60_000
 
 
-def test_the_question_lists_all_faults_in_one_order_and_has_a_sentence_for_each(healthy):
+def test_every_question_lists_all_faults_in_the_same_order(healthy):
     orders = set()
     for name, fault in HUNTED.items():
         (asked,) = question(name, whole(name).metrics(), healthy.metrics()).questions
@@ -81,7 +81,7 @@ def test_the_question_lists_all_faults_in_one_order_and_has_a_sentence_for_each(
     assert len(orders) == 1
 
 
-def test_the_list_is_a_quiz_of_one_question(healthy):
+def test_a_hunt_question_is_a_quiz_with_one_question(healthy):
     name = next(iter(HUNTED))
     quiz = Quiz(question(name, whole(name).metrics(), healthy.metrics()))
     (asked,) = quiz.questions
@@ -89,7 +89,7 @@ def test_the_list_is_a_quiz_of_one_question(healthy):
     assert "What is wrong with run 1?" in quiz.static_html()
 
 
-def test_the_first_difference_of_two_runs(healthy):
+def test_the_first_difference_of_two_runs_is_reported(healthy):
     assert first_difference(healthy, healthy) == ""
     stale = next(name for name, fault in HUNTED.items() if fault == "kl_sign")
     assert first_difference(whole(stale), healthy).startswith("at step 2 train_rollouts/")
