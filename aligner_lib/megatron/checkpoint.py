@@ -3,11 +3,15 @@
 Megatron's ShardedTensors say which block of which global tensor each parameter is.
 `aligner_lib.models.tensor_store` writes the blocks in this process. Megatron's own writer spawns processes
 for that, which costs seconds for each checkpoint on a CPU.
+
+The stored weights of a bf16 model that is trained are its float32 masters (`aligner_lib.megatron.masters`), so that one
+training can follow on another without rounding in between.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from pathlib import Path
@@ -18,6 +22,7 @@ from torch import Tensor
 from aligner_lib.errors import ConfigError
 from aligner_lib.megatron import cpu
 from aligner_lib.megatron.adam import MOMENTS
+from aligner_lib.megatron.masters import HALF_STEP, assign, between_the_steps, master_of
 from aligner_lib.models.adapters import A, B, open_weights
 from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter
 
@@ -28,22 +33,29 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_ma
 
 
 def save_weights(model, writer: StoreWriter, trained_only: bool) -> None:
-    """Write this rank's shards of the weights; replicas (data parallel, tied embeddings) are written once.
+    """Write this rank's share of the weights: of a weight with a float32 master, the part that the rank updates; of other
+    weights whole blocks, each from one of the ranks that hold it (data parallel, tied embeddings).
 
-    trained_only: those that train alone, as adapters are kept without what they adapt.
+    trained_only: leave out the weights that are not trained, since a checkpoint of adapters refers to them.
     """
-    for block, values in own_blocks(model, trained_only):
-        writer.add(block, values)
-
-
-def own_blocks(model, trained_only: bool = False) -> Iterator[tuple[Block, Tensor]]:
-    """The blocks of the weights that this rank holds, with their values; of replicas one rank holds the block."""
     for parameter, shards in _shards(model):
         if trained_only and not parameter.requires_grad:
             continue
-        for shard, start, end in shards:
-            if is_main_replica(shard.replica_id):
-                yield _block(shard), parameter.detach().flatten()[start:end].view(shard.local_shape)
+        master = master_of(parameter)
+        if master is not None:
+            _write_part(writer, shards, master.values, master.first, master.last)
+            continue
+        for block, values in _held_blocks(parameter, shards):
+            writer.add(block, values)
+
+
+def own_blocks(model) -> Iterator[tuple[Block, Tensor]]:
+    """The blocks of the model's parameters that this rank holds, with their values in the parameters' dtype.
+
+    Where several ranks hold the same block, one of them yields it.
+    """
+    for parameter, shards in _shards(model):
+        yield from _held_blocks(parameter, shards)
 
 
 def load_weights(model, folder: Path, new_head: bool = False) -> None:
@@ -79,11 +91,13 @@ def load_trained(model, store: StoreReader, head_may_stay: bool = False) -> None
 def _fill(
     model, store: StoreReader, stays: Callable[[str], bool], unneeded: Collection[str] = frozenset()
 ) -> None:
-    """stays: which of the model's tensors are not read. unneeded: which of the store's may be left over."""
+    """Read every tensor of the model from the store, in float32 where the parameter has a master.
+
+    stays: which of the model's tensors are not read. unneeded: which of the store's may be left over.
+    """
     used = set()
     for parameter, shards in _shards(model):
-        flat = parameter.data.view(-1)
-        for shard, start, end in shards:
+        for shard, start, _ in shards:
             if stays(shard.key):
                 continue
             used.add(shard.key)
@@ -91,7 +105,10 @@ def _fill(
                 raise ValueError(
                     f"{store.folder} has no {shard.key}: the checkpoint is of another architecture"
                 )
-            flat[start:end] = store.read(_block(shard), parameter.dtype).flatten()
+            values = store.read(_block(shard))
+            if values.dtype == torch.bfloat16 and master_of(parameter) is not None:
+                values = _drawn_masters(shard, values)
+            assign(parameter, values.float(), start)
     unused = [name for name in store.names() if name not in used and name not in unneeded]
     if unused and _is_alone(model):
         raise ValueError(
@@ -99,38 +116,41 @@ def _fill(
         )
 
 
+def _drawn_masters(shard: ShardedTensor, stored: Tensor) -> Tensor:
+    """Masters of a block that is stored in bf16; a weight has the same one in every run and in every layout."""
+    generator = torch.Generator().manual_seed(zlib.crc32(shard.key.encode()))
+    offsets = torch.randint(
+        1 - HALF_STEP, HALF_STEP, shard.global_shape, generator=generator, dtype=torch.int16
+    )
+    place = tuple(slice(start, start + size) for start, size in zip(shard.global_offset, shard.local_shape))
+    return between_the_steps(stored, offsets[place])
+
+
 def save_optimizer(model, optimizer, writer: StoreWriter) -> None:
-    """Write this rank's shard of Adam's moments and, under bf16, of the float32 master weights."""
-    for parameter, shards, state, first, last in _optimizer_shards(model, optimizer):
-        kinds = MOMENTS + (("param",) if parameter.dtype != torch.float32 else ())
-        for kind in kinds:
-            for shard, start, end in shards:
-                begin, stop = max(start, first), min(end, last)
-                if begin < stop and _is_tp_main(shard):
-                    block = _block(shard, f"{kind}.", flat=(begin - start, stop - start))
-                    writer.add(block, state[kind].flatten()[begin - first : stop - first])
+    """Write this rank's shard of Adam's moments. The weights that they belong to are written by `save_weights`."""
+    for shards, state, first, last in _optimizer_shards(model, optimizer):
+        for moment in MOMENTS:
+            _write_part(writer, shards, state[moment], first, last, f"{moment}.")
 
 
 def load_optimizer(model, optimizer, folder: Path) -> None:
-    """Fill this rank's shard of the optimizer state from a store written under any parallelism.
+    """Fill this rank's shard of Adam's moments from a store written under any parallelism.
 
     Raises FileNotFoundError when there is no store, ConfigError when it is of fewer weights than are trained now,
     ValueError when a tensor has another shape.
     """
     store = StoreReader(folder)
     trained = list(_optimizer_shards(model, optimizer))
-    unknown = [
-        shards[0][0].key for _, shards, *_ in trained if f"{MOMENTS[0]}.{shards[0][0].key}" not in store
-    ]
+    unknown = [shards[0][0].key for shards, *_ in trained if f"{MOMENTS[0]}.{shards[0][0].key}" not in store]
     if unknown:
         raise ConfigError(
             f"{folder} has no optimizer state of {len(unknown)} weights that are trained now, such as {unknown[0]}: set "
             "num_layers_unfrozen as the run began with it, or begin anew with exp_manager.resume_if_exists=False"
         )
-    for parameter, shards, state, first, last in trained:
-        for kind in MOMENTS + (("param",) if parameter.dtype != torch.float32 else ()):
-            whole = torch.cat([store.read(_block(shard, f"{kind}.")).flatten() for shard, _, _ in shards])
-            state[kind].view(-1).copy_(whole[first:last])
+    for shards, state, first, last in trained:
+        for moment in MOMENTS:
+            whole = torch.cat([store.read(_block(shard, f"{moment}.")).flatten() for shard, _, _ in shards])
+            state[moment].view(-1).copy_(whole[first:last])
 
 
 def _shards(model) -> Iterator[tuple[Tensor, list[tuple[ShardedTensor, int, int]]]]:
@@ -152,11 +172,37 @@ def _shards(model) -> Iterator[tuple[Tensor, list[tuple[ShardedTensor, int, int]
         yield entry.data, [(part, start, end) for part, start, end in zip(parts, [0, *ends], ends)]
 
 
-def _optimizer_shards(model, optimizer) -> Iterator[tuple[Tensor, list, dict[str, Tensor], int, int]]:
-    """The parameters of which this data-parallel rank owns [first, last) of the flattened values.
+def _held_blocks(
+    parameter: Tensor, shards: list[tuple[ShardedTensor, int, int]]
+) -> Iterator[tuple[Block, Tensor]]:
+    """The blocks of a parameter with their values, on the one rank that stands for all that hold them."""
+    for shard, start, end in shards:
+        if is_main_replica(shard.replica_id):
+            yield _block(shard), parameter.detach().flatten()[start:end].view(shard.local_shape)
 
-    With their blocks, and what the optimizer holds of them: `param` in float32, and Adam's moments.
-    """
+
+def _write_part(
+    writer: StoreWriter,
+    shards: list[tuple[ShardedTensor, int, int]],
+    values: Tensor,
+    first: int,
+    last: int,
+    prefix: str = "",
+) -> None:
+    """Write [first, last) of a flattened parameter's values, or of what belongs to them, such as a moment."""
+    for shard, start, end in shards:
+        begin, stop = max(start, first), min(end, last)
+        if begin < stop and _is_tp_main(shard):
+            part = values.flatten()[begin - first : stop - first]
+            if (begin, stop) == (start, end):
+                writer.add(_block(shard, prefix), part.view(shard.local_shape))
+            else:
+                writer.add(_block(shard, prefix, flat=(begin - start, stop - start)), part)
+
+
+def _optimizer_shards(model, optimizer) -> Iterator[tuple[list, dict[str, Tensor], int, int]]:
+    """Of each trained parameter its blocks, Adam's state, and which part of it this data-parallel rank updates: [first,
+    last) of the flattened values, to which the state belongs."""
     # Megatron's own map from a parameter to its state is wrong where one group has parameters of two dtypes
     mains = {
         parameter: main
@@ -171,8 +217,7 @@ def _optimizer_shards(model, optimizer) -> Iterator[tuple[Tensor, list, dict[str
         if parameter in mains and parameter not in seen:
             seen.add(parameter)
             owned = optimizer._get_model_param_range_map(parameter)["param"]
-            state = {"param": mains[parameter], **optimizer.optimizer.state[mains[parameter]]}
-            yield parameter, shards, state, owned.start, owned.end
+            yield shards, optimizer.optimizer.state[mains[parameter]], owned.start, owned.end
 
 
 def _block(shard: ShardedTensor, prefix: str = "", flat: tuple[int, int] | None = None) -> Block:

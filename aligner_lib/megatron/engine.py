@@ -20,7 +20,7 @@ from torch import Tensor
 from aligner_lib.algorithms.batching import length_grouped
 from aligner_lib.models.adapters import AdapterRecord
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.megatron import adam, checkpoint, cpu, parallel
+from aligner_lib.megatron import adam, checkpoint, cpu, masters, parallel
 from aligner_lib.megatron.lora import LoRA, add_adapters, reset_adapters, seed_dropout
 from aligner_lib.megatron.model import Numerics, Transformer, build_model
 from aligner_lib.megatron.seeded import seeded_generator
@@ -250,13 +250,11 @@ class Engine:
             checkpoint.load_trained(self.module, StoreReader(folder / "weights"))
         else:
             self._begin_from(folder, new_head)
-        if self.optimizer is not None:
-            self.optimizer.reload_model_params()
-            if with_optimizer:
-                with cpu.as_cuda():
-                    checkpoint.load_optimizer(self.module, self.optimizer, folder / "optimizer")
-                self.steps = json.loads((folder / "optimizer" / "steps.json").read_text())
-                _set_adam_steps(self.optimizer.optimizer, self.steps)
+        if self.optimizer is not None and with_optimizer:
+            with cpu.as_cuda():
+                checkpoint.load_optimizer(self.module, self.optimizer, folder / "optimizer")
+            self.steps = json.loads((folder / "optimizer" / "steps.json").read_text())
+            _set_adam_steps(self.optimizer.optimizer, self.steps)
 
     def _begin_from(self, folder: Path, new_head: bool) -> None:
         """The weights that adapters belong to, and the adapters of a new engine."""
@@ -291,8 +289,6 @@ class Engine:
             drawn = torch.randn(head.weight.shape, generator=seeded_generator(seed))
             head.weight.data.copy_(std * drawn)
             head.bias.data.zero_()
-        if self.optimizer is not None:
-            self.optimizer.reload_model_params()
 
     def standardize_values(self, scale: RewardScale) -> None:
         """Change a scalar head so that it says (value − mean) / std from here on."""
@@ -301,8 +297,6 @@ class Engine:
             with torch.no_grad():
                 head.weight.div_(scale.std)
                 head.bias.sub_(scale.mean).div_(scale.std)
-        if self.optimizer is not None:
-            self.optimizer.reload_model_params()
 
     def reset_optimizer(self) -> None:
         """Reset the optimizer to its state before the first step: moments and step count are zero."""
@@ -399,6 +393,7 @@ def _make_trainable(module: Transformer, numerics: Numerics, optim: dict, clip: 
     assert len(chained.chained_optimizers) == 1, "a dense model has one distributed optimizer"
     optimizer = chained.chained_optimizers[0]
     adam.fuse(optimizer.optimizer)
+    masters.attach(module, optimizer)
     for group in optimizer.optimizer.param_groups:
         for parameter in group[
             "params"

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aligner_lib.megatron import cpu, parallel
+from aligner_lib.megatron.masters import assign
 from aligner_lib.megatron.model import add_gradient_for_recomputation
 from aligner_lib.megatron.seeded import seed_default_generators, seeded_generator
 from aligner_lib.models.adapters import A, Adapter, B
@@ -122,9 +123,8 @@ class _AdapterMixin:
         rank, inputs = self.lora_a.shape
         whole = nn.init.xavier_normal_(torch.empty(rank, inputs * ranks), generator=generator)
         mine = whole if ranks == 1 else whole.chunk(ranks, dim=1)[parallel.tp_rank()]
-        with torch.no_grad():
-            self.lora_a.copy_(mine)
-            self.lora_b.zero_()
+        assign(self.lora_a, mine)
+        assign(self.lora_b, torch.zeros(self.lora_b.shape))
 
     def forward(self, x: Tensor, *args, **kwargs):
         """As the layer's: x [..., I] → ([..., O], bias)."""

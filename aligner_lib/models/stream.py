@@ -87,15 +87,19 @@ class StoredArrays(StoreIndex):
     def read(self, name: str) -> np.ndarray:
         """A whole tensor as an array of its carrier's dtype, with one block in memory beside it."""
         shape, pieces, filled = self.shape(name), self.pieces(name), 0
-        assert all(block.flat is None for _, _, block in pieces), f"{name}: flat parts are the optimizer's"
-        if len(pieces) == 1 and pieces[0][2].shape == shape:
+        if len(pieces) == 1 and pieces[0][2].shape == shape and pieces[0][2].flat is None:
             path, key, _ = pieces[0]
             return self._files[path].read(key)
         whole = np.empty(shape, CARRIERS[self.dtype(name)])
         for path, key, block in pieces:
             place = tuple(slice(start, start + size) for start, size in zip(block.offset, block.shape))
-            whole[place] = self._files[path].read(key)
-            filled += math.prod(block.shape)
+            start, end = block.flat or (0, math.prod(block.shape))
+            values = whole[place].reshape(
+                -1
+            )  # what other parts of the block have filled, for this one may be a part
+            values[start:end] = self._files[path].read(key).reshape(-1)
+            whole[place] = values.reshape(block.shape)
+            filled += end - start
         if filled != whole.size:
             raise ValueError(f"{name} in {self.folder} is incomplete: {filled} of {whole.size} values")
         return whole

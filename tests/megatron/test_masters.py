@@ -1,0 +1,189 @@
+"""Float32 masters of bf16 weights: what they begin as, what is kept of them, and that the model moves with them."""
+
+import forks
+import pytest
+import tiny
+import torch
+
+from aligner_lib.megatron.masters import HALF_STEP, between_the_steps
+from aligner_lib.models.stream import StoredArrays
+from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter
+
+pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+
+RATE = 1e-4  # a fifth of half a step of bf16's grid between 1/8 and 1/4, in which a weight of N(0, 0.15) often lies
+
+
+def weights_of(engine) -> dict[str, torch.Tensor]:
+    """The parameters, as float32."""
+    return {name: parameter.detach().float().clone() for name, parameter in engine.module.named_parameters()}
+
+
+def masters_of(engine) -> dict[str, torch.Tensor]:
+    """Of a single process, which updates whole parameters."""
+    return {
+        name: parameter.master.values.view(parameter.shape).clone()
+        for name, parameter in engine.module.named_parameters()
+        if hasattr(parameter, "master")
+    }
+
+
+def displacements(start, steps: int, rate: float, **numerics) -> list[torch.Tensor]:
+    """After each optimizer step, by how much the parameters differ from those at the start: float32 [all parameters]."""
+    engine = tiny.new_engine("untied", start, **numerics)
+    before = weights_of(engine)
+    moved = []
+    for seed in range(steps):
+        engine.train_step(tiny.Samples.draw(7, seed).micro_batches(3), tiny.language_loss, rate)
+        after = weights_of(engine)
+        moved.append(torch.cat([(after[name] - before[name]).flatten() for name in before]))
+    return moved
+
+
+def copy_of(start, out, convert) -> None:
+    """A model folder with converted weights."""
+    tiny.MODELS["untied"].save(out)
+    store, writer = StoreReader(start / "weights"), StoreWriter(out / "weights")
+    for name in store.names():
+        values = convert(store.read_whole(name))
+        writer.add(Block.whole(name, values), values)
+    writer.flush()
+
+
+@pytest.fixture(scope="module")
+def in_bf16(starts, tmp_path_factory):
+    """The weights of starts / "untied", stored in bf16."""
+    folder = tmp_path_factory.mktemp("in_bf16")
+    copy_of(starts / "untied", folder, torch.Tensor.bfloat16)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_the_grid(starts, tmp_path_factory):
+    """The same rounded to bf16 and stored in float32, so that the masters begin on bf16's grid."""
+    folder = tmp_path_factory.mktemp("on_the_grid")
+    copy_of(starts / "untied", folder, lambda values: values.bfloat16().float())
+    return folder
+
+
+# ---- between the steps of the grid ----------------------------------------------------------------------------------
+
+
+def test_the_outermost_masters_of_one_lie_half_a_step_away():
+    # above 1 bf16 goes in steps of 2⁻⁷ and float32 in steps of 2⁻²³; below 1 both steps are half as long
+    masters = between_the_steps(torch.ones(3).bfloat16(), torch.tensor([HALF_STEP - 1, 0, 1 - HALF_STEP]))
+    assert masters.tolist() == [1 + 2**-8 - 2**-23, 1, 1 - 2**-9 + 2**-24]
+
+
+def test_masters_round_back_to_what_they_were_drawn_for():
+    values = torch.cat([torch.randn(10_000).bfloat16(), torch.tensor([0.0, -0.0, 2.0**-60, -1.0]).bfloat16()])
+    for offset in (HALF_STEP - 1, 1 - HALF_STEP):
+        masters = between_the_steps(values, torch.full(values.shape, offset))
+        assert torch.equal(masters.bfloat16(), values)
+        assert masters[-4:-2].tolist() == [0, 0] and (masters != values)[:-4].all()
+
+
+# ---- reading and writing --------------------------------------------------------------------------------------------
+
+
+def test_masters_are_what_is_stored_in_float32_and_parameters_are_rounded_from_them(starts):
+    engine = tiny.new_engine("untied", starts / "untied", bf16=True)
+    exact, masters = weights_of(tiny.new_engine("untied", starts / "untied")), masters_of(engine)
+    assert masters.keys() == exact.keys()
+    for name, rounded in weights_of(engine).items():
+        assert torch.equal(masters[name], exact[name])
+        assert torch.equal(rounded, exact[name].bfloat16().float()) and not torch.equal(rounded, exact[name])
+
+
+def test_masters_of_weights_stored_in_bf16_are_the_same_in_every_run_and_spread_evenly(in_bf16):
+    engines = [tiny.new_engine("untied", in_bf16, bf16=True) for _ in range(2)]
+    masters, again = map(masters_of, engines)
+    places = []
+    for name, rounded in weights_of(engines[0]).items():
+        assert torch.equal(masters[name], again[name])
+        assert torch.equal(masters[name].bfloat16().float(), rounded)
+        offsets = masters[name].view(torch.int32) - rounded.view(torch.int32)
+        places.append(offsets.flatten() / HALF_STEP)
+    places = torch.cat(places)  # uniform in (−1, 1): mean 0, variance 1/3
+    assert abs(places.mean()) < 4 * (1 / 3 / len(places)) ** 0.5
+    assert places.square().mean() == pytest.approx(1 / 3, rel=0.02)
+
+
+def test_one_training_follows_on_another_without_rounding(starts, tmp_path):
+    first = tiny.new_engine("untied", starts / "untied", bf16=True)
+    first.train_step(tiny.Samples.draw(7, 0).micro_batches(3), tiny.language_loss, RATE)
+    first.save(tmp_path, with_optimizer=False)
+    kept = masters_of(first)
+    for following in (
+        masters_of(tiny.new_engine("untied", tmp_path, bf16=True)),
+        weights_of(tiny.new_engine("untied", tmp_path)),
+    ):
+        assert following.keys() == kept.keys()
+        assert all(torch.equal(following[name], kept[name]) for name in kept)
+
+
+def train_in_bf16(start, out) -> None:
+    """A step on each rank of a layout."""
+    from aligner_lib.megatron import parallel
+
+    for layout, (tp, pp) in {"dp2": (1, 1), "tp2": (2, 1), "pp2": (1, 2)}.items():
+        parallel.initialize(tp, pp)
+        engine = tiny.new_engine("tied", start, bf16=True)
+        samples = tiny.Samples.draw(7, 0).micro_batches(3, parallel.dp_rank(), parallel.dp_size())
+        engine.train_step(samples, tiny.language_loss, RATE)
+        engine.save(out / layout)
+        parallel.barrier()
+        parallel.parallel_state.destroy_model_parallel()
+
+
+def test_any_layout_writes_masters_that_one_process_and_an_export_read(starts, tmp_path):
+    forks.run_ranks(2, train_in_bf16, starts / "tied", tmp_path, folder=tmp_path)
+    one = tiny.new_engine("tied", starts / "tied", bf16=True)
+    one.train_step(tiny.Samples.draw(7, 0).micro_batches(3), tiny.language_loss, RATE)
+    one.save(tmp_path / "one")
+    expected = StoreReader(tmp_path / "one" / "weights")
+    for layout in ("dp2", "tp2", "pp2"):
+        store, arrays = (
+            StoreReader(tmp_path / layout / "weights"),
+            StoredArrays(tmp_path / layout / "weights"),
+        )
+        assert store.names() == expected.names()
+        for name in store.names():
+            values = store.read_whole(name)
+            assert values.dtype == torch.float32
+            assert torch.equal(torch.from_numpy(arrays.read(name)), values)
+            # Adam's first step is the rate in every weight, whose gradients are rounded differently in each layout
+            torch.testing.assert_close(values, expected.read_whole(name), atol=2.5 * RATE, rtol=0)
+            assert (values - expected.read_whole(name)).abs().median() < 0.01 * RATE
+        again = tiny.new_engine("tied", bf16=True)
+        again.load(tmp_path / layout, with_optimizer=True)
+        assert torch.equal(
+            masters_of(again)["decoder.final_layernorm.weight"],
+            store.read_whole("decoder.final_layernorm.weight"),
+        )
+
+
+# ---- what the model shows of a step ---------------------------------------------------------------------------------
+
+
+def share(shown: torch.Tensor, expected: torch.Tensor) -> float:
+    """How far `shown` reaches in the direction of `expected`, as a part of its length."""
+    return (shown @ expected / (expected @ expected)).item()
+
+
+def test_the_first_step_shows_in_full(starts, in_bf16, on_the_grid):
+    [expected] = displacements(starts / "untied", 1, RATE)
+    for start in (starts / "untied", in_bf16):
+        [shown] = displacements(start, 1, RATE, bf16=True)
+        assert share(shown, expected) == pytest.approx(1, abs=0.1)
+    [shown] = displacements(on_the_grid, 1, RATE, bf16=True)
+    assert share(shown, expected) < 0.25  # so little would show if masters began on bf16's grid
+
+
+def test_three_steps_go_where_those_of_float32_go(starts, in_bf16):
+    # each weight shows whole steps of the grid, so that single weights point the same way from updates of a step on
+    expected = sum(displacements(starts / "untied", 3, 10 * RATE))
+    for start in (starts / "untied", in_bf16):
+        shown = sum(displacements(start, 3, 10 * RATE, bf16=True))
+        assert torch.cosine_similarity(shown, expected, dim=0) > 0.95
+        assert share(shown, expected) == pytest.approx(1, abs=0.02)
