@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from aligner_lib.megatron import cpu
-from aligner_lib.megatron.kernels import rotate
+from aligner_lib.megatron.kernels import rotate, widened
 from aligner_lib.megatron.rotary import rotary_frequencies
 from aligner_lib.models.architecture import Architecture
 
@@ -47,9 +47,9 @@ class KVCache(StaticInferenceContext):
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # each [B, G, columns, D]
 
     def append(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store one layer's new keys and values, [B, G, S, D] each; returns all so far, [B, G, K, D] each.
+        """Store one layer's new keys and values, [B, G, S, D] each; returns all so far, [B, G, K, D] each, in their dtype.
 
-        All have the model's dtype. layer: Megatron's layer number.
+        layer: Megatron's layer number.
         """
         start, end = self.sequence_len_offset, self.sequence_len_offset + key.shape[2]
         if layer not in self.layers:
@@ -167,8 +167,10 @@ class FusedSelfAttention(SelfAttention):
     def _attend(self, projected, sizes, cache, unpadding) -> torch.Tensor:
         """What lies between the projections: queries, keys and values of each group [S, B, G, (N/G + 2) D] → [S, B, N D].
 
-        sizes: the widths of the three.
+        sizes: the widths of the three. In bf16 the rotary positions are applied in float32. On a CPU so is the attention:
+        there, torch has several kernels for bf16, which round differently, so that generation and training would disagree.
         """
+        dtype = projected.dtype
         query, key, value = projected.split(sizes, dim=-1)
         query = query.reshape(*key.shape[:2], -1, key.shape[-1])  # [S, B, N, D]; key and value [S, B, G, D]
         if self.config.qk_layernorm:
@@ -181,8 +183,10 @@ class FusedSelfAttention(SelfAttention):
             else:
                 positions = torch.arange(len(query), device=query.device)[:, None]
             angles = (positions[..., None].float() * self.frequencies)[:, :, None]  # [S, B or 1, 1, R/2]
-            cos, sin = angles.cos().to(query.dtype), angles.sin().to(query.dtype)
-            query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+            cos, sin = angles.cos(), angles.sin()
+            query, key = rotate(widened(query), cos, sin), rotate(widened(key), cos, sin)
+        within = dtype if cpu.HAS_CUDA else torch.promote_types(dtype, torch.float32)
+        query, key, value = query.to(within), key.to(within), value.to(within)
         if unpadding is not None:
             query, key, value = (unpadding.restore(x[:, 0]).transpose(0, 1) for x in (query, key, value))
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))  # [B, N or G, S, D]
@@ -193,7 +197,7 @@ class FusedSelfAttention(SelfAttention):
             context = masked_attention(
                 query, keys, values, cache.masks[self.window], self.scale, self.softcap
             )
-        context = context.permute(2, 0, 1, 3).flatten(2)  # [S, B, N * D]
+        context = context.permute(2, 0, 1, 3).flatten(2).to(dtype)  # [S, B, N * D]
         return context if unpadding is None else unpadding.remove(context.transpose(0, 1))[:, None]
 
     def _causal(self, query, key, value) -> torch.Tensor:

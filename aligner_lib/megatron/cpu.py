@@ -142,11 +142,14 @@ class _OneRandomState:
 
 
 class _WeightGradients:
-    """Replaces Megatron's CUDA extension of that name: adds a linear layer's weight gradient to main_grad."""
+    """Replaces Megatron's CUDA extension of that name: adds a linear layer's weight gradient to main_grad, in float32."""
 
     @staticmethod
     def wgrad_gemm_accum_fp32(input, grad_output, main_grad):
-        main_grad.addmm_(grad_output.t().to(main_grad.dtype), input.to(main_grad.dtype))
+        if input.dtype == main_grad.dtype:
+            main_grad.addmm_(grad_output.t(), input)
+        else:  # bf16: its product is several times as fast as one of factors that were cast to float32
+            main_grad.add_(grad_output.t() @ input)
 
 
 class _Embeddings:

@@ -13,10 +13,15 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 
-class RMSNorm(torch.nn.RMSNorm):
-    """x / √(mean x² + ε) · weight over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467).
+def widened(x: Tensor) -> Tensor:
+    """bf16 as float32, for what eight significant bits are too few for; float32 and float64 as they are."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
-    zero_centered: · (1 + weight) instead, in float32.
+
+class RMSNorm(torch.nn.RMSNorm):
+    """x / √(mean x² + ε) · weight over the last dimension, computed in float32 (Zhang and Sennrich 2019, arXiv:1910.07467).
+
+    zero_centered: · (1 + weight) instead.
     """
 
     def __init__(self, size: int, eps: float, zero_centered: bool = False):
@@ -24,10 +29,11 @@ class RMSNorm(torch.nn.RMSNorm):
         self.zero_centered = zero_centered
 
     def forward(self, x: Tensor) -> Tensor:
-        """float [..., H] → [..., H]."""
-        if self.zero_centered:  # in bf16 1 + weight would lose most of the weight
-            return _RMSNorm.apply(x.float(), 1 + self.weight.float(), self.eps).to(x.dtype)
-        return _RMSNorm.apply(x, self.weight, self.eps)
+        """float [..., H] → [..., H] in the weight's dtype, which may be narrower than x's."""
+        weight = widened(self.weight)
+        if self.zero_centered:
+            weight = 1 + weight
+        return _RMSNorm.apply(widened(x), weight, self.eps).to(self.weight.dtype)
 
 
 class _RMSNorm(Function):
@@ -51,9 +57,10 @@ class _RMSNorm(Function):
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """(x − mean) / √(variance + ε) · weight + bias over the last dimension (Ba et al. 2016, arXiv:1607.06450).
+    """(x − mean) / √(variance + ε) · weight + bias over the last dimension, computed in float32 (Ba et al. 2016,
+    arXiv:1607.06450).
 
-    zero_centered: · (1 + weight) instead, in float32 (NeMo's layernorm1p).
+    zero_centered: · (1 + weight) instead (NeMo's layernorm1p).
     """
 
     def __init__(self, size: int, eps: float, zero_centered: bool = False):
@@ -61,11 +68,12 @@ class LayerNorm(torch.nn.LayerNorm):
         self.zero_centered = zero_centered
 
     def forward(self, x: Tensor) -> Tensor:
-        """float [..., H] → [..., H]."""
-        if not self.zero_centered:
-            return super().forward(x)
-        weight, bias = 1 + self.weight.float(), self.bias.float()
-        return F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
+        """float [..., H] → [..., H] in the weight's dtype, which may be narrower than x's."""
+        weight = widened(self.weight)
+        if self.zero_centered:
+            weight = 1 + weight
+        normed = F.layer_norm(widened(x), self.normalized_shape, weight, widened(self.bias), self.eps)
+        return normed.to(self.weight.dtype)
 
 
 def swiglu(x: Tensor) -> Tensor:
@@ -162,3 +170,36 @@ class _Embedding(Function):
         [ids], total = ctx.saved_tensors, ctx.weight.main_grad
         total.index_add_(0, ids.flatten(), grad.flatten(0, -2).to(total.dtype))
         return None, None
+
+
+def float32_product(x: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ of bf16 factors, added up and left in float32: x [..., H], weight [V, H] → [..., V].
+
+    Rounded to bf16, a logit near 16 would be a multiple of 1/8. If Megatron keeps an accumulated gradient of the weight
+    (`main_grad`), this product's is added to it.
+    """
+    return _Float32Product.apply(x.flatten(0, -2), weight).view(*x.shape[:-1], -1)
+
+
+class _Float32Product(Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x)
+        ctx.weight = weight
+        if x.is_cuda:
+            return torch.mm(x, weight.t(), out_dtype=torch.float32)
+        return x.float() @ weight.float().t()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        [x], weight = ctx.saved_tensors, ctx.weight
+        grad = grad.to(x.dtype)
+        grad_x = grad @ weight if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return grad_x, None
+        grad_weight = grad.t() @ x
+        if (total := getattr(weight, "main_grad", None)) is None:
+            return grad_x, grad_weight
+        total.add_(grad_weight)
+        return grad_x, None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.megatron import cpu, parallel
 from aligner_lib.megatron.attention import FusedSelfAttention
-from aligner_lib.megatron.kernels import LayerNorm, RMSNorm, gelu_tanh, squared_relu
+from aligner_lib.megatron.kernels import LayerNorm, RMSNorm, float32_product, gelu_tanh, squared_relu
 from aligner_lib.megatron.unpadding import Unpadding
 
 from megatron.core.models.gpt.gpt_layer_specs import (
@@ -21,7 +21,10 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_with_transformer_engine_spec,
 )
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.tensor_parallel import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+)
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -33,7 +36,7 @@ ACTIVATIONS = {"swiglu": nn.functional.silu, "geglu": gelu_tanh, "squared_relu":
 class Numerics:
     """Precision, recomputation and sharing: they change memory, speed and rounding, not the function."""
 
-    bf16: bool = False  # the head for one number per token stays float32
+    bf16: bool = False  # weights and products; norms, logits and a head for one number per token are float32
     recompute_granularity: str | None = None  # 'selective': attention; 'full': layers
     # with 'full': all layers ('uniform', also None) or the first of each pipeline stage ('block')
     recompute_method: str | None = None
@@ -43,8 +46,17 @@ class Numerics:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of weights and activations: bfloat16 or float32."""
+        """The dtype of weights and of the activations that they are multiplied with: bfloat16 or float32."""
         return torch.bfloat16 if self.bf16 else torch.float32
+
+    @property
+    def residual_dtype(self) -> torch.dtype:
+        """The dtype of the residual stream, to which every layer adds its output, within and between pipeline stages.
+
+        In bf16 every layer would round the whole sum, and generation and training would round it differently. The layers of
+        Transformer Engine accept their weights' dtype alone.
+        """
+        return self.dtype if has_transformer_engine() else torch.float32
 
 
 class Transformer(GPTModel):
@@ -74,6 +86,10 @@ class Transformer(GPTModel):
             for layer in self.decoder.layers:
                 _add_norm(layer.self_attention.linear_proj)
                 _add_norm(layer.mlp.linear_fc2)
+        if config.fp32_residual_connection:
+            for layer in self.decoder.layers:  # Megatron casts the sum to the dtype of what is added to it
+                for linear in (layer.self_attention.linear_proj, layer.mlp.linear_fc2):
+                    linear.register_forward_hook(lambda module, _, out: (out[0].float(), *out[1:]))
         if config.gradient_accumulation_fusion and self.share_embeddings_and_output_weights:
             tied = self.shared_embedding_or_output_weight()  # None on a stage between the first and the last
             if tied is not None:
@@ -119,11 +135,15 @@ class Transformer(GPTModel):
         return hidden_states
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden float [T, H] → logits float [T, V] of this tensor-parallel rank's part of the vocabulary."""
+        """hidden float [..., H] → logits float32 [..., V] of this tensor-parallel rank's part of the vocabulary."""
         weight = (
             self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         )
-        logits = self.output_layer(hidden, weight=weight)[0]
+        if hidden.dtype == torch.bfloat16:
+            weight = self.output_layer.weight if weight is None else weight
+            logits = float32_product(copy_to_tensor_model_parallel_region(hidden), weight)
+        else:
+            logits = self.output_layer(hidden, weight=weight)[0]
         cap = self.architecture.logits_softcap
         return logits if cap is None else (logits / cap).tanh() * cap
 
@@ -263,10 +283,11 @@ def _transformer_config(architecture: Architecture, numerics: Numerics, trains: 
         tensor_model_parallel_size=parallel.tp_size(),
         pipeline_model_parallel_size=parallel.pp_size(),
         sequence_parallel=numerics.sequence_parallel and parallel.tp_size() > 1,
-        pipeline_dtype=numerics.dtype,
+        pipeline_dtype=numerics.residual_dtype,
         variable_seq_lengths=True,  # micro batches are as long as their longest sample
         moe_token_dispatcher_type="alltoall",  # there are no experts, but variable lengths refuse the default
         bf16=numerics.bf16,
+        fp32_residual_connection=numerics.bf16 and numerics.residual_dtype == torch.float32,
         params_dtype=numerics.dtype,
         use_cpu_initialization=not cpu.HAS_CUDA,
         masked_softmax_fusion=False,
