@@ -262,7 +262,8 @@ class Trainer:
 
     num_nodes: int = setting(1, at_least(1))
     devices: int = setting(1, at_least(1))  # processes a node: one a GPU; on a CPU, one a rank
-    precision: str = setting("bf16", one_of("bf16", "32"))  # without CUDA always float32, as jobs say
+    # bf16: 32 where the machine has no units for it, as jobs say; auto: the faster one
+    precision: str = setting("bf16", one_of("bf16", "32", "auto"))
     # minutes that a rank waits for other ranks, and an actor for its critic's answer, before it takes them to hang
     distributed_timeout_minutes: float = setting(60.0, above(0))
 

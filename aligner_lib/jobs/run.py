@@ -13,7 +13,14 @@ from omegaconf import DictConfig
 from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, log_notices, open_run
+from aligner_lib.jobs.runtime import (
+    choose_precision,
+    configure_logging,
+    explain_errors,
+    join_processes,
+    log_notices,
+    open_run,
+)
 from aligner_lib.run_folder.alarms import NO_REWARD
 from aligner_lib.run_folder.exporters.process import Exporters
 from aligner_lib.run_folder.exporters.services import asked_for
@@ -62,6 +69,7 @@ def _prepare(kind: str, config: DictConfig, profile: str | None) -> PreparedJob:
         raise UserError("there is no run folder: set exp_manager.explicit_log_dir=… (or --run DIR)")
     configure_logging()
     join_processes(config)
+    choose_precision(kind, config)
     log_notices(kind, config, profile)
     return load(kind_of(kind).build)(config)
 

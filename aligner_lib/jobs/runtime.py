@@ -47,7 +47,7 @@ def open_run(
     kind: str, config: DictConfig, profile: str | None, hashes: dict[str, str], max_steps: int = 0
 ) -> RunWriter:
     """The writer of a job's run folder; max_steps 0: as long as it is wanted."""
-    from aligner_lib.megatron.cpu import computed_precision
+    from aligner_lib.megatron.precision import computed_precision
 
     plain = save(config)
     return RunWriter(
@@ -130,6 +130,45 @@ def _warnings() -> list[str]:
     return next((one.lines for one in OURS.handlers if isinstance(one, _Warnings)), [])
 
 
+def choose_precision(kind: str, config: DictConfig) -> None:
+    """Replace trainer.precision=auto by the precision that models compute in, and log which it is.
+
+    All ranks take the first one's choice, and a run that goes on takes the precision that it began with. The processes
+    have joined.
+    """
+    chosen = [key for key in _precision_keys(kind, config) if OmegaConf.select(config, key) == "auto"]
+    if not chosen:
+        return
+    from aligner_lib.megatron import parallel
+
+    value, why = parallel.from_first_rank(_choice(config) if parallel.is_first_rank() else None)
+    for key in chosen:
+        OmegaConf.update(config, key, value)
+    logger.info("%s: %s", ", ".join(f"{key}=auto" for key in chosen), why)
+
+
+def _choice(config: DictConfig) -> tuple[str, str]:
+    """The precision, and a sentence that says why."""
+    from aligner_lib.megatron.precision import computed_precision, has_bf16_units, probe
+
+    names = {"bf16": "bf16", "32": "float32"}
+    begun = RunFolder(config.exp_manager.explicit_log_dir).info.get("precision")
+    if begun is not None:
+        return begun, f"the models compute in {names[begun]}, in which this run began"
+    value = computed_precision("auto")
+    if not has_bf16_units():
+        return value, f"the models compute in {names[value]}, since {_WITHOUT_UNITS}"
+    from aligner_lib.megatron import cpu
+
+    if cpu.HAS_CUDA:
+        return value, f"the models compute in {names[value]}, as there is a GPU for it"
+    times = " and ".join(f"{1000 * seconds:.1f} ms in {names[key]}" for key, seconds in probe().items())
+    return value, f"the models compute in {names[value]}: a matrix product and an attention take {times} here"
+
+
+_WITHOUT_UNITS = "this machine has neither a GPU nor a CPU with units for bf16 (AMX, AVX512-BF16)"
+
+
 def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
     """Log the settings that have no effect in this job, or not on this device."""
     for notice in [*notices(kind, config, profile), *_device_notices(kind, config)]:
@@ -137,23 +176,26 @@ def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
 
 
 def _device_notices(kind: str, config: DictConfig) -> list[str]:
-    """A sentence for the values that this device cannot compute with, defaults included; none for settings that have no
-    effect in this job anyway."""
-    from aligner_lib.megatron.cpu import computed_precision
+    """A sentence for the precisions that this machine cannot compute in, defaults included."""
+    from aligner_lib.megatron.precision import computed_precision
 
-    idle = without_effect(kind_of(kind), config)
-    used = [key for key in keys(kind) if key.endswith("trainer.precision") and key not in idle]
     differing = [
         f"{key}={value}"
-        for key in used
+        for key in _precision_keys(kind, config)
         if computed_precision(value := OmegaConf.select(config, key)) != value
     ]
     if not differing:
         return []
     return [
-        f"{', '.join(differing)}: there is no CUDA device here, so the models compute in float32, as with 32. The field "
-        "precision of run.json has the precision that the models compute in."
+        f"{', '.join(differing)}: {_WITHOUT_UNITS}, so the models compute in float32, as with 32. The field precision of "
+        "run.json has the precision that the models compute in."
     ]
+
+
+def _precision_keys(kind: str, config: DictConfig) -> list[str]:
+    """The settings of a precision that have an effect in this job."""
+    idle = without_effect(kind_of(kind), config)
+    return [key for key in keys(kind) if key.endswith("trainer.precision") and key not in idle]
 
 
 def configure_logging() -> None:

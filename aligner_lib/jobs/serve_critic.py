@@ -14,7 +14,14 @@ from omegaconf import DictConfig
 from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import UserError
-from aligner_lib.jobs.runtime import configure_logging, explain_errors, join_processes, log_notices, open_run
+from aligner_lib.jobs.runtime import (
+    choose_precision,
+    configure_logging,
+    explain_errors,
+    join_processes,
+    log_notices,
+    open_run,
+)
 from aligner_lib.remote_critic import discovery, pytriton_cleanup, serialization
 from aligner_lib.remote_critic.errors import NotReady
 from aligner_lib.remote_critic.pytriton_server import (
@@ -50,6 +57,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     from aligner_lib.remote_critic.request_queue import RequestQueue
     from aligner_lib.trainers.loop import stop_signals
 
+    choose_precision(kind, config)
     log_notices(kind, config, profile)
     job_folder = folder.path / "job"
     prepared, ended = load(kind_of(kind).build)(config), None

@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 from aligner_lib.config.peft import is_lora, target_layers
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.kinds.inputs import adapters_folder
-from aligner_lib.megatron.cpu import computed_precision
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.lora import LoRA
 from aligner_lib.megatron.model import Numerics, has_transformer_engine
+from aligner_lib.megatron.precision import computed_precision
 from aligner_lib.models.adapters import Adapter
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.peft_folder import adapter_layers

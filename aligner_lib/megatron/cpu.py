@@ -23,11 +23,6 @@ DEVICE = torch.device("cuda") if HAS_CUDA else torch.device("cpu")
 FEW_ROWS = 64
 
 
-def computed_precision(precision: str) -> str:
-    """The value of trainer.precision that holds on this device: without CUDA, models compute in float32 ("32")."""
-    return precision if HAS_CUDA else "32"
-
-
 _prepared = False
 
 

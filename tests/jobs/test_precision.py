@@ -1,25 +1,45 @@
-"""trainer.precision: where the device computes in another one, the job says so and run.json records what was computed."""
+"""trainer.precision: bf16 where the machine has units for it, else float32; the job says so, and run.json records it."""
 
 import json
 
 import pytest
 
 from aligner_lib.config.compose import compose
-from aligner_lib.jobs.runtime import log_notices, open_run
-from aligner_lib.megatron import cpu
+from aligner_lib.jobs.runtime import choose_precision, log_notices, open_run
+from aligner_lib.megatron import cpu, precision
 from aligner_lib.run_folder.explain.evidence import Evidence
 from aligner_lib.run_folder.reader import RunFolder
 
+WITHOUT_UNITS = "this machine has neither a GPU nor a CPU with units for bf16"
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Lets the job run on a machine with a GPU or none, and with units for bf16 or none."""
+
+    def set_up(has_cuda: bool, has_units: bool) -> None:
+        monkeypatch.setattr(cpu, "HAS_CUDA", has_cuda)
+        monkeypatch.setattr(precision, "has_bf16_units", lambda: has_units)
+        monkeypatch.setattr("aligner_lib.jobs.runtime.OURS.propagate", True)
+
+    return set_up
+
 
 @pytest.mark.parametrize(
-    ("setting", "has_cuda", "computed"),
-    [("bf16", False, "32"), ("32", False, "32"), ("bf16", True, "bf16"), ("32", True, "32")],
+    ("setting", "has_cuda", "has_units", "computed"),
+    [
+        ("bf16", False, False, "32"),
+        ("bf16", False, True, "bf16"),
+        ("bf16", True, True, "bf16"),
+        ("bf16", True, False, "bf16"),  # a GPU computes it in any case
+        ("32", False, True, "32"),
+        ("32", True, True, "32"),
+    ],
 )
-def test_a_job_says_and_records_the_precision_of_its_device(
-    tmp_path, monkeypatch, caplog, setting, has_cuda, computed
+def test_a_job_says_and_records_the_precision_of_its_machine(
+    tmp_path, machine, caplog, setting, has_cuda, has_units, computed
 ):
-    monkeypatch.setattr(cpu, "HAS_CUDA", has_cuda)
-    monkeypatch.setattr("aligner_lib.jobs.runtime.OURS.propagate", True)
+    machine(has_cuda, has_units)
     config = compose(
         "ppo",
         [
@@ -30,7 +50,7 @@ def test_a_job_says_and_records_the_precision_of_its_device(
     )
     with caplog.at_level("INFO", "aligner_lib"):
         log_notices("ppo", config, None)
-    notices = {line for line in caplog.messages if "there is no CUDA device here" in line}
+    notices = {line for line in caplog.messages if WITHOUT_UNITS in line}
     assert len(notices) == (setting != computed)
     assert all(line.startswith("note: trainer.precision=bf16: ") for line in notices)
     with open_run("ppo", config, None, {}) as run:
@@ -38,6 +58,51 @@ def test_a_job_says_and_records_the_precision_of_its_device(
     info = json.loads((tmp_path / "run.json").read_text())
     assert (info["precision"], info["config"]["trainer"]["precision"]) == (computed, setting)
     assert Evidence(RunFolder(tmp_path)).in_float32 == (computed == "32")
+
+
+def test_this_machine_computes_in_bf16_only_with_the_units_that_its_processor_lists():
+    with open("/proc/cpuinfo") as file:
+        flags = next((line.split() for line in file if line.startswith("flags")), [])
+    assert precision.has_bf16_units() == ("avx512_bf16" in flags or {"amx_tile", "amx_bf16"} <= set(flags))
+
+
+@pytest.mark.parametrize(
+    ("has_cuda", "has_units", "seconds", "computed", "why"),
+    [
+        (False, False, {}, "32", WITHOUT_UNITS),
+        (True, True, {}, "bf16", "as there is a GPU"),
+        (False, True, {"bf16": 0.001, "32": 0.004}, "bf16", "take 1.0 ms in bf16 and 4.0 ms in float32 here"),
+        (False, True, {"bf16": 0.004, "32": 0.001}, "32", "take 4.0 ms in bf16 and 1.0 ms in float32 here"),
+    ],
+)
+def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
+    tmp_path, machine, monkeypatch, caplog, has_cuda, has_units, seconds, computed, why
+):
+    settings = [
+        f"exp_manager.explicit_log_dir={tmp_path}",
+        "trainer.precision=auto",
+        "critic.trainer.precision=auto",
+    ]
+    machine(has_cuda, has_units)
+    monkeypatch.setattr(precision, "probe", lambda: seconds)
+    config = compose("ppo", settings)
+    with caplog.at_level("INFO", "aligner_lib"):
+        choose_precision("ppo", config)
+    [line] = caplog.messages
+    assert line.startswith("trainer.precision=auto, critic.trainer.precision=auto: ") and why in line
+    assert config.trainer.precision == config.critic.trainer.precision == computed
+    with open_run("ppo", config, None, {}) as run:
+        run.start(0)
+    assert RunFolder(tmp_path).info["precision"] == computed
+
+    monkeypatch.setattr(precision, "faster_precision", lambda: {"bf16": "32", "32": "bf16"}[computed])
+    resumed = compose("ppo", settings)
+    choose_precision("ppo", resumed)
+    assert resumed.trainer.precision == computed
+
+
+def test_the_probe_times_a_product_and_an_attention_in_both_precisions():
+    assert set(precision.probe()) == {"bf16", "32"} and min(precision.probe().values()) > 0
 
 
 def test_a_run_of_before_precision_was_recorded_is_read_by_its_setting(tmp_path):
@@ -52,13 +117,12 @@ def test_a_run_of_before_precision_was_recorded_is_read_by_its_setting(tmp_path)
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(monkeypatch, caplog, remote):
-    monkeypatch.setattr(cpu, "HAS_CUDA", False)
-    monkeypatch.setattr("aligner_lib.jobs.runtime.OURS.propagate", True)
+def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(machine, caplog, remote):
+    machine(has_cuda=False, has_units=False)
     elsewhere = ["remote_critic_rm.critic.ip=localhost"] if remote else []
     config = compose("ppo", ["trainer.precision=32", "critic.trainer.precision=bf16", *elsewhere])
     with caplog.at_level("INFO", "aligner_lib"):
         log_notices("ppo", config, None)
-    notices = {line for line in caplog.messages if "there is no CUDA device here" in line}
+    notices = {line for line in caplog.messages if WITHOUT_UNITS in line}
     assert len(notices) == (not remote)
     assert all(line.startswith("note: critic.trainer.precision=bf16: ") for line in notices)

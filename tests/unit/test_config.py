@@ -137,7 +137,7 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("ppo", "trainer.ppo.gae_lambda=1.5", "between 0 and 1"),
         ("sft", "trainer.devices=3", "multiple of 3"),
         ("sft", "model.tensor_model_parallel_size=2", "don't divide the 1 processes"),
-        ("sft", "trainer.precision=fp16", "bf16 or 32"),
+        ("sft", "trainer.precision=fp16", "bf16 or 32 or auto"),
         ("sft", "model.optim.name=adam", "distributed_fused_adam"),
         ("sft", "model.optim.betas=[0.9]", "two numbers"),
         ("rm", "model.data.data_impl=webdataset", "jsonl or mmap"),
