@@ -64,8 +64,9 @@ class Rollout:
     # sequences in one forward; None: model.micro_batch_size
     logprob_forward_micro_batch_size: int | None = setting(None, at_least(1))
     # compute the responses' log-probabilities once more before they are learnt from; False: generation's own are taken.
-    # null: where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction, vLLM's responses) or
-    # where the sampler is cut (top_k, top_p, use_greedy, min_length), whose log-probabilities are not the policy's
+    # null: where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction, vLLM's responses), in
+    # bf16, where generation rounds differently from training, and where the sampler is cut (top_k, top_p, use_greedy,
+    # min_length), whose log-probabilities are not the policy's
     recompute_logprobs: bool | None = None
     entropy_bonus: float = setting(0.0, at_least(0))  # weight of the entropy in the loss
     # what makes up for a sampler that is not quite the trainer's policy: importance weights, truncated or masked at the cap
@@ -216,7 +217,10 @@ def judged_by_programs(config: DictConfig) -> bool:
 
 
 def recomputes_logprobs(config: DictConfig, needed: bool) -> bool:
-    """Whether responses pass through the policy once more before they are learnt from. needed: by the algorithm."""
+    """Whether responses pass through the policy once more before they are learnt from.
+
+    needed: whether the algorithm or the precision requires it.
+    """
     rollout = rollout_settings(config)
     if rollout.recompute_logprobs is None:
         corrected = rollout.sampler_correction != "none"

@@ -85,7 +85,9 @@ class PolicyGradientTrainer(ABC):
         self.rollout, self.loop = rollout_settings(self.config), loop_settings(self.config)
         self.kl_coef = self.loop.initial_policy_kl_penalty
         before_updates = self.objective.kl == "reward" or self.objective.baseline in ("critic", "teacher")
-        self.recomputes = recomputes_logprobs(self.config, needed=before_updates)
+        # generation computes token by token and training whole rows, which bf16 rounds differently
+        rounds = self.policy.engine.module.config.bf16
+        self.recomputes = recomputes_logprobs(self.config, needed=before_updates or rounds)
 
     @property
     def controls(self) -> tuple[str, ...]:
