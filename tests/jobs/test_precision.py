@@ -69,7 +69,7 @@ def test_this_machine_computes_in_bf16_only_with_the_units_that_its_processor_li
 @pytest.mark.parametrize(
     ("has_cuda", "has_units", "seconds", "computed", "why"),
     [
-        (False, False, {}, "32", WITHOUT_UNITS),
+        (False, False, {}, "32", "neither a GPU nor a CPU with units for bf16 is here"),
         (True, True, {}, "bf16", "as there is a GPU"),
         (False, True, {"bf16": 0.001, "32": 0.004}, "bf16", "take 1.0 ms in bf16 and 4.0 ms in float32 here"),
         (False, True, {"bf16": 0.004, "32": 0.001}, "32", "take 4.0 ms in bf16 and 1.0 ms in float32 here"),

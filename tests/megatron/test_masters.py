@@ -1,9 +1,12 @@
 """Float32 masters of bf16 weights: what they begin as, what is kept of them, and that the model moves with them."""
 
+from contextlib import nullcontext
+
 import forks
 import pytest
 import tiny
 import torch
+from simulated_accelerator import simulated_accelerator
 
 from aligner_lib.megatron.masters import HALF_STEP, between_the_steps
 from aligner_lib.models.stream import StoredArrays
@@ -120,6 +123,29 @@ def test_one_training_follows_on_another_without_rounding(starts, tmp_path):
     ):
         assert following.keys() == kept.keys()
         assert all(torch.equal(following[name], kept[name]) for name in kept)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_resume_reproduces_the_next_steps_bit_for_bit(in_bf16, tmp_path, on_device):
+    def steps(engine, numbers: range) -> list[dict]:
+        return [
+            engine.train_step(tiny.Samples.draw(7, seed).micro_batches(3), tiny.language_loss, RATE)
+            for seed in numbers
+        ]
+
+    with simulated_accelerator() if on_device else nullcontext():
+        unbroken = tiny.new_engine("untied", in_bf16, bf16=True)
+        expected = steps(unbroken, range(4))
+        stopped = tiny.new_engine("untied", in_bf16, bf16=True)
+        assert steps(stopped, range(2)) == expected[:2]
+        stopped.save(tmp_path)
+        resumed = tiny.new_engine("untied", bf16=True)
+        resumed.load(tmp_path, with_optimizer=True)
+        assert steps(resumed, range(2, 4)) == expected[2:]
+        masters = masters_of(resumed)
+        assert all(
+            torch.equal(masters[name].cpu(), value.cpu()) for name, value in masters_of(unbroken).items()
+        )
 
 
 def train_in_bf16(start, out) -> None:
