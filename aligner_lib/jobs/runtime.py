@@ -157,16 +157,16 @@ def _choice(config: DictConfig) -> tuple[str, str]:
         return begun, f"the models compute in {names[begun]}, in which this run began"
     value = computed_precision("auto")
     if not has_bf16_units():
-        return value, f"the models compute in {names[value]}, since {_WITHOUT_UNITS}"
+        return (
+            value,
+            "the models compute in float32, since neither a GPU nor a CPU with units for bf16 is here",
+        )
     from aligner_lib.megatron import cpu
 
     if cpu.HAS_CUDA:
         return value, f"the models compute in {names[value]}, as there is a GPU for it"
     times = " and ".join(f"{1000 * seconds:.1f} ms in {names[key]}" for key, seconds in probe().items())
     return value, f"the models compute in {names[value]}: a matrix product and an attention take {times} here"
-
-
-_WITHOUT_UNITS = "this machine has neither a GPU nor a CPU with units for bf16 (AMX, AVX512-BF16)"
 
 
 def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
@@ -187,8 +187,8 @@ def _device_notices(kind: str, config: DictConfig) -> list[str]:
     if not differing:
         return []
     return [
-        f"{', '.join(differing)}: {_WITHOUT_UNITS}, so the models compute in float32, as with 32. The field precision of "
-        "run.json has the precision that the models compute in."
+        f"{', '.join(differing)}: this machine has neither a GPU nor a CPU with units for bf16 (AMX, AVX512-BF16), so the "
+        "models compute in float32, as with 32. The field precision of run.json has the precision that the models compute in."
     ]
 
 
