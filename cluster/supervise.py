@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,35 +45,34 @@ def _killed_with_parent() -> Callable[[], None] | None:
     return lambda: libc.prctl(pr_set_pdeathsig, int(signal.SIGKILL))
 
 
-def start(folder: Path, components: list[dict]) -> list[Rank]:
-    """Start every rank of every component, each with its own log in `folder`."""
-    ranks = []
+def rank_specifications(components: list[dict]) -> Iterator[tuple[str, int, list[str], dict[str, str]]]:
+    """Every rank of every component: the component's name, the rank, its command and its own variables."""
     for component in components:
         size, port = component["ranks"], free_port()
-        for index in range(size):
+        for rank in range(size):
             variables = {}  # a single rank may start ranks of its own
             if size > 1:
-                variables = rank_variables(index, size, index, size, "127.0.0.1", port)
+                variables = rank_variables(rank, size, rank, size, "127.0.0.1", port)
                 variables |= {"OMP_NUM_THREADS": str(threads_per_rank(os.environ, size))}
-            with record.log_path(folder, component["name"], index).open("ab") as log:
-                process = _start_rank(component["command"], variables, log)
-            ranks.append(Rank(component["name"], index, process))
-    return ranks
+            yield component["name"], rank, component["command"], variables
 
 
-def _start_rank(command: list[str], variables: dict[str, str], log) -> subprocess.Popen:
-    try:
-        return subprocess.Popen(
-            command,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            preexec_fn=_killed_with_parent(),
-        )
-    except OSError as error:
-        log.write(f"{type(error).__name__}: cannot run {command[0]!r}: {error.strerror}\n".encode())
-        raise
+def start(folder: Path, component: str, rank: int, command: list[str], variables: dict[str, str]) -> Rank:
+    """Start one rank with a log of its own in `folder`. Raises OSError, also in the log, for a command that is none."""
+    with record.log_path(folder, component, rank).open("ab") as log:
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_killed_with_parent(),
+            )
+        except OSError as error:
+            log.write(f"{type(error).__name__}: cannot run {command[0]!r}: {error.strerror}\n".encode())
+            raise
+    return Rank(component, rank, process)
 
 
 def watch(ranks: list[Rank], main: str, linger_s: float) -> dict:
@@ -94,8 +93,8 @@ def watch(ranks: list[Rank], main: str, linger_s: float) -> dict:
         time.sleep(_POLL_S)
 
 
-def supervise(folder: Path) -> dict:
-    """Run the components of FOLDER/spec.json to their end; returns the content of exit.json."""
+def supervise(folder: Path) -> None:
+    """Run the components of FOLDER/spec.json to their end, and write how they ended to FOLDER/exit.json."""
     spec = record.read_json(folder / "spec.json")
     assert spec, f"{folder}/spec.json is missing"
 
@@ -103,24 +102,19 @@ def supervise(folder: Path) -> dict:
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminated)
+    ranks: list[Rank] = []
     try:
-        ranks = start(folder, spec["components"])
+        for specification in rank_specifications(spec["components"]):
+            ranks.append(start(folder, *specification))
         outcome = watch(ranks, main=spec["components"][-1]["name"], linger_s=spec["linger_s"])
     except Terminated:
         outcome = {"returncode": -signal.SIGTERM}
     except OSError as error:
         outcome = {"returncode": 127, "note": str(error)}
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are ending already
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the job is ending already
     processes.end_job(str(folder), spare=(os.getpid(),))
-    return outcome
-
-
-def main(argv: list[str]) -> None:
-    """Supervise the job in the folder argv[0] and write its exit.json."""
-    folder = Path(argv[0])
-    outcome = supervise(folder)
     record.write_json(folder / "exit.json", outcome | {"time": time.time()})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    supervise(Path(sys.argv[1]))
