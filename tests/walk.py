@@ -34,9 +34,10 @@ CELL = """
 import sys
 from aligner_lib.tutorial.workspace import Workspace
 lab = Workspace(sys.argv[1], "smoke")
-small = {"trainer.ppo.max_steps": 1, "trainer.ppo.critic_warmup_steps": 0, "trainer.ppo.save_interval": 1}
-lab.reward_model()
-lab.submit_ppo(**small, **{"exp_manager.create_tensorboard_logger": False}).wait()
+quiet = {"exp_manager.create_tensorboard_logger": False}
+if lab.run("rm").latest_checkpoint() is None:
+    lab.submit("rm", **{"trainer.rm.max_steps": 1} | quiet).wait()
+lab.submit_ppo(**{"trainer.ppo.max_steps": 1, "trainer.ppo.critic_warmup_steps": 0} | quiet).wait()
 """
 
 

@@ -1,0 +1,234 @@
+"""A third scheduler is one file and one registration: PBS, against a stand-in that really runs the jobs."""
+
+import os
+import sys
+from pathlib import Path
+
+import pbs_stand_in
+import psutil
+import pytest
+from pbs_scheduler import PBSScheduler, walltime_seconds
+from processes_help import BOUND_S, python, until
+
+from aligner_lib.tutorial.workspace import Workspace
+from cluster import Job, JobFailed, Resources, RunBusy, State, SubmissionRefused, check, submit, submit_sweep
+from cluster.schedulers import availability, schedulers
+
+HERE = Path(__file__).parent
+COMMANDS = ("qsub", "qstat", "qdel", "qsig", "qrerun", "pbsdsh")
+
+
+@pytest.fixture(autouse=True)
+def pbs(tmp_path, monkeypatch) -> Path:
+    """The stand-in's folder; its commands are on the PATH, and the scheduler is registered."""
+    commands, folder = tmp_path / "bin", tmp_path / "pbs"
+    commands.mkdir()
+    folder.mkdir()
+    for name in COMMANDS:
+        (commands / name).write_text(
+            f'#!/bin/sh\nexec {sys.executable} {pbs_stand_in.__file__} {name} "$@"\n'
+        )
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PBS_STAND_IN", str(folder))
+    monkeypatch.setenv("ALIGNER_SCHEDULERS", "pbs_scheduler")
+    return folder
+
+
+def processes_of(job: Job) -> list[psutil.Process]:
+    server = pbs_stand_in.Server(Path(os.environ["PBS_STAND_IN"]))
+    return [process for process in psutil.process_iter() if server._belongs(process, job.id)]
+
+
+def test_a_job_waits_runs_and_finishes(run, gate, pbs):
+    (pbs / "hold").touch()
+    job = submit(python(f"print('begun', flush=True); {gate.code}; print('done')"), run, "pbs")
+    assert (job.state, job.id, job.record.where) == (State.PENDING, "1.server", "pbs")
+    assert job.reason.startswith("Not Running")
+    (pbs / "hold").unlink()
+    assert next(job.logs(follow=True)) == "begun"
+    assert job.state == State.RUNNING and job.nodes == ("node1",)
+    with pytest.raises(RunBusy, match=r"RUNNING \(pbs 1\.server\)"):
+        submit(["true"], run, "pbs")
+    gate.open()
+    assert Job.attach(run).wait(BOUND_S) == State.FINISHED
+    assert job.tail() == "begun\ndone"
+
+
+RANKS = """
+import os
+names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SEED"]
+print(*[os.environ[name] for name in names])
+"""
+
+
+def test_ranks_on_two_nodes_get_torch_distributeds_variables(run):
+    job = submit(python(RANKS), run, "pbs", Resources(nodes=2, tasks_per_node=2), env={"SEED": "a b"})
+    job.wait(BOUND_S)
+    lines = [job.log_of("main", rank).read_text().strip() for rank in range(4)]
+    assert lines == [f"{rank} 4 {rank % 2} 2 node1 20001 a b" for rank in range(4)]
+
+
+def test_the_rank_that_failed_first_is_named_and_the_others_end(run, gate):
+    code = f"import os\nif os.environ['RANK'] == '1':\n    raise ValueError('the loss is nan')\n{gate.code}"
+    job = submit(python(code), run, "pbs", Resources(tasks_per_node=2))
+    with pytest.raises(JobFailed, match="main rank 1 ended with exit status 1") as failure:
+        job.wait(BOUND_S)
+    assert failure.value.exception_line == "ValueError: the loss is nan"
+    until(lambda: not processes_of(job), "every process of the job gone")
+
+
+def test_cancel_ends_all_processes(run, gate):
+    job = submit(python(f"print('begun', flush=True); {gate.code}"), run, "pbs")
+    assert next(job.logs(follow=True)) == "begun"
+    assert job.cancel() == State.CANCELLED
+    until(lambda: not processes_of(job), "every process of the job gone")
+    assert job.wait(BOUND_S) == State.CANCELLED
+
+
+def test_a_waiting_job_can_be_cancelled(run, pbs):
+    (pbs / "hold").touch()
+    job = submit(["true"], run, "pbs")
+    job.cancel()
+    assert job.wait(BOUND_S) == State.CANCELLED
+
+
+TRAINER = """
+import os, pathlib, time
+run = pathlib.Path({run!r})
+print("attempt", os.environ["ALIGNER_JOB_ATTEMPT"], flush=True)
+if os.environ["ALIGNER_JOB_ATTEMPT"].endswith(".1"):
+    (run / "run.json").write_text('{{"status": "finished"}}')
+else:
+    while not (run / "control" / "stop").exists():
+        time.sleep(0.02)
+"""
+
+
+def trainer(run: Path) -> list[str]:
+    """In its first attempt it ends when it is asked to stop, and in its second it finishes the run."""
+    return python(TRAINER.format(run=str(run)))
+
+
+def test_a_requeued_job_ends_with_a_checkpoint_and_runs_again(run):
+    job = submit(trainer(run), run, "pbs")
+    assert next(job.logs(follow=True)) == "attempt 1.server.0"
+    job.requeue()
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert job.tail() == "attempt 1.server.0\nattempt 1.server.1"
+    assert not (run / "control" / "stop").exists()
+
+
+def test_the_script_gives_notice_before_the_time_limit(run):
+    share = Resources(time="0:01:00", signal_delay_s=59)
+    job = submit(trainer(run), run, "pbs", share)
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert job.tail() == "attempt 1.server.0\nattempt 1.server.1"
+
+
+def test_a_site_that_refuses_the_requeue_is_quoted(run, pbs):
+    (pbs / "no-rerun").touch()
+    job = submit(trainer(run), run, "pbs")
+    next(job.logs(follow=True))
+    job.requeue()
+    assert job.wait(BOUND_S) == State.FINISHED
+    assert "could not be queued again (qrerun: Unauthorized Request  1.server)" in job.reason
+
+
+def test_a_server_that_does_not_answer_leaves_the_state_unknown(run, gate, pbs):
+    job = submit(python(gate.code), run, "pbs")
+    (pbs / "down").touch()
+    assert job.state == State.UNKNOWN and "cannot connect to server" in job.reason
+    (pbs / "down").unlink()
+    gate.open()
+    assert job.wait(BOUND_S) == State.FINISHED
+
+
+def test_a_refused_submission_leaves_nothing_behind(run, pbs):
+    (pbs / "down").touch()
+    with pytest.raises(SubmissionRefused, match="PBS refused the job: qsub: cannot connect"):
+        submit(["true"], run, "pbs")
+    assert not (run / "job" / "001").exists()
+
+
+def test_the_printed_script_is_the_submitted_one_and_writes_nothing(run, capsys):
+    share = Resources(nodes=2, gpus_per_node=8, mem="512G", exclusive=True, account="me", partition="long")
+    plan = submit(["train"], run, "print:pbs", share, name="sft")
+    for option in (
+        "-N sft",
+        "-l select=2:ncpus=8:mpiprocs=8:ngpus=8:mem=512gb",
+        "-l place=scatter:excl",
+        "-l walltime=14400",
+        "-q long",
+        "-A me",
+    ):
+        assert f"#PBS {option}\n" in plan.text
+    assert (plan.nodes, plan.gpus) == (2, 16)
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("90", 5400), ("2:30", 150), ("4:00:00", 14400), ("1-6", 108000), ("1-0:01:05", 86465)],
+)
+def test_times_are_slurms(time, seconds):
+    assert walltime_seconds(time) == seconds
+
+
+def test_what_this_scheduler_does_not_have_is_refused_with_a_sentence(run):
+    with pytest.raises(SubmissionRefused, match=r"PBS runs no job of several components \(critic, actor\)"):
+        submit({"critic": ["true"], "actor": ["true"]}, run, "pbs")
+    with pytest.raises(ValueError, match="an array job, which PBS does not have"):
+        submit_sweep({"a": ["true"], "b": ["true"]}, run, "pbs")
+    with pytest.raises(SubmissionRefused, match="resources set qos, which this scheduler does not hand"):
+        submit(["true"], run, "pbs", Resources(qos="high"))
+    assert not run.exists()
+
+
+# ---- the registration -----------------------------------------------------------------------------------------------
+
+
+def test_workspace_checks_and_doctor_know_a_registered_scheduler(tmp_path, pbs, capsys):
+    assert list(schedulers()) == ["local", "slurm", "pbs"]
+    lab = Workspace(tmp_path, "smoke", where="auto")
+    assert lab.where == "pbs"
+    assert [str(finding) for finding in check()] == ["ok    PBS: jobs can be submitted"]
+    assert [finding.ok for finding in availability()][-1]
+    small = {f"model.data.{split}_ds.micro_batch_size": 4 for split in ("train", "validation")}
+    paper = Workspace(tmp_path, "smoke", where="print:pbs")
+    plan = paper.submit("sft", resources=Resources(nodes=2), **small)
+    assert "#PBS -l select=2" in plan.text and "trainer.num_nodes=2" in plan.text
+    (pbs / "down").touch()
+    assert Workspace(tmp_path, "smoke", where="auto").where == "local"
+    (finding,) = check(where="pbs")
+    assert not finding.ok and "cannot connect to server" in finding.detail
+
+
+def test_a_job_of_a_scheduler_that_is_not_registered_is_explained(run, monkeypatch):
+    submit(["true"], run, "pbs").wait(BOUND_S)
+    monkeypatch.delenv("ALIGNER_SCHEDULERS")
+    with pytest.raises(
+        ValueError, match=r"no scheduler 'pbs'; known are local, slurm, print\. .*ALIGNER_SCHEDULERS"
+    ):
+        Job.attach(run)
+    monkeypatch.setenv("ALIGNER_SCHEDULERS", "pbs_scheduler")  # for the fixture's end
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("pbs_scheduler,pbs_scheduler", "two schedulers 'pbs'; rename one"),
+        ("nowhere", "names nowhere, which gives no scheduler"),
+        ("json", "names json, which gives no scheduler"),
+    ],
+)
+def test_a_registration_that_is_none_is_told(monkeypatch, named, words):
+    monkeypatch.setenv("ALIGNER_SCHEDULERS", named)
+    with pytest.raises(ValueError, match=words):
+        schedulers()
+
+
+def test_every_method_is_the_schedulers_own():
+    """The class is complete: nothing of the five is left to the base."""
+    for name in ("submit", "status", "cancel", "requeue", "script"):
+        assert name in vars(PBSScheduler)
