@@ -5,7 +5,7 @@
 The cell is `lab.submit_ppo(…)` of notebook 05. The walk is the chain of calls that are all unfinished when the optimiser
 takes the policy's first step. A **call** is one function of this project on that call stack: from the cell to the start
 of the next process, then from the start of each process to the start of the next one, and at last to the step itself, of
-which `Engine.train_step` is the last call. Frames of libraries (subprocess, typer, torch, Megatron) and a module's own
+which `Engine.train_step` is the last call. Frames of libraries (subprocess, typer, torch, Megatron), comprehensions and a module's own
 top level are no calls. A function that has returned by then, such as the one that has composed the settings, is not on
 the way either: the walk counts through how many hands the work goes, and not how much is done on the way. A **process
 start** is a process of the chain from the cell's kernel to the process that trains; helpers that the job also starts
@@ -30,9 +30,15 @@ from import_graph import ROOMS, ROOT
 
 TRACE = "ALIGNER_WALK"  # names the file that all processes append their records to
 BOUND_S = 600
+_NO_CALLS = {
+    "<module>",
+    "<listcomp>",
+    "<setcomp>",
+    "<dictcomp>",
+}  # from Python 3.12 on comprehensions have no frame
 CELL = """
 import sys
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial.workspace.workspace import Workspace
 lab = Workspace(sys.argv[1], "smoke")
 quiet = {"exp_manager.create_tensorboard_logger": False}
 if lab.run("rm").latest_checkpoint() is None:
@@ -120,7 +126,8 @@ def _on_call(frame: FrameType, event: str, argument: object) -> None:
     if not frame.f_globals["__name__"].startswith("megatron.core.optimizer"):
         return
     calls = _calls(frame)
-    if any("PolicyGradientTrainer" in call for call in calls):  # else it is the critic's
+    # The critic takes a step of its own before the policy does.
+    if "PolicyGradientTrainer" in str(calls) and not any(" Critic." in call for call in calls):
         sys.setprofile(None)
         _write("step", frame)
 
@@ -138,7 +145,7 @@ def _calls(frame: FrameType | None) -> list[str]:
     while frame is not None:
         code = frame.f_code
         path = os.path.relpath(code.co_filename, ROOT)
-        if path.startswith(tuple(f"{room}{os.sep}" for room in ROOMS)) and code.co_name != "<module>":
+        if path.startswith(tuple(f"{room}{os.sep}" for room in ROOMS)) and code.co_name not in _NO_CALLS:
             calls.append(f"{path} {code.co_qualname}")
         frame = frame.f_back
     return calls[::-1]

@@ -8,6 +8,7 @@ ends all of their processes with the script. A file `hold` in the folder keeps j
 fall silent, and `no-rerun` refuses qrerun, as PBS does to users without the operator's rights.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -143,9 +144,11 @@ class Server:
     def _end(self, job_id: str) -> None:
         processes = [process for process in psutil.process_iter() if self._belongs(process, job_id)]
         for process in processes:
-            process.terminate()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
         for process in psutil.wait_procs(processes, KILL_DELAY_S)[1]:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def _belongs(self, process: psutil.Process, job_id: str) -> bool:
         try:

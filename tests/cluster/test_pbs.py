@@ -10,7 +10,7 @@ import pytest
 from pbs_scheduler import PBSScheduler, walltime_seconds
 from processes_help import BOUND_S, python, until
 
-from aligner_lib.tutorial.workspace import Workspace
+from aligner_lib.tutorial.workspace.workspace import Workspace
 from cluster import Job, JobFailed, Resources, RunBusy, State, SubmissionRefused, check, submit, submit_sweep
 from cluster.schedulers import availability, schedulers
 
@@ -136,7 +136,8 @@ def test_a_site_that_refuses_the_requeue_is_quoted(run, pbs):
 
 
 def test_a_server_that_does_not_answer_leaves_the_state_unknown(run, gate, pbs):
-    job = submit(python(gate.code), run, "pbs")
+    job = submit(python(f"print('begun', flush=True); {gate.code}"), run, "pbs")
+    assert next(job.logs(follow=True)) == "begun"
     (pbs / "down").touch()
     assert job.state == State.UNKNOWN and "cannot connect to server" in job.reason
     (pbs / "down").unlink()
