@@ -40,11 +40,11 @@ def run_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFol
     the user can put right.
     """
     job = _prepare(kind, config, profile)
-    from aligner_lib.trainers.loop import run_loop
+    from aligner_lib.trainers.loop import TrainingLoop
 
     settings = _loop_settings(config.exp_manager, job.loop, job.max_steps)
     with closing(job), _opened(kind, config, profile, job, resume=settings.resume) as run:
-        status = run_loop(job.build(run), settings, run)
+        status = TrainingLoop(job.build(run), settings, run).run_to_end()
     logger.info("%s: %s", status, config.exp_manager.explicit_log_dir)
     return RunFolder(config.exp_manager.explicit_log_dir)
 

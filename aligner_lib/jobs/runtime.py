@@ -83,7 +83,7 @@ def _explanation(kind: str, config: DictConfig, error: Exception) -> str | None:
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     latest = folder.latest_checkpoint()
     if isinstance(error, NonFiniteError):
-        part = error.settings if kind == "ppo" else ""  # in a job of its own the critic is no part
+        part = error.settings if "critic" in config else ""  # in a job of its own the critic is no part
         lr = OmegaConf.select(config, f"{part}model.optim.lr")
         kept = f"its last checkpoint, {latest.name}, is whole" if latest else "it has no checkpoint yet"
         return (

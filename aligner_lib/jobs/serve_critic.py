@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -37,13 +38,15 @@ from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 from cluster.record import write_json
 
+if TYPE_CHECKING:
+    from aligner_lib.kinds.serving import Serving
+
 logger = logging.getLogger(__name__)
-SERVICES = {"critic": "critic", "reward_server": "reward_model"}  # kind of job → what it announces itself as
 
 
 def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunFolder:
     """Serve (`critic` or `reward_server`) until the actor is done. This process is one rank; the first one listens."""
-    settings = config.trainer.ppo if kind == "critic" else config.inference
+    settings = config.inference if "inference" in config else config.trainer.ppo
     host = discovery.listening_address(settings.address)
     configure_logging()
     check_numpy()
@@ -63,7 +66,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     prepared, ended = load(kind_of(kind).build)(config), None
     with ExitStack() as stack:
         stack.enter_context(explain_errors(kind, config))
-        latest = parallel.from_first_rank(folder.latest_checkpoint() if kind == "critic" else None)
+        latest = parallel.from_first_rank(folder.latest_checkpoint() if prepared.is_trained else None)
         if not parallel.is_first_rank():
             with stop_signals():  # the first rank decides when it is over
                 serve(_worker(prepared, latest), None, None, job_folder)
@@ -79,12 +82,12 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         about = prepared.about | {"run": str(folder.path.absolute())}
         session = ActorSession(settings.actor_timeout)
         request_queue = RequestQueue(
-            _checkpoints(kind, run, config), session, prepared.vocab_size, about, parallel.dp_size()
+            _checkpoints(prepared, run, config), session, prepared.vocab_size, about, parallel.dp_size()
         )
         # until the server's processes have ended: a scheduler sends SIGTERM twice, and the second must not end this
         # process while it clears up, or tritonserver's stubs would wait for it for good
         signalled = stack.enter_context(stop_signals())
-        listening = _listen(SERVICES[kind], request_queue, host, settings.port, folder)
+        listening = _listen(prepared.service, request_queue, host, settings.port, folder)
         stack.callback(listening.stop)
         stack.callback(request_queue.close, NotReady("it has ended"))
         clear_notes(job_folder)
@@ -101,17 +104,17 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     return folder
 
 
-def _worker(prepared, latest: Path | None):
+def _worker(prepared: Serving, latest: Path | None):
     worker = prepared.make()
     if latest is not None:
         worker.critic.load(latest)
     return worker
 
 
-def _checkpoints(kind: str, run: RunWriter, config: DictConfig):
+def _checkpoints(prepared: Serving, run: RunWriter, config: DictConfig):
     from aligner_lib.remote_critic.checkpoints import CriticCheckpoints
 
-    if kind != "critic":
+    if not prepared.is_trained:
         return None
     return CriticCheckpoints(run, keep=max(config.exp_manager.checkpoint_callback_params.save_top_k, 1))
 

@@ -26,7 +26,7 @@ Metrics = dict[str, float]
 
 
 class Trainer(Protocol):
-    """What `run_loop` runs."""
+    """What a TrainingLoop trains."""
 
     controls: tuple[str, ...]  # what can be changed while it runs
 
@@ -62,11 +62,6 @@ class LoopSettings:
     must_resume: bool = False
 
 
-def run_loop(trainer: Trainer, settings: LoopSettings, run: RunWriter | None) -> str:
-    """Train to max_steps or until asked to stop; returns the run's status. `run` is None on all ranks but the first."""
-    return _Loop(trainer, settings, run).go()
-
-
 class BoundExceeded(UserError):
     """A trainer won't go further, before it changed anything in this step. The run ends as failed, with a checkpoint."""
 
@@ -76,17 +71,18 @@ class _Stopped(Exception):
 
 
 @dataclass
-class _Loop:
+class TrainingLoop:
     """A run on its way: what is done, what of it is saved, and what was asked for meanwhile."""
 
     trainer: Trainer
     settings: LoopSettings
-    run: RunWriter | None
+    run: RunWriter | None  # None on all ranks but the first
     done: int = 0  # steps
     saved: int = 0  # the step of the newest checkpoint
     changes: dict[str, float] = field(default_factory=dict)
 
-    def go(self) -> str:
+    def run_to_end(self) -> str:
+        """Train to max_steps or until somebody asks for a stop; returns the run's status."""
         if self.run is not None:
             self.run.announce_controls(self.trainer.controls)
         self._resume()

@@ -44,7 +44,7 @@ class Counter:
 
 def go(path, trainer, max_steps=7, **changes) -> RunFolder:
     from aligner_lib.jobs.runtime import configure_logging
-    from aligner_lib.trainers.loop import LoopSettings, run_loop
+    from aligner_lib.trainers.loop import LoopSettings, TrainingLoop
 
     configure_logging()
     settings = LoopSettings(**{"max_steps": max_steps, "val_check_interval": 3, "save_interval": 2} | changes)
@@ -52,7 +52,7 @@ def go(path, trainer, max_steps=7, **changes) -> RunFolder:
     with RunWriter(path, kind="sft", config={}, seed=0, hashes={}, max_steps=max_steps) as run:
         latest = folder.latest_checkpoint() if settings.resume else None
         run.start(int(latest.name[5:]) if latest else 0)
-        run_loop(trainer, settings, run)
+        TrainingLoop(trainer, settings, run).run_to_end()
     return folder
 
 

@@ -10,6 +10,7 @@ from aligner_lib.algorithms.policy_gradient import loss_mask
 from aligner_lib.config.compose import compose
 from aligner_lib.kinds.grpo.settings import objective_of
 from aligner_lib.kinds.grpo.trainer import GRPOTrainer
+from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
 from aligner_lib.rollouts.collect import Collected, Outcome
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.timers import Timers
@@ -34,17 +35,18 @@ def rollouts(groups: list[int], finished: list[bool]) -> Rollouts:
 def trainer(draws: list[tuple[list[float], list[bool]]], *loop: str, rollouts_a_step: int = 1) -> GRPOTrainer:
     """Two prompts of two responses at each draw: `draws` has their rewards, and whether they ended."""
 
-    class Drawn(GRPOTrainer):
-        def __post_init__(self):
-            super().__post_init__()
-            self.drawn = 0
+    class GivenRollouts(PolicyGradientTrainer):
+        drawn = 0
 
-        def draw(self, step, draw, first, timers):
+        def collect(self, step, timers, draw=None, first=0):
             rewards, finished = draws[self.drawn]
             self.drawn += 1
             made = rollouts([first, first, first + 1, first + 1], finished)
             rewards = torch.tensor(rewards)
             return Collected(made, [Outcome("") for _ in finished], lambda: (rewards, None))
+
+    class Drawn(GRPOTrainer, GivenRollouts):
+        """GRPO's trainer, whose rollouts are given."""
 
     settings = [
         "num_prompts_per_step=2",

@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import json
+import re
 import subprocess
 import sys
 
@@ -113,6 +114,32 @@ def test_a_kind_s_settings_are_read_without_torch():
 
 def is_light_module_of_a_kind(name: str) -> bool:
     return name.endswith(".settings") or modules()[name].name == "__init__.py"
+
+
+def test_the_library_does_not_ask_which_kind_of_job_it_is():
+    """A kind says what it needs, and others read that. The checks of `aligner explain` are about particular algorithms."""
+    names = {name.split(".")[2] for name in below("aligner_lib.kinds") if name.endswith(".settings")}
+    library = set(modules()) - set(below("aligner_lib.tutorial", "widgets", "aligner_lib.run_folder.explain"))
+    asking = {
+        (name, ast.unparse(node))
+        for name in library
+        for node in ast.walk(ast.parse(modules()[name].read_text()))
+        if isinstance(node, ast.Compare) and asks_for_a_kind(node, names)
+    }
+    assert {"ppo", "grpo"} <= names
+    assert not asking
+
+
+def asks_for_a_kind(comparison: ast.Compare, names: set[str]) -> bool:
+    """As in `kind == "ppo"`, `run.kind in ("sft", "rm")`, `"grpo" in config.model`."""
+    named = {node.value for node in ast.walk(comparison) if isinstance(node, ast.Constant)} & names
+    asked = re.search(r"\bkind\b|config\.(model|trainer)$", ast.unparse(comparison))
+    return bool(named and asked)
+
+
+@pytest.mark.parametrize("asked", ['kind == "ppo"', 'run.kind in ("sft", "rm")', '"grpo" in config.model'])
+def test_a_question_for_a_kind_is_recognised(asked):
+    assert asks_for_a_kind(ast.parse(asked, mode="eval").body, {"ppo", "grpo", "sft", "rm"})
 
 
 def test_only_a_job_imports_what_computes_in_a_kind():

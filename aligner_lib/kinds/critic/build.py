@@ -22,4 +22,4 @@ def prepare(config: DictConfig) -> Serving:
         "optim": OmegaConf.to_container(config.model.optim),
         "gives": ["values"] + ["rewards"] * combined,
     }
-    return serving(make, start, about)
+    return serving(make, "critic", True, start, about)

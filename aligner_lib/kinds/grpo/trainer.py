@@ -65,7 +65,7 @@ class GRPOTrainer(PolicyGradientTrainer):
         drawn, judgements, failures = [], [], []
         for draw in range(self.draws_per_step):
             number = (step - 1) * self.draws_per_step + draw
-            part = self.draw(step, number, draw * self.prompts_per_step, timers)
+            part = super().collect(step, timers, number, first=draw * self.prompts_per_step)
             judged = part.judged()
             drawn.append(replace(part, judged=lambda judged=judged: judged))
             failures += self.failures

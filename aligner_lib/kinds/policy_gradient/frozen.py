@@ -14,7 +14,6 @@ from torch import Tensor
 from aligner_lib.algorithms.objective import Objective
 from aligner_lib.algorithms.policy_gradient import group_advantages, shaped_rewards, token_gradient_weights
 from aligner_lib.errors import UserError
-from aligner_lib.kinds.grpo.settings import objective_of
 from aligner_lib.kinds.policy_gradient.settings import loop_settings, response_length
 
 
@@ -72,8 +71,10 @@ class FrozenRollout:
         return [advantage.expand(len(kl)) for advantage, kl in zip(of_responses, self.kl)]
 
 
-def freeze(records: list[dict], config: DictConfig, kl_coef: float) -> FrozenRollout:
-    """The train records of one step of a PPO or GRPO run with these settings. kl_coef: of that step.
+def freeze(records: list[dict], config: DictConfig, kl_coef: float, baseline: str) -> FrozenRollout:
+    """The train records of one step of a PPO or GRPO run with these settings.
+
+    kl_coef: the KL coefficient of that step. baseline: of the run's own objective.
 
     A record without `group`, of an older run, is in the group of its prompt.
     """
@@ -98,7 +99,7 @@ def freeze(records: list[dict], config: DictConfig, kl_coef: float) -> FrozenRol
         lengths=torch.tensor([len(record["token_kl"]) for record in records]) * learnt,
         kl=[torch.tensor(record["token_kl"], dtype=torch.float64) for record in records],
         advantages=[torch.tensor(record["token_advantage"], dtype=torch.float64) for record in records],
-        baseline=objective_of(config).baseline if "grpo" in config.model else "critic",
+        baseline=baseline,
         kl_coef=kl_coef,
         absolute_kl=loop.use_absolute_kl,
         max_length=longest,

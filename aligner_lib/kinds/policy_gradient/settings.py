@@ -176,14 +176,20 @@ KL_HORIZON = 10.0  # steps: the KL coefficient changes by at most 0.2 / this a s
 # ---- what of them is read together ----------------------------------------------------------------------------------
 
 
+def group_of(config: DictConfig) -> str:
+    """The name of the kind's own settings, which `model` and `trainer` both have a group of: `ppo` or `grpo`."""
+    (name,) = config.model.keys() & config.trainer.keys()
+    return name
+
+
 def rollout_settings(config: DictConfig) -> DictConfig:
     """model.ppo or model.grpo."""
-    return config.model.grpo if "grpo" in config.model else config.model.ppo
+    return config.model[group_of(config)]
 
 
 def loop_settings(config: DictConfig) -> DictConfig:
     """trainer.ppo or trainer.grpo."""
-    return config.trainer.grpo if "grpo" in config.trainer else config.trainer.ppo
+    return config.trainer[group_of(config)]
 
 
 def val_rollout_micro_batch_size(config: DictConfig) -> int:
@@ -198,9 +204,12 @@ def response_length(config: DictConfig) -> int:
 
 
 def environments_of(config: DictConfig) -> dict[str, EnvironmentSettings]:
-    """The environments that give prompts, by name; none where prompts come from model.data. GRPO has sums for a start."""
+    """The environments that give prompts, by name; none where prompts come from model.data.
+
+    A kind without a critic can do without a reward model: where it is given no prompts either, it trains on sums.
+    """
     named = {name: one for name, one in config.model.environments.items() if one.weight > 0}
-    if not named and "grpo" in config.model and not config.model.data.data_prefix.get("train"):
+    if not named and "critic" not in config and not config.model.data.data_prefix.get("train"):
         return {"sums": EnvironmentSettings()}
     return named
 
@@ -239,7 +248,7 @@ def cuts_the_sampler(config: DictConfig) -> bool:
 
 def check_lengths(config: DictConfig) -> None:
     """Prompt and response fit into the model's positions."""
-    at = "model.grpo" if "grpo" in config.model else "model.ppo"
+    at = f"model.{group_of(config)}"
     length = rollout_settings(config).length_params
     if length.max_length is not None and length.max_length >= config.model.encoder_seq_length:
         raise ConfigError(
@@ -277,7 +286,7 @@ def check_generation(config: DictConfig) -> None:
 
 def unused_settings(config: DictConfig) -> dict[str, str]:
     """What does nothing, given the other settings."""
-    at, loop, found = "grpo" if "grpo" in config.model else "ppo", loop_settings(config), {}
+    at, loop, found = group_of(config), loop_settings(config), {}
     if rollout_settings(config).sampler_correction == "none":
         found[f"model.{at}.sampler_correction_cap"] = "sampler_correction=none weighs nothing."
     if environments_of(config):

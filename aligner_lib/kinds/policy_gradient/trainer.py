@@ -38,6 +38,7 @@ from aligner_lib.kinds.policy_gradient.rollout_metrics import (
 )
 from aligner_lib.kinds.policy_gradient.settings import (
     KL_HORIZON,
+    group_of,
     loop_settings,
     recomputes_logprobs,
     response_length,
@@ -204,13 +205,13 @@ class PolicyGradientTrainer(ABC):
 
     # -- the stages -----------------------------------------------------------------------------------------------
 
-    def collect(self, step: int, timers: Timers) -> Collected:
-        """This step's rollout."""
-        return self.draw(step, step - 1, 0, timers)
+    def collect(self, step: int, timers: Timers, draw: int | None = None, first: int = 0) -> Collected:
+        """This step's rollout.
 
-    def draw(self, step: int, draw: int, first: int, timers: Timers) -> Collected:
-        """A rollout over the prompts of a draw, whose groups are numbered from `first` on."""
-        tasks, self.failures = given_tasks(self.tasks.train(draw, self.prompts_per_step), self.run)
+        draw: which batch of the source's prompts is answered; None: the step's own. first: the number of its first group.
+        """
+        number = step - 1 if draw is None else draw
+        tasks, self.failures = given_tasks(self.tasks.train(number, self.prompts_per_step), self.run)
         return self.roll_out(
             self._share(tasks, first),
             step,
@@ -391,7 +392,7 @@ class PolicyGradientTrainer(ABC):
         bound = self.loop.max_init_policy_kl
         if bound is not None and kl > bound:
             difference = "|log π − log π_ref|" if self.loop.use_absolute_kl else "log π − log π_ref"
-            name = "ppo" if "ppo" in self.config.trainer else "grpo"
+            name = group_of(self.config)
             raise KLBoundError(
                 f"at step {step} init_policy_kl, the mean of {difference}, is {kl:.3f} nats, beyond "
                 f"trainer.{name}.max_init_policy_kl={bound}: raise trainer.{name}.initial_policy_kl_penalty or lower "

@@ -17,4 +17,4 @@ def prepare(config: DictConfig) -> Serving:
     def make():
         return Worker(None, build_reward_model(config, start, config.inference.micro_batch_size))
 
-    return serving(make, start, {"gives": ["rewards"]})
+    return serving(make, "reward_model", False, start, {"gives": ["rewards"]})

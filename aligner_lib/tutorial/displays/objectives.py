@@ -140,6 +140,7 @@ def compare_objectives(
     """
     from omegaconf import OmegaConf
 
+    from aligner_lib.kinds.grpo.settings import objective_of
     from aligner_lib.kinds.policy_gradient.frozen import freeze
 
     if run.kind not in ("ppo", "grpo"):
@@ -155,9 +156,9 @@ def compare_objectives(
     step = steps[-1] if step is None else step
     records = [record for record in records if record["step"] == step]
     at, coefficients = run.series("train_rollouts/kl_coef")
-    rollout = freeze(
-        records, OmegaConf.create(run.info["config"]), dict(zip(at, coefficients)).get(step, 0.0)
-    )
+    config = OmegaConf.create(run.info["config"])
+    baseline = "critic" if run.kind == "ppo" else objective_of(config).baseline
+    rollout = freeze(records, config, dict(zip(at, coefficients)).get(step, 0.0), baseline)
     tokens, weights = sum(rollout.lengths.tolist()), {}
     for name, objective in _named(objectives).items():
         of_responses = rollout.gradient_weights(objective, ratio)
