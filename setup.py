@@ -30,8 +30,10 @@ class BuildWithStart(build_py):
 
 setup(
     cmdclass={"build_py": BuildWithStart},
-    install_requires=pins("requirements.lock"),
+    # the extra `pytriton` pins an older numpy
+    install_requires=[pin.replace("numpy==", "numpy<=") for pin in pins("requirements.lock")],
     extras_require={
-        extra: pins(f"requirements-{extra}.lock") for extra in ("bench", "exporters", "hub", "gpu")
+        extra: pins(f"requirements-{extra}.lock")
+        for extra in ("pytriton", "bench", "exporters", "hub", "gpu")
     },
 )

@@ -32,7 +32,7 @@ READERS = {
         "tests/unit/test_exercises.py",
         "tests/widgets/test_shipped_recordings.py",
     ],
-    "lab": ["tests/unit/test_lab.py"],
+    "lab": ["tests/unit/test_lab.py", "tests/unit/test_torch_builds.py"],
     "README.md": ["tests/unit/test_figures.py", "tests/unit/test_language.py"],
     "CONTRIBUTING.md": ["tests/unit/test_figures.py", "tests/unit/test_language.py"],
     "CHANGELOG.md": [],

@@ -6,6 +6,7 @@ Real processes: they can be killed, and several of them form the ranks of a layo
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -16,6 +17,8 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+import pytest
 
 BOUND_S = 300.0  # nothing takes so long, except on a machine that is busy with something else
 
@@ -36,6 +39,11 @@ _forks.set_forkserver_preload(
         "torch._dynamo",  # torch imports it for the first optimizer
     ]
 )
+
+
+def skip_without_pytriton() -> None:
+    if importlib.util.find_spec("pytriton") is None:
+        pytest.skip("PyTriton is not installed; it needs Linux with Python 3.11 or 3.12")
 
 
 def start(

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import psutil
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from cluster.findings import Finding
@@ -23,7 +25,7 @@ from cluster.schedulers import availability
 
 OK, MISSING, NOTE = "[green]✓[/]", "[red]✗[/]", "[yellow]–[/]"
 GIB = 1 << 30
-# no extra of the package: pip would refuse it, since verifiers asks for a numpy that the lock does not have
+# no extra of the package: pip would refuse it beside the extra `pytriton`, since verifiers asks for numpy 2
 ENVIRONMENTS = Path(__file__).parents[2] / "requirements-environments.lock"
 
 # package: what does not work without it
@@ -38,7 +40,6 @@ NEEDED = {
 }
 OPTIONAL = {
     "transformer-engine": "only GPUs use it; there, Megatron's own layers work without it, slower",
-    "nvidia-pytriton": "actor and critic can't run as two jobs (Linux only)",
     "trl": "only `./lab bench` needs it, and installs it",
 }
 
@@ -49,7 +50,7 @@ def report() -> None:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for finding in findings:
         mark = OK if finding.ok else (MISSING if finding.needed else NOTE)
-        table.add_row(mark, finding.what, finding.detail)
+        table.add_row(mark, finding.what, escape(finding.detail))
     Console(soft_wrap=False).print(table)
     if any(finding.needed and not finding.ok for finding in findings):
         raise SystemExit(1)
@@ -67,6 +68,7 @@ def examine(hub: bool = True) -> Iterator[Finding]:
         yield _package(package, cost, needed=True)
     for package, cost in OPTIONAL.items():
         yield _package(package, cost, needed=False)
+    yield _pytriton()
     yield pinned_versions()
     yield from availability()
     yield _models()
@@ -89,8 +91,8 @@ def _missing(what: str, detail: str) -> Finding:
 
 def _python() -> Finding:
     version = platform.python_version_tuple()[:2]
-    suitable = version in (("3", "11"), ("3", "12"))
-    cure = "" if suitable else "; 3.11 or 3.12 is needed: LAB_PYTHON=python3.12 ./lab …"
+    suitable = version in (("3", "11"), ("3", "12"), ("3", "13"))
+    cure = "" if suitable else "; 3.11, 3.12 or 3.13 is needed: LAB_PYTHON=python3.12 ./lab …"
     return (_ok if suitable else _missing)(
         "Python",
         f"{platform.python_version()} on {platform.platform(terse=True)}{cure}",
@@ -125,7 +127,12 @@ def _cuda() -> Finding:
             "CUDA",
             f"nvidia-smi fails ({answer.stdout.strip() or answer.stderr.strip()}): no GPU is used",
         )
-    return _ok("CUDA", "; ".join(answer.stdout.strip().splitlines()))
+    gpus = "; ".join(answer.stdout.strip().splitlines())
+    with suppress(importlib.metadata.PackageNotFoundError):
+        if importlib.metadata.version("torch").endswith("+cpu"):
+            cure = "make an environment with CUDA's libraries: LAB_VENV=DIR LAB_TORCH=cuda ./lab …"
+            return _note("CUDA", f"{gpus}: not used, because torch is its CPU build; {cure}")
+    return _ok("CUDA", gpus)
 
 
 def _package(name: str, cost: str, needed: bool) -> Finding:
@@ -135,6 +142,22 @@ def _package(name: str, cost: str, needed: bool) -> Finding:
         return Finding(name, False, f"not installed: {cost}", needed)
 
 
+def _pytriton() -> Finding:
+    cost = "critic and reward model can't be jobs of their own; PPO as one job and everything else work"
+    try:
+        version = importlib.metadata.version("nvidia-pytriton")
+    except importlib.metadata.PackageNotFoundError:
+        cure = "Python 3.11 or 3.12 on Linux has it, with ./lab or `pip install -e '.[pytriton]'`"
+        return _note("nvidia-pytriton", f"not installed: {cost}; {cure}")
+    numpy = importlib.metadata.version("numpy")
+    if int(numpy.partition(".")[0]) >= 2:
+        return _note(
+            "nvidia-pytriton",
+            f"{version}, which answers with empty arrays under numpy {numpy}: {cost}; pip install 'numpy>=1.26,<2'",
+        )
+    return _ok("nvidia-pytriton", version)
+
+
 def _pins(lock: Path) -> list[Requirement]:
     """A lock's pins; none without the file, which a wheel does not bring."""
     text = lock.read_text() if lock.exists() else ""
@@ -142,27 +165,27 @@ def _pins(lock: Path) -> list[Requirement]:
 
 
 def pinned_versions(project: str = "aligner-lab") -> Finding:
-    """Compare every installed package that the project pins, in its lock or an extra's, with the pinned version."""
+    """Compare every installed package that the project pins, in its lock or an extra's, with the pinned versions."""
     try:
         requirements = [*map(Requirement, importlib.metadata.requires(project) or ()), *_pins(ENVIRONMENTS)]
     except importlib.metadata.PackageNotFoundError:
         return _note(
             "versions", f"{project} is not installed, so no version can be compared: pip install -e ."
         )
-    pins: dict[str, set[str]] = {}  # two extras may pin one package at two versions
+    pins: dict[str, set[SpecifierSet]] = {}  # two extras may pin one package at two versions
     for requirement in requirements:
-        version = str(requirement.specifier).removeprefix("==")
         extra = re.search(r'extra == "(\w+)"', str(requirement.marker))
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra[1] if extra else ""}):
-            pins.setdefault(requirement.name, set()).add(version.partition("+")[0])
+            pins.setdefault(requirement.name, set()).add(requirement.specifier)
     other, compared = [], 0
     for name, pinned in sorted(pins.items()):
         with suppress(importlib.metadata.PackageNotFoundError):  # NEEDED says what is missing
-            # a local version, as in 2.15.0+cpu, is the same release
-            installed = importlib.metadata.version(name).partition("+")[0]
+            installed = importlib.metadata.version(name)
             compared += 1
-            if installed not in pinned:
-                other.append(f"{name} {installed} (pinned: {' or '.join(sorted(pinned))})")
+            # `==2.15.0` holds for a local version such as 2.15.0+cpu, which is the same release
+            if not any(specifier.contains(installed, prereleases=True) for specifier in pinned):
+                versions = sorted(str(specifier).removeprefix("==") for specifier in pinned)
+                other.append(f"{name} {installed} (pinned: {' or '.join(versions)})")
     if other:
         cure = "uv pip install --no-deps --require-hashes -r requirements.lock"
         return _missing("versions", f"{', '.join(other)}: not what this project was tested with; {cure}")

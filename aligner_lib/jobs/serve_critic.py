@@ -25,6 +25,7 @@ from aligner_lib.jobs.runtime import (
 )
 from aligner_lib.remote_critic import discovery, pytriton_cleanup, serialization
 from aligner_lib.remote_critic.errors import NotReady
+from aligner_lib.remote_critic.pytriton_client import check_installed
 from aligner_lib.remote_critic.pytriton_server import (
     Handler,
     PyTritonServer,
@@ -49,6 +50,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     settings = config.inference if "inference" in config else config.trainer.ppo
     host = discovery.listening_address(settings.address)
     configure_logging()
+    check_installed()
     check_numpy()
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     if int(os.environ.get("RANK", 0)) == 0 and folder.status != "running":

@@ -7,10 +7,12 @@ server that hangs nor stops waiting for it: whoever calls bounds the wait (see `
 from __future__ import annotations
 
 import functools
+import importlib.util
 import socket
 import threading
 import warnings
 
+from aligner_lib.errors import UserError
 from aligner_lib.remote_critic.serialization import Arrays
 
 PROBE_S = 3.0
@@ -78,6 +80,15 @@ def _client_class() -> type:
             return super()._get_init_extra_args() | {"channel_args": CHANNEL}
 
     return Client
+
+
+def check_installed() -> None:
+    """Raises UserError where PyTriton is missing, which client and server need."""
+    if importlib.util.find_spec("pytriton") is None:
+        raise UserError(
+            "PyTriton is not installed, so critic and reward model can't be jobs of their own: run "
+            "`pip install -e '.[pytriton]'` with Python 3.11 or 3.12 on Linux, or train PPO as one job"
+        )
 
 
 def probe(host: str, port: int) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 from import_graph import modules
 from pages import external_references
@@ -226,6 +227,7 @@ def test_scaling_out_runs_without_a_cluster(tmp_path, where):
 @pytest.fixture(scope="session")
 def begun_late(tmp_path_factory) -> Path:
     """Notebooks 05, with a remote critic, and 08 in a folder where none before them has run."""
+    forks.skip_without_pytriton()
     out = tmp_path_factory.mktemp("begun_late")
     aligner(
         *("tutorial", "--profile", "smoke", "--only", "05,08"),

@@ -1,6 +1,13 @@
+import forks
 import pytest
 from servers import STEPS, Critic, run_actor
 from smoke_jobs import SmokeJobs
+
+
+@pytest.fixture(scope="session")
+def pytriton() -> None:
+    """Skips what needs PyTriton where it is missing."""
+    forks.skip_without_pytriton()
 
 
 @pytest.fixture(scope="session")

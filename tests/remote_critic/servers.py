@@ -64,6 +64,7 @@ class Critic:
 
     def start(self, faults: Faults | None = None, **more: object) -> Critic:
         """Begin to start it; the actor waits for it."""
+        forks.skip_without_pytriton()
         self.process = forks.start(
             serve,
             self.kind,
@@ -76,6 +77,7 @@ class Critic:
 
     def start_ranks(self, ranks: int, faults: Faults | None = None, **more: object) -> Critic:
         """The same as several ranks of one layout; the faults happen to the last of them."""
+        forks.skip_without_pytriton()
         settings = self.settings(trainer__devices=ranks, **more)
         self.process, *self.other_ranks = forks.start_ranks(
             ranks, serve, self.kind, settings, faults or {}, folder=self.jobs.logs(self.name)
@@ -113,6 +115,7 @@ SERVICES = {"critic": "critic", "reward_server": "reward_model"}
 
 
 def serve(kind: str, settings: list[str], faults: Faults, on_device: bool = False) -> None:
+    forks.skip_without_pytriton()
     from aligner_lib.config.compose import compose
     from aligner_lib.jobs.serve_critic import serve_job
 
@@ -137,6 +140,7 @@ def run_actor(jobs: SmokeJobs, run: str, critic: Critic, ranks: int = 1, **more:
 
 
 def actor_settings(jobs: SmokeJobs, run: str, critic: Critic, **more: object) -> list[str]:
+    forks.skip_without_pytriton()
     remote = {
         "remote_critic_rm__critic__ip": "127.0.0.1",
         "remote_critic_rm__critic__port": critic.port,

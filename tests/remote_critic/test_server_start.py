@@ -19,6 +19,7 @@ from cluster.rendezvous import free_port
 pytestmark = pytest.mark.remote_critic
 
 
+@pytest.mark.usefixtures("pytriton")
 def test_what_a_failed_start_has_begun_is_ended(tmp_path, monkeypatch):
     server, begun = PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []), []
 
@@ -35,6 +36,7 @@ def test_what_a_failed_start_has_begun_is_ended(tmp_path, monkeypatch):
     assert not (tmp_path / "job" / "pytriton.json").exists()
 
 
+@pytest.mark.usefixtures("pytriton")
 def test_tritonservers_silence_is_told_with_its_log(tmp_path, monkeypatch):
     from pytriton.client.exceptions import PyTritonClientTimeoutError
 
@@ -50,6 +52,7 @@ def test_tritonservers_silence_is_told_with_its_log(tmp_path, monkeypatch):
     server.stop()
 
 
+@pytest.mark.usefixtures("pytriton")
 def test_a_server_that_was_never_started_can_be_stopped_and_ends_no_other_child(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as another:
         PyTritonServer("127.0.0.1", free_port(), "token", tmp_path, []).stop()

@@ -34,6 +34,7 @@ def project(tmp_path_factory):
         (root / package).mkdir()
         (root / package / "__init__.py").write_text(f"# {package}\n")
     (root / "requirements.lock").write_text("tiny==1.0\n")
+    (root / "requirements-pytriton.lock").touch()
     for words in (
         ["init", "-q"],
         ["add", "-A"],

@@ -3,79 +3,10 @@
 import os
 import pty
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-
-UV = """#!/bin/sh
-echo "$@ [UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX-}] [UV_INDEX=${UV_INDEX-}]" >>"$CALLS"
-case $1 in
---version) echo uv 9.9 ;;
-venv) for last; do :; done; mkdir -p "$last/bin" && cp "$PYTHON_STANDIN" "$last/bin/python" ;;
-pip) [ -z "${UV_FAILS-}" ] || { echo "error: Request failed" >&2; echo "  cause: no route to host" >&2; exit 2; } ;;
-esac
-"""
-# The environment's python runs this interpreter, and says what `lab` hands over to.
-PYTHON = f"""#!/bin/sh
-if [ "$1" = -m ]; then shift; echo "handed over: $*"; else exec {sys.executable} "$@"; fi
-"""
-
-
-class Clone:
-    """A project with the real `lab`, and a PATH on which uv is a stand-in."""
-
-    def __init__(self, folder: Path):
-        self.root = folder / "a clone"
-        self.root.mkdir()
-        shutil.copy(ROOT / "lab", self.root / "lab")
-        for name in (
-            "pyproject.toml",
-            "setup.py",
-            "requirements.lock",
-            "requirements-bench.lock",
-            "requirements-exporters.lock",
-            "requirements-hub.lock",
-        ):
-            (self.root / name).write_text(f"# {name}\n")
-        self.calls_file, tools = folder / "calls", folder / "tools"
-        tools.mkdir()
-        for path, text in [(tools / "uv", UV), (folder / "python", PYTHON)]:
-            path.write_text(text)
-            path.chmod(0o755)
-        self.environment = {
-            "PATH": f"{tools}:{os.environ['PATH']}",
-            "HOME": str(folder),
-            "CALLS": str(self.calls_file),
-            "LAB_PYTHON": sys.executable,
-            "PYTHON_STANDIN": str(folder / "python"),
-            "PIP_CONFIG_FILE": os.devnull,
-        }
-
-    def start(self, *arguments, stderr: int = subprocess.PIPE, **environment) -> subprocess.Popen:
-        return subprocess.Popen(
-            [self.root / "lab", *arguments],
-            cwd="/",
-            env=self.environment | environment,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-
-    def lab(self, *arguments, **environment) -> tuple[int, str, str]:
-        process = self.start(*arguments, **environment)
-        out, err = process.communicate(timeout=60)
-        return process.returncode, out.strip(), err.strip()
-
-    def installs(self) -> list[str]:
-        """The `uv pip install` calls since the last time."""
-        calls = self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
-        self.calls_file.unlink(missing_ok=True)
-        return [call for call in calls if call.startswith("pip install")]
+from lab_clone import Clone
 
 
 @pytest.fixture
@@ -86,9 +17,11 @@ def clone(tmp_path):
 def test_the_first_start_installs_the_lock_and_the_project_then_hands_over(clone):
     code, out, _ = clone.lab("ppo", "--run", "a b")
     assert (code, out) == (0, "handed over: aligner_lib ppo --run a b")
-    locked, project = clone.installs()
-    assert "--require-hashes" in locked and "requirements.lock" in locked
-    assert "--compile-bytecode" in locked and "--compile-bytecode" not in project
+    locked, pytriton, project = clone.installs()
+    assert "requirements.lock" in locked and "requirements-pytriton.lock" in pytriton
+    for call in (locked, pytriton):
+        assert "--require-hashes" in call and "--compile-bytecode" in call
+    assert "--compile-bytecode" not in project
     assert "--no-deps" in project and f"-e {clone.root}" in project
 
 
@@ -99,13 +32,15 @@ def test_a_second_start_runs_no_installer(clone):
     assert not clone.calls_file.exists()  # uv was not even asked for its version
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "setup.py", "requirements.lock"])
+@pytest.mark.parametrize(
+    "name", ["pyproject.toml", "setup.py", "requirements.lock", "requirements-pytriton.lock"]
+)
 def test_a_change_of_what_is_asked_for_installs_again(clone, name):
     clone.lab("runs")
     clone.installs()
     (clone.root / name).write_text("# changed\n")
     clone.lab("runs")
-    assert len(clone.installs()) == 2
+    assert len(clone.installs()) == 3
 
 
 def test_a_clone_that_was_moved_installs_again(clone):
@@ -113,7 +48,7 @@ def test_a_clone_that_was_moved_installs_again(clone):
     clone.installs()
     clone.root = clone.root.rename(clone.root.with_name("moved"))
     assert clone.lab("runs")[0] == 0
-    assert f"-e {clone.root}" in clone.installs()[1]
+    assert f"-e {clone.root}" in clone.installs()[2]
 
 
 def test_programs_that_another_hand_put_into_the_folder_are_kept(clone):
@@ -148,7 +83,7 @@ def test_trl_is_installed_on_demand_and_once(clone, command):
 
 
 def test_a_failed_download_is_one_sentence_and_the_next_start_tries_again(clone):
-    code, out, err = clone.lab("runs", UV_FAILS="1")
+    code, out, err = clone.lab("runs", UV_FAILS="pip install")
     assert code == 1 and out == ""
     told = [line for line in err.splitlines() if "setting up" not in line]
     assert len(told) == 1
@@ -158,7 +93,7 @@ def test_a_failed_download_is_one_sentence_and_the_next_start_tries_again(clone)
 
 def test_on_a_terminal_uv_says_the_cause_and_no_empty_brackets_follow(clone):
     ours, terminal = pty.openpty()
-    process = clone.start("runs", stderr=terminal, UV_FAILS="1")
+    process = clone.start("runs", stderr=terminal, UV_FAILS="pip install")
     os.close(terminal)
     assert process.wait(60) == 1
     told = os.read(ours, 10_000).decode()
@@ -173,7 +108,7 @@ def test_two_first_starts_at_once_install_once(clone):
     for process in starts:
         out, err = process.communicate(timeout=60)
         assert out.strip() == "handed over: aligner_lib runs", err
-    assert len(clone.installs()) == 2  # the lock and the project
+    assert len(clone.installs()) == 3  # two locks and the project
 
 
 def test_pips_index_is_handed_on_to_uv_unless_uv_has_its_own(clone):
@@ -191,7 +126,16 @@ def test_pips_index_is_handed_on_to_uv_unless_uv_has_its_own(clone):
 def test_an_unsuitable_python_is_named(clone):
     code, _, err = clone.lab("runs", LAB_PYTHON="/bin/false")
     assert code == 1
-    assert err == "lab: LAB_PYTHON=/bin/false is no Python 3.11 or 3.12"
+    assert err == "lab: LAB_PYTHON=/bin/false is no Python 3.11, 3.12 or 3.13"
+
+
+@pytest.mark.parametrize(("python", "says"), [("3.12", False), ("3.13", True)])
+def test_an_environment_without_pytriton_says_what_that_costs(clone, python, says):
+    stand_in = Path(clone.environment["PYTHON_STANDIN"])
+    asked_for_its_version = f'if [ "$1" = -c ] && [ $# = 2 ]; then echo {python[2:]}; exit; fi'
+    stand_in.write_text(stand_in.read_text().replace("\n", f"\n{asked_for_its_version}\n", 1))
+    code, _, err = clone.lab("runs")
+    assert code == 0 and ("PPO trains as one job, and everything else works" in err) == says
 
 
 # ---- from a bundle --------------------------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
 import importlib.metadata
 from pathlib import Path
 
+import pytest
+
+from aligner_lib.cli import doctor
 from aligner_lib.cli.doctor import pinned_versions
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +39,31 @@ def test_extras_count_where_they_are_installed_and_other_platforms_never(monkeyp
     ]
     installed(monkeypatch, requires, {"a": "1", "b": "2.1", "d": "5"})
     assert pinned_versions().detail.startswith("b 2.1 (pinned: 2):")
+
+
+@pytest.mark.parametrize(
+    ("versions", "ok", "detail"),
+    [
+        ({"nvidia-pytriton": "0.7.0", "numpy": "1.26.4"}, True, "0.7.0"),
+        (
+            {"nvidia-pytriton": "0.7.0", "numpy": "2.5.5"},
+            False,
+            "answers with empty arrays under numpy 2.5.5",
+        ),
+        ({"numpy": "2.5.5"}, False, "not installed: critic and reward model can't be jobs of their own"),
+    ],
+)
+def test_doctor_says_what_pytriton_is_needed_for(monkeypatch, versions, ok, detail):
+    installed(monkeypatch, [], versions)
+    finding = doctor._pytriton()
+    assert finding.ok == ok and (ok or not finding.needed) and detail in finding.detail
+
+
+def test_the_newest_numpy_of_the_lock_and_pytritons_older_one_both_fit(monkeypatch):
+    requires = ["numpy<=2.5.5", 'numpy==1.26.4; extra == "pytriton"']
+    for version, fits in {"1.26.4": True, "2.5.5": True, "2.6.0": False}.items():
+        installed(monkeypatch, requires, {"numpy": version})
+        assert pinned_versions().ok == fits
 
 
 def test_the_lock_of_environments_leaves_numpy_as_it_is():

@@ -1,6 +1,7 @@
 """pyproject.toml, the locks and environment.yml say the same, and hold what the project needs."""
 
 import importlib.metadata
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -27,9 +28,12 @@ MACHINES = [
     {"python_version": python, "python_full_version": f"{python}.5", "sys_platform": system, "platform_machine": machine,
      "platform_system": "Linux" if system == "linux" else "Darwin", "implementation_name": "cpython",
      "platform_python_implementation": "CPython", "os_name": "posix"}
-    for python in ("3.11", "3.12")
+    for python in ("3.11", "3.12", "3.13")
     for system, machine in (("linux", "x86_64"), ("darwin", "arm64"))
 ]  # fmt: skip
+
+
+EXTRAS = ("pytriton", "bench", "environments", "exporters", "hub", "gpu")
 
 
 def locked(name: str, machine: dict) -> dict[str, str]:
@@ -49,12 +53,13 @@ def direct(group: str = "lab") -> list[Requirement]:
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m['sys_platform']}-{m['python_version']}")
-@pytest.mark.parametrize("extra", [None, "bench", "environments", "exporters", "hub", "gpu"])
+@pytest.mark.parametrize("extra", [None, *EXTRAS])
 def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(extra, machine):
     pins = locked("requirements.lock", machine)
     if extra is not None:
         more = locked(f"requirements-{extra}.lock", machine)
-        assert not pins.keys() & more.keys(), "an extra's lock holds only what it adds"
+        other = {name for name in pins.keys() & more.keys() if pins[name] != more[name]}
+        assert other <= ({"numpy"} if "nvidia-pytriton" in more else set()), "an extra agrees with the lock"
         pins |= more
     for requirement in direct(extra or "lab"):
         if requirement.marker is None or requirement.marker.evaluate(machine):
@@ -68,7 +73,7 @@ def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(ext
 def test_every_pin_has_a_hash():
     for name in (
         "requirements.lock",
-        *(f"requirements-{extra}.lock" for extra in ("bench", "environments", "exporters", "hub", "gpu")),
+        *(f"requirements-{extra}.lock" for extra in EXTRAS),
     ):
         entries = re.split(
             r"\n(?=\S)", re.sub(r"^ *#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE).strip()
@@ -78,12 +83,14 @@ def test_every_pin_has_a_hash():
 
 
 OPTIONAL = {
+    "pytriton",
+    "tritonclient",
     "reasoning_gym",
     "verifiers",
     "wandb",
     "mlflow",
     "trackio",
-}  # packages that environments and exporters have an adapter for, which says how to install them
+}  # the extra `pytriton`, and packages with an adapter, which says how to install them
 
 
 def test_what_the_project_imports_is_asked_for_or_comes_with_what_is():
@@ -104,20 +111,44 @@ def test_what_the_project_imports_is_asked_for_or_comes_with_what_is():
 def test_megatron_core_goes_with_the_python_version():
     versions = {m["python_version"]: locked("requirements.lock", m)["megatron-core"] for m in MACHINES}
     assert versions["3.11"] == "0.16.1"
-    assert versions["3.12"].startswith("0.19.")
+    assert versions["3.12"] == versions["3.13"] and versions["3.12"].startswith("0.19.")
 
 
-def test_linux_only_packages_leave_a_mac_the_rest():
-    linux, mac = (locked("requirements.lock", machine) for machine in MACHINES[:2])
-    assert "nvidia-pytriton" in linux and "nvidia-pytriton" not in mac
-    assert "torch" in mac and "megatron-core" in mac
+def test_pytriton_and_its_numpy_are_in_one_extra_for_linux_with_python_3_11_and_3_12():
+    for machine in MACHINES:
+        base, extra = (locked(name, machine) for name in ("requirements.lock", "requirements-pytriton.lock"))
+        fits = machine["sys_platform"] == "linux" and machine["python_version"] != "3.13"
+        assert "nvidia-pytriton" not in base and ("nvidia-pytriton" in extra) == fits
+        assert base["numpy"].startswith("2.") and extra.get("numpy", "").startswith("1.26." if fits else "2.")
+        assert "torch" in base and "megatron-core" in base
+
+
+def test_what_the_cpu_build_of_torch_leaves_out_only_torch_asks_for():
+    """`./lab` leaves these packages out by their names, and a lock says who asks for a package."""
+    entries = re.findall(
+        r"^([\w.-]+)==.*((?:\n +.*)+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE
+    )
+    left_out = {
+        name for name, _ in entries if name in ("torch", "triton") or name.startswith(("cuda-", "nvidia-"))
+    }
+    for name, text in entries:
+        askers = re.findall(r"^ +# (?:via |  )([\w.-]+)", text, re.MULTILINE)
+        if name in left_out - {"torch"}:
+            assert set(askers) <= left_out, f"{name} is needed by {askers}"
+
+
+def test_a_lock_of_the_cpu_build_is_of_the_locked_torch():
+    if not (ROOT / "requirements-cpu.lock").exists():
+        pytest.skip("./lab lock could not reach the index that has PyTorch's CPU build")
+    torch = locked("requirements.lock", MACHINES[0])["torch"]
+    assert locked("requirements-cpu.lock", MACHINES[0]) == {"torch": f"{torch}+cpu"}
 
 
 def test_conda_installs_the_same_lock():
     environment = OmegaConf.to_container(OmegaConf.load(ROOT / "environment.yml"))
     python, pip, packages = environment["dependencies"]
     assert pip == "pip"
-    assert packages == {"pip": ["-e ."]}
+    assert packages == {"pip": ["-e .[pytriton]"]}
     assert Requirement(PROJECT["name"] + PROJECT["requires-python"]).specifier.contains(
         python.removeprefix("python=")
     )
@@ -125,20 +156,28 @@ def test_conda_installs_the_same_lock():
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m['sys_platform']}-{m['python_version']}")
 def test_an_editable_install_asks_for_the_locks_pins(machine):
-    def asked(extra: str) -> dict[str, str]:
+    def asked(extra: str) -> dict[str, set[str]]:
         """Of the metadata that pip sees: `name==version ; marker`, with `extra == "…"` in the marker."""
         pins = {}
         for line in installed.requires:
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate(machine | {"extra": extra}):
-                pins[canonicalize_name(requirement.name)] = str(requirement.specifier).removeprefix("==")
+                pins.setdefault(canonicalize_name(requirement.name), set()).add(str(requirement.specifier))
+        return pins
+
+    def pinned(*locks: str) -> dict[str, set[str]]:
+        """The extra `pytriton` takes an older numpy, so the project itself pins no more than its newest version."""
+        pins = {}
+        for name in locks:
+            for package, version in locked(name, machine).items():
+                newest = (name, package) == ("requirements.lock", "numpy")
+                pins.setdefault(package, set()).add(f"{'<=' if newest else '=='}{version}")
         return pins
 
     [installed] = Distribution.discover(name=PROJECT["name"], path=[sysconfig.get_path("purelib")])
-    base = locked("requirements.lock", machine)
-    assert asked("") == base
-    for extra in ("bench", "exporters", "hub", "gpu"):
-        assert asked(extra) == base | locked(f"requirements-{extra}.lock", machine)
+    assert asked("") == pinned("requirements.lock")
+    for extra in ("pytriton", "bench", "exporters", "hub", "gpu"):
+        assert asked(extra) == pinned("requirements.lock", f"requirements-{extra}.lock")
 
 
 def test_the_build_without_isolation_finds_its_setuptools_in_the_lock():
@@ -150,7 +189,10 @@ def test_the_build_without_isolation_finds_its_setuptools_in_the_lock():
 
 def test_the_interpreter_that_runs_this_has_the_locked_versions():
     here = {"python_version": f"{sys.version_info[0]}.{sys.version_info[1]}", "sys_platform": sys.platform}
-    pins = locked("requirements.lock", next(m for m in MACHINES if here.items() <= m.items()))
+    machine = next(m for m in MACHINES if here.items() <= m.items())
+    pins = locked("requirements.lock", machine)
+    if importlib.util.find_spec("pytriton"):
+        pins |= locked("requirements-pytriton.lock", machine)
     for requirement in direct():
         if requirement.marker is None or requirement.marker.evaluate():
             # a local version, as in 2.15.0+cpu, is the same release

@@ -172,7 +172,9 @@ def server_connections(
 ) -> ServerConnections:
     """Of this run to its servers: see ServerConnections."""
     from aligner_lib.remote_critic.connections import ServerConnections
+    from aligner_lib.remote_critic.pytriton_client import check_installed
 
+    check_installed()
     return ServerConnections(
         servers,
         tokenizer,

@@ -1,7 +1,7 @@
 """The workshop's bundle: one file with which a clone is set up where there is no network.
 
 An uncompressed tar archive. Its first file, manifest.json, says what it was made for and has each other file's length and
-SHA-256; `project.tar.gz` is the project, `wheels/` what requirements.lock asks for and uv, `model/` the profile's model,
+SHA-256; `project.tar.gz` is the project, `wheels/` what `LOCKS` ask for and uv, `model/` the profile's model,
 `recorded/` the runs of a finished tutorial. Every file is checked as it is unpacked.
 
 `./lab` unpacks the wheels with this module before anything is installed, so it imports the standard library alone:
@@ -32,6 +32,7 @@ FORMAT = 1
 MANIFEST_BYTES = 1 << 24  # more is no manifest of ours
 CHUNK = 1 << 20
 PACKAGES = ("aligner_lib", "cluster", "data", "widgets")
+LOCKS = ("requirements.lock", "requirements-pytriton.lock")  # what `./lab` installs first
 WHEELS = "wheels/"
 
 
@@ -44,7 +45,7 @@ def made_for(root: Path = ROOT) -> dict[str, str]:
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "platform": sysconfig.get_platform(),
-        "lock": _sha256(root / "requirements.lock"),
+        "lock": "".join(_sha256(root / lock) for lock in LOCKS),
         "sources": _sources(root),
     }
 
@@ -85,7 +86,7 @@ class Bundle:
             )
         for what in ("lock", "sources"):
             if its[what] != here[what]:
-                name = "requirements.lock" if what == "lock" else "the code"
+                name = LOCKS[0] if what == "lock" else "the code"
                 raise BadBundle(
                     f"{self.path} was packed at commit {commit}, and {name} is another one here: git checkout {commit}, "
                     f"or take the project from the bundle itself: tar -xOf {self.path.name} project.tar.gz | tar -xz"

@@ -19,6 +19,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.models import MODELS, fetch
 from aligner_lib.models.fetch import cache_root, is_cached, is_usable, obtain
 from aligner_lib.tutorial.workshop.bundle import (
+    LOCKS,
     PACKAGES,
     ROOT,
     WHEELS,
@@ -84,7 +85,7 @@ def pack(
 
 def _commit(root: Path) -> str:
     """The commit that is checked out. Raises UserError where the packages or the lock differ from it."""
-    changed = _git(root, "status", "--porcelain", "--", *PACKAGES, "requirements.lock", "lab", "notebooks")
+    changed = _git(root, "status", "--porcelain", "--", *PACKAGES, *LOCKS, "lab", "notebooks")
     if changed:
         raise UserError(
             f"{root} has changes that are no commit ({changed.split()[-1]} …): a bundle holds a commit; commit or stash them"
@@ -106,12 +107,12 @@ def _project(root: Path, tmp_dir: Path) -> Path:
 
 
 def _download(root: Path, folder: Path, echo: Echo) -> Path:
-    """All that requirements.lock asks for here, each file checked against its hash, and uv."""
+    """All that the locks ask for here, each file checked against its hash, and uv."""
     folder.mkdir(parents=True)
-    echo("downloading what requirements.lock asks for")
+    echo(f"downloading what {' and '.join(LOCKS)} ask for")
     quiet = ["download", "--quiet", "--no-deps", "--no-cache-dir", "-d", str(folder)]
     with _pip() as pip:
-        for what in (["--require-hashes", "-r", str(root / "requirements.lock")], [UV]):
+        for what in (*(["--require-hashes", "-r", str(root / lock)] for lock in LOCKS), [UV]):
             done = subprocess.run([*pip, *quiet, *what], capture_output=True, text=True)
             if done.returncode:
                 last = done.stderr.strip().splitlines()[-1:] or ["it gives no reason"]

@@ -1,0 +1,258 @@
+"""PyTorch's build: which one `./lab` takes, with a stand-in for uv, and both with the real uv and an index on this machine."""
+
+import base64
+import functools
+import hashlib
+import http.server
+import os
+import shutil
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+from lab_clone import Clone
+
+# what `lab` calls: neither nvidia-smi nor sbatch, which this machine may have
+PROGRAMS = "awk cat cmp cp dirname grep head mkdir mv rm sed sh tr uname".split()
+LOCK = """\
+cuda-toolkit==13.2 \\
+    --hash=sha256:1
+nvidia-cublas==13.4 ; sys_platform == 'linux' \\
+    --hash=sha256:2
+    # via torch
+tiny==1.0 \\
+    --hash=sha256:3
+torch==9.9 \\
+    --hash=sha256:4
+torchless==1.0 \\
+    --hash=sha256:5
+triton==3.9 ; sys_platform == 'linux' \\
+    --hash=sha256:6
+tritonclient==2.7 \\
+    --hash=sha256:7
+"""
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """On a machine without a GPU and without Slurm."""
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has a GPU, whose driver can't be hidden from ./lab")
+    clone = Clone(tmp_path)
+    (clone.root / "requirements.lock").write_text(LOCK)
+    for program in PROGRAMS:
+        (clone.tools / program).symlink_to(shutil.which(program))
+    clone.environment["PATH"] = str(clone.tools)
+    return clone
+
+
+def lock_the_cpu_build(clone) -> None:
+    (clone.root / "requirements-cpu.lock").write_text("torch==9.9+cpu \\\n    --hash=sha256:0\n")
+
+
+def add_program(clone, name: str) -> None:
+    (clone.tools / name).write_text("#!/bin/sh\n")
+    (clone.tools / name).chmod(0o755)
+
+
+def took_the_cpu_build(clone) -> bool:
+    return any("--torch-backend cpu" in call for call in clone.installs())
+
+
+def test_a_machine_without_a_gpu_gets_the_cpu_build_whose_hash_is_locked(clone):
+    lock_the_cpu_build(clone)
+    assert clone.lab("runs")[0] == 0
+    cpu, rest, *_ = clone.installs()
+    assert "--torch-backend cpu --require-hashes -r " in cpu and "requirements-cpu.lock" in cpu
+    assert "--require-hashes -r " in rest and "lab.requirements" in rest
+    installed = (clone.root / ".venv" / "lab.requirements").read_text()
+    assert [line.split("==")[0] for line in installed.splitlines() if "==" in line and line[0] != " "] == [
+        "tiny",
+        "torchless",
+        "tritonclient",
+    ]
+    assert "sha256:3" in installed and "sha256:2" not in installed
+
+
+@pytest.mark.parametrize("program", ["nvidia-smi", "sbatch"])
+def test_a_machine_that_may_use_a_gpu_gets_the_locks_build(clone, program):
+    lock_the_cpu_build(clone)
+    add_program(clone, program)
+    clone.lab("runs")
+    assert not took_the_cpu_build(clone)
+
+
+def test_without_a_locked_hash_the_cpu_build_is_only_taken_on_request(clone):
+    clone.lab("runs", LAB_VENV="unasked")
+    assert not took_the_cpu_build(clone)
+    code, _, err = clone.lab("runs", LAB_TORCH="cpu")
+    assert code == 0 and "no lock has a hash of PyTorch's CPU build" in err
+    assert " --torch-backend cpu torch==9.9+cpu " in clone.installs()[0]
+
+
+def test_where_the_cpu_build_cannot_be_had_the_locks_build_is_installed_and_a_sentence_says_why(clone):
+    code, out, err = clone.lab("runs", LAB_TORCH="cpu", UV_FAILS="--torch-backend cpu")
+    assert (code, out) == (0, "handed over: aligner_lib runs")
+    assert "PyTorch's CPU build can't be fetched (no route to host)" in err and "6 GB" in err
+    assert "/requirements.lock" in clone.installs()[1]
+    assert clone.lab("runs", LAB_TORCH="cpu") == (0, "handed over: aligner_lib runs", "")
+    assert clone.installs() == []
+
+
+def test_an_environment_keeps_the_build_it_was_made_with(clone):
+    clone.lab("runs", LAB_TORCH="cpu")
+    clone.installs()
+    (clone.root / "requirements.lock").write_text(LOCK + "# changed\n")
+    clone.lab("runs")
+    assert took_the_cpu_build(clone)
+    code, _, err = clone.lab("runs", LAB_TORCH="cuda")
+    assert code == 1 and "was made with LAB_TORCH=cpu" in err and "LAB_VENV=DIR LAB_TORCH=cuda" in err
+
+
+def test_an_unknown_build_is_named(clone):
+    assert clone.lab("runs", LAB_TORCH="rocm")[::2] == (1, "lab: LAB_TORCH=rocm is neither cpu nor cuda")
+
+
+# ---- with the real uv, and an index on this machine -----------------------------------------------------------------
+
+# builds the project, without setuptools
+BACKEND = """
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    import zipfile
+    with zipfile.ZipFile(f"{folder}/aligner_lab-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("aligner_lib/__main__.py", "import sys; print('handed over:', *sys.argv[1:])")
+        info = "aligner_lab-1.0.dist-info"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: aligner-lab\\nVersion: 1.0\\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return "aligner_lab-1.0-py3-none-any.whl"
+"""
+GROUPS = "lab pytriton bench environments exporters hub gpu".split()
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "aligner-lab"
+version = "1.0"
+requires-python = ">=3.11"
+[dependency-groups]
+"""
+
+
+def add_wheel(index: Path, name: str, version: str, requires: str = "") -> str:
+    """A wheel without modules, listed in the simple index of its folder. Returns its hash."""
+    record = f"{name.replace('-', '_')}-{version}"
+    folder = index / name
+    folder.mkdir(parents=True, exist_ok=True)
+    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    lines = []
+    with zipfile.ZipFile(folder / f"{record}-py3-none-any.whl", "w") as wheel:
+        for file, text in files.items():
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+            lines.append(f"{record}.dist-info/{file},sha256={digest},{len(text)}")
+            wheel.writestr(f"{record}.dist-info/{file}", text)
+        wheel.writestr(f"{record}.dist-info/RECORD", "\n".join([*lines, f"{record}.dist-info/RECORD,,"]))
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.whl")}
+    (folder / "index.html").write_text(
+        "".join(f'<a href="{file}#sha256={digest}">{file}</a>' for file, digest in digests.items())
+    )
+    return digests[f"{record}-py3-none-any.whl"]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture
+def indexes(clone, tmp_path):
+    """Two indexes in a folder, `main` and `cpu`, which a clone with the real uv asks; it is locked."""
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    uv = shutil.which("uv", path=beside)
+    if uv is None:
+        pytest.skip("uv is not installed")
+    (clone.tools / "uv").unlink()
+    (clone.tools / "uv").symlink_to(uv)
+    folder = tmp_path / "indexes"
+    add_wheel(folder / "main", "nvidia-cublas", "13.4")
+    add_wheel(folder / "main", "tiny", "1.0")
+    add_wheel(folder / "main", "torch", "9.9", requires="nvidia-cublas==13.4")
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    clone.environment |= {
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+        "UV_NO_CONFIG": "1",
+        "UV_DEFAULT_INDEX": f"{address}/main",
+        "LAB_TORCH_INDEX": f"{address}/cpu",
+    }
+    groups = "".join(f"{name} = ['tiny'{', ' + repr('torch') if name == 'lab' else ''}]\n" for name in GROUPS)
+    for name in clone.root.glob("requirements*.lock"):
+        name.unlink()
+    (clone.root / "pyproject.toml").write_text(PROJECT + groups)
+    (clone.root / "backend.py").write_text(BACKEND)
+    yield folder
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def versions(clone) -> set[str]:
+    """What is installed, such as `torch-9.9`."""
+    found = (clone.root / ".venv").glob("lib/*/site-packages/*.dist-info")
+    return {folder.name.removesuffix(".dist-info") for folder in found}
+
+
+def lock(clone) -> str:
+    code, _, err = clone.lab("lock")
+    assert code == 0, err
+    return err
+
+
+def test_the_cpu_build_is_locked_with_its_hash_and_installed_without_the_libraries_of_cuda(clone, indexes):
+    digest = add_wheel(indexes / "cpu", "torch", "9.9+cpu")
+    assert lock(clone) == ""
+    assert (
+        f"torch==9.9+cpu ; sys_platform == 'linux' \\\n    --hash=sha256:{digest}"
+        in (clone.root / "requirements-cpu.lock").read_text()
+    )
+    code, out, err = clone.lab("runs")
+    assert (code, out) == (0, "handed over: runs"), err
+    assert versions(clone) == {"aligner_lab-1.0", "tiny-1.0", "torch-9.9+cpu"}
+
+
+def test_a_cpu_build_whose_hash_is_not_the_locks_is_not_installed(clone, indexes):
+    add_wheel(indexes / "cpu", "torch", "9.9+cpu")
+    lock(clone)
+    add_wheel(indexes / "cpu", "torch", "9.9+cpu", requires="something-else")
+    shutil.rmtree(clone.environment["UV_CACHE_DIR"])
+    code, _, err = clone.lab("runs")
+    assert code == 0 and "PyTorch's CPU build can't be fetched" in err
+    assert versions(clone) == {"aligner_lab-1.0", "nvidia_cublas-13.4", "tiny-1.0", "torch-9.9"}
+
+
+def test_an_index_without_the_cpu_build_leaves_no_lock_and_the_request_falls_back(clone, indexes):
+    assert "no requirements-cpu.lock was written" in lock(clone)
+    assert not (clone.root / "requirements-cpu.lock").exists()
+    code, _, err = clone.lab("runs", LAB_TORCH="cpu")
+    assert code == 0 and "PyTorch's CPU build can't be fetched" in err
+    assert "torch-9.9" in versions(clone)
+
+
+def test_a_requested_cpu_build_is_installed_without_a_lock(clone, indexes):
+    lock(clone)
+    add_wheel(indexes / "cpu", "torch", "9.9+cpu")
+    code, _, err = clone.lab("runs", LAB_TORCH="cpu")
+    assert code == 0, err
+    assert versions(clone) == {"aligner_lab-1.0", "tiny-1.0", "torch-9.9+cpu"}
