@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,33 @@ def test_an_exporter_sends_each_step_once(tmp_path, monkeypatch):
     (file,) = (tmp_path / "run").glob("metrics-*.csv")
     lines = list(csv.reader(file.open()))
     assert lines == [[str(step), "train/loss", str(1 / (step + 1))] for step in range(5)]
+
+
+def test_a_chart_and_its_metric_are_a_kind_s(tmp_path, monkeypatch):
+    from aligner_lib.config import glossary, kinds
+    from aligner_lib.config.metrics_file import declared_in
+    from widgets.runs.feed import open_feed
+
+    kind = replace(kinds.kinds()["sft"], **declared_in(HERE))
+    monkeypatch.setattr(kinds, "_kinds", lambda further: {"sft": kind})
+    with RunWriter(tmp_path / "run", kind="sft", config={}, seed=1, hashes={}, max_steps=9) as writer:
+        writer.start(0)
+        writer.log(1, {"train/words": 7.0})
+        writer.finish("finished")
+    (chart,) = open_feed(RunFolder(tmp_path / "run"), None, "step", None, 0).charts
+    assert (chart.title, chart.unit) == ("Length", "words")
+    assert "| `train/words` | words | mean number of words in a response |" in glossary.glossary()
+
+
+def test_an_alarm_sounds_after_three_records():
+    from few_words import few_words
+
+    from aligner_lib.run_folder.alarms import active
+
+    records = [{"step": step, "train/words": words} for step, words in enumerate([9, 1, 0, 1])]
+    assert active([few_words], records[:1], records[:3]) == []
+    (alarm,) = active([few_words], records[:1], records)
+    assert (alarm.name, alarm.step) == ("few_words", 3)
 
 
 def test_a_scheduler_runs_a_job(tmp_path, monkeypatch):
