@@ -58,7 +58,8 @@ def trainer(draws: list[tuple[list[float], list[bool]]], *loop: str, rollouts_a_
         "grpo",
         [*(f"model.grpo.{one}" for one in settings), *(f"trainer.grpo.{one}" for one in loop), *sizes],
     )
-    policy = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0))
+    module = SimpleNamespace(config=SimpleNamespace(bf16=False))
+    policy = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0), engine=SimpleNamespace(module=module))
     functions = SimpleNamespace(loss_mask=loss_mask)
     return Drawn(policy, None, None, objective_of(config), None, config, None, functions=functions)
 
