@@ -44,7 +44,7 @@ def length_grouped(lengths: Sequence[int], micro_batch_size: int) -> list[list[i
     """Micro batches of samples of similar length, so that little padding is computed.
 
     lengths: tokens in each sample. Returns lists of at most micro_batch_size indices into lengths. The
-    longest samples come first, so a run that needs too much memory fails at its first micro batch.
+    longest samples come first, so a run that needs too much memory fails in its first micro batch.
     """
     by_length = longest_first(lengths)
     return [by_length[i : i + micro_batch_size] for i in range(0, len(by_length), micro_batch_size)]
@@ -55,15 +55,16 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda i: -lengths[i])
 
 
-ALIKE = 0.7  # of the longest sample of a packed micro batch, its shortest one has this much at least
+ALIKE = 0.7
+"""The shortest sample of a packed micro batch has at least this share of the longest sample's tokens."""
 
 
 def packed(lengths: Sequence[int], tokens: Sequence[int], budget: int) -> list[list[int]]:
-    """Micro batches of as many samples of similar length as have `budget` tokens together.
+    """Micro batches of samples of similar length, each filled up to `budget` tokens.
 
-    lengths: tokens in each sample's longest row; tokens: in all of its rows. Returns lists of indices into lengths, the
-    longest samples first; one over the budget is alone. A sample much shorter than the longest one before it begins a
-    micro batch, too: attention pads to the longest.
+    lengths: tokens in each sample's longest row; tokens: tokens in all rows of each sample. Returns lists of indices into
+    lengths, the longest samples first. A sample with more tokens than the budget gets a micro batch of its own. A sample
+    much shorter than the longest of its micro batch opens a new micro batch, because attention pads to the longest.
     """
     groups: list[list[int]] = []
     room = 0

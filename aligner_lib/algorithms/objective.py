@@ -1,7 +1,7 @@
-"""What a policy gradient maximises, in six switches; the named algorithms are settings of them. Imports no torch.
+"""The objective of a policy gradient as six switches, and the named algorithms as settings of the switches. Imports no torch.
 
-A switch is where two papers differ; what none of them disputes stands in `policy_gradient` once. The switches are
-baseline, scale, ratio, clipping, normaliser and KL.
+Each switch is a choice in which two papers differ: baseline, scale, ratio, clipping, normaliser and KL. The part on which
+all papers agree is written once, in `policy_gradient`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Objective:
-    """What is maximised. The defaults are GRPO (Shao et al. 2024, arXiv:2402.03300)."""
+    """The objective that training maximises. The defaults are GRPO (Shao et al. 2024, arXiv:2402.03300)."""
 
-    baseline: str = "group_mean"  # see BASELINES
-    scale: str = "group_std"  # see SCALES
-    ratio: str = "token"  # see RATIOS
-    clipping: str = "pessimistic"  # see CLIPPINGS
-    clip_low: float = 0.2  # the ratio is held in [1 − clip_low, 1 + clip_high]
+    baseline: str = "group_mean"
+    """One of BASELINES."""
+    scale: str = "group_std"
+    """One of SCALES."""
+    ratio: str = "token"
+    """One of RATIOS."""
+    clipping: str = "pessimistic"
+    """One of CLIPPINGS."""
+    clip_low: float = 0.2
+    """The ratio is clipped to [1 − clip_low, 1 + clip_high]."""
     clip_high: float = 0.2
-    normalizer: str = "responses"  # see NORMALIZERS
-    kl: str = "k3"  # see KLS
+    normalizer: str = "responses"
+    """One of NORMALIZERS."""
+    kl: str = "k3"
+    """One of KLS."""
 
     @property
     def kl_in_loss(self) -> bool:
@@ -28,32 +35,35 @@ class Objective:
         return self.kl in ("k1", "k2", "k3")
 
 
-# What a response's reward is compared with: its group's mean, the mean of the group's others, the batch's mean, a critic's
-# values. With `teacher` no reward counts: a token's advantage is the teacher's log-probability less the policy's own.
 BASELINES = ("group_mean", "leave_one_out", "batch_mean", "critic", "teacher")
-# What advantages are divided by.
+"""The baseline of a response's reward: the mean of its group, the mean of the other responses in its group, the mean of the
+batch, or the critic's values. With `teacher` the rewards are not used: the advantage of a token is the teacher's
+log-probability less the policy's."""
 SCALES = ("group_std", "batch_std", "none")
-# π_now / π_old of each token; its geometric mean over the response; or none, and the gradient is that of log π alone.
+"""The divisor of the advantages: the standard deviation of the group's or the batch's rewards, or no divisor."""
 RATIOS = ("token", "sequence", "none")
-# The worse of the clipped and the unclipped surrogate; or the clipped ratio as a weight of log π that has no gradient.
+"""π_now / π_old of each token, or its geometric mean over the response. With `none` the gradient is that of log π alone."""
 CLIPPINGS = ("pessimistic", "stop_gradient")
-# The mean over each response's tokens, then over responses; over the batch's tokens; or the sum, divided by one constant.
+"""The worse of the clipped and the unclipped surrogate, or log π weighted by the clipped ratio, without a gradient through
+the weight."""
 NORMALIZERS = ("responses", "tokens", "constant")
-# An estimator in the loss; in the reward of each token; or none.
+"""The mean over the tokens of each response and then over responses, the mean over all tokens of the batch, or the sum
+divided by a constant."""
 KLS = ("k1", "k2", "k3", "reward", "none")
+"""The KL to the reference: an estimator in the loss (k1, k2, k3), a part of each token's reward, or no KL."""
 
 
 PRESETS = {
     "grpo": Objective(),
-    # without the divisions that favour short wrong answers and easy or hard prompts: Liu et al. 2025 (arXiv:2503.20783)
+    # GRPO without the divisions that favour short wrong answers and easy or hard prompts: Liu et al. 2025 (arXiv:2503.20783)
     "dr_grpo": Objective(scale="none", normalizer="constant", kl="none"),
-    # more room above, each token counts alike: Yu et al. 2025 (arXiv:2503.14476); its sampling is the trainer's
+    # a higher upper clip, and the same weight for each token: Yu et al. 2025 (arXiv:2503.14476); the trainer has its sampling
     "dapo": Objective(clip_high=0.28, normalizer="tokens", kl="none"),
-    # a response against the others of its group: Ahmadian et al. 2024 (arXiv:2402.14740)
+    # the baseline is the mean reward of the other responses in the group: Ahmadian et al. 2024 (arXiv:2402.14740)
     "rloo": Objective(
         baseline="leave_one_out", scale="none", ratio="none", normalizer="constant", kl="reward"
     ),
-    # no groups: Hu 2025 (arXiv:2501.03262)
+    # the baseline is the batch's mean, so no groups are needed: Hu et al. 2025 (arXiv:2501.03262)
     "reinforce_pp": Objective(baseline="batch_mean", scale="batch_std", normalizer="tokens", kl="reward"),
     # one ratio for the whole response: Zheng et al. 2025 (arXiv:2507.18071)
     "gspo": Objective(ratio="sequence", clip_low=3e-4, clip_high=4e-4, kl="none"),
@@ -62,6 +72,6 @@ PRESETS = {
         clipping="stop_gradient", clip_low=1.0, clip_high=0.28, normalizer="tokens", kl="none"
     ),
     "ppo": Objective(baseline="critic", scale="batch_std", normalizer="tokens", kl="reward"),
-    # on-policy distillation, the reverse KL to a teacher token by token: Agarwal et al. 2024 (arXiv:2306.13649)
+    # on-policy distillation, the reverse KL to a teacher for each token: Agarwal et al. 2024 (arXiv:2306.13649)
     "distill": Objective(baseline="teacher", scale="none", normalizer="tokens", kl="none"),
 }

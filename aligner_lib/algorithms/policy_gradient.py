@@ -1,8 +1,8 @@
-"""Policy gradients for language models: one objective, whose switches `aligner_lib.algorithms.objective` has.
+"""Policy gradients for language models: one objective, with the switches of `aligner_lib.algorithms.objective`.
 
-    B responses, S longest row, T tokens that are learnt from, of all responses, in row order
+    B responses, S longest row, T tokens that the policy learns from, in all responses, in row order
 
-Source of the clipped ratio: Schulman et al. 2017 (arXiv:1707.06347); the others stand beside their switches.
+Source of the clipped ratio: Schulman et al. 2017 (arXiv:1707.06347). The other sources are named beside their switches.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from aligner_lib.algorithms.ppo import clipped_surrogate, normalize
 def grpo_advantages(rewards: Tensor, group: Tensor) -> Tensor:
     """GRPO's advantage of each response, (r − mean) / (σ + 1e-4) of its group's rewards: float [B].
 
-    rewards: float [B]; group: int64 [B], equal for responses to one prompt. A group whose rewards are all alike, as those of
-    one response are, has nothing to compare: its advantages are 0. The standard deviation is the corrected one (n − 1), as
-    in TRL. Source: Shao et al. 2024 (arXiv:2402.03300), section 4.1.2.
+    rewards: float [B]; group: int64 [B], the same number for all responses to one prompt. When all rewards of a group are
+    equal, or the group has one response, its advantages are 0. The standard deviation is the corrected one (n − 1), as in
+    TRL. Source: Shao et al. 2024 (arXiv:2402.03300), section 4.1.2.
     """
     advantages = torch.zeros_like(rewards)
-    for one in group.unique():
-        mine = rewards[group == one]
-        if mine.min() < mine.max():  # else rounding would make advantages out of equal rewards
-            advantages[group == one] = (mine - mine.mean()) / (mine.std() + 1e-4)
+    for number in group.unique():
+        in_group = group == number
+        group_rewards = rewards[in_group]
+        if (
+            group_rewards.min() < group_rewards.max()
+        ):  # rounding would give equal rewards advantages that are not 0
+            advantages[in_group] = (group_rewards - group_rewards.mean()) / (group_rewards.std() + 1e-4)
     return advantages
 
 
@@ -37,40 +40,42 @@ def group_advantages(
     group: Tensor,
     baseline: str,
     scale: str,
-    of_grpo: Callable[[Tensor, Tensor], Tensor] = grpo_advantages,
+    grpo_formula: Callable[[Tensor, Tensor], Tensor] = grpo_advantages,
 ) -> Tensor:
     """How much better each response is than its group (or the batch): float [B].
 
-    rewards: float [B], NaN where there is none: such a response is nobody's company, and its advantage is 0. baseline,
-    scale: of `algorithms.objective`; group_mean and group_std are GRPO's, which `of_grpo` computes.
+    rewards: float [B], NaN for a response without a reward: such a response is excluded from its group's mean, and its
+    advantage is 0. baseline, scale: see `algorithms.objective`. grpo_formula computes the advantages for GRPO's choice,
+    group_mean and group_std.
     """
     advantages, known = torch.zeros_like(rewards), rewards.isfinite()
     if not known.any():
         return advantages
     if (baseline, scale) == ("group_mean", "group_std"):
-        advantages[known] = of_grpo(rewards[known], group[known])
+        advantages[known] = grpo_formula(rewards[known], group[known])
     else:
         advantages[known] = _compared(rewards[known], group[known], baseline, scale)
     return advantages
 
 
 def _compared(rewards: Tensor, group: Tensor, baseline: str, scale: str) -> Tensor:
-    """As grpo_advantages, with another baseline or another scale."""
+    """The same as grpo_advantages, with another baseline or another scale."""
     advantages = torch.zeros_like(rewards)
-    for one in group.unique():
-        mine = rewards[group == one]
-        company = rewards if baseline == "batch_mean" else mine
-        if company.min() == company.max():
+    for number in group.unique():
+        group_rewards = rewards[group == number]
+        compared = rewards if baseline == "batch_mean" else group_rewards
+        if compared.min() == compared.max():
             continue
-        advantage = mine - company.mean()
+        size = len(group_rewards)
+        advantage = group_rewards - compared.mean()
         if baseline == "leave_one_out":  # r − (n·mean − r) / (n − 1)
-            advantage = advantage * len(mine) / (len(mine) - 1)
+            advantage = advantage * size / (size - 1)
         if scale == "group_std":
-            deviation = mine.std(correction=min(1, len(mine) - 1))  # one reward alone has a deviation of 0
+            deviation = group_rewards.std(correction=min(1, size - 1))  # 0 for a group with one reward
             advantage = advantage / (deviation + 1e-4)
         elif scale == "batch_std":
             advantage = advantage / (rewards.std() + 1e-4)
-        advantages[group == one] = advantage
+        advantages[group == number] = advantage
     return advantages
 
 
@@ -83,12 +88,13 @@ def reinforce_pp_advantages(
     scaled: bool = True,
     sum_over_ranks: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> Tensor:
-    """REINFORCE++'s advantage of each token, r − coefficient · Σ KL from that token on, normalised over all tokens of all
-    ranks: float [B, S-1], 0 outside the mask.
+    """REINFORCE++'s advantage of each token, r − coefficient · Σ KL of this token and all later ones, normalised over all
+    tokens of all ranks: float [B, S-1], 0 outside the mask.
 
     rewards: float [B], finite; kl: float [B, S-1] in nats; mask: bool [B, S-1], response tokens that have a reward.
-    scaled: whether the advantages are divided by their standard deviation. A token answers for the KL of what follows it,
-    not of what came before. Source: REINFORCE++, Hu et al. 2025 (arXiv:2501.03262).
+    scaled: whether the advantages are divided by their standard deviation. A token is charged for its own KL and that of
+    later tokens, which it can influence, and not for the KL of earlier tokens. Source: REINFORCE++, Hu et al. 2025
+    (arXiv:2501.03262).
     """
     kl_from_here = (kl * mask).flip(1).cumsum(dim=1).flip(1)
     advantages = (rewards[:, None] - coefficient * kl_from_here) * mask
@@ -107,10 +113,11 @@ def policy_loss(
     objective: Objective,
     surrogate: Callable[..., tuple[Tensor, Tensor]] = clipped_surrogate,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of each token, before it is normalised, its ratio and the clipped ratio: float [T] each.
+    """The loss of each token before normalisation, the ratio of each token, and the clipped ratio: float [T] each.
 
-    logprobs, old_logprobs, advantages: float [T]; rows: int64 [T], each token's response; lengths: int64 [B], tokens of
-    each response that are learnt from. surrogate: another loss of ratio and advantage, with the clipped ratio.
+    logprobs, old_logprobs, advantages: float [T]; rows: int64 [T], the response of each token; lengths: int64 [B], the
+    number of tokens in each response that the policy learns from. surrogate: a function of ratio, advantages, clip_low and
+    clip_high that returns the loss and the clipped ratio.
     """
     log_ratio = logprobs - old_logprobs
     if objective.ratio == "sequence":
@@ -126,10 +133,10 @@ def policy_loss(
 
 
 def loss_mask(response_mask: Tensor, learnt: Tensor) -> Tensor:
-    """The tokens that may be learnt from: bool [B, S-1], where index i belongs to the prediction of token i+1.
+    """The tokens that the policy may learn from: bool [B, S-1], where index i belongs to the prediction of token i+1.
 
-    response_mask: bool [B, S-1], the policy's own tokens, the stop token included; learnt: bool [B], which responses may
-    be learnt from: those that have a reward.
+    response_mask: bool [B, S-1], the policy's own tokens, the stop token included; learnt: bool [B], the responses that
+    have a reward, from which the policy may learn.
     """
     return response_mask & learnt[:, None]
 
@@ -137,8 +144,9 @@ def loss_mask(response_mask: Tensor, learnt: Tensor) -> Tensor:
 def kl_loss(logprobs: Tensor, reference_logprobs: Tensor, estimator: str) -> Tensor:
     """An estimate of KL(policy ‖ reference) from the sampled token, in nats: float [T], with gradient.
 
-    With d = log π − log π_ref: k1 is d, k2 is d²/2, k3 is e^−d − 1 + d. All but k2 are unbiased, and k2 alone has the
-    KL's gradient, when the tokens are the policy's own. Source: Schulman 2020, "Approximating KL divergence".
+    With d = log π − log π_ref: k1 is d, k2 is d²/2, k3 is e^−d − 1 + d. When the policy drew the tokens, k1 and k3 are
+    unbiased estimates of the KL, and only k2's gradient is an unbiased estimate of the KL's gradient. Source: Schulman
+    2020, "Approximating KL divergence".
     """
     difference = logprobs - reference_logprobs
     if estimator == "k1":
@@ -149,12 +157,13 @@ def kl_loss(logprobs: Tensor, reference_logprobs: Tensor, estimator: str) -> Ten
 def token_weights(
     lengths: Tensor, normalizer: str, constant: int, responses: int, tokens: int, learnt: int
 ) -> Tensor:
-    """How much each token's loss counts, so that the mean over the tokens that are learnt from is the objective: float [B].
+    """The weight of each response's token losses, with which their mean over `learnt` tokens is the objective: float [B].
 
-    lengths: int64 [B], tokens of each response that could be learnt from; responses and tokens: how many there are of
-    both in the whole global batch; learnt: how many of the tokens are in it (a response without an advantage need not be).
-    The weighted sum is divided, by `learnt` and this weight together, for `responses` by each response's length and their
-    number, for `tokens` by the number of tokens, for `constant` by the number of responses times the constant.
+    lengths: int64 [B], tokens of each response that the policy could learn from; responses, tokens: how many responses and
+    such tokens the global batch has; learnt: how many of the tokens the step computes (it may leave out responses whose
+    advantage is 0). The mean of the weighted losses equals their sum divided as follows. `responses`: by the response's
+    length times the number of responses; `tokens`: by the number of tokens; `constant`: by the number of responses times
+    the constant.
     """
     if normalizer == "responses":
         return learnt / (lengths.clamp(min=1) * responses)
@@ -173,15 +182,15 @@ def token_gradient_weights(
     constant: int = 1,
     ratio: float = 1.0,
 ) -> Tensor:
-    """How much an ascent on the objective moves each token's log π, with all responses as one batch: float64 [T].
+    """The gradient of the objective with respect to each token's log π, with all responses as one batch: float64 [T].
 
-    advantages: float [T]; log_ratio_to_reference: float [T], log π − log π_ref as the step began; rows: int64 [T], each
-    token's response; lengths: int64 [B]. constant: what the normaliser of that name divides by; ratio: π_now / π_old of
-    every token. Minus the gradient of the loss itself, by autograd: above 0 a token becomes likelier.
+    advantages: float [T]; log_ratio_to_reference: float [T], log π − log π_ref at the start of the step; rows: int64 [T],
+    the response of each token; lengths: int64 [B]. constant: the divisor of the normaliser `constant`; ratio: π_now / π_old
+    of every token. Autograd computes minus the gradient of the loss. A step of gradient ascent makes a token with a value
+    above 0 more likely.
     """
-    old = torch.zeros(
-        len(rows), dtype=torch.float64
-    )  # the losses know differences of log-probabilities alone
+    # zeros will do: the losses depend only on differences of log-probabilities
+    old = torch.zeros(len(rows), dtype=torch.float64)
     logprobs = (old + math.log(ratio)).requires_grad_()
     losses, _, _ = policy_loss(logprobs, old, advantages.double(), rows, lengths, objective)
     if objective.kl_in_loss:
@@ -205,11 +214,12 @@ def shaped_rewards(
     overlong_buffer: int = 0,
     overlong_penalty: float = 1.0,
 ) -> Tensor:
-    """Rewards as they are learnt from: float [B].
+    """The rewards that training uses, after clipping and penalties: float [B].
 
-    rewards: float [B]; lengths: int64 [B], tokens of the response; finished: bool [B]. clip: rewards are held in
-    [−clip, clip] first. A response that was cut off loses missing_eos_penalty. One that comes within overlong_buffer
-    tokens of max_length loses up to overlong_penalty, linearly: Yu et al. 2025 (arXiv:2503.14476), equation 13.
+    rewards: float [B]; lengths: int64 [B], tokens of the response; finished: bool [B]. clip: rewards are first clipped to
+    [−clip, clip]. missing_eos_penalty is subtracted from the reward of a response that was cut off. A penalty that grows
+    linearly to overlong_penalty is subtracted for the last overlong_buffer tokens before max_length: Yu et al. 2025
+    (arXiv:2503.14476), equation 13.
     """
     if clip is not None:
         rewards = rewards.clamp(-clip, clip)
@@ -221,11 +231,12 @@ def shaped_rewards(
 
 
 def importance_weights(logprobs: Tensor, sampler_logprobs: Tensor, correction: str, cap: float) -> Tensor:
-    """What makes up for tokens that were drawn from another distribution than the one that learns: float, same shape.
+    """Importance weights of tokens that were drawn from another distribution than the policy's: float, same shape.
 
-    logprobs: of the policy as the step began, by the trainer's computation; sampler_logprobs: of the distribution that
-    the tokens were drawn from. truncated: min(ratio, cap); masked: the ratio, and 0 beyond the cap; none: 1. Source of
-    the truncated weights: Ionides 2008, "Truncated importance sampling"; for rollouts: Yao et al. 2025.
+    logprobs: the trainer's log-probabilities under the policy at the start of the step; sampler_logprobs: the
+    log-probabilities under the distribution that the tokens were drawn from. correction: truncated is min(ratio, cap),
+    masked is the ratio up to the cap and 0 above it, none is 1. Source of the truncated weights: Ionides 2008, "Truncated
+    importance sampling"; for rollouts: Yao et al. 2025.
     """
     ratio = (logprobs - sampler_logprobs).exp()
     if correction == "truncated":
@@ -234,7 +245,7 @@ def importance_weights(logprobs: Tensor, sampler_logprobs: Tensor, correction: s
 
 
 def adapted_coefficient(coefficient: float, kl: float, target: float, horizon: float) -> float:
-    """The next step's KL coefficient: 1 + error / horizon times this one's, the error being kl / target − 1, held in ±0.2.
+    """The KL coefficient of the next step: coefficient · (1 + error / horizon), error = kl / target − 1 clipped to ±0.2.
 
     kl, target: nats; horizon: steps. Source: Ziegler et al. 2019 (arXiv:1909.08593), section 2.2.
     """

@@ -2,8 +2,8 @@
 
     B responses, S longest row, P prompt length, L prompt + response length (the stop token included)
 
-Tensors are [B, S-1]: index i belongs to the prediction of token i+1. Masks, bool or of 0 and 1, say which predictions
-count. A response of several turns has holes in its mask, where the tokens are not the policy's own.
+Tensors are [B, S-1]: index i belongs to the prediction of token i+1. Masks (bool, or 0 and 1) mark the predictions that
+count. The mask of a response of several turns has gaps, where the environment wrote the tokens.
 Sources: PPO (Schulman et al. 2017, arXiv:1707.06347), GAE (Schulman et al. 2016, arXiv:1506.02438), RLHF's per-token
 KL reward (Ziegler et al. 2019, arXiv:1909.08593); conventions of NeMo-Aligner.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def response_mask(prompt_lengths: Tensor, lengths: Tensor, size: int) -> Tensor:
-    """The mask of responses of one turn, the stop token included: columns [P-1, L-1).
+    """The mask of single-turn responses, the stop token included: columns [P-1, L-1).
 
     prompt_lengths, lengths: int64 [B]; size: S-1 → bool [B, S-1].
     """
@@ -46,15 +46,14 @@ def advantages_and_returns(
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimates, and returns = advantages + values: float [B, S-1] each, 0 outside the mask.
 
-    values, rewards: float [B, S-1]. What follows a token is the next one in the mask: holes take no time. A response cut
-    off at its maximal length gets no bootstrap: nothing follows it.
+    values, rewards: float [B, S-1]. The successor of a token is the next token in the mask, so gaps in the mask do not
+    discount. A response that was cut off at the maximal length ends there, without a bootstrapped value.
     """
     advantages = torch.zeros_like(values)
     next_value = next_advantage = torch.zeros_like(values[:, 0])
     for t in reversed(range(values.shape[1])):
-        td_error = (
-            rewards[:, t] + discount_factor * next_value - values[:, t]
-        )  # δ, the temporal-difference error
+        # δ, the temporal-difference error
+        td_error = rewards[:, t] + discount_factor * next_value - values[:, t]
         advantages[:, t] = td_error + discount_factor * gae_lambda * next_advantage
         counts = mask[:, t].bool()
         next_value = torch.where(counts, values[:, t], next_value)
@@ -70,7 +69,7 @@ def normalize(
 ) -> Tensor:
     """(A − μ) / √(σ² + 1e-8) over the masked tokens of all ranks, with the uncorrected variance. 0 outside the mask.
 
-    keep_mean: divide alone, without taking the mean away (whitening of rewards, whose sign has a meaning).
+    keep_mean: divide without subtracting the mean. Rewards are whitened like this, because their sign has a meaning.
     """
     total, count = sum_over_ranks(torch.stack([(advantages * mask).sum(), mask.sum()]).double())
     mean = (total / count.clamp(min=1.0)).to(advantages.dtype)
@@ -82,16 +81,17 @@ def normalize(
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
     """max(−A·r, −A·clip(r, 1 − low, 1 + high)) and the clipped ratio: same shape as the inputs.
 
-    The pessimistic side for advantages of both signs.
+    The maximum is the pessimistic choice, for positive and for negative advantages.
     """
     clipped = ratio.clamp(1.0 - low, 1.0 + high)
     return torch.maximum(-advantages * ratio, -advantages * clipped), clipped
 
 
 def critic_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float) -> Tensor:
-    """Half the squared error for each token, the worse of the value and of the value held near the rollout's.
+    """Half the squared error of each token: the larger of the value's and of the clipped value's.
 
-    clip: how far a value may move from old_values before the loss stops rewarding it; ≤ 0 turns the clip off.
+    clip: the clipped value differs from old_values, the rollout's, by at most clip, so a value that moves farther gains
+    nothing; ≤ 0 turns clipping off. Arguments and result have the same shape.
     """
     error = (values - returns) ** 2
     if clip > 0:

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the optimizer step, so that a resumed run needs no scheduler state."""
+"""The learning rate as a function of the optimizer step alone, so a resumed run needs no scheduler state."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def learning_rate(
 ) -> float:
     """The learning rate of an optimizer step (the first step is 1).
 
-    Linear warm-up from peak / (warmup_steps + 1), cosine decay from peak to min_lr, then constant_steps at
-    min_lr. name="constant" stays at peak after the warm-up. All counts are optimizer steps. Raises ValueError
-    for another name.
+    The rate rises linearly from peak / (warmup_steps + 1), decays along a cosine from peak to min_lr, and stays at min_lr
+    for constant_steps. With name="constant" it stays at peak after the warm-up. All counts are optimizer steps. Raises
+    ValueError for another name.
 
     Source: NeMo's CosineAnnealing, which NeMo-Aligner uses (cosine decay: arXiv:1608.03983).
     """

@@ -1,6 +1,6 @@
-"""Supervised fine-tuning: which predictions are learnt, and what each costs.
+"""Supervised fine-tuning: the mask of the predictions that count, and the loss of each prediction.
 
-B samples, S longest, T predictions that are learnt, in row order
+B samples, S longest, T predictions that count in the loss, in row order
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def loss_mask(learnt: Tensor, lengths: Tensor) -> Tensor:
-    """The predictions that are learnt: bool [B, S-1], where index i belongs to the prediction of token i+1.
+    """The predictions that count in the loss: bool [B, S-1], where index i belongs to the prediction of token i+1.
 
     learnt: bool [B, S], True at the tokens of answers and at their stop tokens; lengths: int64 [B], tokens of each sample.
     """
@@ -17,9 +17,9 @@ def loss_mask(learnt: Tensor, lengths: Tensor) -> Tensor:
 
 
 def token_losses(logprobs: Tensor) -> Tensor:
-    """What each prediction costs, its cross-entropy −log p in nats: float [T].
+    """The cross-entropy of each prediction, −log p in nats: float [T].
 
-    logprobs: float [T], log p of the tokens that are learnt. The step's loss is the mean over the global batch's tokens,
-    whatever its micro batches.
+    logprobs: float [T], log p of the tokens that count in the loss. The loss of a step is the mean over all such tokens of
+    the global batch, however it is split into micro batches.
     """
     return -logprobs
