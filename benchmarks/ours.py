@@ -52,7 +52,7 @@ def grpo(setting: Setting, connection, lengths: range) -> None:
     from aligner_lib.algorithms.objective import PRESETS
     from aligner_lib.kinds.grpo.trainer import GRPOTrainer
     from aligner_lib.megatron.generate import Sampling
-    from aligner_lib.rollouts.collect import Rollout
+    from aligner_lib.rollouts.collect import RolloutCollector
     from aligner_lib.rollouts.tasks import FileTasks
     from benchmarks.given_responses import GivenResponses, GivenRewards
 
@@ -68,7 +68,7 @@ def grpo(setting: Setting, connection, lengths: range) -> None:
     )
     trainer = GRPOTrainer(
         policy=policy,
-        roll_out=Rollout(policy, GivenRewards(), setting.seed, setting.max_length + setting.new_tokens),
+        roll_out=RolloutCollector(policy, GivenRewards(), setting.seed, setting.max_length + setting.new_tokens),
         tasks=FileTasks(setting.grpo_prompts(lengths), [], setting.seed),
         objective=PRESETS["grpo"],
         lr_schedule=lambda step: setting.grpo_lr,

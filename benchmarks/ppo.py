@@ -20,7 +20,7 @@ from aligner_lib.kinds.ppo.trainer import PPOTrainer
 from aligner_lib.megatron.generate import Sampling, generate
 from aligner_lib.megatron.logprobs import selected_logprobs
 from aligner_lib.megatron.model import Numerics, build_model
-from aligner_lib.rollouts.collect import Rollout
+from aligner_lib.rollouts.collect import RolloutCollector
 from aligner_lib.rollouts.critic import Critic
 from aligner_lib.rollouts.policy import Policy, to_rollouts
 from aligner_lib.rollouts.records import Rollouts
@@ -90,7 +90,9 @@ def _trainer(setting: Setting) -> PPOTrainer:
     )
     return PPOTrainer(
         policy=policy,
-        roll_out=Rollout(policy, critic.reward_model(), setting.seed, setting.max_length + RESPONSE, critic),
+        roll_out=RolloutCollector(
+            policy, critic.reward_model(), setting.seed, setting.max_length + RESPONSE, critic
+        ),
         tasks=FileTasks(prompts, [], setting.seed),
         objective=PRESETS["ppo"],
         critic=critic,

@@ -21,7 +21,7 @@ from aligner_lib.config import schema, validation
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import ConfigError
 from aligner_lib.jobs.command_line import written
-from aligner_lib.run_folder.exporters.services import asked_for, options
+from aligner_lib.run_folder.exporters.services import requested, options
 
 Reads = dict[str, list[str]]  # setting → modules
 WHOLE = {(composition.__name__, name) for name in ("compose", "overridden", "notices", "save", "load")} | {
@@ -114,7 +114,7 @@ def is_exported(config: DictConfig, key: str) -> bool:
     stored = composition.save(config)
     return any(
         key == f"exp_manager.{name}_logger_kwargs.{option}"
-        for name in asked_for(stored["exp_manager"])
+        for name in requested(stored["exp_manager"])
         for option in options(stored, name)
     )
 

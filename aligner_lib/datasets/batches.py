@@ -14,10 +14,12 @@ from torch.nn.functional import pad
 
 @dataclass
 class TokenBatch:
-    """Right-padded rows of token ids. Selecting rows also drops the columns that none of them uses."""
+    """Right-padded rows of token ids. Selecting rows also drops the columns that are padding in all selected rows."""
 
-    tokens: Tensor  # int64 [B, S]
-    lengths: Tensor  # int64 [B], tokens before the padding
+    tokens: Tensor
+    """int64 [B, S]."""
+    lengths: Tensor
+    """int64 [B], tokens before the padding."""
 
     @property
     def size(self) -> int:
@@ -25,7 +27,7 @@ class TokenBatch:
         return len(self.lengths)
 
     def rows(self, index: list[int] | Tensor) -> TokenBatch:
-        """These rows of every field, in this order, cut to the longest of them.
+        """The rows at `index` of every field, in the order of `index`, cut to the longest selected row.
 
         index: int64 [B'] or a list of row numbers. `tokens` becomes [B', S'], other 2-D fields [B', S' − 1].
         """
@@ -57,7 +59,7 @@ def concat_restore_order(batches: list, groups: list[list[int]], fill: int = 0):
 
 
 def concat_rows(parts: list[Tensor], groups: list[list[int]], fill: int = 0) -> Tensor:
-    """As `concat_restore_order`, for one tensor of each batch."""
+    """The same as `concat_restore_order` for one tensor of each batch, padded with fill."""
     if parts[0].dim() == 2:
         width = max(part.shape[1] for part in parts)
         parts = [pad(part, (0, width - part.shape[1]), value=fill) for part in parts]

@@ -1,8 +1,8 @@
-"""Conversations as text: by the tokenizer's chat template, or as `User: …`, `Assistant: …`, which is called plain.
+"""Conversations as text, written by the tokenizer's chat template or plainly as `User: …`, `Assistant: …`.
 
-`use_template` chooses one of the two for a tokenizer, and with it for all that a job reads: SFT's samples, pairs, prompts
-and environments. Where nobody has chosen, a file's texts stay as they are, and an environment's conversations take
-the tokenizer's own where it has one.
+`use_template` chooses between the two for a tokenizer, and so for all data that a job reads: SFT samples, pairs, prompts and
+environments. Without a choice, the texts of data files stay as they are, and the conversations of an environment are written
+by the tokenizer's own template if it has one.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from aligner_lib.datasets.tokenizer import Tokenizer
 
 Message = dict[str, str]  # {"role", "content"}
-Conversation = str | list[Message]  # a text that goes on, or turns
+Conversation = str | list[Message]  # a text that the policy continues, or a list of turns
 
-RESPONSE = "the-response-stands-here"  # in place of a response, to find what a template puts around it
-PLAIN, OWN = "plain", "tokenizer"  # a tokenizer's template: model.data.chat_template
-FILE = "template.json"  # beside a model's tokenizer: how what it has learnt from was written
+RESPONSE = "the-response-stands-here"  # stands in for a response, to see what a template writes around it
+PLAIN, OWN = "plain", "tokenizer"  # the values of model.data.chat_template
+FILE = "template.json"  # beside a model's tokenizer: the template of the conversations that the model was trained on
 ROLES = {"system": "System", "user": "User", "human": "User", "assistant": "Assistant", "gpt": "Assistant"}
-ANSWER = "Assistant:"  # what ends a plain prompt
+ANSWER = "Assistant:"  # the last word of a plain prompt
 PLAIN_TURN = re.compile(r"(?:\A|\n\n)(System|User|Assistant):")
 
 
 class StopTokenError(UserError):
-    """Samples whose stop token would not be learnt: a policy that is trained on them does not end its answers."""
+    """The loss would not cover the stop token of these samples, so the trained policy would not end its answers."""
 
 
 # ---- which template -------------------------------------------------------------------------------------------------
 
 
 def use_template(tokenizer: Tokenizer, name: str) -> Tokenizer:
-    """The tokenizer, which writes all conversations by this template from here on: PLAIN or OWN.
+    """Write all conversations of this tokenizer by a template from here on, PLAIN or OWN. Returns the tokenizer.
 
-    Raises UserError for OWN where it has none.
+    Raises UserError for OWN when the tokenizer has no chat template.
     """
     assert name in (PLAIN, OWN), f"there is no template {name!r}"
     if name == OWN and not has_template(tokenizer):
@@ -58,21 +58,21 @@ def has_template(tokenizer: Tokenizer) -> bool:
 
 
 def template_in_use(tokenizer: Tokenizer) -> str:
-    """The template that the model of the tokenizer's folder is asked in: the recorded one.
+    """The template in which the model of the tokenizer's folder gets its prompts: the recorded template.
 
-    Where nothing is recorded a downloaded model is asked in its tokenizer's own template, any other one plain.
+    Without a record, a downloaded model gets prompts in its tokenizer's own template, and any other model plain ones.
     """
     is_downloaded = (tokenizer.folder / "source.json").exists() and has_template(tokenizer)
     return recorded_template(tokenizer.folder) or (OWN if is_downloaded else PLAIN)
 
 
 def own_template(tokenizer: Tokenizer) -> str:
-    """The text of the chat template that the tokenizer brings. It has one where `has_template` says so."""
+    """The text of the chat template that the tokenizer brings; call it only where `has_template` is true."""
     return _own_template(tokenizer)
 
 
 def recorded_template(folder: Path) -> str | None:
-    """The template of what a model folder's model has learnt from; None where it does not say, as a downloaded one."""
+    """The template of the conversations that a folder's model was trained on; None for a folder without a record."""
     try:
         name = json.loads((Path(folder) / FILE).read_text())["chat_template"]
     except FileNotFoundError:
@@ -81,29 +81,29 @@ def recorded_template(folder: Path) -> str | None:
         name = None
     if name not in (PLAIN, OWN):
         raise UserError(
-            f'{Path(folder) / FILE} is damaged: it has to say {{"chat_template": "{PLAIN}"}} or {OWN!r}'
+            f'{Path(folder) / FILE} is damaged: it must contain {{"chat_template": "{PLAIN}"}} or {OWN!r}'
         )
     return name
 
 
 def writes_date(tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer's own template puts the day into conversations."""
+    """Whether the tokenizer's own template writes a date into conversations."""
     return DATE_FUNCTION in (_own_template(tokenizer) or "")
 
 
 def recorded_date(folder: Path) -> date | None:
-    """The day in the conversations that a model folder's model has learnt from; None where there was none."""
+    """The date in the conversations that a folder's model was trained on; None where they had no date."""
     try:
         day = json.loads((Path(folder) / FILE).read_text()).get("date")
         return None if day is None else date.fromisoformat(day)
     except FileNotFoundError:
         return None
     except (ValueError, AttributeError, TypeError):
-        raise UserError(f"{Path(folder) / FILE} is damaged: its date has to be like 2025-01-31") from None
+        raise UserError(f"{Path(folder) / FILE} is damaged: its date must look like 2025-01-31") from None
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the tokenizer's files into a model folder, and its template where one was chosen, with the day that it writes."""
+    """Write the tokenizer's files into a model folder, with the chosen template, if any, and the date that it writes."""
     tokenizer.save(folder)
     if tokenizer.template is not None:
         record = {"chat_template": tokenizer.template}
@@ -116,31 +116,31 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of a data file's prompt: of the text as it is, or of its turns by the tokenizer's template."""
+    """Token ids of a data file's prompt: of the text as it is, or of its turns in the tokenizer's template."""
     return encode(tokenizer, as_written(tokenizer, text))
 
 
 def as_written(tokenizer: Tokenizer, conversation: Conversation) -> Conversation:
-    """A conversation as the tokenizer's chosen template writes it: a text's turns where that is the tokenizer's own."""
+    """A conversation in the form that the chosen template takes: turns for the tokenizer's own, else unchanged."""
     own = tokenizer.template == OWN and isinstance(conversation, str)
     return turns_of(conversation) if own else conversation
 
 
 def with_response(tokenizer: Tokenizer, prompt: str, response: str) -> tuple[list[int], int]:
-    """Token ids of prompt, response and stop token, and where the response begins.
+    """Token ids of prompt, response and stop token, and the index of the response's first token.
 
-    prompt: a text that ends in `Assistant:`; response: what follows it, the space included.
+    prompt: a text that ends in `Assistant:`; response: the text behind it, with its leading space.
     """
     if tokenizer.template == OWN:
         messages = [*turns_of(prompt), {"role": "assistant", "content": response.strip()}]
-        read, ids = tokenizer.encode_parts([*answer_of(tokenizer, messages)])
-        return [*read, *ids], len(read)
+        prompt_ids, response_ids = tokenizer.encode_parts([*answer_of(tokenizer, messages)])
+        return [*prompt_ids, *response_ids], len(prompt_ids)
     before, ids = tokenizer.encode_parts([prompt, response])
     return [*tokenizer.bos_ids, *before, *ids, tokenizer.eos_id], len(tokenizer.bos_ids) + len(before)
 
 
 def turns_of(text: str) -> list[Message]:
-    """The turns of a text of `User: …`, `Assistant: …` paragraphs, but for an empty last one; of another text the user's."""
+    """The turns of a text in `User: …`, `Assistant: …` paragraphs, without an empty last turn; another text is a user's turn."""
     before, *pieces = PLAIN_TURN.split(text)
     if before.strip() or not pieces:
         return [{"role": "user", "content": text.strip()}]
@@ -151,12 +151,12 @@ def turns_of(text: str) -> list[Message]:
 
 
 def answered_texts(tokenizer: Tokenizer, messages: list[Message]) -> list[list[str]]:
-    """A conversation by the tokenizer's template, as what is read and what is learnt in turns: read, learnt, read, learnt, …
+    """A conversation in the tokenizer's template, as lists of texts: context, answer, context, answer, …
 
-    What is learnt is the assistant's, each answer with the stop token that the template writes behind it. It is one text
-    where the template writes earlier turns as they were read. A template that rewrites them, as reasoning models' leave
-    earlier thoughts out, gives a text for each answer that follows on rewritten turns: what the policy reads when it is
-    asked. Raises what `answer_of` raises.
+    The loss covers the answers, each with the stop token that the template writes behind it. The result is a single list if
+    the template leaves earlier turns unchanged when later turns follow. Some templates change them (those of reasoning models
+    remove earlier thoughts); then an answer whose context was changed begins a new list, in which the context is the one
+    that the policy will read. Raises the errors of `answer_of`.
     """
     texts: list[list[str]] = []
     done = ""
@@ -173,62 +173,63 @@ def answered_texts(tokenizer: Tokenizer, messages: list[Message]) -> list[list[s
 
 
 def answer_of(tokenizer: Tokenizer, messages: list[Message]) -> tuple[str, str]:
-    """What is read before a conversation's last turn, which is the assistant's, and what is learnt of that turn.
+    """The context of a conversation's last turn, which is the assistant's, and the part of that turn that the loss covers.
 
-    Raises StopTokenError where the template ends an answer without a stop token, UserError where it writes what comes before
-    the answer otherwise once there is one, ValueError for an answer that holds a stop token itself.
+    Raises StopTokenError when the template ends an answer without a stop token, UserError when the template changes the
+    context once an answer follows, ValueError when the answer contains a stop token.
     """
     content = messages[-1]["content"]
-    if held := next((stop for stop in stop_texts(tokenizer) if stop in content), None):
-        raise ValueError(_holds_stop_token(held))
+    if stop := next((stop for stop in stop_texts(tokenizer) if stop in content), None):
+        raise ValueError(_holds_stop_token(stop))
     head, whole = _apply(tokenizer, messages[:-1], True), _apply(tokenizer, messages, False)
     if not whole.startswith(head):
         raise UserError(
-            f"{tokenizer.folder}: the chat template writes a conversation otherwise once it has been answered, so what "
-            f"is learnt would not be what is asked for; give model.data.chat_template={PLAIN}"
+            f"{tokenizer.folder}: the chat template writes a conversation differently once it has an answer, so the policy "
+            f"would be trained on other prompts than it gets later; give model.data.chat_template={PLAIN}"
         )
     return head, _up_to_stop(tokenizer, whole[len(head) :], content)
 
 
 def _up_to_stop(tokenizer: Tokenizer, answer: str, content: str) -> str:
-    """What a template writes of an answer, up to the first stop token, which is in it."""
+    """The text that a template writes for an answer, up to and including the first stop token."""
     stops = stop_texts(tokenizer)
-    found = [(answer.index(stop), stop) for stop in stops if stop in answer]
-    if not found:
+    places = [(answer.index(stop), stop) for stop in stops if stop in answer]
+    if not places:
         raise StopTokenError(
-            f"its stop token {' or '.join(map(repr, stops))} would not be learnt: the chat template of {tokenizer.folder} "
-            f"ends an answer with {_ending(answer, content)!r}, and a policy that is trained so does not end its answers. "
-            f"Make that the eos_token in {tokenizer.folder / 'tokenizer_config.json'}, name its id in eos_token_id of "
-            f"{tokenizer.folder / 'generation_config.json'}, or give model.data.chat_template={PLAIN}"
+            f"the loss would not cover its stop token {' or '.join(map(repr, stops))}: the chat template of "
+            f"{tokenizer.folder} ends an answer with {_ending(answer, content)!r}, and a policy that is trained so does not end "
+            f"its answers. Make that text the eos_token in {tokenizer.folder / 'tokenizer_config.json'}, name its id in "
+            f"eos_token_id of {tokenizer.folder / 'generation_config.json'}, or give model.data.chat_template={PLAIN}"
         )
-    place, stop = min(found)
+    place, stop = min(places)
     if tokenizer.encode_parts([stop])[0] != [stops[stop]]:
         raise StopTokenError(
-            f"its stop token {stop!r} would not be learnt: {tokenizer.folder / 'tokenizer.json'} has it in its vocabulary, "
-            f"but not among its added_tokens, so it is read as text; add it there, or give model.data.chat_template={PLAIN}"
+            f"the loss would not cover its stop token {stop!r}: {tokenizer.folder / 'tokenizer.json'} has the token in its "
+            "vocabulary but not among its added_tokens, so it is read as text; add it there, or give "
+            f"model.data.chat_template={PLAIN}"
         )
     return answer[: place + len(stop)]
 
 
 def stop_token_within(tokenizer: Tokenizer, ids: list[int]) -> str | None:
-    """Why a sample is left out whose answer has these token ids; None for one without a stop token."""
+    """The reason to drop a sample whose answer has these token ids; None for an answer without a stop token."""
     stop = next((token_id for token_id in ids if token_id in tokenizer.stop_ids), None)
     return None if stop is None else _holds_stop_token(tokenizer.decode([stop], special_tokens=True))
 
 
 def _holds_stop_token(stop: str) -> str:
-    return f"an answer holds the stop token {stop!r}, behind which a policy writes nothing"
+    return f"an answer contains the stop token {stop!r}, after which a policy writes nothing"
 
 
 def stop_texts(tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids of the tokens that end a response, by their texts as a template writes them; the stop token is the first."""
+    """Maps the texts of the tokens that end a response to their ids; the stop token comes first."""
     return {tokenizer.decode([token_id], special_tokens=True): token_id for token_id in tokenizer.stop_ids}
 
 
 def answer_end(tokenizer: Tokenizer) -> int:
-    """The id of the token with which answers that are learnt from end: the one of the tokenizer's template, or the stop token.
+    """The id of the token that ends answers in the training data: the template's, or the stop token of plain texts.
 
-    Raises StopTokenError for a template that ends an answer otherwise.
+    Raises StopTokenError for a template that ends an answer without a stop token.
     """
     if tokenizer.template != OWN:
         return tokenizer.eos_id
@@ -237,15 +238,15 @@ def answer_end(tokenizer: Tokenizer) -> int:
 
 
 def answer_mark(tokenizer: Tokenizer) -> str:
-    """What stands before an answer: `Assistant:`, or what the tokenizer's template gives for a generation prompt."""
+    """The text before an answer: `Assistant:`, or the generation prompt of the tokenizer's template."""
     if tokenizer.template != OWN:
         return ANSWER
-    asked = [{"role": "user", "content": "?"}]
-    mark = _apply(tokenizer, asked, True).removeprefix(_apply(tokenizer, asked, False))
+    question = [{"role": "user", "content": "?"}]
+    mark = _apply(tokenizer, question, True).removeprefix(_apply(tokenizer, question, False))
     if not mark:
         raise UserError(
-            f"{tokenizer.folder}: the chat template writes nothing before an answer, so token files don't say where a "
-            "response begins: give model.data.data_impl=jsonl"
+            f"{tokenizer.folder}: the chat template writes nothing before an answer, so the start of a response can't be "
+            "found in token files: give model.data.data_impl=jsonl"
         )
     return mark
 
@@ -260,9 +261,9 @@ def _ending(whole: str, content: str) -> str:
 def render(tokenizer: Tokenizer, messages: list[Message], continues: bool = False) -> str:
     """The text of a conversation, ready for the assistant's turn.
 
-    As `apply_chat_template(..., add_generation_prompt=True)` of transformers gives it. continues: the last message is the
-    assistant's, and its text is left open, for the policy to go on with. Raises UserError when the template refuses the
-    messages, as some do a system's turn.
+    Equals `apply_chat_template(..., add_generation_prompt=True)` of transformers. continues: the last message is the
+    assistant's and stays open, so that the policy can continue it. Raises UserError when the template refuses the messages;
+    some templates refuse a system turn.
     """
     if not continues:
         return _apply(tokenizer, messages, ready=True)
@@ -275,20 +276,22 @@ def render(tokenizer: Tokenizer, messages: list[Message], continues: bool = Fals
 def render_observation(
     tokenizer: Tokenizer, conversation: Conversation, observation: Conversation, stopped: bool
 ) -> str:
-    """What stands behind a response up to the next one: the end of the turn, the observation, and the next turn's head.
+    """The text between a response and the next one: the end of the turn, the observation, and the next turn's head.
 
-    conversation: what was responded to. observation: messages, or the text of a user's turn; behind a text it follows as
-    it is. stopped: the response ended with a stop token, which is not given again. Raises UserError when the
-    template writes the conversation before the response otherwise than the policy has read it.
+    conversation: the prompt of the response. observation: messages, or the text of a user's turn; after a conversation that
+    is a text, the observation is appended as it is. stopped: the response ended with a stop token, which is not repeated.
+    Raises UserError when the template writes the conversation before the response differently than the policy read it.
     """
     if isinstance(conversation, str):
-        assert isinstance(observation, str), f"behind a text comes a text, not {observation!r}"
+        assert isinstance(observation, str), (
+            f"a conversation that is a text is continued by a text, not {observation!r}"
+        )
         return observation
     before, after = _around_response(tokenizer, conversation, _turns(observation), ready=True)
     if before != render(tokenizer, conversation):
         raise UserError(
-            f"{tokenizer.folder}: the chat template writes earlier turns otherwise when later ones follow, so no "
-            "episode of several turns can be continued; take a model with another template, or environments of one turn"
+            f"{tokenizer.folder}: the chat template changes earlier turns when later turns follow, so an episode of several "
+            "turns can't be continued; use a model with another template, or environments with one turn"
         )
     stop = next((text for text in stop_texts(tokenizer) if after.lstrip().startswith(text)), "")
     return after.lstrip().removeprefix(stop) if stopped and stop else after
@@ -302,7 +305,7 @@ def extend(conversation: Conversation, response: str, observation: Conversation)
 
 
 def encode(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
-    """A prompt's token ids. A template writes its BOS token itself; elsewhere the tokenizer puts it first."""
+    """Token ids of a prompt. A chat template writes its BOS token itself; for plain texts the tokenizer adds it."""
     if isinstance(conversation, str):
         return tokenizer.encode(conversation)
     text = render(tokenizer, conversation)
@@ -316,13 +319,13 @@ def _turns(observation: Conversation) -> list[Message]:
 def _around_response(
     tokenizer: Tokenizer, before: list[Message], after: list[Message], ready: bool
 ) -> tuple[str, str]:
-    """A conversation's text before and after one response in it."""
+    """The text of a conversation before and after one of its responses."""
     messages = [*before, {"role": "assistant", "content": RESPONSE}, *after]
-    head, found, tail = _apply(tokenizer, messages, ready).partition(RESPONSE)
-    if not found:
+    head, mark, tail = _apply(tokenizer, messages, ready).partition(RESPONSE)
+    if not mark:
         raise UserError(f"{tokenizer.folder}: the chat template leaves the assistant's turns out")
     if _template_of(tokenizer) is None:
-        head = head.removesuffix(" ")  # the space behind `Assistant:` is the response's own
+        head = head.removesuffix(" ")  # the space behind `Assistant:` belongs to the response
     return head, tail
 
 
@@ -347,32 +350,32 @@ def _apply(tokenizer: Tokenizer, messages: list[Message], ready: bool) -> str:
 
 
 def _plain(messages: list[Message], ready: bool) -> str:
-    """As SFT has conversations (load_sft) and the HH files their prompts."""
-    turns = [f"{_role(one)}: {one['content'].strip()}" for one in messages]
+    """The plain form, as load_sft writes conversations and the HH files write prompts."""
+    turns = [f"{_role(message)}: {message['content'].strip()}" for message in messages]
     return "\n\n".join([*turns, *(["Assistant:"] if ready else [])])
 
 
 def _role(message: Message) -> str:
     if message["role"].lower() not in ROLES:
-        raise UserError(f"a turn is from {message['role']!r}; it may be from {', '.join(ROLES)}")
+        raise UserError(f"a turn has the role {message['role']!r}; the roles are {', '.join(ROLES)}")
     return ROLES[message["role"].lower()]
 
 
 def _template_of(tokenizer: Tokenizer) -> str | None:
-    """The template that conversations are written by; None: plain."""
+    """The template that conversations are written in; None means plain."""
     return None if tokenizer.template == PLAIN else _own_template(tokenizer)
 
 
 def _own_template(tokenizer: Tokenizer) -> str | None:
-    """The template that the tokenizer brings; of several by name, the one named default."""
+    """The template that the tokenizer brings; of several named templates, the one named default."""
     template = tokenizer.config.get("chat_template")
     if isinstance(template, list):
-        template = {one["name"]: one["template"] for one in template}.get("default")
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
     return template
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """bos_token and the others by name, as a template reads them."""
+    """The special tokens by name, bos_token and so on, as a template reads them."""
     tokens = {name: value for name, value in config.items() if name.endswith("_token") and value}
     texts = {name: value["content"] if isinstance(value, dict) else value for name, value in tokens.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}

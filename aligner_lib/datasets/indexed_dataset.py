@@ -1,14 +1,14 @@
-"""Megatron's indexed data sets: token ids of many documents in PREFIX.bin, and where each begins in PREFIX.idx.
+"""Megatron's indexed data sets: the token ids of many documents in PREFIX.bin, and the start of each in PREFIX.idx.
 
-The layout is that of `megatron.core.datasets.indexed_dataset`, to the byte; this module needs numpy alone. All numbers
+The layout equals that of `megatron.core.datasets.indexed_dataset` byte for byte; this module needs only numpy. All numbers
 are little-endian:
 
-    PREFIX.bin   the ids of all sequences, one behind the other: uint16 where the vocabulary has under 65,500, else int32
+    PREFIX.bin   the ids of all sequences in order: uint16 for a vocabulary of under 65,500 tokens, else int32
     PREFIX.idx   MMIDIDX\\0\\0, version (uint64, 1), dtype (uint8), sequences N (uint64), documents D + 1 (uint64),
                  length of each sequence (int32 [N]), its first byte in PREFIX.bin (int64 [N]), each document's first
-                 sequence and behind the last one N (int64 [D + 1])
+                 sequence, followed by N (int64 [D + 1])
 
-A document is one record of the file that it was made from. One without sequences is a record that could not be used.
+A document is one record of the source file. A document without sequences is a record that could not be used.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SMALL_VOCABULARY = 65_500  # below it ids are uint16
 
 
 def best_dtype(vocab_size: int) -> int:
-    """The code of the dtype that Megatron gives a vocabulary's ids."""
+    """The code of the dtype that Megatron uses for the ids of a vocabulary of this size."""
     return UINT16 if vocab_size < SMALL_VOCABULARY else INT32
 
 
 def prefix_of(path: Path) -> Path:
-    """The prefix that a user means, who may have named one of the two files."""
+    """The prefix of token files. The user may have given the path of one of the two files instead."""
     return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 
 
@@ -46,7 +46,7 @@ def files_of_prefix(prefix: Path) -> tuple[Path, Path]:
 
 
 def write_index(file: BinaryIO, dtype: int, lengths: np.ndarray) -> None:
-    """The .idx file. lengths: int32 [D], tokens of each document, all of them one sequence; 0: a document without one."""
+    """Write the .idx file. lengths: int32 [D], tokens of each document, one sequence each; 0: a document without a sequence."""
     kept = lengths[lengths > 0].astype("<i4")
     ends = np.cumsum(kept, dtype="<i8") * np.dtype(DTYPES[dtype]).itemsize
     boundaries = np.concatenate([[0], np.cumsum(lengths > 0, dtype="<i8")]).astype("<i8")
@@ -56,10 +56,10 @@ def write_index(file: BinaryIO, dtype: int, lengths: np.ndarray) -> None:
 
 
 class IndexedDataset:
-    """A data set to read. `len` is the number of documents.
+    """An indexed data set, opened for reading. `len` is the number of documents.
 
-    Raises FileNotFoundError where one of the two files is missing, UserError where they are not whole or don't belong
-    together.
+    Raises FileNotFoundError when one of the two files is missing, UserError when a file is damaged or cut off, or when the
+    two don't belong together.
     """
 
     def __init__(self, prefix: Path):
@@ -74,17 +74,18 @@ class IndexedDataset:
         index = self.idx_path.read_bytes()
         if len(index) < HEAD.size or not index.startswith(MAGIC):
             raise UserError(
-                f"{self.idx_path} is no index of Megatron's: make it again with `aligner data mmap`"
+                f"{self.idx_path} is not an index of Megatron's: make it again with `aligner data mmap`"
             )
         _, version, code, sequences, boundaries = HEAD.unpack_from(index)
         if version != VERSION or code not in DTYPES or code in (6, 7):
             raise UserError(
-                f"{self.idx_path} has version {version} and dtype {code}; version {VERSION} and whole numbers are read"
+                f"{self.idx_path} has version {version} and dtype {code}; only version {VERSION} and integers can be read: "
+                "make it again with `aligner data mmap`"
             )
         expected = HEAD.size + sequences * (4 + 8) + boundaries * 8
         if len(index) != expected:
             raise UserError(
-                f"{self.idx_path} has {len(index):,} bytes, and an index of {sequences:,} sequences in {boundaries - 1:,} "
+                f"{self.idx_path} has {len(index):,} bytes, but an index of {sequences:,} sequences in {boundaries - 1:,} "
                 f"documents has {expected:,}: it is cut off, or was written twice; make it again with `aligner data mmap`"
             )
         self.dtype = np.dtype(DTYPES[code])
@@ -95,8 +96,8 @@ class IndexedDataset:
         size = self.bin_path.stat().st_size
         if size != self._ends[-1] * self.dtype.itemsize:
             raise UserError(
-                f"{self.bin_path} has {size:,} bytes, and {self.idx_path.name} tells of "
-                f"{self._ends[-1] * self.dtype.itemsize:,}: one of the two is cut off or of another data set; make both "
+                f"{self.bin_path} has {size:,} bytes, but {self.idx_path.name} describes "
+                f"{self._ends[-1] * self.dtype.itemsize:,}: one of the two is cut off or belongs to another data set; make both "
                 "again with `aligner data mmap`"
             )
         in_order = boundaries > 0 and self._documents[0] == 0 and self._documents[-1] == sequences
@@ -115,7 +116,7 @@ class IndexedDataset:
         return len(self._documents) - 1
 
     def __getitem__(self, document: int) -> list[int]:
-        """A document's token ids; none for a record that could not be used."""
+        """Token ids of a document; an empty list for a record that could not be used."""
         first, behind = self._documents[document : document + 2]
         return self._tokens[self._ends[first] : self._ends[behind]].tolist()
 
@@ -124,9 +125,9 @@ class IndexedDataset:
 
     @property
     def tokens(self) -> int:
-        """All of them."""
+        """The number of tokens in all documents."""
         return len(self._tokens)
 
     def largest_id(self) -> int:
-        """The largest id there is; -1 where there is none."""
+        """The largest token id; -1 for an empty data set."""
         return int(self._tokens.max()) if len(self._tokens) else -1

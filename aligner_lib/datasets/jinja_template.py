@@ -1,4 +1,4 @@
-"""Chat templates in the environment that they are written for: transformers' sandboxed Jinja, with its extras."""
+"""Chat templates, rendered in the environment that they are written for: transformers' sandboxed Jinja with its extras."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import jinja2
 
-DATE_FUNCTION = "strftime_now"  # what templates write the day with
+DATE_FUNCTION = "strftime_now"  # the function with which templates write the date
 
 
 def rendered(template: str, day: date | None, **variables: object) -> str:
-    """A template's text. day: what `strftime_now` writes; None: this moment. Raises jinja2.TemplateError."""
+    """The text of a template. day: the date that `strftime_now` writes; None: now. Raises jinja2.TemplateError."""
     now = datetime.now() if day is None else datetime.combine(day, time())
     return _compiled(template).render(**{DATE_FUNCTION: now.strftime} | variables)
 
@@ -25,14 +25,14 @@ def _compiled(template: str) -> jinja2.Template:
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def refuse(words: str):
-        raise TemplateError(words)
+    def refuse(message: str):
+        raise TemplateError(message)
 
     class GenerationTag(Extension):
-        """{% generation %} … {% endgeneration %}, around what an assistant writes: its text as it is.
+        """{% generation %} … {% endgeneration %}, around the assistant's text. The tag is ignored and its content written.
 
-        transformers marks tokens by it, the turn's head included, which a policy reads and does not write; so what is learnt
-        is found here by rendering turn by turn, as for templates without the tag.
+        transformers marks by this tag the tokens for the loss, and includes the turn's head, which a policy reads and never
+        writes. Here rendering turn by turn finds the tokens for the loss, as for templates without the tag.
         """
 
         tags = frozenset({"generation"})

@@ -1,4 +1,4 @@
-"""Lines of data files as records; what is wrong with one is said in a few words."""
+"""Lines of data files as records. An error message describes the fault of a record in a few words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def numbered_lines(file: Path) -> list[tuple[int, str]]:
-    """A file's lines and their numbers; empty ones within it are kept, those at its end are not."""
+    """The lines of a file and their numbers. Empty lines within the file are kept, empty lines at its end are not."""
     with open(file, encoding="utf-8-sig", errors="surrogateescape") as handle:
         lines = list(enumerate(handle, 1))
     while lines and not lines[-1][1].strip():
@@ -31,7 +31,7 @@ def in_doubt(lines: list[str]) -> set[int]:
 
 
 def parse(line: str) -> dict:
-    """The record of a line. Raises ValueError, with what is wrong with it, for one that holds none."""
+    """The record of a line. Raises ValueError, whose message is the fault, for a line that holds no record."""
     if not line.strip():
         raise ValueError("empty line")
     try:
@@ -39,7 +39,7 @@ def parse(line: str) -> dict:
         record = json.loads(line)
     except UnicodeEncodeError:
         raise ValueError("not UTF-8") from None
-    # ValueError also covers integers beyond Python's digit limit, RecursionError a thousand brackets.
+    # ValueError also covers integers beyond Python's digit limit, RecursionError a thousand nested brackets.
     except (ValueError, RecursionError):
         raise ValueError("not JSON") from None
     if not isinstance(record, dict):
@@ -48,13 +48,13 @@ def parse(line: str) -> dict:
 
 
 def text_of(record: dict, key: str) -> str:
-    """A record's text. Raises ValueError, with what is wrong with it."""
+    """The text of a record under a key. Raises ValueError, whose message is the fault."""
     if key not in record:
         raise ValueError(f"no key {key!r}")
     if not isinstance(record[key], str):
-        raise ValueError(f"{key!r} is no text")
+        raise ValueError(f"{key!r} is not a text")
     try:
         record[key].encode()
-    except UnicodeEncodeError:  # \ud83d passes JSON, and would be the tokenizer's TypeError
-        raise ValueError(f"{key!r} has half a surrogate pair") from None
+    except UnicodeEncodeError:  # JSON accepts \ud83d alone; the tokenizer would raise a TypeError
+        raise ValueError(f"{key!r} contains half a surrogate pair") from None
     return record[key]

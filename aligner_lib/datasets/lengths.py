@@ -1,4 +1,4 @@
-"""How long the samples of a file are, and what micro batches of them waste: `aligner data lengths`."""
+"""The lengths of a file's samples, and the padding in micro batches of them: `aligner data lengths`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from aligner_lib.algorithms.batching import global_batch, length_grouped, packed
 from aligner_lib.datasets.samples import PairSample, SFTSample
 
-STEPS = 32  # global batches that are looked at, at most
+STEPS = 32  # global batches in the report, at most
 
 
 def length_report(
@@ -18,9 +18,10 @@ def length_report(
     budget: int,
     seed: int,
 ) -> str:
-    """Lines on the samples' tokens, and on the padding of micro batches with so many samples or so many tokens.
+    """Lines on the samples' lengths, and on the padding of micro batches limited by samples or by tokens.
 
-    The batches are those that training with this seed begins with, on one data-parallel rank.
+    micro_batch_size: samples; budget: tokens. The batches are the first ones of a training with this seed on one
+    data-parallel rank.
     """
     lengths = sorted(map(len, samples))
     total = sum(sample.num_tokens for sample in samples)
@@ -30,7 +31,7 @@ def length_report(
     ]
     by_rows = [length_grouped(list(map(len, batch)), micro_batch_size) for batch in batches]
     by_tokens = [
-        packed(list(map(len, batch)), [one.num_tokens for one in batch], budget) for batch in batches
+        packed(list(map(len, batch)), [sample.num_tokens for sample in batch], budget) for batch in batches
     ]
     lines = [
         f"{name}: {len(samples):,} samples, {total:,} tokens",
@@ -38,14 +39,14 @@ def length_report(
         f"the longest {lengths[-1]:,}",
         f"{'a micro batch has':<24}{'micro batches a step':>22}{'padding':>10}",
     ]
-    for what, groups in ((f"{micro_batch_size:,} samples", by_rows), (f"{budget:,} tokens", by_tokens)):
+    for limit, groups in ((f"{micro_batch_size:,} samples", by_rows), (f"{budget:,} tokens", by_tokens)):
         count = sum(map(len, groups)) / len(groups)
-        lines.append(f"{what:<24}{count:>22.1f}{padding_share(batches, groups):>10.1%}")
+        lines.append(f"{limit:<24}{count:>22.1f}{padding_share(batches, groups):>10.1%}")
     return "\n".join(lines)
 
 
 def padding_share(batches: Sequence[Sequence], groups: Sequence[list[list[int]]]) -> float:
-    """The share of padding in padded rows: of each batch's samples, in these micro batches."""
+    """The share of padding in the padded rows. groups: for each batch, the micro batches as indices of its samples."""
     tokens = positions = 0
     for batch, micro_batches in zip(batches, groups):
         for group in micro_batches:

@@ -1,7 +1,7 @@
-"""Formatted data files (see data/) as token ids, and a count of the samples that were dropped or cut.
+"""Formatted data files (see data/) as token ids, with a count of the samples that were dropped or cut.
 
-A sample that cannot be trained on is dropped, counted and reported, and so is one that loses tokens. A file
-without any usable sample is an error, and so is a key that is neither read nor metadata (`record_keys`).
+Samples that cannot be trained on are dropped, counted and reported; samples that lose tokens are reported too. A file
+without any usable sample is an error. A key that is neither read nor metadata (`record_keys`) is an error as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aligner_lib.datasets.chat_template import (
     with_response,
 )
 from aligner_lib.datasets.json_lines import in_doubt, numbered_lines, parse, text_of
-from aligner_lib.datasets.record_keys import LABELLED, TEXT, Form, UnreadKey, check_keys, sft_form
+from aligner_lib.datasets.record_keys import LABELLED, TEXT, RecordForm, UnreadKey, check_keys, sft_form
 from aligner_lib.datasets.samples import (
     LabelledSample,
     LoadReport,
@@ -42,24 +42,25 @@ from aligner_lib.errors import UserError
 def load_sft(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[SFTSample], LoadReport]:
-    """SFT samples from JSON Lines files, and what was dropped or cut. max_length: tokens.
+    """SFT samples from JSON Lines files, and a report of the dropped and cut ones. max_length: tokens.
 
-    {"input", "output"} lines become `{input} {output}` and a stop token. The text is tokenised whole; which
-    tokens are the output's, `Tokenizer.encode_parts` says. A sample over max_length loses the middle of its
-    input's longest paragraph (`shorten`), never any of its output. If the output is empty, or too long by itself,
-    the sample is dropped.
+    {"input", "output"} lines become `{input} {output}` and a stop token. The text is tokenised as a whole;
+    `Tokenizer.encode_parts` decides which tokens belong to the output. A sample over max_length loses the middle of its
+    input's longest paragraph (`shorten`), never a part of its output. A sample whose output is empty, or too long by
+    itself, is dropped.
 
     A conversation has its turns in `messages` (role, content) or, as in NeMo-Aligner's chat data, in
     `conversations` (from, value) with an optional `system`. It becomes `User: …`, `Assistant: …` with an
     empty line between turns, as in HH. The loss covers every assistant turn, and the stop token after the
-    last. A conversation over max_length is dropped.
+    last turn. A conversation over max_length is dropped.
 
-    With the tokenizer's own template (`chat_template.use_template`) both are conversations in that, input and output one
-    of two turns, and the loss covers every answer with its stop token. A template that rewrites earlier turns when later ones
-    follow gives a sample for each answer, so that it is learnt behind what the policy reads when it is asked.
+    With the tokenizer's own template (`chat_template.use_template`) both forms are written in that template, input and output
+    as a conversation of two turns, and the loss covers every answer with its stop token. A template that changes earlier
+    turns when later turns follow gives a sample for each answer, so that the context of each answer is the one that the
+    policy will read.
 
     Raises FileNotFoundError for a missing file, ValueError when no sample is usable, StopTokenError for a template
-    whose answers end without the stop token.
+    whose answers end without a stop token.
     """
 
     def make(record: dict) -> SFTSample | list[SFTSample] | str:
@@ -76,13 +77,13 @@ def load_sft(
 
 
 def _instruction(prompt: str, answer: str, tokenizer: Tokenizer, max_length: int) -> SFTSample | str:
-    """An input and its output."""
+    """The sample of an input and its output; or the reason to drop it."""
     if tokenizer.template == OWN:
         prompt, answer = prompt.strip(), answer.strip()
-        read, learnt = answer_of(tokenizer, [_message("User", prompt), _message("Assistant", answer)])
-        before, found, after = read.partition(prompt)
-        paragraphs = PARAGRAPH_END.split(found)
-        head, *paragraphs, tail, answer_ids = tokenizer.encode_parts([before, *paragraphs, after, learnt])
+        context, target = answer_of(tokenizer, [_message("User", prompt), _message("Assistant", answer)])
+        before, question, after = context.partition(prompt)
+        paragraphs = PARAGRAPH_END.split(question)
+        head, *paragraphs, tail, answer_ids = tokenizer.encode_parts([before, *paragraphs, after, target])
     else:
         head, tail = tokenizer.bos_ids, []
         *paragraphs, answer_ids = tokenizer.encode_parts([*PARAGRAPH_END.split(prompt), f" {answer}"])
@@ -94,7 +95,7 @@ def _instruction(prompt: str, answer: str, tokenizer: Tokenizer, max_length: int
         return f"output longer than {max_length} tokens (encoder_seq_length)"
     kept = shorten(paragraphs, room)
     prompt_ids = [*head, *chain(*kept), *tail]
-    cut = f"longer than {max_length} tokens (encoder_seq_length); the middle of the input's longest paragraph is gone"
+    cut = f"longer than {max_length} tokens (encoder_seq_length); the middle of the input's longest paragraph was removed"
     return SFTSample(prompt_ids + answer_ids, len(prompt_ids), cut=cut if kept != paragraphs else None)
 
 
@@ -102,11 +103,11 @@ PARAGRAPH_END = re.compile(r"(?<=\n\n)")
 
 
 def shorten(paragraphs: list[list[int]], room: int) -> list[list[int]]:
-    """The token ids of paragraphs without as many as there are over `room`.
+    """The token ids of paragraphs, shortened to `room` tokens.
 
-    Tokens are taken out of the middle of the longest paragraph; if it is gone, out of the next one's. So a question
-    stays whole beside a context that is longer, whether it comes first, as in half of Dolly's samples, or last;
-    and of a single paragraph both ends stay, one of which asks.
+    Tokens are removed from the middle of the longest paragraph; once it is empty, from the next longest. So a question
+    beside a longer context stays whole, whether it comes first, as in half of Dolly's samples, or last. A single paragraph
+    keeps both ends, because the question usually stands at one of them.
     """
     kept = list(paragraphs)
     excess = sum(map(len, kept)) - room
@@ -119,17 +120,17 @@ def shorten(paragraphs: list[list[int]], room: int) -> list[list[int]]:
 
 
 def _turns(record: dict) -> list[tuple[str, str]]:
-    """The (role, text) of each turn; role is one of ROLES' values."""
+    """The (role, text) of each turn; the role is one of ROLES' values."""
     key, role, text = (
         ("messages", "role", "content") if "messages" in record else ("conversations", "from", "value")
     )
     turns = record[key]
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise ValueError(f"{key!r} is no list of turns")
+        raise ValueError(f"{key!r} is not a list of turns")
     opening = [("System", text_of(record, "system"))] if record.get("system") else []
     named = [(text_of(turn, role), text_of(turn, text)) for turn in turns]
     if unknown := [name for name, _ in named if name.lower() not in ROLES]:
-        raise ValueError(f"a turn is from {unknown[0]!r}; it may be from {', '.join(ROLES)}")
+        raise ValueError(f"a turn has the role {unknown[0]!r}; the roles are {', '.join(ROLES)}")
     return opening + [(ROLES[name.lower()], text) for name, text in named]
 
 
@@ -159,7 +160,7 @@ def _conversation(
 def _of_parts(
     parts: list[tuple[str, bool]], begin: list[int], end: list[int], tokenizer: Tokenizer, max_length: int
 ) -> SFTSample | str:
-    """A conversation's sample. parts: its texts, and whether each is learnt; begin and end: token ids around them."""
+    """The sample of a conversation. parts: its texts, and whether the loss covers each; begin, end: token ids around them."""
     tokens, answers = list(begin), []
     for ids, (_, learnt) in zip(tokenizer.encode_parts([text for text, _ in parts]), parts):
         if learnt:
@@ -180,7 +181,7 @@ def _message(role: str, text: str) -> Message:
 def load_pairs(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PairSample], LoadReport]:
-    """Preference pairs from {"text"} lines, chosen before rejected, and what was dropped. max_length: tokens.
+    """Preference pairs from {"text"} lines, chosen before rejected, and a report of the dropped ones. max_length: tokens.
 
     Both texts end with the stop token, like the responses that PPO scores. An empty line within a file counts
     as one record, so that the lines after it keep their partners.
@@ -209,9 +210,9 @@ def load_pairs(
 def load_preferences(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PreferenceSample], LoadReport]:
-    """As `load_pairs`, and where the responses begin: behind the last `Assistant:` of a text.
+    """The pairs of `load_pairs`, with the index at which each response begins: behind the last `Assistant:` of its text.
 
-    A pair without one, or whose prompts differ, is dropped.
+    A pair without `Assistant:`, or with two different prompts, is dropped.
     """
 
     def make(records: tuple[dict, dict]) -> PreferenceSample | str:
@@ -231,12 +232,12 @@ def load_preferences(
 def load_labelled(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[LabelledSample], LoadReport]:
-    """Responses with labels, and what was dropped. max_length: tokens.
+    """Responses with labels, and a report of the dropped ones. max_length: tokens.
 
-    {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token; the label is true for a response
-    that is desirable. Or pairs, as `load_preferences` takes them, taken apart: the chosen response is desirable, the
-    rejected one is not. Each sample has beside it the response of the next one with another prompt (of pairs: the next
-    chosen or the next rejected one), cut to max_length.
+    {"prompt", "response", "label"} lines become `{prompt} {response}` and a stop token; the label is true for a desirable
+    response. Pairs, in the form that `load_preferences` reads, are split in two: the chosen response is desirable, the
+    rejected one is not. Each sample also holds an unrelated response: the next one in the file with another prompt (for
+    pairs, the next chosen or the next rejected response), cut to max_length.
 
     Raises FileNotFoundError for a missing file, ValueError when no sample is usable, or when all have the same prompt.
     """
@@ -244,7 +245,7 @@ def load_labelled(
     def make(record: dict) -> tuple[str, str, bool] | str:
         prompt, response, label = text_of(record, "prompt"), text_of(record, "response"), record["label"]
         if not isinstance(label, bool):
-            raise ValueError(f"'label' is {label!r}; it may be true or false")
+            raise ValueError(f"'label' is {label!r}; it must be true or false")
         if not prompt.strip() or not response.strip():
             return "empty prompt or response"
         return too_long(prompt, f" {response}") or (prompt, f" {response}", label)
@@ -278,7 +279,7 @@ Labelled = tuple[Any, Any, bool]  # prompt and response, as texts or as token id
 
 
 def labelled_sides(pairs: list[tuple[Any, Any, Any]]) -> list[list[Labelled]]:
-    """Pairs, taken apart: the chosen ones, and the rejected ones."""
+    """Pairs, split into the chosen responses and the rejected responses."""
     chosen = [(prompt, chosen, True) for prompt, chosen, _ in pairs]
     return [chosen, [(prompt, rejected, False) for prompt, _, rejected in pairs]]
 
@@ -289,13 +290,14 @@ def beside_others(
     max_length: int,
     files: list[Path],
 ) -> list[LabelledSample]:
-    """Each response with the next one of its side that has another prompt.
+    """Samples of labelled responses, each with the next response of its side that has another prompt.
 
-    join: prompt and response as token ids, and where the response begins. Raises ValueError where all prompts are equal.
+    join: prompt and response as token ids, and the index at which the response begins. Raises ValueError when all prompts
+    are equal.
     """
     if all(prompt == sides[0][0][0] for prompt, *_ in sides[0]):
         raise ValueError(
-            f"all samples of {', '.join(map(str, files))} have the same prompt: KTO compares with responses to another one"
+            f"all samples of {', '.join(map(str, files))} have the same prompt: KTO compares with responses to other prompts"
         )
 
     def labelled(side: list[Labelled]) -> list[LabelledSample]:
@@ -310,7 +312,7 @@ def beside_others(
 
 
 def _is_labelled(files: list[Path]) -> bool:
-    """Whether the first line that there is has a label."""
+    """Whether the first line that is not empty has a label."""
     lines = (line for file in files if file.exists() for _, line in numbered_lines(file) if line.strip())
     try:
         return "label" in parse(next(lines, ""))
@@ -319,17 +321,19 @@ def _is_labelled(files: list[Path]) -> bool:
 
 
 def _next_other(values: Sequence) -> list[int]:
-    """For each value the index of the next one that is another, beginning anew behind the last. Two values at least differ."""
+    """For each value, the index of the next different value, from the end on to the start. Needs two different values."""
     count = len(values)
     following = [0] * count
-    for i in reversed(range(2 * count)):  # twice round: the last ones look behind the end
+    for i in reversed(
+        range(2 * count)
+    ):  # two rounds, so that the last values find their successors at the start
         here, after = i % count, (i + 1) % count
         following[here] = after if values[after] != values[here] else following[after]
     return following
 
 
 def _prompt_and_responses(records: tuple[dict, dict]) -> tuple[str, str, str] | str:
-    """Prompt, better and worse response of a pair's two texts; or why it has none."""
+    """The prompt, the chosen and the rejected response of a pair's two texts; or the reason why it has none."""
     turns = [text_of(record, "text").rpartition(ANSWER) for record in records]
     (prompt, chosen), (other, rejected) = ((before + mark, text) for before, mark, text in turns)
     if not prompt or not other or not chosen.strip() or not rejected.strip():
@@ -338,7 +342,7 @@ def _prompt_and_responses(records: tuple[dict, dict]) -> tuple[str, str, str] | 
 
 
 def pair_problem(pair: PairSample, max_length: int) -> str | None:
-    """Why nothing can be learnt from a pair."""
+    """The reason why nothing can be learnt from a pair; None for a usable pair."""
     if pair.chosen == pair.rejected:
         return "chosen and rejected are equal"
     return f"longer than {max_length} tokens (encoder_seq_length)" if len(pair) > max_length else None
@@ -347,7 +351,7 @@ def pair_problem(pair: PairSample, max_length: int) -> str | None:
 def load_prompts(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PromptSample], LoadReport]:
-    """Prompts from {"text"} lines, and what was dropped.
+    """Prompts from {"text"} lines, and a report of the dropped ones.
 
     max_length: tokens in a prompt; the rest of encoder_seq_length is for the response. Raises
     FileNotFoundError for a missing file, ValueError when no prompt is usable.
@@ -365,14 +369,14 @@ def load_prompts(
 
 
 def prompt_sample(ids: list[int], text: str, max_length: int) -> PromptSample | str:
-    """A prompt, or why it is none."""
+    """A prompt's sample, or the reason to drop the prompt."""
     if len(ids) > max_length:
         return f"longer than {max_length} tokens (encoder_seq_length less the response's max_length)"
     return PromptSample(ids, text)
 
 
 def _load(
-    files: Iterable[Path], make: Callable, form_of: Callable[[dict], Form], group: int = 1
+    files: Iterable[Path], make: Callable, form_of: Callable[[dict], RecordForm], group: int = 1
 ) -> tuple[list, LoadReport]:
     """Samples from groups of consecutive lines; make returns a sample, or the reason to drop the group.
 
@@ -399,7 +403,7 @@ def _load(
                 for (number, _), record in zip(lines[i : i + group], records):
                     report.ignored += _checked_keys(record, form_of(record), f"{file}:{number}")
                 if i in unsure:
-                    raise ValueError("not certain which lines are a pair, after an empty one")
+                    raise ValueError("after an empty line it is not certain which lines form a pair")
                 sample = make(records if group > 1 else records[0])
             except UnreadKey:
                 raise
@@ -416,7 +420,7 @@ def _load(
     return usable(samples, report, files), report
 
 
-def _checked_keys(record: dict, form: Form, place: str) -> Counter:
+def _checked_keys(record: dict, form: RecordForm, place: str) -> Counter:
     """`check_keys`, whose error names the place."""
     try:
         return check_keys(record, form)
@@ -425,7 +429,7 @@ def _checked_keys(record: dict, form: Form, place: str) -> Counter:
 
 
 def usable(samples: list, report: LoadReport, files: list[Path]) -> list:
-    """The samples. Raises ValueError where there is none."""
+    """Returns the samples. Raises ValueError when there is none."""
     if not samples:
         raise ValueError(
             f"no usable sample in {', '.join(map(str, files)) or 'an empty list of files'}: "

@@ -1,10 +1,10 @@
-"""Samples of Megatron's token files (model.data.data_impl=mmap): those that aligner_lib.datasets.load makes of the same
-texts.
+"""Samples from Megatron's token files (model.data.data_impl=mmap), equal to those that aligner_lib.datasets.load makes from the
+same texts.
 
-A document is what a line is there: of pairs the first of two is the chosen one. A stop token at its end, which
-`--append-eod` writes, and the BOS token, which NeMo's tool leaves out, make no difference. Where a response begins is not
-in the files; it is found again as in a text, behind the last `Assistant:` (or what the tokenizer's template gives for a
-generation prompt).
+A document corresponds to a line of a text file; of each two documents of a pair, the first is the chosen one. A stop token at
+the end, which `--append-eod` writes, and a missing BOS token, which NeMo's tool leaves out, make no difference. The files don't
+store where a response begins; as in a text, a response begins behind the last `Assistant:` (or behind the generation prompt of
+the tokenizer's template).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from aligner_lib.datasets.tokenizer import DATE, Tokenizer
 from aligner_lib.errors import UserError
 
 UNUSABLE = "an empty document: its record could not be used when the files were written"
-ALIKE = 8  # documents that show what they all end with
+ALIKE = 8  # documents whose last tokens are compared
 
 
 def load_pairs(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[PairSample], LoadReport]:
-    """As load.load_pairs. files: prefixes of .bin and .idx. Raises UserError for files that can't be used as a whole."""
+    """As load.load_pairs. files: prefixes of .bin and .idx. Raises UserError for files that can't be used at all."""
 
     end = answer_end(tokenizer)
 
@@ -62,7 +62,7 @@ def load_preferences(
 def load_labelled(
     files: Iterable[Path], tokenizer: Tokenizer, max_length: int
 ) -> tuple[list[LabelledSample], LoadReport]:
-    """As load.load_labelled, of pairs. The responses beside them stand behind the prompts as token ids."""
+    """As load.load_labelled, for pairs. An unrelated response is joined to the prompt as token ids."""
 
     def make(prompt: list[int], chosen: list[int], rejected: list[int]) -> tuple | str:
         pair = PairSample(prompt + chosen, prompt + rejected)
@@ -86,7 +86,7 @@ def load_prompts(
 
 
 def response_start(tokenizer: Tokenizer, ids: list[int], mark: str) -> int | None:
-    """The index of the first token behind the last `mark` in the ids' text; None where there is no such mark.
+    """The index of the first token behind the last `mark` in the text of the ids; None for a text without the mark.
 
     As in `Tokenizer.encode_parts`, a token that spans the border belongs to the response.
     """
@@ -94,15 +94,15 @@ def response_start(tokenizer: Tokenizer, ids: list[int], mark: str) -> int | Non
     def text(count: int) -> str:
         return tokenizer.decode(ids[:count], special_tokens=True)
 
-    before, found, _ = text(len(ids)).rpartition(mark)
-    if not found:
+    before, separator, _ = text(len(ids)).rpartition(mark)
+    if not separator:
         return None
     border = len(before) + len(mark)
     return bisect_right(range(len(ids) + 1), border, key=lambda count: len(text(count))) - 1
 
 
 def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
-    """make(prompt, chosen, rejected), the responses with their stop tokens, of a pair's two rows."""
+    """A function of a pair's two rows that calls make(prompt, chosen, rejected), the responses with their stop tokens."""
     mark, end = answer_mark(tokenizer), answer_end(tokenizer)
 
     def split(*rows: list[int]):
@@ -120,14 +120,14 @@ def _with_prompt(tokenizer: Tokenizer, make: Callable) -> Callable:
 def _load(
     files: Iterable[Path], tokenizer: Tokenizer, make: Callable, group: int = 1
 ) -> tuple[list, LoadReport]:
-    """Samples of groups of consecutive documents; make returns a sample, or the reason to drop the group."""
+    """Samples from groups of consecutive documents; make returns a sample, or the reason to drop the group."""
     samples, report, prefixes = [], LoadReport(), [prefix_of(Path(file)) for file in files]
     for prefix in prefixes:
         documents = IndexedDataset(prefix)
         _check_tokenizer(documents, tokenizer)
         if len(documents) % group:
             raise UserError(
-                f"{prefix} has {len(documents):,} documents: chosen and rejected ones take turns, so their number has to be "
+                f"{prefix} has {len(documents):,} documents: chosen and rejected documents alternate, so their number must be "
                 "even; are these prompts, or is the end missing?"
             )
         for i in range(0, len(documents), group):
@@ -142,27 +142,27 @@ def _load(
 
 
 def _bare(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """A document with the BOS token where there is one, and without its stop token."""
+    """A document with the tokenizer's BOS token, if there is one, and without its stop token."""
     ids = ids[:-1] if ids and ids[-1] in tokenizer.stop_ids else ids
-    bos = [] if tokenizer.template == OWN else tokenizer.bos_ids  # a template writes its own
+    bos = [] if tokenizer.template == OWN else tokenizer.bos_ids  # the template has written its own BOS token
     return ids if not ids or ids[: len(bos)] == bos else bos + ids
 
 
 def _check_tokenizer(documents: IndexedDataset, tokenizer: Tokenizer) -> None:
-    """Raises UserError for ids of another tokenizer, or of another template, as far as the files show it."""
+    """Raises UserError for files of another tokenizer or another template, as far as the files show it."""
     again = f"write it again, with `aligner data mmap --tokenizer {tokenizer.folder}`"
     if documents.largest_id() >= tokenizer.vocab_size:
         raise UserError(
-            f"{documents.bin_path} has token {documents.largest_id():,}, and the vocabulary of {tokenizer.folder} ends at "
-            f"{tokenizer.vocab_size - 1:,}: another tokenizer wrote it; {again}"
+            f"{documents.bin_path} has token {documents.largest_id():,}, but the vocabulary of {tokenizer.folder} ends at "
+            f"{tokenizer.vocab_size - 1:,}: another tokenizer wrote the file; {again}"
         )
     about = _about(documents.prefix)
     if about is None:
         lasts = {ids[-1] for _, ids in zip(range(ALIKE), documents) if ids}
         if len(documents) >= ALIKE and len(lasts) == 1 and not lasts <= {*tokenizer.stop_ids}:
             raise UserError(
-                f"{documents.bin_path}: documents end with token {min(lasts)}, and the stop token of {tokenizer.folder} is "
-                f"{tokenizer.eos_id}: another tokenizer wrote it; {again}"
+                f"{documents.bin_path}: documents end with token {min(lasts)}, but the stop token of {tokenizer.folder} is "
+                f"{tokenizer.eos_id}: another tokenizer wrote the file; {again}"
             )
         return
     if about.get("tokenizer") != tokenizer.hash:
@@ -171,18 +171,18 @@ def _check_tokenizer(documents: IndexedDataset, tokenizer: Tokenizer) -> None:
         )
     if about.get("chat_template") != (tokenizer.template or PLAIN):
         raise UserError(
-            f"{documents.bin_path} was written with --chat-template {about.get('chat_template')}, and this run has "
-            f"model.data.chat_template={tokenizer.template or PLAIN}: change the one or the other"
+            f"{documents.bin_path} was written with --chat-template {about.get('chat_template')}, but this run has "
+            f"model.data.chat_template={tokenizer.template or PLAIN}: change one of the two"
         )
     if tokenizer.template == OWN and writes_date(tokenizer) and tokenizer.date != DATE:
         raise UserError(
-            f"{documents.bin_path} has the date {DATE} in its prompts, and this run has "
-            f"model.data.chat_template_date={tokenizer.date}: leave that out, or give model.data.data_impl=jsonl"
+            f"{documents.bin_path} has the date {DATE} in its prompts, but this run has "
+            f"model.data.chat_template_date={tokenizer.date}: leave the setting out, or give model.data.data_impl=jsonl"
         )
 
 
 def _about(prefix: Path) -> dict | None:
-    """What `aligner data mmap` says of files; None for files of another tool."""
+    """The record that `aligner data mmap` writes beside token files; None for files of another tool."""
     try:
         about = json.loads(about_file(prefix).read_text())
     except FileNotFoundError:
@@ -191,6 +191,6 @@ def _about(prefix: Path) -> dict | None:
         about = None
     if not isinstance(about, dict):
         raise UserError(
-            f"{about_file(prefix)} is damaged: remove it, and the files are taken as another tool's"
+            f"{about_file(prefix)} is damaged: remove it, and the token files are treated as those of another tool"
         )
     return about

@@ -1,4 +1,4 @@
-"""Samples as token ids, which of their tokens are learnt, and a count of those that were dropped or cut."""
+"""Samples as token ids, the tokens that count in the loss, and a count of the dropped and cut samples."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ EXAMPLES = 3  # places (FILE:LINE) shown for each reason
 
 @dataclass
 class LoadReport:
-    """How many samples of a data set were dropped, and how many cut, by reason, with the first places of each."""
+    """How many samples of a data set were dropped and how many were cut, by reason, with the first places of each."""
 
-    total: int = 0  # samples seen, the dropped ones included
+    total: int = 0
+    """Samples in the files, the dropped ones included."""
     dropped: Counter = field(default_factory=Counter)
     cut: Counter = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=dict)
-    ignored: Counter = field(default_factory=Counter)  # records by a key of metadata that they have
+    ignored: Counter = field(default_factory=Counter)
+    """Records that have a metadata key, by key."""
 
     def drop(self, place: str, reason: str) -> None:
         """Count one dropped sample; place is FILE:LINE."""
@@ -29,21 +31,24 @@ class LoadReport:
 
     def lines(self) -> list[str]:
         """One sentence for each reason."""
-        told = {reason: f"{reason} (first: {', '.join(places)})" for reason, places in self.places.items()}
+        reasons = {reason: f"{reason} (first: {', '.join(places)})" for reason, places in self.places.items()}
         return [
             *(
-                f"{count} of {self.total} samples left out: {told[why]}"
-                for why, count in self.dropped.items()
+                f"{count} of {self.total} samples left out: {reasons[reason]}"
+                for reason, count in self.dropped.items()
             ),
-            *(f"{count} of {self.total} samples cut: {told[why]}" for why, count in self.cut.items()),
+            *(
+                f"{count} of {self.total} samples cut: {reasons[reason]}"
+                for reason, count in self.cut.items()
+            ),
         ]
 
     def ignored_keys(self) -> str:
-        """One sentence on the keys that are ignored on purpose; empty where no record has one."""
+        """One sentence on the keys that are ignored on purpose; empty when no record has such a key."""
         if not self.ignored:
             return ""
         counts = ", ".join(f"{key} ({count} records)" for key, count in sorted(self.ignored.items()))
-        return f"keys of metadata, which are ignored on purpose: {counts}"
+        return f"metadata keys, which are ignored on purpose: {counts}"
 
     def _count(self, reasons: Counter, place: str, reason: str) -> None:
         reasons[reason] += 1
@@ -52,114 +57,126 @@ class LoadReport:
             self.places[reason].append(place)
 
 
-class Row(NamedTuple):
+class SampleRow(NamedTuple):
     """One row of a sample, token by token."""
 
-    name: str  # what it is in the sample, such as `chosen`
+    name: str
+    """The row's part in the sample, such as `chosen`."""
     tokens: list[int]
-    learnt: list[bool]  # of each token, whether it counts in the loss
+    learnt: list[bool]
+    """For each token, whether it counts in the loss."""
 
 
 @dataclass(frozen=True)
 class SFTSample:
     """One SFT sample: token ids of prompt and answer, and which of them count in the loss."""
 
-    tokens: list[int]  # BOS where the tokenizer has one, input, output, stop token
-    answer_start: int  # index of the output's first token
-    others: tuple[
-        tuple[int, int], ...
-    ] = ()  # [from, to) of other roles' turns after answer_start: no loss there
-    cut: str | None = None  # why tokens of the input are left out, where some are
+    tokens: list[int]
+    """BOS where the tokenizer has one, input, output, stop token."""
+    answer_start: int
+    """Index of the output's first token."""
+    others: tuple[tuple[int, int], ...] = ()
+    """[from, to) of other roles' turns after answer_start, which do not count in the loss."""
+    cut: str | None = None
+    """Why tokens of the input were left out; None when all are there."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that are computed for it."""
+        """Tokens that the model computes for the sample."""
         return len(self.tokens)
 
     @property
     def learnt(self) -> list[bool]:
-        """Of each token, whether it counts in the loss: those of the answers, and their stop tokens."""
+        """For each token, whether it counts in the loss: the tokens of the answers, and their stop tokens."""
         learnt = _from(self.answer_start, self.tokens)
         for start, end in self.others:
             learnt[start:end] = [False] * (end - start)
         return learnt
 
-    def shown(self) -> list[Row]:
-        """The sample, and what is learnt of it."""
-        return [Row("sample", self.tokens, self.learnt)]
+    def shown(self) -> list[SampleRow]:
+        """The sample's only row."""
+        return [SampleRow("sample", self.tokens, self.learnt)]
 
 
 @dataclass(frozen=True)
 class PairSample:
     """One preference pair for the reward model: token ids of two texts with the same prompt."""
 
-    chosen: list[int]  # prompt, better response, stop token
-    rejected: list[int]  # the same prompt, worse response, stop token
+    chosen: list[int]
+    """Prompt, better response, stop token."""
+    rejected: list[int]
+    """The same prompt, worse response, stop token."""
 
     def __len__(self) -> int:
         return max(len(self.chosen), len(self.rejected))
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that are computed for it: both texts'."""
+        """Tokens that the model computes for the pair: those of both texts."""
         return len(self.chosen) + len(self.rejected)
 
-    def shown(self) -> list[Row]:
-        """Both texts; the reward is read at the last token of each, and there alone."""
+    def shown(self) -> list[SampleRow]:
+        """Both texts; only the reward at the last token of each text counts in the loss."""
         rows = {"chosen": self.chosen, "rejected": self.rejected}
-        return [Row(name, tokens, _from(len(tokens) - 1, tokens)) for name, tokens in rows.items()]
+        return [SampleRow(name, tokens, _from(len(tokens) - 1, tokens)) for name, tokens in rows.items()]
 
 
 @dataclass(frozen=True)
 class PreferenceSample(PairSample):
-    """One preference pair for a policy, which learns from the responses alone."""
+    """One preference pair for a policy; only the responses count in the loss."""
 
-    chosen_start: int  # index of the better response's first token
-    rejected_start: int  # … and of the worse one's
-    reference_logprobs: tuple[float, float] | None = None  # of both responses, where they are known
+    chosen_start: int
+    """Index of the better response's first token."""
+    rejected_start: int
+    """Index of the worse response's first token."""
+    reference_logprobs: tuple[float, float] | None = None
+    """The reference's log-probabilities of both responses, in nats, when they are known."""
 
     @property
     def rows(self) -> tuple[list[int], list[int]]:
-        """Chosen and rejected."""
+        """Token ids of the chosen and of the rejected text."""
         return self.chosen, self.rejected
 
     @property
     def starts(self) -> tuple[int, int]:
-        """Where their responses begin."""
+        """Indices of the first tokens of both responses."""
         return self.chosen_start, self.rejected_start
 
-    def shown(self) -> list[Row]:
-        """Both texts: their responses are learnt, the one as it should be, the other as it should not."""
+    def shown(self) -> list[SampleRow]:
+        """Both texts; the loss covers both responses, and makes the chosen one likelier than the rejected one."""
         return [
-            Row("chosen", self.chosen, _from(self.chosen_start, self.chosen)),
-            Row("rejected", self.rejected, _from(self.rejected_start, self.rejected)),
+            SampleRow("chosen", self.chosen, _from(self.chosen_start, self.chosen)),
+            SampleRow("rejected", self.rejected, _from(self.rejected_start, self.rejected)),
         ]
 
 
 @dataclass(frozen=True)
 class LabelledSample:
-    """One response with a label, and beside it a response to another prompt, for KTO."""
+    """One response with a label, and a response to another prompt behind the same prompt, for KTO."""
 
     desirable: bool
-    rows: tuple[list[int], list[int]]  # prompt, response, stop token; the same prompt with the other response
-    starts: tuple[int, int]  # indices of the responses' first tokens
-    reference_logprobs: tuple[float, float] | None = None  # of both responses, where they are known
+    rows: tuple[list[int], list[int]]
+    """Prompt, response, stop token; and the same prompt with the unrelated response."""
+    starts: tuple[int, int]
+    """Indices of the responses' first tokens."""
+    reference_logprobs: tuple[float, float] | None = None
+    """The reference's log-probabilities of both responses, in nats, when they are known."""
 
     def __len__(self) -> int:
         return max(map(len, self.rows))
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that are computed for it: both rows'."""
+        """Tokens that the model computes for the sample: those of both rows."""
         return sum(map(len, self.rows))
 
-    def shown(self) -> list[Row]:
-        """The labelled response; the one beside it is not learnt."""
+    def shown(self) -> list[SampleRow]:
+        """The row of the labelled response; the unrelated response does not count in the loss."""
         return [
-            Row(
+            SampleRow(
                 "desirable" if self.desirable else "undesirable",
                 self.rows[0],
                 _from(self.starts[0], self.rows[0]),
@@ -177,9 +194,9 @@ class PromptSample:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def shown(self) -> list[Row]:
-        """The prompt, of which nothing is learnt."""
-        return [Row("prompt", self.tokens, [False] * len(self.tokens))]
+    def shown(self) -> list[SampleRow]:
+        """The prompt, no token of which counts in the loss."""
+        return [SampleRow("prompt", self.tokens, [False] * len(self.tokens))]
 
 
 def _from(start: int, tokens: list[int]) -> list[bool]:

@@ -1,6 +1,6 @@
-"""Token files while they are written: hidden files that grow, and get their names when they are complete.
+"""Token files while they are written: hidden files that grow, and that get their final names when they are complete.
 
-So a call that is made again goes on where the one before was killed.
+So a call that was killed can be repeated, and continues where the killed call stopped.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from aligner_lib.errors import UserError
 
 @dataclass
 class TokenFiles:
-    """What was written."""
+    """A summary of the files that were written."""
 
     prefix: Path
     documents: int
     tokens: int
-    bytes: int  # of both files
-    went_on: int = 0  # documents that an earlier call had written
-    report: LoadReport = field(default_factory=LoadReport)  # the records that became empty documents
+    bytes: int
+    """Size of both files together."""
+    went_on: int = 0
+    """Documents that an earlier call had written."""
+    report: LoadReport = field(default_factory=LoadReport)
+    """The records that became empty documents."""
 
     def __str__(self) -> str:
         files = " and ".join(path.name for path in files_of_prefix(self.prefix))
@@ -40,15 +43,17 @@ class TokenFiles:
 
 
 class Encoded(NamedTuple):
-    """A chunk of lines."""
+    """The token ids of a chunk of lines."""
 
     ids: bytes
-    lengths: list[int]  # of each line; 0 where it has no text
-    problems: list[tuple[int, str]]  # those lines' numbers, and why
+    lengths: list[int]
+    """Number of tokens of each line; 0 for a line without a text."""
+    problems: list[tuple[int, str]]
+    """The numbers of lines without a text, and the reasons."""
 
 
 class Unfinished:
-    """The files of a prefix while they are written: `.NAME.bin.partial` and the documents' lengths beside it."""
+    """The files of a prefix while they are written: `.NAME.bin.partial`, with the documents' lengths beside it."""
 
     def __init__(self, prefix: Path, about: dict, dtype: int):
         self.prefix, self.about, self.dtype = prefix, about, dtype
@@ -60,21 +65,23 @@ class Unfinished:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While one call writes, another one is refused."""
+        """Refuses other calls while this call writes. Raises UserError when another call is writing."""
         with open(self.prefix.with_name(f".{self.prefix.name}.lock"), "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise UserError(f"{self.prefix} is being written by another call: wait for its end") from None
+                raise UserError(f"another call is writing {self.prefix}: wait until it ends") from None
             try:
                 yield
             finally:
                 Path(lock.name).unlink()
 
     def is_complete(self) -> bool:
-        """Whether all is there. Raises UserError where what is there was not made of the same."""
+        """Whether the files are complete. Raises UserError when existing files have another source or other options."""
         if self._same(self._about):
-            if not self._bin.exists() and self.bin.exists():  # killed while the files got their names
+            if (
+                not self._bin.exists() and self.bin.exists()
+            ):  # the earlier call was killed while it renamed the files
                 self.bin.replace(self._bin)
             return False
         there = [path for path in (self.bin, self.idx) if path.exists()]
@@ -82,21 +89,23 @@ class Unfinished:
             return True
         if there:
             raise UserError(
-                f"{there[0]} is there already, and was not made of this file with this tokenizer and these options: remove "
+                f"{there[0]} exists already, and was not made from this file with this tokenizer and these options: remove "
                 "it, or give another --output-prefix"
             )
         return False
 
     @property
     def documents(self) -> int:
-        """How many a complete set has."""
+        """The number of documents in complete files."""
         return json.loads(self.json.read_text())["documents"]
 
     @contextmanager
     def opened(self) -> Iterator[np.ndarray]:
-        """Open to append: gives the lengths of the documents that an earlier call has left, int32 [D]."""
+        """Open the files for appending. Yields the lengths of the documents that an earlier call wrote, int32 [D]."""
         if not (self._same(self._about) and self._bin.exists() and self._lengths.exists()):
-            self._about.unlink(missing_ok=True)  # so that a kill here leaves no old files under a new name
+            self._about.unlink(
+                missing_ok=True
+            )  # first, so that a kill here leaves no old files with a new description
             self._bin.write_bytes(b"")
             self._lengths.write_bytes(b"")
             self._about.write_text(json.dumps(self.about))
@@ -112,7 +121,7 @@ class Unfinished:
             yield lengths
 
     def append(self, encoded: Encoded) -> None:
-        """Take down a chunk: first the ids, then that they are there."""
+        """Append a chunk: first the ids, then the lengths, so that no length is stored without its ids."""
         for file, content in (
             (self._ids_file, encoded.ids),
             (self._lengths_file, np.array(encoded.lengths, "<i4").tobytes()),
@@ -121,7 +130,7 @@ class Unfinished:
             file.flush()
 
     def finish(self) -> None:
-        """Write the index, and give all files their names."""
+        """Write the index, and give all files their final names."""
         lengths = np.fromfile(self._lengths, "<i4")
         about = self.about | {"documents": len(lengths), "tokens": int(lengths.sum(dtype=np.int64))}
         _aside(self.idx, lambda file: write_index(file, self.dtype, lengths))
@@ -131,13 +140,13 @@ class Unfinished:
             path.unlink()
 
     def summary(self, went_on: int, report: LoadReport) -> TokenFiles:
-        """What is there now."""
+        """A summary of the files as they are now."""
         about = json.loads(self.json.read_text())
         size = self.bin.stat().st_size + self.idx.stat().st_size
         return TokenFiles(self.prefix, about["documents"], about["tokens"], size, went_on, report)
 
     def _same(self, file: Path) -> bool:
-        """Whether a file tells of the same source, tokenizer and options."""
+        """Whether a file describes the same source, tokenizer and options."""
         try:
             stored = json.loads(file.read_text())
         except (OSError, ValueError):
@@ -146,7 +155,7 @@ class Unfinished:
 
 
 def about_file(prefix: Path) -> Path:
-    """The file beside token files that says how they were written."""
+    """The file beside token files that describes how they were written."""
     return prefix.with_name(f"{prefix.name}.json")
 
 

@@ -1,7 +1,7 @@
-"""`aligner data mmap`: the texts of a JSON Lines file as Megatron's token files.
+"""`aligner data mmap`: writes the texts of a JSON Lines file as Megatron's token files.
 
-PREFIX_KEY_document.bin and .idx are what Megatron's own tool writes for the same ids; a .json beside them says with
-which tokenizer and template they were written. Neither the number of workers nor a kill changes a byte.
+PREFIX_KEY_document.bin and .idx equal the files that Megatron's own tool writes for the same ids. A .json beside them records
+the tokenizer and the template. The files are the same byte for byte with any number of workers, and after a kill.
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ from aligner_lib.datasets.token_files import Encoded, TokenFiles, Unfinished
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 
-Line = tuple[int, str]  # its number, from 1
+Line = tuple[int, str]  # number, from 1, and text
 
 
-class Recipe(NamedTuple):
+class TokenizationRecipe(NamedTuple):
     """How a line becomes token ids."""
 
-    folder: Path  # the tokenizer's
-    template: str  # chat_template.PLAIN or OWN
+    folder: Path
+    """The tokenizer's folder."""
+    template: str
+    """chat_template.PLAIN or chat_template.OWN."""
     key: str
     append_eod: bool
 
 
 def prefix_written(output_prefix: Path, key: str) -> Path:
-    """The name that Megatron's tool gives its files."""
+    """The prefix that Megatron's tool gives its files."""
     return output_prefix.with_name(f"{output_prefix.name}_{key}_document")
 
 
@@ -63,19 +65,21 @@ def tokenize_file(
     workers: int = 1,
     chunk_size: int = 100,
 ) -> TokenFiles:
-    """Write the token files of a JSON Lines file: a document for each line, its `key` as token ids.
+    """Write the token files of a JSON Lines file: one document for each line, with the text under `key` as token ids.
 
-    A text that a prompt ends is tokenised as such, one that an answer ends as a pair's (`chat_template`). append_eod: the
-    stop token behind each. workers: processes that tokenise; chunk_size: lines that one takes at a time. A line without
-    a text is an empty document, and reported: pairs keep their partners.
+    A text that ends with a prompt is tokenised as a prompt, a text that ends with an answer like a text of a pair
+    (`chat_template`). append_eod: write the stop token behind each text. workers: processes that tokenise; chunk_size:
+    lines that a worker gets at a time. A line without a text becomes an empty document and is reported, so that pairs
+    keep their partners.
 
-    Raises UserError where the files are there already and of something else, or for an empty line within the source.
+    Raises FileNotFoundError for a missing source, UserError when the files exist already and were made from something
+    else, or for an empty line within the source.
     """
     if not source.exists():
         raise FileNotFoundError(
             f"data file {source} does not exist: `aligner data --help` shows how to make one"
         )
-    recipe = Recipe(tokenizer.folder, tokenizer.template or PLAIN, key, append_eod)
+    recipe = TokenizationRecipe(tokenizer.folder, tokenizer.template or PLAIN, key, append_eod)
     dtype = best_dtype(tokenizer.vocab_size)
     about = {
         "source": _hash(source),
@@ -110,7 +114,7 @@ def tokenize_file(
 
 
 def _lines(source: Path) -> Iterator[Line]:
-    """The file's lines; empty ones at its end are none."""
+    """The lines of the file, without empty lines at its end. Raises UserError for an empty line before another line."""
     empty = 0
     with open(source, encoding="utf-8-sig", errors="surrogateescape") as file:
         for number, line in enumerate(file, 1):
@@ -118,7 +122,7 @@ def _lines(source: Path) -> Iterator[Line]:
                 empty = empty or number
             elif empty:
                 raise UserError(
-                    f"{source}:{empty} is empty, which leaves open what is a pair behind it: remove the line"
+                    f"{source}:{empty} is empty, so it is unclear which lines after it form a pair: remove the line"
                 )
             else:
                 yield number, line
@@ -129,12 +133,14 @@ def _chunks(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
         yield chunk
 
 
-def _encoded(chunks: Iterable[list[Line]], recipe: Recipe, dtype: int, workers: int) -> Iterator[Encoded]:
-    """The chunks in their order. A few more than there are workers are under way at a time."""
+def _encoded(
+    chunks: Iterable[list[Line]], recipe: TokenizationRecipe, dtype: int, workers: int
+) -> Iterator[Encoded]:
+    """The chunks in their order. At most 2 · workers + 1 chunks are in progress at a time."""
     if workers == 1:
         yield from (_encode(chunk, recipe, dtype) for chunk in chunks)
         return
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has a core
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers already use all cores
     pool = ProcessPoolExecutor(workers, get_context("spawn"))
     under_way = deque()
     try:
@@ -146,13 +152,14 @@ def _encoded(chunks: Iterable[list[Line]], recipe: Recipe, dtype: int, workers: 
             yield under_way.popleft().result()
     except BrokenProcessPool as error:
         raise UserError(
-            f"one of {workers} workers was killed (is memory short?): run the same again with fewer --workers, it goes on"
+            f"one of {workers} workers was killed (is memory short?): run the same command again with fewer --workers; it "
+            "continues where it stopped"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _encode(lines: list[Line], recipe: Recipe, dtype: int) -> Encoded:
+def _encode(lines: list[Line], recipe: TokenizationRecipe, dtype: int) -> Encoded:
     tokenizer = _tokenizer(recipe.folder, recipe.template)
     documents, problems = [], []
     for number, line in lines:
@@ -183,12 +190,12 @@ def _usable_text(line: str, key: str) -> str:
 
 
 def _problem(line: str, key: str) -> str:
-    """Why an earlier call made an empty document of this line."""
+    """The reason why an earlier call made an empty document of this line."""
     try:
         _usable_text(line, key)
     except ValueError as error:
         return str(error)
-    return "the chat template refuses it"
+    return "the chat template refuses the text"
 
 
 @cache

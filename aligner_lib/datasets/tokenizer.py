@@ -16,33 +16,35 @@ from tokenizers import Tokenizer as _Tokenizer
 
 from aligner_lib.errors import UserError
 
-DATE = date(2025, 1, 1)  # any day: what matters is that a run is the same tomorrow
-LONG = 1 << 16  # characters, which take some 50 ms
-REPLACEMENT = "\ufffd"  # what decoding gives for the bytes of an incomplete character
+DATE = date(2025, 1, 1)  # any fixed date will do: it makes a run of tomorrow equal to a run of today
+LONG = 1 << 16  # characters, which take about 50 ms to tokenise
+REPLACEMENT = "\ufffd"  # decoding gives this character for the bytes of an incomplete one
 
 
 class Tokenizer:
     """A model folder's tokenizer: `tokenizer.json` and `tokenizer_config.json` (Hugging Face tokenizers).
 
-    A text is tokenised whole and begins with `bos_ids`, so that its ids are those of `transformers`; what a
-    tokenizer puts behind a text is left out. Any of `stop_ids` ends a response, and the first of them, the stop token
-    (`eos_id`), ends the plain texts that are learnt from. Padding uses the same id, so code tells padding by masks and lengths, never by the id. Raises FileNotFoundError for a folder without a
-    tokenizer.
+    A text is tokenised as a whole and begins with `bos_ids`, so its ids equal those of `transformers`; tokens that a
+    tokenizer would append to a text are left out. Each of `stop_ids` ends a response. The first of them, the stop token
+    (`eos_id`), ends the plain texts in training data. Padding uses the same id, so code recognises padding by masks and
+    lengths, never by the id. Raises FileNotFoundError for a folder without a tokenizer.
     """
 
-    template: str | None = None  # how conversations are written: chosen by chat_template.use_template
-    date: date | None = DATE  # the day that a chat template writes where it writes one; None: today
+    template: str | None = None
+    """How conversations are written; set by chat_template.use_template."""
+    date: date | None = DATE
+    """The date for chat templates that write a date; None: today."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
         path = self.folder / "tokenizer.json"
         if not path.exists():
             raise FileNotFoundError(
-                f"{self.folder} has no tokenizer.json: it is no model folder, or a critic's checkpoint, which has none; "
-                "give the reward model that the critic began as"
+                f"{self.folder} has no tokenizer.json: it is not a model folder, or it is a critic's checkpoint, which has no "
+                "tokenizer; give the reward model that the critic started from"
             )
         self._tokenizer = _Tokenizer.from_file(str(path))
-        self._tokenizer.no_truncation()  # both may be set in the file: a data set's tool left them there
+        self._tokenizer.no_truncation()  # some tokenizer.json files have truncation and padding switched on
         self._tokenizer.no_padding()
         self.config = json.loads((self.folder / "tokenizer_config.json").read_text())
 
@@ -55,10 +57,10 @@ class Tokenizer:
 
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids of all tokens that end a response: the stop token's first, then those that `eos_token_id` of
-        generation_config.json names, as instruct models have one for the end of a turn and one for the end of a text.
+        """The ids of all tokens that end a response: the stop token, then those in `eos_token_id` of generation_config.json.
 
-        Raises ValueError for one that is no id of the vocabulary.
+        Instruct models often have two: one ends a turn, the other a text. Raises ValueError for an id that is not in the
+        vocabulary.
         """
         path = self.folder / "generation_config.json"
         further = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
@@ -66,23 +68,23 @@ class Tokenizer:
         for token_id in ids:
             if type(token_id) is not int or token_id < 0 or self._tokenizer.id_to_token(token_id) is None:
                 raise ValueError(
-                    f"{path}: eos_token_id names {token_id!r}, which is no token of {self.folder / 'tokenizer.json'}: correct "
-                    "it, or remove it from the list"
+                    f"{path}: eos_token_id contains {token_id!r}, which is not a token of {self.folder / 'tokenizer.json'}: "
+                    "correct it, or remove it from the list"
                 )
         return tuple(dict.fromkeys([self.eos_id, *ids]))
 
     @property
     def pad_id(self) -> int:
-        """The id used for padding: the stop token's."""
+        """The id of padding, which is the stop token's id."""
         return self.eos_id
 
     @cached_property
     def bos_ids(self) -> list[int]:
-        """What a text begins with: the BOS token for some models, nothing for others.
+        """The ids at the start of every text: the BOS token for some models, no token for others.
 
-        `add_bos_token` of tokenizer_config.json decides where it is set (as transformers 4 has it for Llama),
-        else the post-processor of tokenizer.json (as transformers 5 always has it). Raises ValueError when the BOS
-        token is not in the vocabulary.
+        `add_bos_token` of tokenizer_config.json decides if it is set (as in transformers 4 for Llama), else the
+        post-processor of tokenizer.json (as always in transformers 5). Raises ValueError when the BOS token is not in the
+        vocabulary.
         """
         adds_bos = self.config.get("add_bos_token")
         if adds_bos is None:
@@ -97,7 +99,7 @@ class Tokenizer:
         return self._tokenizer.get_vocab_size()
 
     def id_of(self, key: str) -> int | None:
-        """The id of a token that tokenizer_config.json names, such as `unk_token`; None where it names none it has."""
+        """The id of a token by its key in tokenizer_config.json, such as `unk_token`; None when there is no such token."""
         return self._tokenizer.token_to_id(self._named(key) or "")
 
     def _named(self, key: str) -> str | None:
@@ -117,8 +119,8 @@ class Tokenizer:
         return self.bos_ids + self._encoding(text).ids
 
     def _encoding(self, text: str) -> Encoding:
-        # `encode` keeps the interpreter's lock for as long as it takes, so a server's other threads would wait; a batch gives
-        # it back, but starts threads of its own, which is too much for short texts and spoils later forks
+        # `encode` holds the interpreter's lock until it returns, so the other threads of a server would wait. `encode_batch`
+        # releases the lock, but starts threads, which cost too much for short texts and make later forks unsafe.
         if len(text) < LONG:
             return self._tokenizer.encode(text, add_special_tokens=False)
         return self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
@@ -129,10 +131,10 @@ class Tokenizer:
         return [self.bos_ids + encoding.ids for encoding in encodings]
 
     def encode_parts(self, parts: list[str]) -> list[list[int]]:
-        """Token ids of a text that is given in parts: of each part those that end in it, without `bos_ids`.
+        """Token ids of a text that is given in parts: for each part, the ids of the tokens that end in it, without `bos_ids`.
 
-        The text is tokenised whole, for a part alone may have other tokens. A token that spans a border belongs to
-        the part behind it: so an answer is learnt from its first character on, and none of the turn after it.
+        The text is tokenised as a whole, because a part alone may have other tokens. A token that spans a border belongs to
+        the part behind the border, so an answer includes its first character and nothing of the turn after it.
         """
         encoding = self._encoding("".join(parts))
         borders = list(accumulate(map(len, parts)))
@@ -140,7 +142,7 @@ class Tokenizer:
         for token_id, (_, end) in zip(encoding.ids, encoding.offsets):
             ids[bisect_left(borders, end)].append(token_id)
         assert [token_id for part in ids for token_id in part] == encoding.ids, (
-            "tokens out of their text's order"
+            "the tokens are not in the order of the text"
         )
         return ids
 
@@ -149,8 +151,8 @@ class Tokenizer:
     def decode(self, ids: list[int], special_tokens: bool = False, continues: bool = False) -> str:
         """The text of token ids; special tokens are left out unless special_tokens is True.
 
-        continues: whether the ids follow others, as a response follows its prompt. The space before their first
-        word is then kept; SentencePiece's tokenizers have one before a text's first word, which decoding removes.
+        continues: whether the ids follow other ids, as a response follows its prompt. The space before their first word is
+        then kept. (SentencePiece tokenizers put a space before the first word of a text, and decoding removes that space.)
         """
         if not special_tokens:
             ids = [token_id for token_id in ids if token_id not in self.special_ids]
@@ -159,15 +161,13 @@ class Tokenizer:
         return self._decode([self.eos_id, *ids]).removeprefix(self._eos_text)
 
     def tokens(self, ids: list[int]) -> list[str]:
-        """What each token adds to the text, special tokens included, to show values token by token.
+        """The text that each token adds, special tokens included, to show values token by token.
 
-        A character that several tokens make up stands at the last of them, and the others are empty.
+        A character of several tokens stands at the last of them; the texts of the others are empty.
         """
         pieces: list[str] = []
-        pending, shown = (
-            [],
-            0,
-        )  # tokens since the last complete character, and how much of their text was added
+        # tokens since the last complete character, and how much of their text is in `pieces`
+        pending, shown = [], 0
         for token_id in ids:
             pending.append(token_id)
             text = self.decode(pending, special_tokens=True, continues=True)
@@ -189,7 +189,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> set[int]:
-        """The ids of all tokens that stand for no text."""
+        """The ids of all tokens that do not stand for text."""
         added = self._tokenizer.get_added_tokens_decoder()
         return {token_id for token_id, token in added.items() if token.special}
 
@@ -197,9 +197,9 @@ class Tokenizer:
 
     @cached_property
     def hash(self) -> str:
-        """32 hex digits that change with the ids of any text, `bos_ids` and stop token included.
+        """32 hex digits, equal for two tokenizers that give all texts the same ids, `bos_ids` and stop token included.
 
-        Of tokenizer.json's content; how the file is written, and how ids are decoded, does not count.
+        The hash is computed from the content of tokenizer.json, without the file's layout and without the decoder.
         """
         content = json.loads(self._tokenizer.to_str())
         for name in ("version", "truncation", "padding", "post_processor", "decoder"):
@@ -224,11 +224,11 @@ class Tokenizer:
 def check_same_tokenizer(policy: Tokenizer, other_hash: str, other: str) -> None:
     """Raises UserError when a model that reads the policy's token ids has a tokenizer with another hash.
 
-    other: the model, and where it lies.
+    other: the name of that model and its folder, for the message.
     """
     if other_hash != policy.hash:
         raise UserError(
-            f"{other} has another tokenizer than the policy in {policy.folder}, and would read its token ids as other "
-            "text: give two that began as the same model, such as a policy of `aligner sft` and the reward model that "
-            "`aligner rm` trained from it"
+            f"{other} has another tokenizer than the policy in {policy.folder}, and would read the policy's token ids as "
+            "other text: give two models that started from the same one, such as a policy of `aligner sft` and the reward "
+            "model that `aligner rm` trained from it"
         )

@@ -23,7 +23,7 @@ from aligner_lib.jobs.runtime import (
 )
 from aligner_lib.run_folder.alarms import NO_REWARD
 from aligner_lib.run_folder.exporters.process import Exporters
-from aligner_lib.run_folder.exporters.services import asked_for
+from aligner_lib.run_folder.exporters.services import requested
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 
@@ -92,7 +92,7 @@ def _opened(
             latest = run.folder.latest_checkpoint() if resume else None
             begin = run.start if latest is None else run.start_loading
             begin(step_of(latest))
-            exporters.start(run.path, asked_for(config.exp_manager))
+            exporters.start(run.path, requested(config.exp_manager))
         yield run
 
 

@@ -34,7 +34,7 @@ from aligner_lib.remote_critic.pytriton_server import (
 )
 from aligner_lib.remote_critic.session import ActorSession, Ended
 from aligner_lib.run_folder.exporters.process import Exporters
-from aligner_lib.run_folder.exporters.services import asked_for
+from aligner_lib.run_folder.exporters.services import requested
 from aligner_lib.run_folder.reader import RunFolder, step_of
 from aligner_lib.run_folder.writer import RunWriter
 from cluster.record import write_json
@@ -77,7 +77,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         run = stack.enter_context(open_run(kind, config, profile, prepared.hashes))
         begin = run.start if latest is None else run.start_loading
         begin(step_of(latest))
-        exporters.start(run.path, asked_for(config.exp_manager))
+        exporters.start(run.path, requested(config.exp_manager))
         worker = _worker(prepared, latest)
         if latest is not None:
             run.rewind(step_of(latest))

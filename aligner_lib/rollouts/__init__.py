@@ -1,1 +1,1 @@
-"""Prompts in, scored responses out: the policy, the critic, and the records that they hand on."""
+"""The policy responds to prompts, and environments, a reward model and a critic judge. Hand-offs are typed records."""

@@ -1,4 +1,4 @@
-"""A critic that learns values, and the reward model that it began as: in one process they share one module."""
+"""A critic that learns values, and the reward model that it started from. In one process both share one module."""
 
 from __future__ import annotations
 
@@ -22,50 +22,54 @@ from aligner_lib.rollouts.records import CriticExperience
 
 @dataclass
 class RewardModel:
-    """See RewardSource."""
+    """A `RewardSource` in this process."""
 
     engine: Engine
     scale: RewardScale
     micro_batch_size: int
-    weights: FrozenWeights | None = None  # where the module is a critic's; else they are the module's own
+    weights: FrozenWeights | None = None
+    """The reward model's weights when the module belongs to a critic; None: the module's own weights."""
 
     def score(self, rollouts: TokenBatch) -> Future[Tensor]:
-        """The reward is the model's number at a row's last token."""
+        """The reward of a row is the model's output at its last token."""
         if self.weights is not None:
-            self.weights.put_in()  # until the critic wants its own: they are exchanged once a step
+            self.weights.put_in()  # they stay in the module until the critic needs its own: one exchange a step
         at_tokens = _at_tokens(self.engine, rollouts, self.micro_batch_size)
         return _done(self.scale(at_tokens[torch.arange(rollouts.size), rollouts.lengths - 1]))
 
-    def collect(self, asked: list[Future[Tensor]]) -> list[Tensor]:
-        return [rewards.result() for rewards in asked]
+    def collect(self, requested: list[Future[Tensor]]) -> list[Tensor]:
+        return [rewards.result() for rewards in requested]
 
     def reach(self) -> None:
-        pass  # it is in this process
+        pass  # a model in this process is always there
 
 
 @dataclass
 class Critic:
-    """See ValueModel."""
+    """A `ValueModel` in this process."""
 
     engine: Engine
     loss_clip: float
     micro_batch_size: int
     inference_micro_batch_size: int
-    scale: RewardScale = field(default_factory=RewardScale)  # of the reward model that it begins as
-    tokenizer: Tokenizer | None = None  # saved along, so that a checkpoint is a model folder
-    new_head: bool = False  # its values begin at 0; False: as the reward model's numbers
+    scale: RewardScale = field(default_factory=RewardScale)
+    """The scale of the reward model that the critic starts from."""
+    tokenizer: Tokenizer | None = None
+    """Saved with the weights, so that a checkpoint is a model folder."""
+    new_head: bool = False
+    """True: the values begin at 0; False: they begin as the reward model's outputs."""
     _reward_weights: FrozenWeights | None = field(default=None, init=False)
 
     def __post_init__(self):
-        self.engine.standardize_values(self.scale)  # values are in the units of rewards, from the first on
+        self.engine.standardize_values(self.scale)  # values are in units of rewards from the start
 
     def reward_model(self) -> RewardModel:
-        """A reward model with the weights that the critic has now, in the same module."""
+        """A reward model with the critic's current weights, in the same module."""
         self._reward_weights = FrozenWeights(self.engine.module)
         return RewardModel(self.engine, RewardScale(), self.inference_micro_batch_size, self._reward_weights)
 
     def begin(self) -> None:
-        """To be called before the first step, when a reward model that shares the module has its copy of the weights."""
+        """Call it before the first step, after a reward model that shares the module has copied the weights."""
         if self.new_head:
             self.engine.draw_head(0.0, seed=0)
 
@@ -73,8 +77,8 @@ class Critic:
         self._put_own_weights_in()
         return _done(_at_tokens(self.engine, rollouts, self.inference_micro_batch_size)[:, :-1])
 
-    def collect(self, asked: list[Future[Tensor]]) -> list[Tensor]:
-        return [values.result() for values in asked]
+    def collect(self, requested: list[Future[Tensor]]) -> list[Tensor]:
+        return [values.result() for values in requested]
 
     def train(self, experience: CriticExperience, lr: float) -> Future[dict[str, float]]:
         self._put_own_weights_in()
@@ -109,7 +113,7 @@ class Critic:
 
 
 def _at_tokens(engine: Engine, batch: TokenBatch, micro_batch_size: int) -> Tensor:
-    """The number that a scalar head gives at every token: float32 [B, S]; index i is said after reading token i."""
+    """The output of a scalar head at every token: float32 [B, S]; index i is the output after reading token i."""
 
     def function(model, batch, hidden):
         return model.values(hidden).t()

@@ -1,4 +1,4 @@
-"""A policy that generates, scores tokens and learns, and the reference that it began as.
+"""A policy that generates, scores tokens and learns, and the reference that it started as.
 
 B rows, S sequence
 """
@@ -25,11 +25,12 @@ from aligner_lib.rollouts.records import Rollouts
 
 @dataclass
 class TokenScorer:
-    """A language model that says how likely it finds others' responses."""
+    """A language model that computes the log-probabilities of given responses."""
 
     engine: Engine
     temperature: float
-    micro_batch_size: int  # rows in one forward
+    micro_batch_size: int
+    """Rows in one forward pass."""
 
     def __call__(self, rollouts: Rollouts, with_entropy: bool = False) -> tuple[Tensor, Tensor]:
         """Teacher-forced log-probabilities and entropies: float32 [B, S-1] each, 0 outside the responses."""
@@ -39,7 +40,9 @@ class TokenScorer:
             logprobs, entropy = selected_logprobs(
                 model, batch.tokens, hidden, mask, self.temperature, with_entropy
             )
-            rows = torch.zeros(2, *mask.shape, device=mask.device)  # where other stages expect them
+            rows = torch.zeros(
+                2, *mask.shape, device=mask.device
+            )  # one tensor, for the exchange between pipeline stages
             rows[0][mask] = logprobs
             if entropy is not None:
                 rows[1][mask] = entropy
@@ -50,9 +53,9 @@ class TokenScorer:
 
 
 class Policy:
-    """A language model's engine with what rollouts need. `reference` are the weights it had when this was made.
+    """A language model's engine with all that rollouts need. `reference` holds the weights at construction.
 
-    generator: who responds with the policy's weights; None: the engine's own module.
+    generator: generates responses with the policy's weights; None: the engine's own module does.
     """
 
     def __init__(
@@ -73,17 +76,17 @@ class Policy:
         self._generates_at: int | None = None  # the optimizer step whose weights the generator has
 
     def refresh_generator(self) -> None:
-        """Let the generator have the weights of now. All ranks call it together, before a rollout."""
+        """Give the generator the current weights. All ranks call it together, before a rollout."""
         if self._generates_at != self.engine.steps:
             self.generator.refresh(hf_weights(self.engine))
             self._generates_at = self.engine.steps
 
     def rollout(self, prompts: list[list[int]], seeds: list[int], group: list[int]) -> Rollouts:
-        """One sampled response to each prompt (token ids), all in one batch. group: which of the step's prompts they are."""
+        """One sampled response to each prompt (token ids), all in one batch. group: the number of each prompt in the step."""
         return to_rollouts(prompts, self.respond(prompts, seeds), group, self.tokenizer.pad_id)
 
     def respond(self, prompts: list[list[int]], seeds: list[int]) -> list[Response]:
-        """As `rollout`, without a record of it."""
+        """The same as `rollout`, without a record."""
         batch = self.batch(len(prompts))
         responses = [batch.add(prompt, seed, self.sampling) for prompt, seed in zip(prompts, seeds)]
         batch.run()
@@ -110,7 +113,7 @@ class Policy:
 def hf_weights(engine: Engine) -> Iterator[tuple[str, Tensor]]:
     """A language model's weights under Hugging Face's names, whole and on the CPU, one Megatron weight at a time.
 
-    Every rank goes through them, for that is a collective operation; the first rank alone is given any.
+    Every rank iterates over them, because assembling them is a collective operation; only the first rank receives tensors.
     """
     arch, whole = engine.module.architecture, WholeWeights(engine.module)
     plan = list(names.weights(arch))
@@ -125,7 +128,7 @@ def hf_weights(engine: Engine) -> Iterator[tuple[str, Tensor]]:
 def to_rollouts(
     prompts: list[list[int]], responses: list[Response], group: list[int], pad_id: int
 ) -> Rollouts:
-    """Prompts and the responses of one turn to them as one record."""
+    """Prompts and single-turn responses as one record."""
     return transcribed(
         [Transcript(prompt).add(response) for prompt, response in zip(prompts, responses)], group, pad_id
     )
@@ -133,19 +136,19 @@ def to_rollouts(
 
 @dataclass
 class Transcript:
-    """A prompt, and what followed on it: the policy's tokens, and those of others, which are in no loss."""
+    """A prompt and all that followed: the policy's tokens, and the tokens of others, which no loss covers."""
 
     tokens: list[int]
-    logprobs: list[float | None] = field(
-        init=False
-    )  # of each token that the policy drew; None for the others
-    finished: bool = field(init=False, default=False)  # whether its last response ended by itself
+    logprobs: list[float | None] = field(init=False)
+    """The log-probability of each token that the policy drew; None for all other tokens."""
+    finished: bool = field(init=False, default=False)
+    """Whether the last response ended by itself."""
 
     def __post_init__(self):
         self.tokens, self.logprobs = list(self.tokens), [None] * len(self.tokens)
 
     def add(self, response: Response) -> Transcript:
-        """The policy's response to all of it."""
+        """Append the policy's response. Returns this transcript."""
         assert len(response.tokens) == len(response.logprobs)
         self.tokens += response.tokens
         self.logprobs += response.logprobs
@@ -153,25 +156,25 @@ class Transcript:
         return self
 
     def observe(self, tokens: list[int]) -> None:
-        """What an environment says to it."""
+        """Append the tokens of an environment's observation."""
         self.tokens += tokens
         self.logprobs += [None] * len(tokens)
 
 
 def transcribed(transcripts: list[Transcript], group: list[int], pad_id: int) -> Rollouts:
     """Transcripts as one record."""
-    tokens, lengths = pad_rows([one.tokens for one in transcripts], pad_id)
+    tokens, lengths = pad_rows([transcript.tokens for transcript in transcripts], pad_id)
     mask = torch.zeros(tokens.shape[0], tokens.shape[1] - 1, dtype=torch.bool)
     logprobs = torch.zeros(mask.shape)
-    for row, one in enumerate(transcripts):
-        own = [place - 1 for place, value in enumerate(one.logprobs) if value is not None]
+    for row, transcript in enumerate(transcripts):
+        own = [place - 1 for place, value in enumerate(transcript.logprobs) if value is not None]
         mask[row, own] = True
-        logprobs[row, own] = torch.tensor([value for value in one.logprobs if value is not None])
+        logprobs[row, own] = torch.tensor([value for value in transcript.logprobs if value is not None])
     return Rollouts(
         tokens=tokens,
         lengths=lengths,
         response_mask=mask,
-        finished=torch.tensor([one.finished for one in transcripts]),
+        finished=torch.tensor([transcript.finished for transcript in transcripts]),
         group=torch.tensor(group),
         sampler_logprobs=logprobs,
     )

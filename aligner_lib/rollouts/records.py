@@ -1,6 +1,6 @@
 """The hand-offs between the stages of a step with rollouts: one small typed record each.
 
-    B responses of this rank, S longest row: prompt, response and what came between its turns
+    B responses of this rank, S longest row: prompt, response and the observations between its turns
 
 [B, S-1] tensors follow aligner_lib.algorithms.ppo: index i belongs to the prediction of token i+1.
 """
@@ -16,22 +16,26 @@ from aligner_lib.datasets.batches import TokenBatch
 
 @dataclass
 class Rollouts(TokenBatch):
-    """Prompts and the policy's responses to them. A response is what its mask says, and may have holes."""
+    """Prompts and the policy's responses. The mask selects a response's tokens, and may have gaps."""
 
-    response_mask: Tensor  # bool [B, S-1], where token i+1 is the policy's own, the stop token included
-    finished: Tensor  # bool [B], by the stop token or an end string
-    group: Tensor  # int64 [B], which of the step's prompts it answers
-    # float32 [B, S-1], of the response's tokens in the distribution that they were drawn from, as generation computed them
+    response_mask: Tensor
+    """bool [B, S-1], True where token i+1 is the policy's own, the stop token included."""
+    finished: Tensor
+    """bool [B], whether the response ended with a stop token or an end string."""
+    group: Tensor
+    """int64 [B], the number of the response's prompt in the step."""
     sampler_logprobs: Tensor
+    """float32 [B, S-1], log-probabilities of the response's tokens under the distribution that they were drawn from, as
+    generation computed them."""
 
     @property
     def prompt_lengths(self) -> Tensor:
-        """Tokens before the first one of the response: int64 [B]."""
+        """Tokens before the response's first token: int64 [B]."""
         return self.response_mask.int().argmax(dim=1) + 1
 
     @property
     def generation_lengths(self) -> Tensor:
-        """Tokens of the response alone: int64 [B]."""
+        """Tokens of the response: int64 [B]."""
         return self.response_mask.sum(dim=1)
 
     def prompt_tokens(self, row: int) -> list[int]:
@@ -45,23 +49,30 @@ class Rollouts(TokenBatch):
 
 @dataclass
 class CriticExperience(TokenBatch):
-    """What a critic learns from."""
+    """The training data of a critic."""
 
-    response_mask: Tensor  # bool [B, S-1]
-    values: Tensor  # float32 [B, S-1], of the critic when the step began
-    returns: Tensor  # float32 [B, S-1]
+    response_mask: Tensor
+    """bool [B, S-1]."""
+    values: Tensor
+    """float32 [B, S-1], the critic's values at the start of the step."""
+    returns: Tensor
+    """float32 [B, S-1]."""
 
 
 @dataclass
 class Experience(Rollouts):
     """Rollouts with all that a policy learns from."""
 
-    logprobs: Tensor  # float32 [B, S-1], of the policy that generated them, as training computes them
-    reference_logprobs: Tensor  # float32 [B, S-1], of the policy that the run began with
-    advantages: Tensor  # float32 [B, S-1]
-    loss_mask: Tensor  # bool [B, S-1], the tokens that may be learnt from
-    # float32 [B, S-1], how much a token's loss counts because it was drawn from another distribution; 1 without a correction
+    logprobs: Tensor
+    """float32 [B, S-1], of the policy that generated the tokens, as training computes them."""
+    reference_logprobs: Tensor
+    """float32 [B, S-1], of the policy at the start of the run."""
+    advantages: Tensor
+    """float32 [B, S-1]."""
+    loss_mask: Tensor
+    """bool [B, S-1], the tokens that the policy may learn from."""
     sampler_weights: Tensor
+    """float32 [B, S-1], importance weights of tokens that were drawn from another distribution; 1 without a correction."""
 
     @property
     def kl(self) -> Tensor:
@@ -71,14 +82,17 @@ class Experience(Rollouts):
 
 @dataclass
 class ActorCriticExperience(Experience):
-    """Experience with what a critic said of it."""
+    """Experience with a critic's values and returns."""
 
-    values: Tensor  # float32 [B, S-1], of the critic when the step began
-    returns: Tensor  # float32 [B, S-1]
-    judged: Tensor  # bool [B], False where an environment failed to give a reward
+    values: Tensor
+    """float32 [B, S-1], the critic's values at the start of the step."""
+    returns: Tensor
+    """float32 [B, S-1]."""
+    judged: Tensor
+    """bool [B], False where an environment failed to give a reward."""
 
     def for_critic(self) -> CriticExperience:
-        """The critic's part of it."""
+        """The critic's part of the experience."""
         part = {f.name: getattr(self, f.name) for f in fields(CriticExperience)}
         return CriticExperience(**part | {"response_mask": self.response_mask & self.judged[:, None]})
 
@@ -87,6 +101,5 @@ class ActorCriticExperience(Experience):
 class WeightedBatch(Experience):
     """A global batch of experience, or a part of one, ready for the loss."""
 
-    token_weights: (
-        Tensor  # float32 [B], how much the loss of each of a response's tokens counts in the mean over all
-    )
+    token_weights: Tensor
+    """float32 [B], the weight of each response's token losses in the mean over all tokens."""

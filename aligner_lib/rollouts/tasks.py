@@ -1,4 +1,4 @@
-"""Prompts for rollouts: of data files, or of environments. What is drawn is a function of the draw's number alone."""
+"""Prompts for rollouts, from data files or environments. A draw depends only on its number."""
 
 from __future__ import annotations
 
@@ -13,32 +13,39 @@ from aligner_lib.datasets.chat_template import Conversation, as_written, encode
 from aligner_lib.datasets.samples import PromptSample
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.environments.pool import Environments, Episode, Failure
+from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Task(PromptSample):
-    """A prompt, and who judges the response: an environment, or the reward model."""
+    """A prompt, and the judge of its response: an environment, or the reward model."""
 
-    environment: str = ""  # whose prompt it is; empty: of a data file
-    seed: int = 0  # of the environment's episode
-    conversation: Conversation = ""  # the prompt as the environment gave it
-    by_model: bool = True  # whether the reward model judges it
+    environment: str = ""
+    """The environment that gave the prompt; empty: a data file."""
+    seed: int = 0
+    """The seed of the environment's episode."""
+    conversation: Conversation = ""
+    """The prompt as the environment gave it."""
+    by_model: bool = True
+    """Whether the reward model judges the response."""
 
 
 class TaskSource(Protocol):
-    """Where prompts come from."""
+    """A source of prompts."""
 
-    size: int | None  # how many different ones there are to train on; None: endlessly many
-    environments: Mapping[str, Environments]  # by split; empty where the reward model judges alone
+    size: int | None
+    """Number of different training prompts; None: endless."""
+    environments: Mapping[str, Environments]
+    """By split; empty when only the reward model judges."""
 
-    def train(self, draw: int, count: int) -> list[Task | Failure]:
-        """The prompts of draw number `draw`, counted from 0; a Failure is a prompt that an environment did not give."""
+    def train(self, draw: int, count: int) -> list[Task | EnvironmentFailure]:
+        """The prompts of draw number `draw`, from 0. An EnvironmentFailure stands for a prompt that an environment failed to
+        give."""
 
-    def validation(self, count: int | None) -> list[Task | Failure]:
-        """The first `count` held-out prompts (environments begin again where they have fewer); None: all there are."""
+    def validation(self, count: int | None) -> list[Task | EnvironmentFailure]:
+        """The first `count` held-out prompts (environments with fewer repeat theirs); None: all held-out prompts."""
 
     def close(self) -> None:
         """End the environments' processes."""
@@ -46,7 +53,7 @@ class TaskSource(Protocol):
 
 @dataclass
 class FileTasks:
-    """Prompts of data files, epoch by epoch in another order; the reward model judges."""
+    """Prompts of data files, in a new order for each epoch; the reward model judges."""
 
     train_prompts: list[PromptSample]
     val_prompts: list[PromptSample]
@@ -72,13 +79,17 @@ class FileTasks:
 class EnvironmentTasks:
     """Prompts of one or several environments, drawn by their weights."""
 
-    environments: Mapping[str, Environments]  # train and validation
+    environments: Mapping[str, Environments]
+    """By split: train and validation."""
     weights: Mapping[str, float]
-    by_model: frozenset[str]  # the environments that give prompts alone
+    by_model: frozenset[str]
+    """The environments whose responses the reward model judges."""
     tokenizer: Tokenizer
-    max_length: int  # tokens of a prompt; a longer one is left out like one that failed
+    max_length: int
+    """Tokens of a prompt; a longer prompt is left out like a failed one."""
     seed: int
-    _drawn: list[tuple[str, int]] = field(default_factory=list)  # environment, and which of its episodes
+    _drawn: list[tuple[str, int]] = field(default_factory=list)
+    """The environment of each draw, and how often it was drawn before."""
 
     def __post_init__(self):
         self._random, self._counts = Random(self.seed), dict.fromkeys(self.weights, 0)
@@ -88,27 +99,27 @@ class EnvironmentTasks:
         sizes = list(self.environments["train"].sizes().values())
         return None if None in sizes else sum(sizes)
 
-    def train(self, draw: int, count: int) -> list[Task | Failure]:
+    def train(self, draw: int, count: int) -> list[Task | EnvironmentFailure]:
         drawn = self._draws((draw + 1) * count)[draw * count : (draw + 1) * count]
         sizes = self.environments["train"].sizes()
         return self._tasks("train", [(name, self._seed_of(number, sizes[name])) for name, number in drawn])
 
-    def validation(self, count: int | None) -> list[Task | Failure]:
+    def validation(self, count: int | None) -> list[Task | EnvironmentFailure]:
         sizes = self.environments["validation"].sizes()
         whole = sum(self.weights.values())
-        wanted = []
+        episodes = []
         for name, weight in self.weights.items():
             size = sizes[name]
-            episodes = (size or 64) if count is None else round(count * weight / whole)
-            wanted += [(name, number % size if size else number) for number in range(episodes)]
-        return self._tasks("validation", wanted)
+            share = (size or 64) if count is None else round(count * weight / whole)
+            episodes += [(name, number % size if size else number) for number in range(share)]
+        return self._tasks("validation", episodes)
 
     def close(self) -> None:
         for environments in self.environments.values():
             environments.close()
 
     def _draws(self, count: int) -> list[tuple[str, int]]:
-        """The first `count` episodes of the run; always the same ones."""
+        """The first `count` draws of the run, always the same."""
         names, weights = list(self.weights), list(self.weights.values())
         while len(self._drawn) < count:
             (name,) = self._random.choices(names, weights)
@@ -117,29 +128,32 @@ class EnvironmentTasks:
         return self._drawn
 
     def _seed_of(self, number: int, size: int | None) -> int:
-        """Every episode of an environment comes once before any comes again."""
+        """The seed of an environment's episode `number`. Every seed comes once before any seed comes again."""
         if size is None:
             return number
         epoch, place = divmod(number, size)
         return sample_order(size, epoch, self.seed)[place]
 
-    def _tasks(self, split: str, wanted: list[tuple[str, int]]) -> list[Task | Failure]:
-        asked = list(dict.fromkeys(wanted))
+    def _tasks(self, split: str, episodes: list[tuple[str, int]]) -> list[Task | EnvironmentFailure]:
+        different = list(dict.fromkeys(episodes))
         prompts = None
         if parallel.is_first_rank():
-            prompts = self.environments[split].reset([Episode(*one) for one in asked])
-        made = {
-            one: self._task(*one, prompt) for one, prompt in zip(asked, parallel.from_first_rank(prompts))
+            prompts = self.environments[split].reset([Episode(*episode) for episode in different])
+        tasks = {
+            episode: self._task(*episode, prompt)
+            for episode, prompt in zip(different, parallel.from_first_rank(prompts))
         }
-        return [made[one] for one in wanted]
+        return [tasks[episode] for episode in episodes]
 
-    def _task(self, name: str, seed: int, prompt: Conversation | Failure) -> Task | Failure:
-        if isinstance(prompt, Failure):
+    def _task(
+        self, name: str, seed: int, prompt: Conversation | EnvironmentFailure
+    ) -> Task | EnvironmentFailure:
+        if isinstance(prompt, EnvironmentFailure):
             return prompt
         prompt = as_written(self.tokenizer, prompt)
         tokens = encode(self.tokenizer, prompt)
         if len(tokens) > self.max_length:
-            return Failure(
+            return EnvironmentFailure(
                 name,
                 seed,
                 "too_long",

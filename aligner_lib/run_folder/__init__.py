@@ -1,1 +1,1 @@
-"""The one seam between training and all that watches or steers it: writer, reader, control files, alarms."""
+"""The only interface between training and the programs that monitor or control it: writer, reader, control files, alarms."""

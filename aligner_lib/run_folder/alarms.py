@@ -1,7 +1,7 @@
-"""Alarms: what in a run's metrics asks for a person, what it means, and which setting to change.
+"""Alarms: signs in a run's metrics that need a person's attention, with their meaning and the setting to change.
 
-Pure functions of records, for whoever has them: the run itself, which writes alarms.jsonl so that a batch job has them
-too, and every monitor. Imports no torch.
+The rules are pure functions of records. The run itself applies them and writes alarms.jsonl, so that batch jobs have alarms,
+too; monitors apply them as well. Imports no torch.
 """
 
 from __future__ import annotations
@@ -14,41 +14,48 @@ from dataclasses import asdict, dataclass
 
 from aligner_lib.run_folder.reader import STALE_SECONDS
 
-# Records at the start of a run that later ones are compared with: the validation before any training and three steps.
-# More, and a run of ten steps has half left its start before that is known.
+# Records at the start of a run that later records are compared with: the validation before training and three steps. With
+# more records, a run of ten steps would have left its start before the comparison begins.
 BASELINE = 4
-RISING = 0.1  # by which a share has to have grown since the start to be on its way
-RECENT = 3  # last records, which rules judge: most want all of them to agree, as one odd step is no alarm
-VALIDATED = "validation/loss"  # marks a record with a validation, of which there are far fewer than steps
+RISING = 0.1  # a share that has grown by this much since the start counts as rising
+RECENT = 3  # number of last records that rules judge: most rules require all of them to agree, to ignore a single odd step
+VALIDATED = "validation/loss"  # marks a record with a validation; there are far fewer of them than steps
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When an alarm sounds.
+    """The limits beyond which alarms sound.
 
-    The defaults tell apart what this project ran itself on SmolLM2-135M; docs/widgets.md has those runs' figures.
+    The defaults separate healthy from unhealthy runs of this project on SmolLM2-135M; docs/widgets.md has the figures.
     """
 
-    kl: float = 0.2  # nats a token from the reference
-    reward_rise: float = 0.5  # in standard deviations of the first rewards …
-    length_drift: float = 0.2  # … while the length changed by this share, beyond the KL threshold
-    entropy: float = 0.3  # share of the entropy at the start
+    kl: float = 0.2
+    """Nats a token from the reference."""
+    reward_rise: float = 0.5
+    """In standard deviations of the first rewards; reward_hacking also needs length_drift and kl."""
+    length_drift: float = 0.2
+    """Relative change of the response length."""
+    entropy: float = 0.3
+    """Share of the entropy at the start."""
     clip_fraction: float = 0.3
-    first_ratio: float = 0.02  # distance from 1 before the first update of a step
-    finished: float = 0.5  # share of responses that end by themselves
-    groups_alike: float = 0.9  # share of groups whose rewards are all equal
-    rewards_failed: float = 0.1  # share of responses without a reward
-    overfitting: float = (
-        0.1  # rise of the validation loss above its lowest, and fall of the training loss, as shares
-    )
+    first_ratio: float = 0.02
+    """Distance from 1 before the first update of a step."""
+    finished: float = 0.5
+    """Share of responses that end by themselves."""
+    groups_alike: float = 0.9
+    """Share of groups whose rewards are all equal."""
+    rewards_failed: float = 0.1
+    """Share of responses without a reward."""
+    overfitting: float = 0.1
+    """Relative rise of the validation loss above its lowest value, and relative fall of the training loss."""
     heartbeat_seconds: float = STALE_SECONDS
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """One alarm: a name for programs, a title, a sentence on what it means, a sentence on what to do.
+    """One alarm: a name for programs, a title, a sentence on its meaning, a sentence on what to do.
 
-    Settings are called by the last part of their names where several kinds of job have them, each in its own group.
+    Settings are named by the last part of their names when several kinds of job have them in different groups.
     """
 
     name: str
@@ -60,18 +67,21 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Rule:
-    """Something to watch for. A kind of job names those that fit it."""
+    """A rule that raises an alarm. Each kind of job lists the rules that fit it."""
 
-    name: str  # its alarm's
-    reads: tuple[str, ...]  # metrics
-    judge: Callable[[Figures, Figures, Thresholds], Alarm | None]  # of the start and of now
+    name: str
+    """The name of its alarm."""
+    reads: tuple[str, ...]
+    """Metrics."""
+    judge: Callable[[Figures, Figures, Thresholds], Alarm | None]
+    """Takes the figures of the start, the figures of the last records, and the thresholds."""
 
     def __call__(self, start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         return self.judge(start, now, limits)
 
 
 def rule(*reads: str) -> Callable[[Callable], Rule]:
-    """A decorator: a function (start, now, limits) → Alarm or None, and the metrics that it reads."""
+    """A decorator that makes a Rule of a function (start, now, limits) → Alarm or None. reads: the metrics it uses."""
     return lambda judge: Rule(judge.__name__, reads, judge)
 
 
@@ -84,7 +94,7 @@ def active(
 ) -> list[Alarm]:
     """The alarms that hold now.
 
-    first: the run's first records; recent: its last; validations: all that have VALIDATED. Each in order of steps.
+    first: the run's first records; recent: its last records; validations: all records with VALIDATED; each in order of steps.
     """
     now = Figures(recent[-RECENT:], validations)
     start = Figures(first)
@@ -92,7 +102,7 @@ def active(
 
 
 def is_validation(record: dict) -> bool:
-    """Whether a record belongs to the validations that `active` takes."""
+    """Whether a record belongs into the `validations` of `active`."""
     return math.isfinite(record.get(VALIDATED, math.nan))
 
 
@@ -102,21 +112,21 @@ def metrics_read(rules: Iterable[Rule]) -> tuple[str, ...]:
 
 
 def stale(heartbeat_age: float, step: int, limits: Thresholds = Thresholds()) -> Alarm | None:
-    """The alarm of a run that should be running but gives no sign of life; only an onlooker can raise it."""
+    """The alarm of a run that should be running but gives no sign of life. Only a monitor can raise it, not the run."""
     if heartbeat_age <= limits.heartbeat_seconds:
         return None
     return Alarm(
         "stale_heartbeat",
         step,
         "No sign of life",
-        f"The run says that it is running but has written nothing for {heartbeat_age:.0f} s: it hangs, its node is "
+        f"run.json says that the run is running, but it has written nothing for {heartbeat_age:.0f} s: it hangs, its node is "
         "gone, or the file system is stuck.",
         "Read the job's log; cancel and submit it again to resume from the last checkpoint.",
     )
 
 
 class Watch:
-    """Follow a run record by record: `check` gives the alarms that begin with this one."""
+    """Follows a run record by record: `check` returns the alarms that begin with a record."""
 
     def __init__(self, rules: Iterable[Rule], limits: Thresholds = Thresholds()):
         self.rules, self.limits = tuple(rules), limits
@@ -126,7 +136,7 @@ class Watch:
         self._sounding: set[str] = set()
 
     def remember(self, records: list[dict]) -> None:
-        """Go on after what the run logged before, all of it in order; what sounded then is not new."""
+        """Continue after records that the run logged before, in order. Alarms that sounded then do not count as new."""
         known = [_numbers(record) for record in (*records[:BASELINE], *records[-RECENT:])]
         self._first, recent = known[: len(records[:BASELINE])], known[len(records[:BASELINE]) :]
         self._recent = deque(recent, maxlen=RECENT)
@@ -150,7 +160,7 @@ class Watch:
 
 
 def _numbers(record: dict) -> dict:
-    """A record as it was logged; a file that was damaged may hold anything."""
+    """The numeric values of a record; a damaged file may contain anything."""
     largest = sys.float_info.max
     return {"step": 0} | {
         name: value
@@ -165,24 +175,24 @@ def as_record(alarm: Alarm, time: float) -> dict:
 
 
 class Figures:
-    """Means of metrics over a few records; with them, of the end of a run, all its validations."""
+    """Means of metrics over a few records. The figures of a run's end also hold all its validations."""
 
     def __init__(self, records: list[dict], validations: list[dict] = ()):
         self.records, self.validations = records, list(validations)
         self.step = records[-1]["step"] if records else 0
 
     def values(self, metric: str) -> list[float]:
-        """Of the records that have it, and not null."""
+        """The values of the records that have the metric, without nulls."""
         values = [record[metric] for record in self.records if metric in record]
         return [value for value in values if value is not None]
 
     def mean(self, metric: str) -> float | None:
-        """Over the records that have it, if it is finite."""
+        """The mean over the finite values of a metric; None when there are none."""
         values = [value for value in self.values(metric) if math.isfinite(value)]
         return sum(values) / len(values) if values else None
 
     def all_beyond(self, metric: str, beyond) -> float | None:
-        """The mean, when there are RECENT records with the metric and every one of them is beyond; else None."""
+        """The mean, when at least RECENT records have the metric and `beyond` is true for all of them; else None."""
         values = self.values(metric)
         return self.mean(metric) if len(values) >= RECENT and all(map(beyond, values)) else None
 
@@ -197,18 +207,18 @@ def not_finite(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None
                 "not_finite",
                 record["step"],
                 "Not a number",
-                f"{', '.join(bad[:3])} became NaN or infinite: from here on the weights are likely lost.",
+                f"{', '.join(bad[:3])} became NaN or infinite: from here on the weights are probably useless.",
                 "Go back to the last checkpoint with a lower learning rate, and look at the samples of this step.",
             )
     return None
 
 
-BY_PROGRAM = "train_rollouts/judged_by_program"  # share of responses; older runs have none
+BY_PROGRAM = "train_rollouts/judged_by_program"  # share of responses; older runs do not log it
 
 
 def of_model_rewards(rule: Rule) -> Rule:
-    """The same, but silent where programs judge every response: a task with one right answer ends far from the reference,
-    with little entropy, and that is no fault."""
+    """The same rule, but silent when programs judge every response: on a task with one right answer a good policy is far from
+    the reference and has little entropy."""
 
     def judge(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         return None if now.mean(BY_PROGRAM) == 1 else rule.judge(start, now, limits)
@@ -219,7 +229,7 @@ def of_model_rewards(rule: Rule) -> Rule:
 @of_model_rewards
 @rule("train_rollouts/kl")
 def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The KL is beyond its limit in all of the last records."""
+    """The KL is above its limit in all of the last records."""
     kl = now.all_beyond("train_rollouts/kl", lambda value: value > limits.kl)
     if kl is None:
         return None
@@ -228,7 +238,7 @@ def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         now.step,
         "Far from the reference",
         f"In the last {RECENT} steps the policy was {kl:.2f} nats a token from its reference on average, beyond {limits.kl:g}: it may "
-        "write what the reward was never made for.",
+        "write texts that the reward was never made for.",
         "Raise initial_policy_kl_penalty, or lower the actor's learning rate.",
     )
 
@@ -241,7 +251,7 @@ def kl(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
     "train_rollouts/kl",
 )
 def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The reward rose while length and KL ran away."""
+    """The reward rose while length and KL changed far beyond their limits."""
 
     def change(metric: str) -> float:
         before, after = start.mean(f"train_rollouts/{metric}"), now.mean(f"train_rollouts/{metric}")
@@ -266,16 +276,15 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
 
 @rule("train/loss", VALIDATED)
 def overfitting(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The last two validation losses are above the lowest one, while the training loss fell on."""
+    """The last two validation losses are above the lowest validation loss, while the training loss kept falling."""
     validations = now.validations
     losses = [record[VALIDATED] for record in validations]
     train = now.mean("train/loss")
     if len(losses) < 3 or train is None:
         return None
     best = min(range(len(losses)), key=losses.__getitem__)
-    then = validations[best].get(
-        "train/loss", start.mean("train/loss")
-    )  # the validation before step 1 has none
+    # the validation before step 1 has no training loss
+    then = validations[best].get("train/loss", start.mean("train/loss"))
     risen = best < len(losses) - 2 and min(losses[-2:]) > (1 + limits.overfitting) * losses[best]
     if then is None or not risen or train > (1 - limits.overfitting) * then:
         return None
@@ -284,7 +293,7 @@ def overfitting(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
         now.step,
         "Overfitting",
         f"The validation loss rose from {losses[best]:.2f} at step {validations[best]['step']} to {losses[-1]:.2f}, while "
-        f"the training loss fell from {then:.2f} to {train:.2f}: the model learns its samples by heart.",
+        f"the training loss fell from {then:.2f} to {train:.2f}: the model memorises its samples.",
         "Stop, and go on from a checkpoint of about that step: fewer steps or epochs, more data, or a lower learning rate.",
     )
 
@@ -292,7 +301,7 @@ def overfitting(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
 @of_model_rewards
 @rule("train_rollouts/entropy")
 def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The entropy fell below a share of its start."""
+    """The entropy fell below a share of its value at the start."""
     before = start.mean("train_rollouts/entropy")
     if not before:
         return None
@@ -303,9 +312,9 @@ def entropy(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
         "entropy",
         now.step,
         "Entropy collapse",
-        f"The entropy fell from {before:.2f} to {entropy:.2f} nats a token: the policy says nearly the same thing "
+        f"The entropy fell from {before:.2f} to {entropy:.2f} nats a token: the policy gives nearly the same response "
         "every time and no longer explores.",
-        "If the reward is as good as it can get, this is success. Else raise entropy_bonus or initial_policy_kl_penalty, or "
+        "If the reward is as high as it can get, this is success. Else raise entropy_bonus or initial_policy_kl_penalty, or "
         "lower the learning rate.",
     )
 
@@ -320,7 +329,7 @@ def clip_fraction(start: Figures, now: Figures, limits: Thresholds) -> Alarm | N
         "clip_fraction",
         now.step,
         "Steps too large",
-        f"{share:.0%} of the tokens' ratios are clipped: the policy moves further in one rollout than the objective trusts.",
+        f"{share:.0%} of the tokens' ratios are clipped: the policy moves further in one rollout than the objective allows.",
         "Lower the actor's learning rate, or take fewer optimiser steps a rollout (a larger model.global_batch_size).",
     )
 
@@ -335,16 +344,16 @@ def first_ratio(start: Figures, now: Figures, limits: Thresholds) -> Alarm | Non
         "first_ratio",
         now.step,
         "Ratio off 1 before the first update",
-        f"The ratio begins at {ratio:.3f} and not at 1: the rollout's log-probabilities and training's differ for the "
-        "same tokens and weights, so every gradient is biased.",
+        f"The ratio begins at {ratio:.3f} and not at 1: the log-probabilities of rollout and training differ for the same tokens "
+        "and weights, so every gradient is biased.",
         "If top_k, top_p, use_greedy or min_length cut the sampler, set recompute_logprobs to null or True. Else compare the "
-        "two passes' precision and masks; don't tune anything else before.",
+        "precision and the masks of the two passes; don't tune anything else before.",
     )
 
 
 @rule("train_rollouts/fraction_of_samples_properly_ended")
 def endless(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """Few responses end by themselves, and no more than at the start: a policy that learns to end is left alone."""
+    """Few responses end by themselves, and the share is not rising."""
     metric = "train_rollouts/fraction_of_samples_properly_ended"
     share = now.all_beyond(metric, lambda value: value < limits.finished)
     is_start = now.step - start.step < RECENT
@@ -366,13 +375,13 @@ NO_REWARD = f"no response has a reward, {_WHY}. {_READ_FAILURES}."
 
 @rule("train_rollouts/rewards_failed", "val_rollouts/rewards_failed")
 def rewards_failed(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """The last step's or validation's responses have no reward at all, or those of the last records too often."""
+    """All responses of the last step or validation lack a reward, or too many responses in all of the last records do."""
     shares = now.values("train_rollouts/rewards_failed")
     share = now.all_beyond("train_rollouts/rewards_failed", lambda value: value > limits.rewards_failed)
     if shares and shares[-1] == 1:
         share = 1.0
     if share is not None:
-        meaning = f"{share:.0%} of the responses have no reward, {_WHY}: nothing is learnt from them."
+        meaning = f"{share:.0%} of the responses have no reward, {_WHY}: the policy learns nothing from them."
     elif now.values("val_rollouts/rewards_failed")[-1:] == [1]:
         meaning = (
             f"No response of the last validation has a reward, {_WHY}: the held-out reward is not known."
@@ -385,7 +394,7 @@ def rewards_failed(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
 
 @rule("train_rollouts/groups_alike", "train_rollouts/rewards")
 def groups_alike(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
-    """Nearly all groups have equal rewards."""
+    """The rewards are equal in nearly all groups."""
     share = now.all_beyond("train_rollouts/groups_alike", lambda value: value > limits.groups_alike)
     if share is None:
         return None
@@ -395,7 +404,7 @@ def groups_alike(start: Figures, now: Figures, limits: Thresholds) -> Alarm | No
         now.step,
         "Groups are alike",
         f"In {share:.0%} of the groups all rewards are equal (their mean is {reward:.2f}): there is nothing to compare, so "
-        "next to nothing is learnt.",
+        "the policy learns almost nothing.",
         "Give tasks that the policy solves sometimes (easier or harder ones), draw more responses to each prompt, or raise "
-        "the temperature; check that the reward tells good from bad.",
+        "the temperature; check that the reward distinguishes good from bad responses.",
     )

@@ -1,6 +1,6 @@
 """JSON Lines on disk: one writer appends, any number of readers follow.
 
-Works on NFS. A reader opens the file again on every poll (close-to-open consistency) and takes only lines
+The files may lie on NFS. A reader opens the file again on every poll (close-to-open consistency) and takes only lines
 that end in a newline. It starts again at the beginning when the file was truncated or replaced.
 """
 
@@ -17,7 +17,7 @@ BLANK = b"\0 \r\t"  # NFS shows blocks that are not written yet as NUL bytes
 
 
 class JsonlWriter:
-    """Appends records to a file. Each is flushed at once; fsync runs about once a second."""
+    """Appends records to a file. Each record is flushed at once; fsync runs about once a second."""
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -47,8 +47,8 @@ class JsonlWriter:
 class JsonlReader:
     """Follows a JSON Lines file: `poll()` returns the records written since the last poll.
 
-    Attributes: `restarts` counts how often the file shrank or was replaced, after which earlier records no
-    longer hold. `skipped` counts complete lines that were not a JSON object.
+    Attributes: `restarts` counts how often the file shrank or was replaced, which makes earlier records invalid.
+    `skipped` counts complete lines that were not a JSON object.
     """
 
     def __init__(self, path: Path):
@@ -57,18 +57,17 @@ class JsonlReader:
         self.restarts = 0
         self.skipped = 0
         self._inode: int | None = None
-        self._last = b""  # the last bytes read; a rewritten file no longer has them at this offset
+        self._last = b""  # the last bytes that were read; a rewritten file has other bytes at this place
 
     def poll(self, max_bytes: int | None = None) -> list[dict]:
         """The new complete records, oldest first; empty when there are none, or no file yet.
 
-        max_bytes: read at most about this much. Poll until nothing comes to follow a file of any size in
-        little memory.
+        max_bytes: read at most about this much. To follow a large file in little memory, poll until the result is empty.
         """
         chunk = self._read(max_bytes)
-        end = chunk.rfind(b"\n") + 1  # what follows the last newline is still being written
+        end = chunk.rfind(b"\n") + 1  # the text after the last newline is still being written
         if not end:
-            # Either nothing is there or a single line is longer than max_bytes.
+            # There is nothing to read, or a single line is longer than max_bytes.
             return self.poll() if chunk and max_bytes is not None and len(chunk) == max_bytes else []
         self.offset += end
         self._last = chunk[max(0, end - TAIL_BYTES) : end]
@@ -91,7 +90,7 @@ class JsonlReader:
     def _still_holds(self, file, status: os.stat_result) -> bool:
         """Whether this is the file that was read so far.
 
-        A resumed run truncates its files, and may have written past the old end since.
+        A resumed run truncates its files, and may have written past the old end since then.
         """
         if status.st_size < self.offset or status.st_ino != self._inode:
             return False
@@ -102,7 +101,7 @@ class JsonlReader:
         lines = chunk.count(b"\n")
         if chunk.startswith(b"{") and chunk.count(b"}\n{") == lines - 1:
             try:
-                # One call for the whole chunk is twice as fast as one a line.
+                # one call for the whole chunk is twice as fast as a call for each line
                 records = json.loads(b"[" + chunk[:-1].replace(b"\n", b",") + b"]")
             except (ValueError, RecursionError):
                 records = []
@@ -120,7 +119,7 @@ class JsonlReader:
 
 
 def _parse_line(line: bytes) -> dict | None:
-    """The line's record; None when it is no JSON object."""
+    """The record of a line; None for a line that is not a JSON object."""
     try:
         record = json.loads(line.strip(BLANK))
     except (ValueError, RecursionError):
@@ -129,9 +128,9 @@ def _parse_line(line: bytes) -> dict | None:
 
 
 def truncate_after(path: Path, step: int) -> int:
-    """Cut a file at the first record whose `step` is greater, because a resumed run writes it again.
+    """Cut a file at the first record whose `step` is greater, because a resumed run writes that step again.
 
-    Returns how many lines that are not records remain between the records.
+    Returns the number of lines that remain and are not records.
     """
     if not path.exists():
         return 0

@@ -3,13 +3,14 @@
     run.json        what the run is: kind, status, config, seed, versions, hashes, heartbeat
     metrics.jsonl   one record for each step
     rollouts.jsonl  prompts, responses and their scores
-    alarms.jsonl    alarms that were raised, and which setting to change
+    alarms.jsonl    alarms that were raised, with the settings to change
     checkpoints/    step_000012/, complete once it has this name
-    old-1/          what was here before the run was begun anew, a run folder itself; or its checkpoints of later steps,
-                    where it was resumed at an earlier one
-    control/        files by which anybody controls the run: `stop`
-    exporters/      what was sent to which service (docs/exporters.md), and their logs; tensorboard/, wandb/: what they wrote
-    status.json     of PPO's servers: what they are doing, about once a second
+    old-1/          files of an earlier attempt, as a run folder of its own, after the run began anew; or the checkpoints of
+                    later steps, after the run was resumed at an earlier one
+    control/        files that request something of the run: `stop`
+    exporters/      notes on the steps that each service received (docs/exporters.md), and logs; tensorboard/, wandb/: the
+                    services' own files
+    status.json     of PPO's servers: their current activity, written about once a second
     job/            files of the job dispatch (cluster/)
 
 This module reads; `aligner_lib.run_folder.writer` writes. Neither imports torch.
@@ -36,7 +37,7 @@ STALE_SECONDS = 120.0
 
 
 class RunFolder:
-    """One run, read from its folder. The folder need not exist yet: the run is then empty."""
+    """A run, read from its folder. The folder need not exist yet; the run is then empty."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path).expanduser()
@@ -62,7 +63,7 @@ class RunFolder:
 
     @property
     def kind(self) -> str:
-        """The kind of job: sft, rm, ppo, …; "" before the run has written run.json."""
+        """The kind of job: sft, rm, ppo, …; "" before run.json exists."""
         return self.info.get("kind", "")
 
     @property
@@ -70,7 +71,7 @@ class RunFolder:
         """One of STATUSES, `waiting` before the run has started, `lost`, or `deleted`.
 
         `deleted` means that this object has read the run's folder before, and the folder is gone.
-        `lost` means that the process is gone and wrote no final status. The process cannot be checked from
+        `lost` means that the process is gone and recorded no final status. The process cannot be checked from
         another machine; there a heartbeat older than STALE_SECONDS counts as lost.
         """
         info = self.info
@@ -95,7 +96,7 @@ class RunFolder:
         return time.time() - heartbeat["time"] if heartbeat else float("inf")
 
     def latest_job(self) -> Job | None:
-        """The handle of the job that was submitted last for this folder; None where there is none, or none that can be read."""
+        """The handle of the last job that was submitted for this folder; None when there is none, or it can't be read."""
         from cluster import Job, JobNotFound
 
         try:
@@ -111,7 +112,7 @@ class RunFolder:
         except FileNotFoundError:
             return {}
 
-    # -- what the run wrote ---------------------------------------------------------------------------------------
+    # -- the run's records ----------------------------------------------------------------------------------------
 
     def metrics_reader(self) -> JsonlReader:
         """A reader that follows metrics.jsonl."""
@@ -130,7 +131,7 @@ class RunFolder:
         return self.rollouts_reader().poll()
 
     def alarms(self) -> list[dict]:
-        """Every alarm that the run raised: {time, name, step, title, meaning, control}."""
+        """All alarms that the run raised: {time, name, step, title, meaning, control}."""
         return JsonlReader(self.path / "alarms.jsonl").poll()
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
@@ -152,8 +153,8 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
-        found = (self.path / "checkpoints").glob("step_*[0-9]")
-        return sorted(found, key=step_of)
+        folders = (self.path / "checkpoints").glob("step_*[0-9]")
+        return sorted(folders, key=step_of)
 
     def latest_checkpoint(self) -> Path | None:
         """The folder of the newest complete checkpoint; None when there is none."""
@@ -180,25 +181,27 @@ def step_of(checkpoint: Path | None) -> int:
 
 
 def flatten(record: dict, prefix: str = "") -> dict[str, object]:
-    """A nested dict's values by their full names, as `model.optim.lr`."""
-    found: dict[str, object] = {}
+    """The values of a nested dict by their full names, such as `model.optim.lr`."""
+    values: dict[str, object] = {}
     for name, value in record.items():
-        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
+        values |= (
+            flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        )
+    return values
 
 
 def find_runs(root: str | os.PathLike) -> list[RunFolder]:
-    """Every run below a folder, up to three levels deep, newest first; not those that were set aside (`old-1`)."""
+    """All runs below a folder, up to three levels deep, newest first, without those that were set aside (`old-1`)."""
     root = Path(root)
-    found = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/run.json")]
-    found = [path for path in found if not re.fullmatch(r"old-\d+", path.name)]
-    return sorted((RunFolder(path) for path in set(found)), key=lambda run: -run.info.get("created", 0))
+    folders = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/run.json")]
+    folders = [path for path in folders if not re.fullmatch(r"old-\d+", path.name)]
+    return sorted((RunFolder(path) for path in set(folders)), key=lambda run: -run.info.get("created", 0))
 
 
 def _alive(info: dict) -> bool:
     """Whether the process that wrote run.json still exists.
 
-    Old runs have no 'identity'; for them only the pid is checked.
+    Old runs have no 'identity'; only their pid is checked.
     """
     if info.get("identity"):
         return processes.identity(info["pid"]) == info["identity"]
@@ -223,7 +226,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def without_paths(config):
-    """A run's settings without those that name a file or folder of the machine that it ran on."""
+    """A run's settings without those that name a file or folder on the run's machine."""
     if isinstance(config, dict):
         clean = {key: without_paths(value) for key, value in config.items()}
         return {key: value for key, value in clean.items() if value not in ({}, [])}

@@ -1,7 +1,7 @@
-"""Moves what no longer belongs to a run into a folder `old-N` of its run folder, where it keeps its place, and undoes a change.
+"""Move files that no longer belong to a run into a folder `old-N` of its run folder, at the same places; and undo a change.
 
-A run saves a checkpoint before it takes a change of its learning rate or KL coefficient over. Its trainer.json holds under
-`changes` the values from there on, and under `before` those that held until then.
+A run saves a checkpoint before it applies a change of its learning rate or KL coefficient. The checkpoint's trainer.json holds
+the values from there on under `changes`, and the values until then under `before`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aligner_lib.run_folder.reader import RunFolder, step_of
 
 
 def set_aside(run: Path, paths: list[Path]) -> Path | None:
-    """Move files and folders of a run folder into a new `old-N`; returns it, or None where there is nothing to move."""
+    """Move files and folders of a run folder into a new `old-N`. Returns that folder, or None when there is nothing to move."""
     if not paths:
         return None
     taken = [int(path.name.removeprefix("old-")) for path in run.glob("old-[0-9]*")]
@@ -29,7 +29,7 @@ def set_aside(run: Path, paths: list[Path]) -> Path | None:
 
 
 def precedes_change(checkpoint: Path) -> bool:
-    """Whether a checkpoint was saved just before the run took a change over."""
+    """Whether a checkpoint was saved just before the run applied a change."""
     return "before" in _state(checkpoint)
 
 
@@ -46,7 +46,7 @@ class Change:
 
 
 def last_change(run: RunFolder) -> Change | None:
-    """The newest change that `undo_change` would take back; None where there is none, as in a recording."""
+    """The newest change that `undo_change` would take back; None when there is none, as in a recording."""
     checkpoints = run.checkpoints() if hasattr(run, "checkpoints") else []
     for checkpoint in reversed(checkpoints):
         state = _state(checkpoint)
@@ -63,7 +63,7 @@ def way_back(run: RunFolder, alarm_steps: Iterable[int] = ()) -> str:
     """
     alarm_steps, harmed = list(alarm_steps), run.status in ("failed", "lost")
     if not (harmed or alarm_steps):
-        return ""  # without a look at the checkpoints: monitors ask twice a second
+        return ""  # without reading the checkpoints, because monitors call this twice a second
     change = last_change(run)
     if change is None or not (harmed or any(step > change.step for step in alarm_steps)):
         return ""
@@ -77,10 +77,11 @@ def way_back(run: RunFolder, alarm_steps: Iterable[int] = ()) -> str:
 
 
 def undo_change(run: RunFolder) -> tuple[Path, dict[str, float]]:
-    """Take back the last change of a run that is over: its next start goes on from the checkpoint before the change.
+    """Take back the last change of a run that is over: its next start continues from the checkpoint before the change.
 
-    Later checkpoints are set aside, and the next start does their steps again. Returns the checkpoint, and the changes that
-    hold from there on (none: all values are the settings'). Raises UserError for a run that goes on, or was never changed.
+    Later checkpoints are set aside, and the next start repeats their steps. Returns the checkpoint, and the changes that
+    hold from there on (empty: all values are those of the settings). Raises UserError for a run that is not over, or was
+    never changed.
     """
     if not run.is_over:
         raise UserError(f"{run.path} is {run.status}: stop it first (`aligner stop {run.path}`)")
@@ -100,7 +101,7 @@ def undo_change(run: RunFolder) -> tuple[Path, dict[str, float]]:
 
 
 def undone(run: RunFolder, checkpoint: Path, changes: dict[str, float]) -> str:
-    """A sentence on what `undo_change` did, from what it returned."""
+    """A sentence on what `undo_change` did, from its result."""
     values = ", ".join(f"{name} = {value:g}" for name, value in changes.items()) or "its settings' values"
     return f"{run.path} goes on from {checkpoint.name} with {values} when it is started again"
 

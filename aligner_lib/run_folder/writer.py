@@ -1,4 +1,4 @@
-"""Writing a run folder: the training process's side of `aligner_lib.run_folder.reader`."""
+"""Write a run folder: the training process's side of `aligner_lib.run_folder.reader`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cluster import processes
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 2.0
-CHANGES_SHOWN = 8  # of the settings, by name
+CHANGES_SHOWN = 8  # changed settings that are named in a message
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "alarms.jsonl")
 FAILURES = "environment_failures.txt"
 OF_THE_PROCESS = ("status", "message", "pid", "identity", "host", "slurm", "heartbeat")  # fields of run.json
@@ -34,7 +34,7 @@ VERSIONED = ("aligner-lab", "torch", "megatron-core", "transformer-engine", "num
 
 
 class RunWriter:
-    """Writes one run. A context: it notes how the run ended, also when it ended by an exception.
+    """Writes a run. Used as a context manager, it records how the run ended, also when it ended with an exception.
 
     with RunWriter(path, kind="sft", config=..., ...) as run:
         run.log(step, {"train/loss": 1.5})
@@ -55,15 +55,15 @@ class RunWriter:
         limits: Thresholds | None = None,
         warnings: list[str] | None = None,
     ):
-        """precision: of the computation, as trainer.precision names it; None: no model computes. warnings: what the job
-        has warned of; the caller may add to them."""
+        """precision: of the computation, in the words of trainer.precision; None: no model computes. warnings: the job's
+        warnings; the caller may add to the list."""
         self.folder = RunFolder(path)
         self.path = self.folder.path
         self.path.mkdir(parents=True, exist_ok=True)
         before = self.folder.info
         attempt = _attempt()
-        mine = before.get("pid") == os.getpid() or _takes_over(attempt, before)
-        if self.folder.status == "running" and not mine:
+        is_same_run = before.get("pid") == os.getpid() or _takes_over(attempt, before)
+        if self.folder.status == "running" and not is_same_run:
             raise FileExistsError(
                 f"{self.path} belongs to a run that is still going (pid {before['pid']}): stop it first "
                 f"(`aligner stop {self.path}`) or choose another folder"
@@ -94,9 +94,8 @@ class RunWriter:
         self._before = before
         self._begun = False
         self._is_loading = False  # see `start_loading`
-        self._stored_info = (
-            b""  # run.json as the attempt before has left it, while that one's checkpoint is loaded
-        )
+        # run.json of the earlier attempt, while its checkpoint is loaded
+        self._stored_info = b""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, daemon=True)
@@ -105,9 +104,9 @@ class RunWriter:
         self._watch = Watch(alarms, limits or Thresholds())
 
     def start(self, step: int) -> None:
-        """Begin writing after `step` (0: a new run); see `rewind` for what an earlier attempt has left.
+        """Begin writing after `step` (0: a new run); `rewind` describes what happens to an earlier attempt's files.
 
-        Raises UserError, and leaves the folder as it is, when a run would go on with another model or other data.
+        Raises UserError, and leaves the folder as it is, when the run would continue with another model or other data.
         """
         if step:
             self._check_inputs()
@@ -115,10 +114,10 @@ class RunWriter:
         self._go_on(step)
 
     def start_loading(self, step: int) -> None:
-        """Begin like `start`, but leave all that the earlier attempt wrote until its checkpoint is loaded.
+        """Begin like `start`, but leave everything that the earlier attempt wrote until its checkpoint is loaded.
 
-        The first `rewind` ends the loading. Until then run.json has the earlier attempt's settings beside this process's
-        state, and a refusal of the checkpoint (UserError, ValueError) leaves run.json as it was before. Raises as `start`.
+        The first `rewind` ends the loading. Until then run.json has the earlier attempt's settings and this process's state.
+        If the checkpoint is refused (UserError, ValueError), run.json becomes what it was before. Raises UserError as `start`.
         """
         self._check_inputs()
         self._is_loading, self._stored_info = True, (self.path / "run.json").read_bytes()
@@ -131,10 +130,12 @@ class RunWriter:
         self._begun = True
         (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
-            (self.path / "control" / "stop").unlink(missing_ok=True)  # it was for the attempt before
+            (self.path / "control" / "stop").unlink(
+                missing_ok=True
+            )  # the request was meant for the earlier attempt
 
     def _go_on(self, step: int) -> None:
-        """Write from here on as the run's own attempt."""
+        """From here on, write as the run's current attempt."""
         self.rewind(step)
         if step:
             self._announce_changes()
@@ -147,8 +148,8 @@ class RunWriter:
         other = [name for name in before | now if before.get(name) != now.get(name)]
         if before and other:
             raise UserError(
-                f"{self.path} was begun with other inputs ({', '.join(other)}), and its checkpoint would go on with "
-                "these: give it the ones it had, choose another run folder, or begin anew with "
+                f"{self.path} was begun with other inputs ({', '.join(other)}), and its checkpoint would continue with "
+                "these: give it the inputs that it had, choose another run folder, or begin anew with "
                 "exp_manager.resume_if_exists=False"
             )
 
@@ -162,21 +163,21 @@ class RunWriter:
         more = f" and {len(changed) - CHANGES_SHOWN} more" if len(changed) > CHANGES_SHOWN else ""
         if before and changed:
             self.announce(
-                f"goes on with other settings than before: {', '.join(changed[:CHANGES_SHOWN])}{more}"
+                f"continues with other settings than before: {', '.join(changed[:CHANGES_SHOWN])}{more}"
             )
 
     def _is_dispatched(self) -> bool:
-        """Whether cluster/ started this run. It forgets old stops itself, so one that is there came while we loaded."""
+        """Whether cluster/ started this run. cluster/ removes old stop requests, so an existing one is new."""
         folder = os.environ.get("ALIGNER_JOB_FOLDER")
         return bool(folder) and Path(folder).resolve().is_relative_to(self.path.resolve())
 
     # -- while it runs --------------------------------------------------------------------------------------------
 
     def rewind(self, step: int) -> None:
-        """Go back to a step: the run does the later ones again.
+        """Go back to a step, after which the run repeats the later steps.
 
-        Their records are cut off, their checkpoints set aside, and `resumed_at` in run.json names the step. At step 0 all that was written is set aside together,
-        in a folder that is a run's again (`old-1`, `old-2`, …).
+        The records of later steps are cut off, their checkpoints are set aside, and `resumed_at` in run.json names the step.
+        At step 0 all files are set aside together, in a folder that is a run folder itself (`old-1`, `old-2`, …).
         """
         if self._is_loading:
             self._is_loading = False
@@ -186,7 +187,7 @@ class RunWriter:
             self._set_aside([path for path in self.folder.checkpoints() if step_of(path) > step])
             for name in RECORDS:
                 if odd := truncate_after(self.path / name, step):
-                    self.announce(f"{self.path / name}: lines that are no records are passed over ({odd})")
+                    self.announce(f"{self.path / name}: {odd} lines that are not records are ignored")
         else:
             self._set_aside_all()
         self._watch.remember(self.folder.metrics())
@@ -206,12 +207,12 @@ class RunWriter:
             self._alarms.append(as_record(alarm, now))
 
     def log_rollouts(self, records: list[dict]) -> None:
-        """Append one split's records of one step, before the step's metrics: then all that a step has told is there."""
+        """Append a step's records of one split. Call it before the step's metrics, which complete the step."""
         for record in records:
             self._rollouts.append(record)
 
     def note_failure(self, environment: str, text: str) -> None:
-        """Keep the first failure of each environment, with its traceback, in environment_failures.txt; log it, too."""
+        """Keep the first failure of each environment, with its traceback, in environment_failures.txt, and log it."""
         if environment in self._failed_environments:
             return
         self._failed_environments.add(environment)
@@ -220,23 +221,23 @@ class RunWriter:
             file.write(f"{environment}: {text.rstrip()}\n\n")
 
     def requests(self, controls: tuple[str, ...], saves_checkpoints: bool = False) -> control.Requests:
-        """What the files in control/ ask for; what can't be done is left out and said in run.json's `message`.
+        """The requests in control/. Changes that can't be made are left out, and run.json's `message` names them.
 
-        saves_checkpoints: whether the caller saves a checkpoint before it takes a change over; the message says so.
+        saves_checkpoints: whether the caller saves a checkpoint before it applies a change; the message mentions it.
         """
-        asked = control.take(self.path / "control", controls)
-        if said := control.in_words(asked, self._info["heartbeat"]["step"], saves_checkpoints):
-            self._info["message"] = said
+        requests = control.take(self.path / "control", controls)
+        if sentence := control.in_words(requests, self._info["heartbeat"]["step"], saves_checkpoints):
+            self._info["message"] = sentence
             self._write_info()
-        return asked
+        return requests
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody has asked the run to stop."""
+        """Whether a stop was requested."""
         return (self.path / "control" / "stop").exists()
 
     def acknowledge(self) -> None:
-        """Remove the files of what has been done; `stop` stays until the run is started again."""
+        """Remove the files of requests that are done; `stop` stays until the run starts again."""
         control.done(self.path / "control")
 
     def announce(self, line: str) -> None:
@@ -245,12 +246,12 @@ class RunWriter:
         self.set_message(line)
 
     def set_message(self, message: str) -> None:
-        """What is going on, for run.json."""
+        """Set run.json's message, which says what is going on."""
         self._info["message"] = message
 
     def announce_controls(self, controls: tuple[str, ...]) -> None:
-        """Say in run.json what this run obeys."""
-        with self._lock:  # a dict that grows while the heartbeat writes it is an error
+        """List in run.json the controls of this run."""
+        with self._lock:  # a dict must not grow while the heartbeat writes it
             self._info["controls"] = ["stop", "checkpoint", *controls]
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
@@ -259,20 +260,20 @@ class RunWriter:
         """The folder to write a checkpoint into before it is complete."""
         tmp_dir = self.path / "checkpoints" / f".writing_{step_name(step)}"
         if tmp_dir.exists():
-            shutil.rmtree(tmp_dir)  # of an attempt that was killed while writing
+            shutil.rmtree(tmp_dir)  # left by an attempt that was killed while writing
         tmp_dir.mkdir(parents=True)
         return tmp_dir
 
     def accept_checkpoint(
         self, tmp_dir: Path, step: int, keep: int, check: Callable[[Path], None], needed: Container[int] = ()
     ) -> Path:
-        """Check a checkpoint written aside, give it its name, and remove earlier ones beyond `keep`.
+        """Check a checkpoint in its temporary folder, give it its name, and remove earlier ones beyond `keep`.
 
-        The one before the newest change of a setting stays as well: it is the way back (`aligner undo`). So do those whose
+        The checkpoint before the newest change of a setting also stays, because `aligner undo` needs it. So do those whose
         steps are in `needed`.
 
-        It is on the disk, with its name, before anything is removed: a machine that loses its power at any moment keeps
-        a whole checkpoint.
+        The new checkpoint is on the disk with its name before anything is removed: a machine that loses power at any moment
+        keeps a complete checkpoint.
         """
         check(tmp_dir)
         _sync_tree(tmp_dir)
@@ -286,7 +287,7 @@ class RunWriter:
         ]
         if final.exists():
             replaced = tmp_dir.with_name(f".replaced_{step_name(step)}")
-            shutil.rmtree(replaced, ignore_errors=True)  # of an attempt that was killed here
+            shutil.rmtree(replaced, ignore_errors=True)  # left by an attempt that was killed here
             outdated.append(final.rename(replaced))
         tmp_dir.rename(final)
         for folder in (final.parent, self.path):
@@ -295,10 +296,10 @@ class RunWriter:
             shutil.rmtree(old)
         return final
 
-    # -- what is no longer of this run ----------------------------------------------------------------------------
+    # -- files that no longer belong to this run ------------------------------------------------------------------
 
     def _set_aside_all(self) -> None:
-        """Everything that an earlier attempt wrote, as a run folder of its own. Nothing, where it wrote nothing yet."""
+        """Move everything that an earlier attempt wrote into a run folder of its own, if it has written anything."""
         records = [self.path / name for name in RECORDS]
         written = [path for path in records if path.exists() and path.stat().st_size]
         written += self.folder.checkpoints()
@@ -311,7 +312,7 @@ class RunWriter:
         (old / "run.json").write_text(json.dumps(info, indent=1))
 
     def _set_aside(self, paths: list[Path]) -> Path | None:
-        """Move these, which would count as this run's own, into a new folder `old-N`, where they have the same places."""
+        """Move files that would count as this run's own into a new folder `old-N`, at the same places."""
         old = set_aside(self.path, paths)
         if old is None:
             return None
@@ -322,7 +323,7 @@ class RunWriter:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def finish(self, status: str, message: str = "") -> None:
-        """Write how the run ended. status: finished or stopped."""
+        """Record how the run ended. status: finished or stopped."""
         with self._lock:
             self._info |= {"status": status, "message": message}
             self._info["heartbeat"]["time"] = time.time()
@@ -340,11 +341,11 @@ class RunWriter:
             if advice := way_back(self.folder):
                 logger.warning(advice)
         self._stopped.set()
-        # what the run says of its own end must not be replaced by a disk that is full here, too
+        # a full disk here must not replace the error that ended the run
         self._close_files(*(() if error is None else (OSError,)))
 
     def _restore_info(self) -> None:
-        """The run.json of the attempt before: this one was refused."""
+        """Restore the run.json of the earlier attempt, after this one was refused."""
         self._stopped.set()
         if self._beat.is_alive():
             self._beat.join()
@@ -360,9 +361,8 @@ class RunWriter:
     def _keep_beating(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
             self._info["heartbeat"]["time"] = time.time()
-            with contextlib.suppress(
-                OSError
-            ):  # a file system that is away for a moment: the next beat tries again
+            # if the file system is away for a moment, the next beat tries again
+            with contextlib.suppress(OSError):
                 self._write_info()
 
     def _write_info(self) -> None:
@@ -371,21 +371,21 @@ class RunWriter:
             try:
                 tmp_dir.write_text(json.dumps(self._shown_info(), indent=1))
                 tmp_dir.rename(self.path / "run.json")
-            except OSError:  # a full disk must not keep the end of the run from being told on the terminal
+            except OSError:  # a full disk must not keep the terminal from showing how the run ended
                 with contextlib.suppress(OSError):
                     tmp_dir.unlink(missing_ok=True)
                 if self._info["status"] == "running":
                     raise
 
     def _shown_info(self) -> dict:
-        """What run.json says: while a checkpoint is loaded, the attempt before, with the state of this process."""
+        """The content of run.json. While a checkpoint is loaded: the earlier attempt's, with the state of this process."""
         if not self._is_loading:
             return self._info
         return self._before | {name: self._info[name] for name in OF_THE_PROCESS}
 
 
 def _sync_tree(folder: Path) -> None:
-    """Have a folder's files and folders on the disk when this returns."""
+    """Return once all files and folders of a folder are on the disk."""
     for path in [*folder.rglob("*"), folder]:
         _sync(path)
 
@@ -400,15 +400,15 @@ def _sync(path: Path) -> None:
 
 
 def _attempt() -> dict:
-    """Which start of which Slurm job this is; empty outside of one."""
+    """The Slurm job and the number of its restart; empty outside of Slurm."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"job": job, "attempt": int(os.environ.get("SLURM_RESTART_COUNT", 0))} if job else {}
 
 
 def _takes_over(attempt: dict, before: dict) -> bool:
-    """Whether Slurm has queued the job of a run elsewhere again: then the attempt before is over, whatever it last said.
+    """Whether Slurm restarted the job of this run on another machine: then the earlier attempt is over, whatever run.json says.
 
-    On the same machine its process can be asked, and one that lives is none to write beside.
+    On the same machine the earlier process can be checked, and a living process must not have a second writer beside it.
     """
     earlier = before.get("slurm") or {}
     again = attempt and attempt["job"] == earlier.get("job") and attempt["attempt"] > earlier["attempt"]

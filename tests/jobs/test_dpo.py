@@ -262,5 +262,7 @@ def test_pairs_taken_apart_alternate_and_keep_to_their_side(smoke, tmp_path):
 def test_kto_wants_two_prompts(smoke, tmp_path):
     file = tmp_path / "one.jsonl"
     file.write_text('{"prompt": "A:", "response": "b", "label": true}\n' * 2)
-    with pytest.raises(ValueError, match="have the same prompt: KTO compares with responses to another one"):
+    with pytest.raises(
+        ValueError, match="have the same prompt: KTO compares with responses to other prompts"
+    ):
         load_labelled([file], Tokenizer(smoke), 64)

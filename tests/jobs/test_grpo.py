@@ -304,7 +304,7 @@ def test_a_turn_is_closed_once_whether_the_stop_token_or_an_end_string_ended_it(
 
     from aligner_lib.datasets.tokenizer import Tokenizer
     from aligner_lib.megatron.generate import Response
-    from aligner_lib.rollouts.collect import Rollout, _Episode
+    from aligner_lib.rollouts.collect import RolloutCollector, _Episode
     from aligner_lib.rollouts.environments.base import Step
     from aligner_lib.rollouts.tasks import Task
 
@@ -316,7 +316,7 @@ def test_a_turn_is_closed_once_whether_the_stop_token_or_an_end_string_ended_it(
     episode.texts.append("x")
     policy = SimpleNamespace(tokenizer=tokenizer, sampling=SimpleNamespace(max_length=4))
     environments = SimpleNamespace(max_turns=lambda: {"e": 2})
-    assert Rollout(policy, None, 1, 256)._goes_on(
+    assert RolloutCollector(policy, None, 1, 256)._continues(
         episode, Step(0.0, done=False, observation="And?"), environments
     )
     first_turn = episode.transcript.tokens[2:]

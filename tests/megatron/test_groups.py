@@ -43,7 +43,7 @@ def trainer(draws: list[tuple[list[float], list[bool]]], *loop: str, rollouts_a_
             self.drawn += 1
             made = rollouts([first, first, first + 1, first + 1], finished)
             rewards = torch.tensor(rewards)
-            return Collected(made, [Outcome("") for _ in finished], lambda: (rewards, None))
+            return Collected(made, [EpisodeOutcome("") for _ in finished], lambda: (rewards, None))
 
     class Drawn(GRPOTrainer, GivenRollouts):
         """GRPO's trainer, whose rollouts are given."""

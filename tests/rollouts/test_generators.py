@@ -194,7 +194,7 @@ def test_a_run_whose_server_dies_ends_with_a_sentence(jobs, one_rank):
             run_on(server, jobs, "dies")
     log = jobs.log("dies").read_text()
     assert f"UserError: the vLLM server at {url} went away" in log
-    assert "start it again, and the same command" in log
+    assert "start it again, then run the same command again" in log
     assert jobs.run_folder("dies").status == "failed"
 
 
@@ -216,7 +216,7 @@ def test_a_server_that_nobody_reaches(policy):
         with pytest.raises(UserError, match=r"went away .*refused"):
             policy.refresh_generator()
     policy.generator = VllmGenerator("http://nowhere.invalid:80", [0], 5)
-    with pytest.raises(UserError, match="is not to be found"):
+    with pytest.raises(UserError, match="can't be found"):
         policy.refresh_generator()
 
 
@@ -229,7 +229,7 @@ def test_a_server_without_the_extension_is_told_how_to_have_it(policy, smoke):
     with VllmStandIn(smoke) as server:
         server.worker = object()
         with pytest.raises(
-            UserError, match=r"takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker"
+            UserError, match=r"can't receive weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker"
         ):
             failing(policy, server).refresh_generator()
 
@@ -390,7 +390,7 @@ def test_half_a_stream_is_no_model():
 
         thread = threading.Thread(target=goes_away)
         thread.start()
-        with pytest.raises(weight_stream.StreamError, match=r"the trainer went away|stopped to come"):
+        with pytest.raises(weight_stream.StreamError, match=r"the trainer went away|stopped coming"):
             list(weight_stream.receive("127.0.0.1", port, "token", 1, 30))
         thread.join(30)
 

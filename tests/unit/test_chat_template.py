@@ -138,7 +138,7 @@ def test_behind_a_text_comes_a_text(smoke):
 
 
 def test_a_template_that_rewrites_what_was_read_is_refused(with_template):
-    with pytest.raises(UserError, match="writes earlier turns otherwise"):
+    with pytest.raises(UserError, match="changes earlier turns"):
         render_observation(with_template(FORGETFUL), ASKED, "Higher.", stopped=False)
 
 

@@ -120,7 +120,7 @@ def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
     assert report.lines() == [
         "1 of 6 samples left out: output longer than 64 tokens (encoder_seq_length) (first: data.jsonl:6)",
         "4 of 6 samples cut: longer than 64 tokens (encoder_seq_length); the middle of the input's longest paragraph "
-        "is gone (first: data.jsonl:2, data.jsonl:3, data.jsonl:4)",
+        "was removed (first: data.jsonl:2, data.jsonl:3, data.jsonl:4)",
     ]
 
 
@@ -131,12 +131,12 @@ def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
         (GOOD | {"output": "  "}, "empty output"),
         (GOOD | {"input": ""}, "empty input"),
         ({"output": "x"}, "no key 'input'"),
-        (GOOD | {"output": 7}, "'output' is no text"),
+        (GOOD | {"output": 7}, "'output' is not a text"),
         ([GOOD], "not a JSON object"),
         (b"{", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"1" * 5_000, "not JSON"),
-        (b'{"input": "\\ud83d", "output": "x"}', "'input' has half a surrogate pair"),
+        (b'{"input": "\\ud83d", "output": "x"}', "'input' contains half a surrogate pair"),
         (b'{"input": "\xff", "output": "x"}', "not UTF-8"),
     ],
 )
@@ -152,7 +152,7 @@ def test_what_can_t_be_learnt_from_is_counted_with_its_place(jsonl, tokenizer, r
 def test_half_a_surrogate_pair_is_left_out_before_the_tokenizer_sees_it(jsonl, tokenizer, load):
     file = jsonl({"text": "a \ud83d"}, {"text": "b"}, {"text": "good"}, {"text": "bad"})
     samples, report = load([file], tokenizer, 64)
-    assert samples and report.dropped == {"'text' has half a surrogate pair": 1}
+    assert samples and report.dropped == {"'text' contains half a surrogate pair": 1}
 
 
 def test_a_byte_order_mark_costs_no_record(jsonl, tokenizer):
@@ -367,10 +367,10 @@ def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokeniz
     [
         ({"messages": MESSAGES["messages"][:-1]}, "the last turn is not the assistant's"),
         ({"messages": []}, "the last turn is not the assistant's"),
-        ({"messages": "hi"}, "'messages' is no list of turns"),
+        ({"messages": "hi"}, "'messages' is not a list of turns"),
         (
             {"messages": [{"role": "tool", "content": "7"}]},
-            "a turn is from 'tool'; it may be from system, user",
+            "a turn has the role 'tool'; the roles are system, user",
         ),
         ({"messages": [{"role": "assistant", "content": " "}]}, "an empty answer"),
         ({"conversations": [{"from": "User"}]}, "no key 'value'"),

@@ -23,7 +23,7 @@ from aligner_lib.rollouts.environments.answers import final_answer, is_right, nu
 from aligner_lib.rollouts.environments.base import Step
 from aligner_lib.rollouts.environments.calculator import LARGEST, calculate, shown
 from aligner_lib.rollouts.environments.form_rules import FORMS, TOPICS
-from aligner_lib.rollouts.environments.pool import Environments, Episode, Failure
+from aligner_lib.rollouts.environments.pool import EnvironmentFailure, Environments, Episode
 from aligner_lib.rollouts.environments.registry import make
 
 ROOT = Path(__file__).parents[2]
@@ -344,7 +344,7 @@ def test_a_prompt_is_a_users_turn_messages_are_taken_as_they_are_and_so_is_a_tex
     [
         ('{"prompt": "Hi", "text": "Hi"}', "prompt and text"),
         ('{"question": "Hi"}', "none of prompt, messages, text"),
-        ('{"prompt": 3}', "prompt is no text"),
+        ('{"prompt": 3}', "prompt is not a text"),
         ('{"messages": [{"role": "user"}]}', "list of {role, content}"),
         ("[1]", "no JSON object"),
         ('{"prompt": "Hi"', "delimiter"),
@@ -425,7 +425,7 @@ class Echo(Environment):
         return Step(1.0)
 """
     assert own(code, word="b").reset(2) == "B2"
-    with pytest.raises(UserError, match=r"there is no args\.wrod; args takes word"):
+    with pytest.raises(UserError, match=r"there is no args\.wrod; the environment takes word"):
         own(code, wrod="b")
 
 
@@ -470,14 +470,14 @@ def test_a_file_that_is_no_environment_is_told_what_to_write(own, code, words):
     [
         ("sum", {}, "use='sum': there is sums, form_rules"),
         ("nowhere.py", {}, "nowhere.py can't be read"),
-        ("sums", {"digit": 2}, "there is no args.digit; args takes digits, low"),
+        ("sums", {"digit": 2}, "there is no args.digit; the environment takes digits, low"),
         ("sums", {"digits": 0}, "digits=0: it must be at least 1"),
         ("sums", {"digits": "two"}, "can't be built with args={'digits': 'two'}"),
         ("sums", {"digits": 4}, "more than 1,000,000"),
         ("sums", {"low": 5, "high": 5}, "there are 1 different episodes"),
         ("sums", {"examples": 70}, "it must be 0 to 69"),
         ("sums", {"held_out": 1}, "held_out=1: it must be above 0 and below 1"),
-        ("sums", {"question": "{a}"}, "it needs {b}"),
+        ("sums", {"question": "{a}"}, "it must contain {b}"),
         ("form_rules", {"forms": ["haiku"]}, "there is no haiku; there are one_sentence"),
         ("calculator", {"operations": "^"}, "some of + - *"),
         ("guess_the_number", {"low": 3, "high": 3}, "low=3 is not below high=3"),
@@ -676,7 +676,7 @@ def test_episodes_are_answered_in_their_order_each_by_its_environment(pool):
         ("exit", "raised", "SystemExit: 0"),
         ("nan", "not_finite", "the reward is nan"),
         ("metric", "not_finite", "length is inf"),
-        ("nothing", "not_finite", "the reward is None, which is no number"),
+        ("nothing", "not_finite", "the reward is None, which is not a number"),
         ("die", "died", "its process ended with exit code 3"),
         ("hang", "timeout", 'no answer within 2 s; it was here, the innermost call first:\n  File "'),
         ("spin", "timeout", 'mine.py", line 11 in reward'),
@@ -684,7 +684,7 @@ def test_episodes_are_answered_in_their_order_each_by_its_environment(pool):
 )
 def test_one_that_misbehaves_costs_its_sample_and_no_other(pool, response, reason, words):
     before, failure, *after = rewards(pool, "a", response, "c", "d", "e")
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, EnvironmentFailure)
     assert (failure.environment, failure.seed, failure.reason) == ("mine", 1, reason)
     assert words in failure.text and "worker.py" not in failure.text
     assert [before, *after] == [Step(0.0), Step(2.0), Step(3.0), Step(4.0)]

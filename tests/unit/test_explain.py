@@ -415,7 +415,7 @@ def test_a_cause_that_leaves_figures_unexplained_is_not_named():
     found = explain(Run(ppo(rollouts__rewards_std=6.0, optim__grad_norm=after(3, 0.0))))
     assert {one.name for one in found.off} == {"gradient", "reward_scale"}
     assert found.cause is None and found.likeliest == []
-    assert "Unknown cause: none of the known ones accounts for all of these figures" in str(found)
+    assert "Unknown cause: no known cause explains all of these figures" in str(found)
     assert "? It does not explain: gradient norm is 0 at step 3" in str(found)
 
 
@@ -435,7 +435,7 @@ def test_a_run_without_figures_says_so():
 def test_older_runs_tell_what_they_don_t_show():
     found = recorded("healthy")
     assert "train_optim/tokens ÷ response tokens" in {check.figure for check in found.unseen}
-    assert "Not to be seen in this run: " in str(found)
+    assert "Not visible in this run: " in str(found)
 
 
 def test_the_command_line_explains_a_run(tmp_path):

@@ -82,7 +82,7 @@ def test_metadata_is_ignored_on_purpose_and_listed(tmp_path, tokenizer):
     assert report.lines() == []
     assert (
         report.ignored_keys()
-        == "keys of metadata, which are ignored on purpose: category (2 records), id (2 records)"
+        == "metadata keys, which are ignored on purpose: category (2 records), id (2 records)"
     )
     assert METADATA.isdisjoint(
         {"instruction", "context", "weight", "tools", "tool_calls", "reasoning_content"}

@@ -428,7 +428,7 @@ def test_settings_that_changed_are_told_in_a_line(tmp_path, caplog):
     begun(tmp_path, config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"})
     with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}) as run:
         run.start(3)
-    told = "goes on with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"
+    told = "continues with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"
     assert caplog.messages == [told]
     assert RunFolder(tmp_path).info["message"] == told
 

@@ -175,7 +175,7 @@ def test_plain_is_what_it_was(smoke, jsonl):
 def test_a_template_that_ends_a_turn_otherwise_is_refused_with_place_and_cure(with_template, jsonl):
     tokenizer = use_template(with_template(OTHER_STOP), OWN)
     files = jsonl({"input": "Hi?", "output": "Hello."})
-    cure = r"data\.jsonl:1: .*'<\|im_end\|>' would not be learnt: .*ends an answer with '<end_of_turn>'.*eos_token.*plain"
+    cure = r"data\.jsonl:1: the loss would not cover its stop token '<\|im_end\|>': .*ends an answer with '<end_of_turn>'.*eos_token.*plain"
     with pytest.raises(StopTokenError, match=cure):
         load_sft(files, tokenizer, 64)
     with pytest.raises(StopTokenError):
@@ -194,7 +194,7 @@ def test_a_stop_token_that_is_read_as_text_is_refused(tmp_path, jsonl):
     stored["added_tokens"] = [one for one in stored["added_tokens"] if one["content"] != "</s>"]
     (folder / "tokenizer.json").write_text(json.dumps(stored))
     with pytest.raises(
-        StopTokenError, match=r"data\.jsonl:1: its stop token '</s>' would not be learnt: .*added_tokens"
+        StopTokenError, match=r"data\.jsonl:1: the loss would not cover its stop token '</s>': .*added_tokens"
     ):
         load_sft(files, use_template(Tokenizer(folder), OWN), 64)
 
@@ -214,7 +214,7 @@ def test_an_answer_with_a_stop_token_of_its_own_is_left_out(smoke, jsonl, templa
     samples, report = load_sft(jsonl({"input": "Hi?", "output": "Hello."}, record), tokenizer, 64)
     assert len(samples) == 1
     assert report.lines()[0].startswith(
-        "1 of 2 samples left out: an answer holds the stop token '<|im_end|>'"
+        "1 of 2 samples left out: an answer contains the stop token '<|im_end|>'"
     )
 
 
@@ -241,7 +241,7 @@ def test_stop_tokens_are_those_of_the_tokenizer_and_of_the_generation_settings(o
 def test_a_stop_token_that_is_not_in_the_vocabulary_is_refused(of_two_stops, wrong):
     (of_two_stops.folder / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
     with pytest.raises(
-        ValueError, match=r"generation_config\.json: eos_token_id names .*, which is no token of"
+        ValueError, match=r"generation_config\.json: eos_token_id contains .*, which is not a token of"
     ):
         Tokenizer(of_two_stops.folder).stop_ids  # noqa: B018
 
@@ -265,7 +265,7 @@ def test_an_answer_that_holds_any_stop_token_is_left_out(of_two_stops, jsonl, te
     tokenizer = use_template(of_two_stops, template)
     records = [{"input": "Hi?", "output": "Hello."}, {"input": "Hi?", "output": f"Hel{stop}lo."}]
     samples, report = load_sft(jsonl(*records), tokenizer, 64)
-    assert len(samples) == 1 and f"holds the stop token '{stop}'" in report.lines()[0]
+    assert len(samples) == 1 and f"contains the stop token '{stop}'" in report.lines()[0]
 
 
 def test_an_observation_behind_any_stop_token_does_not_end_the_turn_twice(of_two_stops):
@@ -286,7 +286,7 @@ def test_every_answer_is_learnt_whole_with_its_stop_token(smoke, answer):
 
 
 def test_a_template_that_rewrites_what_was_learnt_from_leaves_samples_out(with_template, jsonl):
-    with pytest.raises(ValueError, match="writes a conversation otherwise once it has been answered"):
+    with pytest.raises(ValueError, match="writes a conversation differently once it has an answer"):
         load_sft(jsonl({"messages": MESSAGES}), use_template(with_template(FORGETFUL), OWN), 64)
 
 

@@ -82,20 +82,20 @@ def test_a_vocabulary_below_65500_has_two_bytes_an_id():
 @pytest.mark.parametrize(
     ("which", "change", "words"),
     [
-        ("bin", lambda old: old[:-2], r"tells of .*cut off or of another data set"),
-        ("bin", lambda old: old + b"\0\0", r"tells of .*cut off or of another data set"),
+        ("bin", lambda old: old[:-2], r"describes .*cut off or belongs to another data set"),
+        ("bin", lambda old: old + b"\0\0", r"describes .*cut off or belongs to another data set"),
         ("bin", lambda old: b"", r"has 0 bytes"),
         ("idx", lambda old: old[:-8], r"cut off, or was written twice"),
         ("idx", lambda old: old + old, r"cut off, or was written twice"),
-        ("idx", lambda old: old[:20], r"no index of Megatron's"),
-        ("idx", lambda old: b"", r"no index of Megatron's"),
-        ("idx", lambda old: b"PK" + old[2:], r"no index of Megatron's"),
+        ("idx", lambda old: old[:20], r"not an index of Megatron's"),
+        ("idx", lambda old: b"", r"not an index of Megatron's"),
+        ("idx", lambda old: b"PK" + old[2:], r"not an index of Megatron's"),
         ("idx", lambda old: old[:17] + b"\x09" + old[18:], r"dtype 9"),
         ("idx", lambda old: old[:-16] + old[-8:] + old[-16:-8], r"documents don't follow one another"),
         (
             "idx",
             lambda old: old[:34] + b"\xff" * 4 + old[38:],
-            r"cut off or of another data set|don't follow",
+            r"cut off or belongs to another data set|don't follow",
         ),
     ],
 )
@@ -172,7 +172,7 @@ def test_files_that_are_there_are_kept_and_others_not_written_over(formatted, to
     prefix = written.with_name("hh")
     again = tokenize_file(formatted / "test_comparisons.jsonl", prefix, tokenizer, append_eod=True)
     assert again.went_on == again.documents and content(written) == before
-    with pytest.raises(UserError, match=r"is there already, and was not made of this file.*--output-prefix"):
+    with pytest.raises(UserError, match=r"exists already, and was not made from this file.*--output-prefix"):
         tokenize_file(formatted / "test_comparisons.jsonl", prefix, tokenizer)
     assert content(written) == before
 
@@ -296,7 +296,7 @@ def test_either_file_names_both(written, tokenizer):
 
 def test_an_odd_number_of_documents_is_no_pairs(tmp_path, tokenizer):
     prefix = tokenize_file(lines(tmp_path / "a.jsonl", "a", "b", "c"), tmp_path / "a", tokenizer).prefix
-    with pytest.raises(UserError, match="has 3 documents: chosen and rejected ones take turns"):
+    with pytest.raises(UserError, match="has 3 documents: chosen and rejected documents alternate"):
         load_indexed.load_pairs([prefix], tokenizer, 64)
 
 
@@ -340,13 +340,13 @@ def test_without_the_json_the_stop_token_tells_of_another_tokenizer(tmp_path, sm
     shutil.copy(smoke / "tokenizer.json", folder)
     config = json.loads((smoke / "tokenizer_config.json").read_text()) | {"eos_token": "<|im_start|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"documents end with token \d+, and the stop token .* is \d+"):
+    with pytest.raises(UserError, match=r"documents end with token \d+, but the stop token .* is \d+"):
         load_indexed.load_pairs([prefix], Tokenizer(folder), 256)
 
 
 def test_another_template_is_refused(written, smoke):
     with pytest.raises(
-        UserError, match=r"--chat-template plain, and this run has model\.data\.chat_template=tokenizer"
+        UserError, match=r"--chat-template plain, but this run has model\.data\.chat_template=tokenizer"
     ):
         load_indexed.load_pairs([written], use_template(Tokenizer(smoke), OWN), 256)
 
@@ -357,5 +357,5 @@ def test_two_calls_at_once_are_one_too_many(tmp_path, tokenizer):
     source = lines(tmp_path / "a.jsonl", "one", "two")
     with open(tmp_path / ".a_text_document.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="is being written by another call"):
+        with pytest.raises(UserError, match="another call is writing"):
             tokenize_file(source, tmp_path / "a", tokenizer)

@@ -12,7 +12,7 @@ from aligner_lib.kinds.policy_gradient.rollout_metrics import (
     rollout_records,
 )
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.collect import Rollout
+from aligner_lib.rollouts.collect import RolloutCollector
 from aligner_lib.rollouts.tasks import TaskSource
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.statistics import mean_std
@@ -22,7 +22,7 @@ from aligner_lib.trainers.statistics import mean_std
 class Evaluation:
     """One pass over the prompts, of data files or of environments."""
 
-    roll_out: Rollout
+    roll_out: RolloutCollector
     tasks: TaskSource
     num_prompts: int | None  # None: all
     generations_per_prompt: int  # each with random numbers of its own

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from aligner_lib.errors import UserError
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.collect import Outcome
-from aligner_lib.rollouts.environments.pool import Failure
+from aligner_lib.rollouts.collect import EpisodeOutcome
+from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.tasks import Task
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import BoundExceeded
@@ -49,7 +49,7 @@ class FailedRewards:
         self.steps += 1
         return {name: None for name in OF_REWARDS if name in metrics}
 
-    def check(self, step: int, outcomes: list[Outcome]) -> None:
+    def check(self, step: int, outcomes: list[EpisodeOutcome]) -> None:
         """Raises RewardsFailedError after MOST_FAILED_STEPS steps without any reward. All ranks call it together."""
         failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
         reasons = [one for part in parallel.gather_over_dp(failures[:1]) for one in part]
@@ -67,12 +67,14 @@ class FailedRewards:
         )
 
 
-def given_tasks(tasks: list[Task | Failure], run: RunWriter | None) -> tuple[list[Task], list[Failure]]:
+def given_tasks(
+    tasks: list[Task | EnvironmentFailure], run: RunWriter | None
+) -> tuple[list[Task], list[EnvironmentFailure]]:
     """The prompts, and those that an environment did not give, which are noted down.
 
     run: None on all ranks but the first. Raises UserError for too few prompts to go on.
     """
-    failures = [task for task in tasks if isinstance(task, Failure)]
+    failures = [task for task in tasks if isinstance(task, EnvironmentFailure)]
     given = [task for task in tasks if isinstance(task, Task)]
     note_failures(failures, run)
     if len(given) < parallel.dp_size() and failures:
@@ -84,12 +86,12 @@ def given_tasks(tasks: list[Task | Failure], run: RunWriter | None) -> tuple[lis
     return given, failures
 
 
-def note_failed_outcomes(outcomes: list[Outcome], run: RunWriter | None) -> None:
+def note_failed_outcomes(outcomes: list[EpisodeOutcome], run: RunWriter | None) -> None:
     """As `note_failures`, of responses."""
     note_failures([one.failure for one in outcomes if one.failure is not None], run)
 
 
-def note_failures(failures: list[Failure], run: RunWriter | None) -> None:
+def note_failures(failures: list[EnvironmentFailure], run: RunWriter | None) -> None:
     """The first failure of each environment, with its traceback, goes to the run folder; all are counted in metrics.
 
     failures: this rank's; all ranks call it together.

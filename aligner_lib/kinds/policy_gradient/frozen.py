@@ -1,6 +1,6 @@
-"""One rollout of a run, as rollouts.jsonl keeps it: what another objective would have learnt from it.
+"""A recorded rollout of a run, from rollouts.jsonl, for computing what another objective would have learnt from it.
 
-B responses, T tokens of all of them
+B responses, T tokens of all responses
 """
 
 from __future__ import annotations
@@ -19,29 +19,37 @@ from aligner_lib.kinds.policy_gradient.settings import loop_settings, response_l
 
 @dataclass
 class FrozenRollout:
-    """A step's responses with what the losses of all objectives take."""
+    """The responses of a step, with all values that the losses of the objectives need."""
 
-    rewards: Tensor  # float64 [B], as they are learnt from; NaN where an environment failed
-    group: Tensor  # int64 [B]
-    lengths: Tensor  # int64 [B], tokens that are learnt from: 0 where an environment failed
-    kl: list[Tensor]  # of each response float64 [its tokens]: log π − log π_ref
-    advantages: list[Tensor]  # of each response float64 [its tokens], as the run itself had them
-    baseline: str  # of the run's own objective
+    rewards: Tensor
+    """float64 [B], after clipping and penalties; NaN where an environment failed."""
+    group: Tensor
+    """int64 [B]."""
+    lengths: Tensor
+    """int64 [B], tokens of each response that the policy learns from: 0 where an environment failed."""
+    kl: list[Tensor]
+    """For each response float64 [its tokens]: log π − log π_ref."""
+    advantages: list[Tensor]
+    """For each response float64 [its tokens], as the run computed them."""
+    baseline: str
+    """The baseline of the run's own objective."""
     kl_coef: float
     absolute_kl: bool
-    max_length: int  # tokens of a response
+    max_length: int
+    """Tokens of a response."""
 
     def gradient_weights(self, objective: Objective, ratio: float = 1.0) -> list[list[float]]:
-        """What each token's log π is moved by, of each response; see algorithms.policy_gradient.
+        """The gradient of the objective with respect to each token's log π, for each response; see
+        algorithms.policy_gradient.
 
-        Raises UserError for an objective that needs a critic's values, or a teacher, which this rollout has not seen.
+        Raises UserError for an objective that needs a critic or a teacher that the run did not have.
         """
         learnt = [i for i, length in enumerate(self.lengths.tolist()) if length]
         weights: list[list[float]] = [[0.0] * len(kl) for kl in self.kl]
         if not learnt:
             return weights
         parts = self._advantages(objective)
-        found = token_gradient_weights(
+        gradients = token_gradient_weights(
             torch.cat([parts[i] for i in learnt]),
             torch.cat([self.kl[i] for i in learnt]),
             torch.repeat_interleave(torch.arange(len(learnt)), self.lengths[learnt]),
@@ -51,7 +59,7 @@ class FrozenRollout:
             constant=self.max_length,
             ratio=ratio,
         )
-        for i, part in zip(learnt, found.split(self.lengths[learnt].tolist())):
+        for i, part in zip(learnt, gradients.split(self.lengths[learnt].tolist())):
             weights[i] = part.tolist()
         return weights
 
@@ -59,8 +67,8 @@ class FrozenRollout:
         if objective.baseline in ("critic", "teacher"):
             if objective.baseline != self.baseline:
                 raise UserError(
-                    f"baseline={objective.baseline}: the run had none ({self.baseline}), so its rollouts can't say what it "
-                    "would have expected; compare objectives without it, or take a run that had one"
+                    f"baseline={objective.baseline}: the run had the baseline {self.baseline}, so its rollouts lack the values "
+                    "that this baseline needs; compare other objectives, or take a run with this baseline"
                 )
             return self.advantages
         rewards = self.rewards
@@ -72,11 +80,11 @@ class FrozenRollout:
 
 
 def freeze(records: list[dict], config: DictConfig, kl_coef: float, baseline: str) -> FrozenRollout:
-    """The train records of one step of a PPO or GRPO run with these settings.
+    """The FrozenRollout of one step's train records, from a PPO or GRPO run with these settings.
 
-    kl_coef: the KL coefficient of that step. baseline: of the run's own objective.
+    kl_coef: the KL coefficient of that step. baseline: the baseline of the run's objective.
 
-    A record without `group`, of an older run, is in the group of its prompt.
+    Records without `group`, from an older run, are grouped by their prompts.
     """
     loop, longest = loop_settings(config), response_length(config)
     finished = torch.tensor([record["finished"] for record in records])

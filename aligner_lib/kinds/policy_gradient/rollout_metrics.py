@@ -8,8 +8,8 @@ from torch import Tensor
 from aligner_lib.algorithms.ppo import masked_mean
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
-from aligner_lib.rollouts.collect import Outcome
-from aligner_lib.rollouts.environments.pool import Failure
+from aligner_lib.rollouts.collect import EpisodeOutcome
+from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.records import ActorCriticExperience, Experience, Rollouts
 from aligner_lib.trainers.statistics import mean_std
 
@@ -102,7 +102,7 @@ def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> 
 
 
 def environment_metrics(
-    split: str, outcomes: list[Outcome], rewards: Tensor, failures: list[Failure]
+    split: str, outcomes: list[EpisodeOutcome], rewards: Tensor, failures: list[EnvironmentFailure]
 ) -> dict[str, float]:
     """What each environment measured, under {split}_environments/NAME/, as means over all ranks' responses.
 
@@ -137,7 +137,7 @@ def rollout_records(
     rewards: Tensor,
     kl: Tensor | None = None,
     advantages: Tensor | None = None,
-    outcomes: list[Outcome] | None = None,
+    outcomes: list[EpisodeOutcome] | None = None,
 ) -> list[dict]:
     """One record for each of all ranks' responses, with its tokens' KL and advantages where there are some."""
     records = []

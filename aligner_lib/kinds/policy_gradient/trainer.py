@@ -48,8 +48,8 @@ from aligner_lib.kinds.policy_gradient.settings import (
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.megatron.logprobs import selected_logprobs
-from aligner_lib.rollouts.collect import Collected, Rollout
-from aligner_lib.rollouts.environments.pool import Failure
+from aligner_lib.rollouts.collect import Collected, RolloutCollector
+from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.policy import Policy
 from aligner_lib.rollouts.records import Experience, Rollouts, WeightedBatch
 from aligner_lib.rollouts.tasks import Task, TaskSource
@@ -71,7 +71,7 @@ class PolicyGradientTrainer(ABC):
     """One step is one rollout and the optimiser steps that learn from it."""
 
     policy: Policy
-    roll_out: Rollout
+    roll_out: RolloutCollector
     tasks: TaskSource
     objective: Objective
     lr_schedule: LRSchedule
@@ -79,7 +79,7 @@ class PolicyGradientTrainer(ABC):
     run: RunWriter | None  # on the first rank
     functions: SimpleNamespace = field(kw_only=True)  # the kind's, or the run's own in their place
     group_size: int = field(init=False, default=1)  # responses to each prompt
-    failures: list[Failure] = field(init=False, default_factory=list)  # of this step's prompts
+    failures: list[EnvironmentFailure] = field(init=False, default_factory=list)  # of this step's prompts
 
     def __post_init__(self):
         self.failed_rewards = FailedRewards()

@@ -1,1 +1,1 @@
-"""What gives a policy its prompts and judges its responses: sums, rules of form, tools, games, and files of the user's."""
+"""Environments give the policy prompts and judge its responses: sums, rules of form, tools, games, and a user's own files."""

@@ -1,4 +1,4 @@
-"""Questions with known answers, as OpenMathInstruct and GSM8K have them."""
+"""Questions with known answers, in the form of OpenMathInstruct and GSM8K."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRACTION = re.compile(
 )
 IN_TEXT = re.compile(
     r"""
-    (?:(?<![\w)])[-+−])?[$€£¥]?(?:  # a minus behind a digit, a letter or a bracket is a hyphen or an operator
+    (?:(?<![\w)])[-+−])?[$€£¥]?(?:  # a minus after a digit, a letter or a bracket is a hyphen or an operator
         \\[dt]?frac\{\d+\}\{\d+\}
         | \d+\ \d+/\d+  # 3 1/2
         | (?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,2}(?!\w)|/\d+)?
@@ -27,14 +27,13 @@ IN_TEXT = re.compile(
     re.VERBOSE,
 )
 CURRENCIES = re.compile(r"\\?\$|[€£¥]")
-UNIT = re.compile(
-    r"\\(?:text|mathrm)\s*\{[^{}]*\}|\\[ ,;!]|\^\\circ|\^\{\\circ\}"
-)  # behind a number in \boxed{}
+# a unit after the number in \boxed{}
+UNIT = re.compile(r"\\(?:text|mathrm)\s*\{[^{}]*\}|\\[ ,;!]|\^\\circ|\^\{\\circ\}")
 LATEX_FUNCTION = re.compile(r"\\(?!text|[dt]?frac\{\d+\}|boxed)[a-z]+|\\[dt]?frac\{[^}]*\\")
 
 
 @dataclass(frozen=True)
-class Pair:
+class QuestionAnswer:
     """A question and its final answer."""
 
     prompt: str
@@ -42,11 +41,11 @@ class Pair:
 
 
 class Answers(Environment):
-    """Questions of a jsonl file, {"question" or "problem", "expected_answer" or "answer"}, and 1 for the right answer.
+    """Questions of a jsonl file, {"question" or "problem", "expected_answer" or "answer"}; the reward of a right answer is 1.
 
-    prompts: FILE, of which `held_out` is the validation split's, or {train: FILE, validation: FILE}. `instruction` follows
-    the question in its turn. `is_right` compares a response with the file's answer, which may stand in `\\boxed{}` or
-    behind `####`.
+    prompts: FILE, of which the share `held_out` is for validation, or {train: FILE, validation: FILE}. `instruction` follows
+    the question in the user's turn. `is_right` compares a response with the file's answer, which may be marked by
+    `\\boxed{}` or `####`.
     """
 
     def __init__(self, split: str = "train", *, prompts: Any, held_out: float = 0.2, instruction: str = ""):
@@ -67,11 +66,12 @@ class Answers(Environment):
 
 
 def is_right(response: str, answer: str) -> bool:
-    """Whether a response's final answer is the right one.
+    """Whether the final answer of a response is right.
 
-    Where the right one is a number, words, units and signs of emphasis around the response's number do not count: the
-    last number of the marked line is taken, or of the whole response where the line has none, as the flexible extract
-    of EleutherAI's lm-evaluation-harness takes it. In `\\boxed{}` only a unit and a left side ("x =") may surround it.
+    When the right answer is a number, words, units and emphasis around the response's number are ignored: the last number of
+    the marked line counts, or of the whole response when the line has no number. The flexible extract of EleutherAI's
+    lm-evaluation-harness takes the last number, too. In `\\boxed{}` only a unit and a left side ("x =") may surround the
+    number.
     """
     final = final_answer(response)
     if same_answer(final, answer):
@@ -81,38 +81,38 @@ def is_right(response: str, answer: str) -> bool:
     if (boxed := _boxed(response)) is not None:
         return same_answer(UNIT.sub("", boxed).rpartition("=")[2].strip(), answer)
     value = final.rpartition("=")[2]
-    if LATEX_FUNCTION.search(value):  # its last number is a part of the answer
+    if LATEX_FUNCTION.search(value):  # the last number is only a part of the answer
         return False
     shown = _last_number(value) or _last_number(response)
     return shown is not None and same_answer(shown, answer)
 
 
 def final_answer(text: str) -> str:
-    """What a text gives as its answer: the last `\\boxed{…}`, else what stands behind the last `####`, else behind the last
-    "answer is", else the last number, else the whole text."""
+    """The answer that a text gives: the last `\\boxed{…}`, else the line behind the last `####`, else the words behind the
+    last "answer is", else the last number, else the whole text."""
     marked = _marked(text)
     if marked is not None:
         return marked
     return _last_number(text) or text.strip()
 
 
-def same_answer(one: str, other: str) -> bool:
-    """Equal as numbers (1,000 and $1000.0, 1/2 and 0.5), or as texts without regard to case and white space."""
-    numbers = number(one), number(other)
+def same_answer(answer: str, other: str) -> bool:
+    """Whether answers are equal as numbers (1,000 and $1000.0, 1/2 and 0.5), or as texts except for case and white space."""
+    numbers = number(answer), number(other)
     if numbers != (None, None):
         return numbers[0] == numbers[1]
-    return _bare(one) == _bare(other) != ""
+    return _bare(answer) == _bare(other) != ""
 
 
 def number(text: str) -> Fraction | None:
-    """The number that a text is, exactly; None where it is none, or has over forty digits."""
+    """The exact number that a text consists of; None for a text that is not a number, or that has over forty digits."""
     bare = CURRENCIES.sub("", text.replace("−", "-")).replace(",", "").replace("\\%", "").strip("*` \n\t")
     bare = bare.rstrip("%.").casefold()
     bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", bare)  # 4 2 is not 42
     if NUMBER.fullmatch(bare):
         return Fraction(bare)
-    if found := FRACTION.fullmatch(bare):
-        sign, *latex, whole, above, below = found.groups()
+    if match := FRACTION.fullmatch(bare):
+        sign, *latex, whole, above, below = match.groups()
         above, below = latex if latex[0] else (above, below)
         if int(below):
             size = int(whole or 0) + Fraction(int(above), int(below))
@@ -121,41 +121,41 @@ def number(text: str) -> Fraction | None:
 
 
 def _last_number(text: str) -> str | None:
-    """The last number in a text, as it is written."""
+    """The last number in a text, as written there."""
     numbers = IN_TEXT.findall(text)
     return numbers[-1] if numbers else None
 
 
 def _marked(text: str) -> str | None:
-    """The answer that a text marks as one; None where there is no mark."""
+    """The answer that a text marks as its answer; None for a text without a mark."""
     if (boxed := _boxed(text)) is not None:
         return boxed
     if "####" in text:
         return text.rpartition("####")[2].strip().partition("\n")[0].strip()
-    said = re.findall(r"answer is:?\s*([^\n]+)", text, re.IGNORECASE)
-    return re.split(r"[.!?](?:\s|$)", said[-1].strip(), maxsplit=1)[0] if said else None
+    answers = re.findall(r"answer is:?\s*([^\n]+)", text, re.IGNORECASE)
+    return re.split(r"[.!?](?:\s|$)", answers[-1].strip(), maxsplit=1)[0] if answers else None
 
 
 def _boxed(text: str) -> str | None:
-    """What the last `\\boxed{…}` that is closed holds, brackets within it included."""
-    for found in reversed(list(re.finditer(r"\\boxed\s*\{", text))):
+    """The content of the last closed `\\boxed{…}`, inner brackets included."""
+    for match in reversed(list(re.finditer(r"\\boxed\s*\{", text))):
         depth = 1
-        for at in range(found.end(), len(text)):
+        for at in range(match.end(), len(text)):
             depth += {"{": 1, "}": -1}.get(text[at], 0)
             if depth == 0:
-                return text[found.end() : at].strip()
+                return text[match.end() : at].strip()
     return None
 
 
 def _bare(text: str) -> str:
-    """An answer without what is around it: dollars, white space, emphasis, a full stop, upper case."""
+    """An answer without dollar signs, white space, emphasis and a full stop, in lower case."""
     return re.sub(r"\s+", "", text.replace("\\$", "").replace("$", "")).strip("*`").rstrip(".").casefold()
 
 
-def _parse(value: dict[str, Any]) -> Pair:
+def _parse(value: dict[str, Any]) -> QuestionAnswer:
     question, answer = (_one_of(value, keys) for keys in (QUESTION_KEYS, ANSWER_KEYS))
     marked = _marked(answer)
-    return Pair(question, answer.strip() if marked is None else marked)
+    return QuestionAnswer(question, answer.strip() if marked is None else marked)
 
 
 def _one_of(value: dict[str, Any], keys: tuple[str, str]) -> str:
@@ -163,6 +163,6 @@ def _one_of(value: dict[str, Any], keys: tuple[str, str]) -> str:
         if key in value:
             text = str(value[key]) if isinstance(value[key], int | float) else value[key]
             if not isinstance(text, str) or not text.strip():
-                raise ValueError(f"{key!r} is no text, or empty")
+                raise ValueError(f"{key!r} is not a text, or is empty")
             return text
     raise ValueError(f"it has neither {keys[0]!r} nor {keys[1]!r}")

@@ -1,4 +1,4 @@
-"""Sums and products that the policy may leave to a calculator: a tool that it calls within its response."""
+"""Sums and products for which the policy may use a calculator: a tool that it calls within its response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aligner_lib.rollouts.environments.base import Environment, Message, Step, h
 
 CALL = re.compile(r"<calc>(.*?)</calc>", re.DOTALL)
 LONGEST = 100  # characters of an expression
-LARGEST = 10**15  # of any number on the way
+LARGEST = 10**15  # limit for results and intermediate results
 OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -24,11 +24,11 @@ OPERATORS = {
 
 
 class Calculator(Environment):
-    """What is a + b, a - b or a * b, of numbers with `digits` digits? A response may call `<calc>a * b</calc>`.
+    """What is a + b, a - b or a * b, for numbers with `digits` digits? A response may call `<calc>a * b</calc>`.
 
-    The observation is then the calculator's result, or why there is none; what the policy wrote behind the call is not
-    read. A response without a call is the answer: the reward is 1 when its last number is the result. `examples` worked
-    ones of the training split come first, with a call each; `held_out` of all are the validation split's.
+    The observation is then the calculator's result or an error; text that the policy wrote behind the call is ignored. A
+    response without a call is the answer: its reward is 1 when its last number is the result. `examples` worked examples
+    from the training split, each with a call, come first; the share `held_out` of all problems is for validation.
     """
 
     def __init__(
@@ -49,29 +49,27 @@ class Calculator(Environment):
         )
         require(turns >= 1, f"turns={turns}: it must be at least 1")
         numbers = range(10 ** (digits - 1), 10**digits)
-        asked = [f"{a} {sign} {b}" for sign in dict.fromkeys(operations) for a in numbers for b in numbers]
-        splits = hold_out(asked, held_out)
-        self.asked, self.known = splits[split], splits["train"]
-        self.size, self.max_turns = len(self.asked), turns
+        problems = [f"{a} {sign} {b}" for sign in dict.fromkeys(operations) for a in numbers for b in numbers]
+        splits = hold_out(problems, held_out)
+        self.problems, self.known = splits[split], splits["train"]
+        self.size, self.max_turns = len(self.problems), turns
         require(
             0 <= examples < len(self.known), f"examples={examples}: it must be 0 to {len(self.known) - 1}"
         )
         self.examples = examples
 
     def reset(self, seed: int) -> list[Message]:
-        self.expression, self.calls = self.asked[seed % self.size], 0
-        words = (
+        self.expression, self.calls = self.problems[seed % self.size], 0
+        instruction = (
             "You have a calculator. To use it, write <calc>expression</calc>; I will tell you what it shows. "
             "Then answer with the number."
         )
-        turns = [{"role": "system", "content": words}]
+        turns = [{"role": "system", "content": instruction}]
         drawn = Random(seed).sample(self.known, self.examples + 1)
-        for one in [other for other in drawn if other != self.expression][: self.examples]:
-            result = shown(calculate(one))
-            spoken = [f"What is {one}?", f"<calc>{one}</calc>", result, result]
-            turns += [
-                {"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, spoken)
-            ]
+        for example in [other for other in drawn if other != self.expression][: self.examples]:
+            result = shown(calculate(example))
+            texts = [f"What is {example}?", f"<calc>{example}</calc>", result, result]
+            turns += [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, texts)]
         return [*turns, {"role": "user", "content": f"What is {self.expression}?"}]
 
     def step(self, response: str) -> Step:
@@ -91,7 +89,7 @@ class Calculator(Environment):
 def calculate(expression: str) -> int | float:
     """The value of an expression of numbers, brackets and + - * / // % **.
 
-    Raises ValueError, in words for the policy, for anything else and for numbers beyond LARGEST: nothing is run.
+    Raises ValueError, in words for the policy, for any other expression and for numbers beyond LARGEST. No code is run.
     """
     if len(expression) > LONGEST:
         raise ValueError(f"longer than {LONGEST} characters")
@@ -106,7 +104,7 @@ def calculate(expression: str) -> int | float:
 
 
 def shown(value: float) -> str:
-    """A number as the calculator shows it: ten digits at most of what is not whole."""
+    """A number as the calculator shows it, with at most ten digits unless it is an integer."""
     return str(value) if isinstance(value, int) else f"{value:.10g}"
 
 
@@ -118,7 +116,7 @@ def _value(node: ast.expr) -> int | float:
             return -_value(operand) if isinstance(sign, ast.USub) else _value(operand)
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in OPERATORS:
             a, b = _value(left), _value(right)
-            if isinstance(sign, ast.Pow) and abs(b) > 64:  # before it is computed
+            if isinstance(sign, ast.Pow) and abs(b) > 64:  # checked before the power is computed
                 raise ValueError("too large")
             return _within_bounds(OPERATORS[type(sign)](a, b))
     raise ValueError("numbers, brackets and + - * / // % ** only")

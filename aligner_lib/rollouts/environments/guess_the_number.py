@@ -1,4 +1,4 @@
-"""Guess a number in a few turns: the smallest game in which a response depends on what came before."""
+"""Guess a number in a few turns: the smallest game in which a response depends on the turns before."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from aligner_lib.rollouts.environments.base import Environment, Message, Step, h
 
 
 class GuessTheNumber(Environment):
-    """A number from `low` to `high` that the policy has `turns` guesses for; it hears whether to go higher or lower.
+    """The policy has `turns` guesses for a number from `low` to `high`, and reads after each whether the number is higher or
+    lower.
 
-    The reward of finding it with guess t is 1 - (t - 1) / turns; else it is 0. `held_out` of the numbers are the
-    validation split's. A guess is the last number of a response; a response without one is a guess lost.
+    The reward for the right guess in turn t is 1 - (t - 1) / turns; without a right guess it is 0. The share `held_out` of
+    the numbers is for validation. A guess is the last number of a response; a response without a number loses a turn.
     """
 
     def __init__(
@@ -26,11 +27,11 @@ class GuessTheNumber(Environment):
 
     def reset(self, seed: int) -> list[Message]:
         self.number, self.guesses = self.numbers[seed % self.size], 0
-        words = (
+        instruction = (
             f"I have a whole number from {self.low} to {self.high} in mind. Guess it: answer with a number, "
             "and I will tell you whether mine is higher or lower."
         )
-        return [{"role": "user", "content": words}]
+        return [{"role": "user", "content": instruction}]
 
     def step(self, response: str) -> Step:
         self.guesses += 1

@@ -10,14 +10,16 @@ from data.forms import instruction_in, words
 
 
 class Instructions(PromptFiles):
-    """Prompts that ask for a form of data/forms.py; the reward is 1 where the answer has it. What it says is not judged.
+    """Prompts that ask for a form of data/forms.py; the reward is 1 when the answer has the form. Its content is not judged.
 
-    prompts, held_out: as PromptFiles has them. Every prompt must have such an instruction.
+    prompts, held_out: see PromptFiles. Every prompt must contain such an instruction.
     """
 
     def __init__(self, split: str = "train", *, prompts: Any, held_out: float = 0.2):
         super().__init__(split, prompts=prompts, held_out=held_out)
-        without = next((one.question for one in self.records if instruction_in(one.question) is None), None)
+        without = next(
+            (record.question for record in self.records if instruction_in(record.question) is None), None
+        )
         require(without is None, f"this prompt has no instruction of data/forms.py: {without!r}")
 
     def step(self, response: str) -> Step:
@@ -26,9 +28,12 @@ class Instructions(PromptFiles):
 
 
 def form_metrics(prompt: str, response: str) -> dict[str, float]:
-    """Whether a response obeys its prompt's instruction, also under the form's name, and its words; empty without one."""
-    asked = instruction_in(prompt)
-    if asked is None:
+    """Metrics of a response: `obeys` its prompt's instruction, the same under the form's name, and its number of words.
+
+    Empty for a prompt without an instruction of data/forms.py.
+    """
+    instruction = instruction_in(prompt)
+    if instruction is None:
         return {}
-    obeys = float(asked.holds(response))
-    return {"obeys": obeys, f"form/{asked.form}": obeys, "words": float(len(words(response)))}
+    obeys = float(instruction.holds(response))
+    return {"obeys": obeys, f"form/{instruction.form}": obeys, "words": float(len(words(response)))}

@@ -1,7 +1,7 @@
-"""Environments in processes of their own: one that raises, hangs or dies costs its sample and nothing else.
+"""Environments in processes of their own: an environment that raises, hangs or dies costs one sample and nothing else.
 
-Processes hold no state of an episode: every request replays it from its seed and the responses so far. So any process
-may take any request, a lost one is replaced by a new one, and a run that is resumed goes on exactly.
+The processes keep no state of an episode: every request replays the episode from its seed and the responses so far. So any
+process can take any request, a lost process is replaced, and a resumed run continues exactly.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from aligner_lib.rollouts.environments.base import Prompt, Step
 from aligner_lib.rollouts.environments.registry import find
 from aligner_lib.rollouts.environments.worker import Blueprint, Description, Problem
 
-RESTARTS = 3  # of a pool whose processes were killed from outside, for one request
+RESTARTS = 3  # for one request, when the processes of a pool are killed from outside
 
 
-class Settings(Protocol):
-    """What is read here of aligner_lib.config.environments.EnvironmentSettings."""
+class PoolSettings(Protocol):
+    """The settings of aligner_lib.config.environments.EnvironmentSettings that this module reads."""
 
-    use: str  # empty: as it is named
+    use: str
+    """Empty: the environment's name."""
     timeout: float
     processes: int
     args: Mapping[str, Any]
@@ -47,51 +48,55 @@ class Episode:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Why an environment did not answer."""
+class EnvironmentFailure:
+    """The reason why an environment did not answer."""
 
     environment: str
     seed: int
-    reason: str  # raised, timeout, not_finite, died
-    text: str  # a traceback or a sentence
+    reason: str
+    """raised, timeout, not_finite, died or too_long."""
+    text: str
+    """A traceback or a sentence."""
 
 
 class Environments:
-    """The environments of a run by name, for one split; each has `processes` processes, and as many requests at a time.
+    """The environments of a run by name, for one split. Each has `processes` processes, and as many requests at a time.
 
-    Raises UserError for a `use` or `args` that makes no sense. Workers are started afresh (spawn): they have neither
-    torch nor its threads.
+    Raises UserError for a wrong `use` or wrong `args`. Workers are spawned, not forked: they have neither torch nor its
+    threads.
     """
 
-    def __init__(self, settings: Mapping[str, Settings], split: str):
+    def __init__(self, settings: Mapping[str, PoolSettings], split: str):
         self.names = list(settings)
-        self._processes = {name: one.processes for name, one in settings.items()}
-        atexit.register(self.close)  # before pebble's own end, which waits seconds for each process
+        self._processes = {name: environment.processes for name, environment in settings.items()}
+        atexit.register(
+            self.close
+        )  # runs before pebble's own exit function, which waits seconds for each process
         self._folder = tempfile.TemporaryDirectory(prefix="aligner-environments-")
         self._pools: dict[str, ProcessPool] = {}
         self._blueprints: dict[str, Blueprint] = {}
         try:
-            for name, one in settings.items():
-                self._blueprints[name] = self._blueprint(name, one, split)
+            for name, environment in settings.items():
+                self._blueprints[name] = self._blueprint(name, environment, split)
             self._descriptions = self._described()
         except BaseException:
             self.close()
             raise
 
     def sizes(self) -> dict[str, int | None]:
-        """How many different episodes each has; None: endless."""
-        return {name: described.size for name, described in self._descriptions.items()}
+        """The number of different episodes of each environment; None: endless."""
+        return {name: description.size for name, description in self._descriptions.items()}
 
     def max_turns(self) -> dict[str, int]:
-        """How many responses an episode of each may have."""
-        return {name: described.max_turns for name, described in self._descriptions.items()}
+        """The largest number of responses in an episode of each environment."""
+        return {name: description.max_turns for name, description in self._descriptions.items()}
 
-    def reset(self, episodes: Sequence[Episode]) -> list[Prompt | Failure]:
+    def reset(self, episodes: Sequence[Episode]) -> list[Prompt | EnvironmentFailure]:
         """The prompt of each episode."""
         return self._ask(worker.reset, episodes)
 
-    def step(self, episodes: Sequence[Episode]) -> list[Step | Failure]:
-        """What each says to the last of its responses; the others are replayed. Reward and metrics are finite."""
+    def step(self, episodes: Sequence[Episode]) -> list[Step | EnvironmentFailure]:
+        """Each episode's answer to its last response; earlier responses are replayed. Rewards and metrics are finite."""
         return self._ask(worker.step, episodes)
 
     def close(self) -> None:
@@ -110,35 +115,42 @@ class Environments:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _blueprint(self, name: str, one: Settings, split: str) -> Blueprint:
-        args = OmegaConf.to_container(one.args) if OmegaConf.is_config(one.args) else dict(one.args)
+    def _blueprint(self, name: str, settings: PoolSettings, split: str) -> Blueprint:
+        args = (
+            OmegaConf.to_container(settings.args)
+            if OmegaConf.is_config(settings.args)
+            else dict(settings.args)
+        )
         try:
-            found = find(one.use or name)
+            source = find(settings.use or name)
         except UserError as error:
             raise _in_settings(name, str(error)) from None
-        return Blueprint(found, split, args, one.timeout, self._folder.name)
+        return Blueprint(source, split, args, settings.timeout, self._folder.name)
 
     def _described(self) -> dict[str, Description]:
-        requests = [_Request(self, name, worker.describe) for name in self.names]
-        described = dict(zip(self.names, [request.result() for request in requests]))
-        for name, answer in described.items():
+        requests = [_EnvironmentRequest(self, name, worker.describe) for name in self.names]
+        descriptions = dict(zip(self.names, [request.result() for request in requests]))
+        for name, answer in descriptions.items():
             if isinstance(answer, Problem):
-                why = "" if answer.reason == "refused" else "it can't be built: "
-                raise _in_settings(name, f"{why}{answer.text}")
-        return described
+                prefix = "" if answer.reason == "refused" else "it can't be built: "
+                raise _in_settings(name, f"{prefix}{answer.text}")
+        return descriptions
 
     def _ask(self, function: Callable, episodes: Sequence[Episode]) -> list:
-        requests = [_Request(self, one.environment, function, one.seed, one.responses) for one in episodes]
+        requests = [
+            _EnvironmentRequest(self, episode.environment, function, episode.seed, episode.responses)
+            for episode in episodes
+        ]
         return [
-            Failure(one.environment, one.seed, answer.reason, answer.text)
+            EnvironmentFailure(episode.environment, episode.seed, answer.reason, answer.text)
             if isinstance(answer, Problem)
             else answer
-            for one, answer in zip(episodes, [request.result() for request in requests])
+            for episode, answer in zip(episodes, [request.result() for request in requests])
         ]
 
     def _schedule(self, name: str, function: Callable, args: Iterable) -> Future:
         blueprint, pool = self._blueprints[name], self._pools.get(name) or self._start(name)
-        # A process bounds itself (worker._bounded). This bound is for one that has been stopped.
+        # A process limits its own time (worker._bounded). This limit is for a process that was stopped (SIGSTOP).
         timeout = worker.BUILD_SECONDS + blueprint.timeout
         return pool.schedule(function, args=[blueprint, *args], timeout=timeout)
 
@@ -151,21 +163,21 @@ class Environments:
         return self._pools[name]
 
 
-class _Request:
-    """One call in one of an environment's processes, begun when this is made."""
+class _EnvironmentRequest:
+    """A call in a process of an environment. The constructor begins it."""
 
     def __init__(self, environments: Environments, name: str, function: Callable, *args: Any):
         self._environments, self._name, self._function, self._args = environments, name, function, args
         self._begin()
 
     def result(self) -> Any:
-        """What the function returned, or a Problem. Waits for it."""
+        """Wait for the call. Returns what the function returned, or a Problem."""
         for _ in range(RESTARTS):
             while not wait([self._future], timeout=1).done and self._pool.active:
                 pass
             try:
                 return self._outcome()
-            except BrokenProcessPool:  # its processes were killed while they had no work
+            except BrokenProcessPool:  # the processes were killed while they were idle
                 self._begin()
         return Problem("died", "its processes were killed from outside, again and again")
 
@@ -195,10 +207,10 @@ class _Request:
             return Problem("died", f"its process ended with exit code {error.exitcode}")
 
     def _hung(self, pid: int) -> str:
-        """Where a process was when its time was over; empty where it ended otherwise."""
+        """The traceback of a process that ran out of time; empty for a process that ended otherwise."""
         file = Path(self._environments._folder.name) / str(pid)
         return tracebacks.of_dump(file.read_text()) if file.exists() else ""
 
 
-def _in_settings(name: str, words: str) -> UserError:
-    return UserError(f"model.environments.{name}: {words}")
+def _in_settings(name: str, message: str) -> UserError:
+    return UserError(f"model.environments.{name}: {message}")

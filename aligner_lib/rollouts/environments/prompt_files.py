@@ -1,4 +1,4 @@
-"""Prompts from JSON Lines files, one episode a record."""
+"""Prompts from JSON Lines files, one episode for each record."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ KEYS = ("prompt", "messages", "text")
 
 
 @dataclass(frozen=True)
-class Record:
-    """One line: the prompt, and the other keys."""
+class PromptRecord:
+    """One line of a file: the prompt and the other keys."""
 
     prompt: Prompt
     fields: dict[str, Any]
 
     @property
     def question(self) -> str:
-        """The prompt as a text: of messages, what the last one says."""
+        """The prompt as a text; for messages, the content of the last one."""
         return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
 
 
 class PromptFiles(Environment):
-    """An environment whose episodes are the lines of a file, {"prompt"}, {"messages"} or {"text"} and other keys.
+    """An environment whose episodes are the lines of a file: {"prompt"}, {"messages"} or {"text"}, and other keys.
 
-    prompts: {train: FILE, validation: FILE}; or one file, of which `held_out` is the validation split's, always the same.
-    A prompt of a line that is a text becomes a user's turn of the chat template; with `text` it is taken as it is.
+    prompts: {train: FILE, validation: FILE}; or one file, of which the share `held_out` is for validation, always the same
+    lines. A `prompt` that is a text becomes a user's turn of the chat template; a `text` is used as it is.
     """
 
     def __init__(self, split: str = "train", *, prompts: Any, held_out: float = 0.2):
@@ -45,9 +45,9 @@ class PromptFiles(Environment):
 
 
 def read_split(prompts: Any, split: str, held_out: float, parse) -> list:
-    """What `parse` makes of the records of a split: prompts is a file, or a file for each split.
+    """The records of a split, each converted by `parse`. prompts: a file, or a file for each split.
 
-    Of one file, records with the same prompt are on the same side.
+    When one file is split, all records with the same prompt go to the same split.
     """
     if isinstance(prompts, dict):
         require(
@@ -63,12 +63,11 @@ def read_split(prompts: Any, split: str, held_out: float, parse) -> list:
 
 
 def read_records(file: str | Path, parse) -> list:
-    """What `parse` makes of each line. Raises UserError with FILE:LINE for one that can't be used."""
+    """The records of a file, each converted by `parse`. Raises UserError with FILE:LINE for a line that can't be used."""
     path = Path(file).expanduser()
     try:
-        lines = path.read_text(encoding="utf-8-sig").split(
-            "\n"
-        )  # a JSON text may have other ends of lines in it
+        # not splitlines(): the texts in JSON may contain other line separators
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} can't be read: {error}") from None
     records = []
@@ -78,7 +77,7 @@ def read_records(file: str | Path, parse) -> list:
         try:
             value = json.loads(line)
             if not isinstance(value, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             records.append(parse(value))
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}:{number} can't be used: {error}") from None
@@ -86,21 +85,22 @@ def read_records(file: str | Path, parse) -> list:
     return records
 
 
-def parse_prompt(value: dict[str, Any]) -> Record:
-    """A record with one of KEYS. Raises ValueError for one without."""
+def parse_prompt(value: dict[str, Any]) -> PromptRecord:
+    """The record of a line with exactly one of KEYS. Raises ValueError for any other line."""
     keys = [key for key in KEYS if key in value]
     if len(keys) != 1:
         raise ValueError(f"it has {' and '.join(keys) or 'none'} of {', '.join(KEYS)}; give exactly one")
     prompt = value[keys[0]]
-    fields = {key: one for key, one in value.items() if key != keys[0]}
+    fields = {key: content for key, content in value.items() if key != keys[0]}
     if keys[0] == "messages":
         if not prompt or not isinstance(prompt, list) or not all(map(_is_message, prompt)):
-            raise ValueError("messages is no list of {role, content}")
-        return Record([{"role": one["role"], "content": one["content"]} for one in prompt], fields)
+            raise ValueError("messages is not a list of {role, content}")
+        messages = [{"role": message["role"], "content": message["content"]} for message in prompt]
+        return PromptRecord(messages, fields)
     if not isinstance(prompt, str) or not prompt.strip():
-        raise ValueError(f"{keys[0]} is no text, or empty")
-    return Record(prompt if keys[0] == "text" else [{"role": "user", "content": prompt}], fields)
+        raise ValueError(f"{keys[0]} is not a text, or is empty")
+    return PromptRecord(prompt if keys[0] == "text" else [{"role": "user", "content": prompt}], fields)
 
 
-def _is_message(one: Any) -> bool:
-    return isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content"))
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))

@@ -1,4 +1,4 @@
-"""The tasks of the package `reasoning-gym`, each with its own scorer."""
+"""The tasks of the package `reasoning-gym`, each judged by its own scorer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 class ReasoningGym(Environment):
     """A task by name, such as `spell_backward`, with `config` for its generator.
 
-    The first `size` episodes are generated, and those with the same question left out; `held_out` of them are the validation
-    split's. `instruction` is a system's turn. A response's answer is what stands between its last <answer> and </answer>,
-    else all of it; the reward is the score of the task's own scorer, from 0 to 1.
+    The first `size` episodes are generated, and repeated questions are left out; the share `held_out` of the rest is for
+    validation. `instruction` is a system turn. The answer of a response is the text in its last <answer>…</answer>, or the
+    whole response; the reward is the score of the task's own scorer, from 0 to 1.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ReasoningGym(Environment):
         try:
             self.dataset = reasoning_gym.create_dataset(task, seed=1234, size=size, **(config or {}))
         except (TypeError, ValueError, AssertionError) as error:
-            raise UserError(f"config={config}: {task} refuses it: {error}") from None
+            raise UserError(f"config={config}: {task} does not accept it: {error}") from None
         entries = {entry["question"]: entry for entry in (self.dataset[i] for i in range(size))}
         self.entries = hold_out(list(entries.values()), held_out)[split]
         self.size, self.instruction = len(self.entries), instruction

@@ -1,4 +1,4 @@
-"""Environments by name: what `use` and `args` of the settings mean."""
+"""Environments by name: the meaning of `use` and `args` in the settings."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ BUILT_IN = {
 
 
 def find(use: str) -> str | UserFile:
-    """What `use` names: a built-in environment, or a user's file, read but not run.
+    """The source of the environment that `use` names: a built-in name, or a user's file, which is read but not run.
 
-    Raises UserError for an unknown name, and for a file that does not exist or is no Python.
+    Raises UserError for an unknown name, for a file that does not exist, and for a file that is not Python.
     """
     if use in BUILT_IN:
         return use
     if ".py" in use:
         return UserFile.read(use)
     raise UserError(
-        f"use={use!r}: there is {', '.join(BUILT_IN)}, or write the path of a file of yours, file.py"
+        f"use={use!r} is unknown; use one of {', '.join(BUILT_IN)}, or the path of your own file, file.py"
     )
 
 
-def build(found: str | UserFile, split: str, args: dict[str, Any]) -> Environment:
-    """The environment of a split. A user's file is run here. Raises UserError for wrong arguments."""
-    if isinstance(found, UserFile):
-        constructor = found.load()
+def build(source: str | UserFile, split: str, args: dict[str, Any]) -> Environment:
+    """Build an environment for a split. A user's file is run here. Raises UserError for wrong arguments."""
+    if isinstance(source, UserFile):
+        constructor = source.load()
     else:
-        module, _, name = BUILT_IN[found].partition(":")
+        module, _, name = BUILT_IN[source].partition(":")
         constructor = getattr(import_module(f"aligner_lib.rollouts.environments.{module}"), name)
     _check_names(constructor, args)
     try:
@@ -56,19 +56,26 @@ def build(found: str | UserFile, split: str, args: dict[str, Any]) -> Environmen
 
 
 def make(use: str, split: str = "train", **args: Any) -> Environment:
-    """An environment in this process, to try it: `make("sums", digits=2).reset(0)`."""
+    """Build an environment in this process, to try it: `make("sums", digits=2).reset(0)`."""
     return build(find(use), split, args)
 
 
 def _check_names(constructor: Callable[..., Environment], args: dict[str, Any]) -> None:
-    """Raise UserError for an argument that it does not take, and for one that it needs."""
-    parameters = [one for one in inspect.signature(constructor).parameters.values() if one.name != "split"]
-    names = [one.name for one in parameters]
+    """Raise UserError for an argument that the constructor does not take, or that it needs and does not get."""
+    signature = inspect.signature(constructor)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "split"]
+    names = [parameter.name for parameter in parameters]
     unknown = [name for name in args if name not in names]
-    missing = [one.name for one in parameters if one.default is one.empty and one.name not in args]
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+    missing = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.name not in args
+    ]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     if unknown:
-        raise UserError(f"there is no args.{unknown[0]}; args takes {', '.join(names) or 'nothing'}")
+        raise UserError(
+            f"there is no args.{unknown[0]}; the environment takes {', '.join(names) or 'no arguments'}"
+        )
     if missing:
         raise UserError(f"args.{missing[0]} is needed")

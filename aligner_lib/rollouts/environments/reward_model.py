@@ -1,4 +1,4 @@
-"""Prompts that a reward model's judgement follows."""
+"""Prompts whose responses a reward model judges."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from aligner_lib.rollouts.environments.prompt_files import PromptFiles
 
 
 class RewardModelPrompts(PromptFiles):
-    """Prompts alone: the trainer asks its reward model for the rewards.
+    """Prompts without rewards of their own: the trainer gets the rewards from its reward model.
 
-    Where a prompt asks for a form of data/forms.py, whether the response has it is a metric beside them, `obeys`: what the
-    reward model stands for, as a program sees it.
+    When a prompt asks for a form of data/forms.py, the metric `obeys` says whether the response has it. So the quality that
+    the reward model estimates can also be measured by a program.
     """
 
     def step(self, response: str) -> Step:

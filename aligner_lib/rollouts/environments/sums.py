@@ -10,11 +10,11 @@ Sum = tuple[int, int]
 class Sums(Environment):
     """a + b with both from `low` to `high`: by default the numbers of `digits` digits, 0 among them with one digit.
 
-    Every sum is enumerated; `held_out` of them are the validation split's. `examples` worked ones, which are in neither
-    split, come first in every prompt, so that all prompts share a long prefix; as turns or, with as_turns=False, as lines
-    of the one turn. `question` and `answer` are how a sum and its result are written, `instruction` is a system's turn. The
-    reward is 1 for the result as the examples write it: white space around it and one full stop behind it are let pass,
-    and nothing else.
+    All sums are enumerated; the share `held_out` of them is for validation. `examples` worked sums, which are in neither
+    split, come first in every prompt, so that all prompts share a long prefix: as turns or, with as_turns=False, as lines of
+    the only turn. `question` and `answer` are the wordings of a sum and of its result, `instruction` is a system turn. The
+    reward is 1 for the result in the examples' wording. White space around it and one full stop behind it are allowed,
+    and no other difference.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sums(Environment):
         known = sums["train"]
         require(
             0 <= examples < len(known),
-            f"examples={examples}: it must be 0 to {len(known) - 1}, of the sums to train on",
+            f"examples={examples}: it must be 0 to {len(known) - 1}, because they are taken from the training split",
         )
         self.examples, self.as_turns = known[:examples], as_turns
         self.sums = known[examples:] if split == "train" else sums[split]
@@ -55,12 +55,12 @@ class Sums(Environment):
 
     def reset(self, seed: int) -> list[Message]:
         self.sum = self.sums[seed % self.size]
-        worked = [(self._asked(one), self._result(one)) for one in self.examples]
+        worked = [(self._question(example), self._result(example)) for example in self.examples]
         if self.as_turns:
             turns = [_turn(*turn) for pair in worked for turn in zip(("user", "assistant"), pair)]
-            turns.append(_turn("user", self._asked(self.sum)))
+            turns.append(_turn("user", self._question(self.sum)))
         else:
-            lines = [*(f"{asked} {result}" for asked, result in worked), self._asked(self.sum)]
+            lines = [*(f"{question} {result}" for question, result in worked), self._question(self.sum)]
             turns = [_turn("user", "\n".join(lines))]
         return [_turn("system", self.instruction), *turns] if self.instruction else turns
 
@@ -69,11 +69,11 @@ class Sums(Environment):
         exact = float(response.strip() in (right, f"{right}."))
         return Step(exact, metrics={"exact": exact})
 
-    def _asked(self, one: Sum) -> str:
-        return self.question.format(a=one[0], b=one[1])
+    def _question(self, numbers: Sum) -> str:
+        return self.question.format(a=numbers[0], b=numbers[1])
 
-    def _result(self, one: Sum) -> str:
-        return self.answer.format(sum=sum(one))
+    def _result(self, numbers: Sum) -> str:
+        return self.answer.format(sum=sum(numbers))
 
 
 def _turn(role: str, content: str) -> Message:
@@ -82,4 +82,4 @@ def _turn(role: str, content: str) -> Message:
 
 def _require_fields(name: str, text: str, fields: list[str]) -> None:
     for field in fields:
-        require(field in text, f"{name}={text!r}: it needs {field}")
+        require(field in text, f"{name}={text!r}: it must contain {field}")

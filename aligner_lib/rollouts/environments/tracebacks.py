@@ -1,4 +1,4 @@
-"""Where an environment raised or hung, without the frames around it that are the same each time."""
+"""Tracebacks of an environment that raised or hung, without this package's frames around it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ AROUND = tuple(str(Path(__file__).with_name(f"{name}.py")) for name in ("worker"
 
 
 def of_error(error: BaseException) -> str:
-    """An exception's traceback from the environment's own first frame on."""
+    """An exception's traceback, from the environment's first frame on."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_code.co_filename in AROUND:
         place = place.tb_next
@@ -17,7 +17,7 @@ def of_error(error: BaseException) -> str:
 
 
 def of_dump(text: str) -> str:
-    """The environment's own frames, the innermost first, in what faulthandler wrote of a process."""
+    """The environment's frames, the innermost first, from the traceback that faulthandler wrote for a process."""
     for thread in text.split("\n\n"):
         frames = [line for line in thread.splitlines() if line.startswith("  File")]
         around = [i for i, line in enumerate(frames) if any(f'"{file}"' in line for file in AROUND)]

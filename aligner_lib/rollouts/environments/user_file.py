@@ -1,4 +1,4 @@
-"""A file of the user's as an environment: one function that gives a reward, or one subclass of Environment."""
+"""A user's file as an environment: one function that gives a reward, or one subclass of Environment."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from typing import Any
 from aligner_lib.errors import UserError
 from aligner_lib.rollouts.environments import tracebacks
 from aligner_lib.rollouts.environments.base import Environment, Step, require
-from aligner_lib.rollouts.environments.prompt_files import PromptFiles, Record
+from aligner_lib.rollouts.environments.prompt_files import PromptFiles, PromptRecord
 
 EXAMPLE = "def reward(prompt, response, **fields): return float(len(response) < 40)"
 
 
 @dataclass(frozen=True)
 class UserFile:
-    """The file as it was when the run began: a process that is started later reads no other."""
+    """A user's file with its text at the start of the run: processes that start later run the same text."""
 
-    path: str  # absolute
+    path: str
+    """Absolute."""
     text: str
-    name: str  # of the function or class; empty: the only one there is
+    name: str
+    """The function or class to use; empty: the only one in the file."""
 
     @classmethod
     def read(cls, use: str) -> UserFile:
-        """`file.py` or `file.py:name`. Raises UserError for a file that is not there, or is no Python."""
+        """Read `file.py` or `file.py:name`. Raises UserError for a file that does not exist, or is not Python."""
         place, _, name = use.rpartition(":") if use.rpartition(":")[0].endswith(".py") else (use, "", "")
         path = Path(place).expanduser().absolute()
         try:
@@ -44,29 +46,33 @@ class UserFile:
             compile(text, str(path), "exec")
         except (SyntaxError, ValueError) as error:
             raise UserError(
-                f"{path} is no Python:\n{''.join(traceback.format_exception_only(error)).rstrip()}"
+                f"{path} is not Python:\n{''.join(traceback.format_exception_only(error)).rstrip()}"
             ) from None
         return cls(str(path), text, name)
 
     def load(self) -> Callable[..., Environment]:
-        """Run the file; what makes its environment of a split and arguments.
+        """Run the file. Returns a function of split and arguments that makes its environment.
 
         Raises UserError when the file raises, and when it has no such function or class, or several.
         """
-        module = ModuleType(
-            f"environment_{Path(self.path).stem}"
-        )  # not to stand in for a module of that name
+        # the prefix keeps the file from replacing a module of the same name
+        module = ModuleType(f"environment_{Path(self.path).stem}")
         module.__file__ = self.path
-        sys.modules[module.__name__] = module  # where dataclasses look it up
+        sys.modules[module.__name__] = module  # dataclasses look their module up here
         sys.path.append(str(Path(self.path).parent))  # for files beside it
         lines = self.text.splitlines(keepends=True)
-        linecache.cache[self.path] = (len(self.text), None, lines, self.path)  # a traceback shows what ran
+        linecache.cache[self.path] = (
+            len(self.text),
+            None,
+            lines,
+            self.path,
+        )  # tracebacks show the text that ran
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:
             raise UserError(f"{self.path} raises when it is run:\n{tracebacks.of_error(error)}") from error
-        found = self._chosen(module)
-        return found if inspect.isclass(found) else partial(RewardFunction, found)
+        chosen = self._chosen(module)
+        return chosen if inspect.isclass(chosen) else partial(RewardFunction, chosen)
 
     def _chosen(self, module: ModuleType) -> Any:
         own = {
@@ -80,24 +86,24 @@ class UserFile:
             if self.name not in own:
                 raise UserError(f"{self.path} has no {self.name}; it has {', '.join(own) or 'no function'}")
             return own[self.name]
-        # helpers may stand beside a class, or beside a function of the expected name
+        # a file may have helpers beside its class, or beside a function named reward
         classes = [value for value in own.values() if inspect.isclass(value)]
         choice = classes or [own[name] for name in own if name == "reward"] or list(own.values())
         if not choice:
-            raise UserError(f"{self.path} has no function; write one, such as\n    {EXAMPLE}")
+            raise UserError(f"{self.path} has no function; write one, for example\n    {EXAMPLE}")
         if len(choice) > 1:
             names = [value.__name__ for value in choice]
             raise UserError(
-                f"{self.path} has {len(names)}: {', '.join(names)}. Name one `reward`, or say which: "
-                f"use={Path(self.path).name}:{names[0]}"
+                f"{self.path} has {len(names)} functions or classes: {', '.join(names)}. Name one of them `reward`, or choose "
+                f"one: use={Path(self.path).name}:{names[0]}"
             )
         return choice[0]
 
 
 class RewardFunction(PromptFiles):
-    """`reward(prompt, response, **fields)` of a file, over the prompts of another.
+    """A user's `reward(prompt, response, **fields)`, called on the prompts of a data file.
 
-    fields: the record's other keys. prompt: the text, or of messages the last one's. The function returns a number, or a
+    prompt: the text, or the last message's content; fields: the record's other keys. The function returns a number, or a
     dict with "reward" and metrics.
     """
 
@@ -111,21 +117,20 @@ class RewardFunction(PromptFiles):
     ):
         super().__init__(split, prompts=prompts, held_out=held_out)
         self.function = function
-        taken = inspect.signature(function).parameters
-        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+        parameters = inspect.signature(function).parameters
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         fields = sorted(self.records[0].fields)
         require(
             "response" not in fields, "the records have a key 'response', which is the policy's; rename it"
         )
-        self._passed = (
-            None if takes_all else taken.keys()
-        )  # a field that the function does not name is not passed
+        # None: all fields; otherwise only the fields that the function names are passed
+        self._passed = None if takes_all else parameters.keys()
         try:
             inspect.signature(function).bind(**self._arguments(self.records[0], ""))
         except TypeError as error:
-            given = ", ".join(["prompt", "response", *fields])
+            arguments = ", ".join(["prompt", "response", *fields])
             raise UserError(
-                f"{function.__name__}{inspect.signature(function)} can't be called with {given} ({error}); "
+                f"{function.__name__}{inspect.signature(function)} can't be called with {arguments} ({error}); "
                 f"write {EXAMPLE.partition(':')[0]}"
             ) from None
 
@@ -134,12 +139,12 @@ class RewardFunction(PromptFiles):
         if not isinstance(answer, Mapping):
             return Step(answer)
         if "reward" not in answer:
-            raise KeyError(f"the function gave {dict(answer)!r}, a dict without 'reward'")
+            raise KeyError(f"the function returned {dict(answer)!r}, a dict without 'reward'")
         return Step(
             answer["reward"], metrics={name: value for name, value in answer.items() if name != "reward"}
         )
 
-    def _arguments(self, record: Record, response: str) -> dict[str, Any]:
+    def _arguments(self, record: PromptRecord, response: str) -> dict[str, Any]:
         fields = {
             name: value
             for name, value in record.fields.items()

@@ -1,4 +1,4 @@
-"""Tasksets of the package `verifiers`: their prompts, and their rewards of one response."""
+"""Tasksets of the package `verifiers`: their prompts, and their rewards for a single response."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from aligner_lib.rollouts.environments.base import Environment, Message, Step, h
 
 
 class Verifiers(Environment):
-    """The tasks of an installed taskset by its id, with `config` for it, and the sum of their weighted rewards.
+    """The tasks of an installed taskset by its id, with `config` for it; the reward is the sum of their weighted rewards.
 
-    One response is one episode. A taskset whose environment answers (tools, games), or whose rewards need a sandbox to run
-    in, can't be had here. The first `size` tasks are read; `held_out` of them are the validation split's.
+    An episode is a single response. Tasksets whose environment answers (tools, games), or whose rewards run in a sandbox,
+    can't be used here. The first `size` tasks are read; the share `held_out` of them is for validation.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Verifiers(Environment):
         self.task = self.tasks[seed % self.size]
         data = self.task.data
         system = [self.v1.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
-        asked = [self.v1.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt
-        self.messages = [*system, *asked]
-        return [{"role": one.role, "content": self._text(one)} for one in self.messages]
+        user = [self.v1.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt
+        self.messages = [*system, *user]
+        return [{"role": message.role, "content": self._text(message)} for message in self.messages]
 
     def step(self, response: str) -> Step:
         v1, task = self.v1, self.task
@@ -61,19 +61,19 @@ class Verifiers(Environment):
             task=v1.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
             agent=v1.AgentInfo(config=v1.AgentConfig()),
             nodes=[
-                v1.MessageNode(message=one, parent=i - 1 if i else None, sampled=one is messages[-1])
-                for i, one in enumerate(messages)
+                v1.MessageNode(message=message, parent=i - 1 if i else None, sampled=message is messages[-1])
+                for i, message in enumerate(messages)
             ],
         )
         asyncio.run(task.score(trace))
         scored = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
         if not scored:
             raise RuntimeError(
-                "none of the taskset's rewards could be had: they need a sandbox, or it has none of its own"
+                "none of the taskset's rewards could be computed: they need a sandbox, or the taskset has no rewards"
             )
         measured = {name: value for name, value in trace.metrics.items() if value is not None}
         return Step(trace.reward, metrics={**measured, **scored})
 
     def _text(self, message: Any) -> str:
-        require(isinstance(message.content, str), f"a message of {message.role} has parts that are no text")
+        require(isinstance(message.content, str), f"a message of {message.role} has parts that are not text")
         return message.content

@@ -1,4 +1,4 @@
-"""What runs in an environment's own process: it builds the environment, replays an episode, and takes the new response."""
+"""The code in an environment's own process: it builds the environment, replays an episode, and takes the new response."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from aligner_lib.rollouts.environments.base import Environment, Prompt, Step
 from aligner_lib.rollouts.environments.registry import build
 from aligner_lib.rollouts.environments.user_file import UserFile
 
-BUILD_SECONDS = 120  # to import and build an environment; the bound of a request begins behind it
+BUILD_SECONDS = 120  # to import and build an environment; the time limit of a request starts afterwards
 
 
 @dataclass(frozen=True)
 class Blueprint:
     """All that a process needs to build an environment."""
 
-    found: str | UserFile
+    source: str | UserFile
     split: str
     args: dict[str, Any]
-    timeout: float  # seconds a request may take
-    folder: str  # where a process that hangs writes its traceback, under its process id
+    timeout: float
+    """Seconds that a request may take."""
+    folder: str
+    """The folder in which a process that hangs writes its traceback, under its process id."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of an environment when it is built."""
+    """The properties of an environment that are known once it is built."""
 
     size: int | None
     max_turns: int
@@ -43,7 +45,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why there is no answer; see Failure."""
+    """The reason why an environment did not answer; see EnvironmentFailure."""
 
     reason: str
     text: str
@@ -51,7 +53,7 @@ class Problem:
 
 @dataclass
 class _Process:
-    """The state of this process: what was built in it. It is no state of an episode."""
+    """The state of this process: the environment that it has built. It keeps no state of an episode."""
 
     environment: Environment | None = None
     tracebacks: IO | None = field(default=None, repr=False)
@@ -61,16 +63,16 @@ _process = _Process()
 
 
 def ignore_warnings() -> None:
-    """A scheduler's warning goes to all processes of a job: it asks for a checkpoint, which is not this one's matter.
+    """Ignore the scheduler's signals. They go to all processes of a job and ask for a checkpoint, which only the trainer saves.
 
-    The end of its parent closes the channel, and with it this process.
+    When the parent ends, its channel closes, and this process ends too.
     """
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 
 
 def describe(blueprint: Blueprint) -> Description | Problem:
-    """Build the environment. A Problem's text is for the user, or the traceback of what was raised."""
+    """Build the environment. The text of a Problem is a message for the user, or the traceback of an exception."""
     try:
         environment = _built(blueprint)
         return Description(environment.size, environment.max_turns)
@@ -87,7 +89,7 @@ def reset(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Prompt
 
 
 def step(blueprint: Blueprint, seed: int, responses: tuple[str, ...]) -> Step | Problem:
-    """What follows on the last of the responses. The ones before are replayed."""
+    """The answer to the last of the responses. The earlier responses are replayed."""
     assert responses, "there is no response to judge"
 
     def play(environment: Environment) -> Step | Problem:
@@ -108,26 +110,26 @@ def _built(blueprint: Blueprint) -> Environment:
     if _process.environment is None:
         _process.tracebacks = open(os.path.join(blueprint.folder, str(os.getpid())), "w")  # noqa: SIM115
         with _bounded(BUILD_SECONDS):
-            _process.environment = build(blueprint.found, blueprint.split, blueprint.args)
+            _process.environment = build(blueprint.source, blueprint.split, blueprint.args)
     return _process.environment
 
 
 def _bounded_call(blueprint: Blueprint, call) -> Any:
-    """What `call` answers about the environment, or why it doesn't. A call that hangs ends this process."""
+    """Call `call` with the environment. Returns its answer or a Problem. A call that hangs ends this process."""
     try:
         environment = _built(blueprint)
         with _bounded(blueprint.timeout):
             return call(environment)
-    except BaseException as error:  # sys.exit() in a reward too costs its sample alone
+    except BaseException as error:  # sys.exit() in a reward function costs one sample, too
         return Problem("raised", tracebacks.of_error(error))
 
 
 @contextmanager
 def _bounded(seconds: float) -> Iterator[None]:
-    """End this process when the block takes longer, with the place where it hangs on file.
+    """End this process when the block takes longer than `seconds`, and write the traceback to a file.
 
-    A thread of the interpreter's own does it, which needs no lock: it ends code that is stuck in C as well, and, should
-    the job have been killed meanwhile, leaves nothing behind.
+    A C thread of the interpreter does it, without Python's lock: it also ends code that hangs in C, and it leaves no process
+    behind when the job was killed meanwhile.
     """
     faulthandler.dump_traceback_later(seconds, exit=True, file=_process.tracebacks)
     try:
@@ -137,44 +139,44 @@ def _bounded(seconds: float) -> Iterator[None]:
 
 
 def _begin(environment: Environment, blueprint: Blueprint, seed: int) -> Prompt:
-    # an environment that draws from the global generators is deterministic, too
+    # so an environment that draws from the global generators is deterministic, too
     random.seed(f"{blueprint.split} {seed}")
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(random.getrandbits(32))
     prompt = environment.reset(seed)
     if not _is_prompt(prompt):
         raise TypeError(
-            f"reset({seed}) gave {prompt!r}, which is neither a text nor a list of messages with role and content"
+            f"reset({seed}) returned {prompt!r}, which is neither a text nor a list of messages with role and content"
         )
     return prompt
 
 
 def _is_prompt(prompt: Any) -> bool:
-    """A text or messages, and not empty."""
+    """Whether a prompt is a text or messages, and not empty."""
     if isinstance(prompt, str):
         return bool(prompt)
     return (
         isinstance(prompt, list)
         and bool(prompt)
         and all(
-            isinstance(one, dict)
-            and set(one) == {"role", "content"}
-            and all(isinstance(value, str) for value in one.values())
-            for one in prompt
+            isinstance(message, dict)
+            and set(message) == {"role", "content"}
+            and all(isinstance(value, str) for value in message.values())
+            for message in prompt
         )
     )
 
 
 def _checked(answer: Any, kind: type) -> Step | Problem:
-    """A step with numbers of Python's own, which another process can read without the environment's libraries."""
+    """The step with Python's own numbers, which another process can read without the environment's libraries."""
     if not isinstance(answer, Step):
-        raise TypeError(f"step() gave {answer!r}, which is no Step")
+        raise TypeError(f"step() returned {answer!r}, which is not an Step")
     numbers = {}
     for name, value in {"the reward": answer.reward, **answer.metrics}.items():
         try:
             numbers[name] = float(value)
         except (TypeError, ValueError):
-            return Problem("not_finite", f"{name} is {value!r}, which is no number")
+            return Problem("not_finite", f"{name} is {value!r}, which is not a number")
         if not math.isfinite(numbers[name]):
             return Problem("not_finite", f"{name} is {numbers[name]}")
     reward = numbers.pop("the reward")
@@ -183,5 +185,5 @@ def _checked(answer: Any, kind: type) -> Step | Problem:
     if not _is_prompt(answer.observation):
         raise TypeError(f"the episode goes on, but the observation is {answer.observation!r}")
     if isinstance(answer.observation, list) and kind is str:
-        raise TypeError("the prompt was a text, and the observation has messages: give a text")
+        raise TypeError("the prompt was a text, but the observation has messages: give a text")
     return Step(reward, False, answer.observation, numbers)

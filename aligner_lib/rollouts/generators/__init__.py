@@ -1,1 +1,1 @@
-"""Who generates the policy's responses: Megatron in this process, or a vLLM server."""
+"""Generators of the policy's responses: Megatron in this process, or a vLLM server."""

@@ -1,4 +1,4 @@
-"""The policy's own module generates."""
+"""Generation with the policy's own module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aligner_lib.megatron.generate import ContinuousBatch
 
 
 class MegatronGenerator:
-    """A `Generator` on the weights that are trained."""
+    """A `Generator` that uses the weights in training."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer):
         self.engine = engine
@@ -30,4 +30,4 @@ class MegatronGenerator:
         )
 
     def refresh(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """Nothing to do: they are its own."""
+        """Does nothing: the generator uses the policy's own weights."""

@@ -1,7 +1,8 @@
-"""A vLLM server generates: asked over its OpenAI-compatible HTTP, and given the policy's weights over TCP.
+"""Generation with a vLLM server: requests go over its OpenAI-compatible HTTP API, the policy's weights over TCP.
 
-What of vLLM this needs: `/v1/completions` with token ids both ways, `/collective_rpc` (VLLM_SERVER_DEV_MODE=1) for the worker's
-extension in `vllm_worker.py`, and `/reset_prefix_cache`. docs/generation.md tells how a server is started.
+The module uses these parts of vLLM: `/v1/completions` with token ids in requests and answers, `/collective_rpc`
+(VLLM_SERVER_DEV_MODE=1) for the worker extension in `vllm_worker.py`, and `/reset_prefix_cache`. docs/generation.md describes
+how to start a server.
 """
 
 from __future__ import annotations
@@ -25,36 +26,38 @@ from aligner_lib.megatron import parallel
 from aligner_lib.megatron.generate import Response, Sampling
 from aligner_lib.rollouts.generators import weight_stream
 
-API_KEY = "VLLM_API_KEY"  # vLLM's own name: what a server in a job of its own was started with
-AT_ONCE = 256  # requests of a rank under way; the server batches them
+API_KEY = "VLLM_API_KEY"  # vLLM's own variable: the key that a server in a job of its own was started with
+AT_ONCE = 256  # requests of a rank at the same time; the server batches them
 EXTENSION = "aligner_lib.rollouts.generators.vllm_worker.PolicyWeights"
-# a cluster's proxy does not lead to its own nodes
+# no proxy: a cluster's proxy does not reach the cluster's own nodes
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass
 class VllmGenerator:
-    """A `Generator` in a server that has weights of its own."""
+    """A `Generator` that uses a server with its own copy of the weights."""
 
     url: str
     stop_ids: Sequence[int]
-    timeout: float  # seconds for an answer, and for the server to take a block of weights
+    timeout: float
+    """Seconds for an answer, and for the server to take a block of weights."""
     api_key: str = field(default_factory=lambda: os.environ.get(API_KEY, ""), repr=False)
-    why_gone: Callable[[], str] = lambda: ""  # what its process said last, where this run started it
+    last_output: Callable[[], str] = lambda: ""
+    """The last lines of the server's log, when this run started the server."""
 
     def batch(self, rows: int) -> VllmBatch:
-        """See Generator. The server's batches are its own."""
+        """See Generator. The server chooses its own batch sizes."""
         return VllmBatch(self)
 
     def respond(self, requests: list[tuple[list[int], int, Sampling]]) -> list[Response]:
-        """A whole response to each prompt, seed and sampling. Raises UserError on every rank of the replica for a server
-        that dies, hangs or refuses."""
+        """A complete response to each request: prompt, seed and sampling. Raises UserError on every rank of the replica when
+        the server dies, hangs or refuses."""
         outcome: list[Response] | UserError | None = None
         if parallel.leads_replica():
             try:
                 with ThreadPoolExecutor(min(len(requests), AT_ONCE) or 1) as threads:
-                    asked = [threads.submit(self._complete, *one) for one in requests]
-                    outcome = [one.result() for one in asked]
+                    futures = [threads.submit(self._complete, *request) for request in requests]
+                    outcome = [future.result() for future in futures]
             except UserError as error:
                 outcome = error
         outcome = parallel.from_replica_leader(outcome)
@@ -63,44 +66,46 @@ class VllmGenerator:
         return outcome
 
     def refresh(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """See Generator. Raises UserError for a server that dies, hangs or can't take weights."""
+        """See Generator. Raises UserError when the server dies, hangs or can't take the weights."""
         if parallel.is_first_rank():
             self._send(weights)
-            self._post("/reset_prefix_cache")  # of the old weights' keys and values
+            self._post("/reset_prefix_cache")  # the cache holds keys and values of the old weights
         else:
             for _ in weights:
                 pass
         parallel.barrier()
 
     def _complete(self, prompt: list[int], seed: int, sampling: Sampling) -> Response:
-        asked = {
+        request = {
             "prompt": prompt,
             "seed": seed,
             "max_tokens": sampling.max_length,
-            "min_tokens": max(sampling.min_length - 1, 0),  # vLLM's come before a stop token
+            "min_tokens": max(sampling.min_length - 1, 0),  # vLLM does not count the stop token
             "temperature": 0.0 if sampling.greedy else sampling.temperature,
             "top_k": sampling.top_k,
             "top_p": sampling.top_p,
             "stop": list(sampling.end_strings),
             "stop_token_ids": list(self.stop_ids),
-            "ignore_eos": True,  # these are all that there are
-            "skip_special_tokens": False,  # an end string may be one
-            "logprobs": 0,  # of the token that was drawn alone
+            "ignore_eos": True,  # stop_token_ids has all stop tokens
+            "skip_special_tokens": False,  # an end string may be a special token
+            "logprobs": 0,  # only the log-probability of the drawn token
             "return_token_ids": True,
         }
-        (choice,) = self._post("/v1/completions", asked)["choices"]
+        (choice,) = self._post("/v1/completions", request)["choices"]
         tokens, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
         if not tokens or not logprobs or len(tokens) != len(logprobs) or None in logprobs:
             raise UserError(
-                f"{self._name} answered without token ids and their log-probabilities: it is not vLLM, or one older than "
+                f"{self._name} answered without token ids and their log-probabilities: it is not vLLM, or it is older than "
                 "0.11; update it"
             )
         if sampling.greedy:
-            logprobs = [0.0] * len(tokens)  # as Megatron's generation: nothing else could have been drawn
+            logprobs = [0.0] * len(
+                tokens
+            )  # as in Megatron's generation: greedy decoding draws a token with probability 1
         return Response(tokens, logprobs, finished=choice["finish_reason"] == "stop")
 
     def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """Let the server's workers come for the weights."""
+        """Send the weights to the server's workers, which connect to this process."""
         token = secrets.token_hex(16)
         host = self._own_address()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -108,29 +113,29 @@ class VllmGenerator:
             socket.create_server((host, 0), family=family) as listener,
             ThreadPoolExecutor(1) as threads,
         ):
-            where = {"method": "receive_policy", "args": [host, str(listener.getsockname()[1]), token]}
-            told = threads.submit(self._post, "/collective_rpc", where)
+            call = {"method": "receive_policy", "args": [host, str(listener.getsockname()[1]), token]}
+            answer = threads.submit(self._post, "/collective_rpc", call)
             try:
-                weight_stream.send(weights, listener, token, self.timeout, lambda: _still_under_way(told))
-                told.result()
+                weight_stream.send(weights, listener, token, self.timeout, lambda: _check_in_progress(answer))
+                answer.result()
             except weight_stream.StreamError as error:
-                # the server's own words, where it had any, say more
-                told.result()
+                # the server's own error message, if there is one, says more
+                answer.result()
                 raise UserError(f"{self._name} did not take the policy's weights: {error}") from error
 
     def _own_address(self) -> str:
-        """This machine's address as the server's machine reaches it."""
-        there = urlsplit(self.url)
+        """The address of this machine in the network that leads to the server."""
+        server = urlsplit(self.url)
         try:
-            address = socket.getaddrinfo(there.hostname, there.port or 80, type=socket.SOCK_DGRAM)[0]
+            address = socket.getaddrinfo(server.hostname, server.port or 80, type=socket.SOCK_DGRAM)[0]
             with socket.socket(address[0], socket.SOCK_DGRAM) as probe:
                 probe.connect(address[4])  # sends nothing
                 return probe.getsockname()[0]
         except OSError as error:
-            raise UserError(self._gone(f"is not to be found ({error})")) from error
+            raise UserError(self._gone(f"can't be found ({error})")) from error
 
     def _post(self, path: str, body: dict | None = None) -> dict:
-        """Its answer. Raises UserError where there is none, or it is a refusal."""
+        """The server's answer. Raises UserError when the server does not answer, or refuses."""
         request = urllib.request.Request(
             self.url.rstrip("/") + path,
             data=json.dumps(body or {}).encode(),
@@ -148,25 +153,26 @@ class VllmGenerator:
             ) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(getattr(error, "reason", None), TimeoutError):
-                raise UserError(self._gone("does not let anybody connect")) from error
+                raise UserError(self._gone("does not accept connections")) from error
             raise UserError(self._gone(f"went away ({error})")) from error
 
     def _refusal(self, path: str, code: int, text: str) -> str:
         if code == 401:
-            return f"{self._name} wants its key: set {API_KEY} to the one that it was started with"
+            return f"{self._name} requires its key: set {API_KEY} to the key that the server was started with"
         if (path != "/v1/completions" and code in (404, 405)) or "receive_policy" in text:
             return (
-                f"{self._name} takes no weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
+                f"{self._name} can't receive weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
                 f"{EXTENSION}, with this project on its PYTHONPATH"
             )
         return f"{self._name} refused {path} ({code}): {text.strip()[-600:]}"
 
-    def _gone(self, how: str) -> str:
-        said = self.why_gone()
+    def _gone(self, problem: str) -> str:
+        output = self.last_output()
         return (
-            f"{self._name} {how}: start it again, and the same command, which goes on from the run's last checkpoint"
-            if not said
-            else f"{self._name} {how}. It said last:\n{said}"
+            f"{self._name} {problem}: start it again, then run the same command again; it continues from the run's last "
+            "checkpoint"
+            if not output
+            else f"{self._name} {problem}. Its last output:\n{output}"
         )
 
     @property
@@ -175,7 +181,7 @@ class VllmGenerator:
 
 
 class VllmBatch:
-    """A `GenerationBatch`: what was added is asked for at once, when it runs."""
+    """A `GenerationBatch` that sends all added prompts to the server at once when it runs."""
 
     def __init__(self, generator: VllmGenerator):
         self._generator = generator
@@ -188,16 +194,16 @@ class VllmBatch:
         return response
 
     def run(self, enough: Callable[[], bool] = lambda: False) -> None:
-        """See GenerationBatch. Raises what VllmGenerator.respond raises."""
+        """See GenerationBatch. Raises the errors of VllmGenerator.respond."""
         waiting, self._waiting = self._waiting, []
-        said = self._generator.respond([request for _, request in waiting])
-        for (response, _), whole in zip(waiting, said):
-            response.tokens, response.logprobs = whole.tokens, whole.logprobs
-            response.finished, response.is_over = whole.finished, True
+        answers = self._generator.respond([request for _, request in waiting])
+        for (response, _), answer in zip(waiting, answers):
+            response.tokens, response.logprobs = answer.tokens, answer.logprobs
+            response.finished, response.is_over = answer.finished, True
 
 
-def _still_under_way(told: Future) -> None:
-    """Raises what the server answered to the call that it should take the weights, when it did so before it took them."""
-    if told.done():
-        told.result()
-        raise weight_stream.StreamError("it answered without coming for them")
+def _check_in_progress(answer: Future) -> None:
+    """Raises when the server has answered the call before it took the weights: its error, or a StreamError."""
+    if answer.done():
+        answer.result()
+        raise weight_stream.StreamError("it answered the call without fetching the weights")

@@ -1,6 +1,6 @@
-"""A vLLM server that a run starts for itself on this machine, and ends.
+"""A vLLM server that a run starts on this machine for itself, and ends with the run.
 
-It gets a model folder without weights: they come from the policy, before the first response.
+The server gets a model folder without weights. The policy sends the weights before the first response.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from cluster.processes import identity
 from cluster.record import read_json, write_json
 
 PROJECT = Path(__file__).parents[3]
-LOG_LINES = 12  # of its log, in the error of a run whose server has died
+LOG_LINES = 12  # lines of the log in the error of a run whose server has died
 POLL_S = 0.2
 END_S = 20.0  # between SIGTERM and SIGKILL
-NOTE = "server.json"  # which process it is
+NOTE = "server.json"  # identifies the server's process
 
 
-class Settings(Protocol):
-    """What is read here of aligner_lib.kinds.policy_gradient.settings.VllmCfg."""
+class ServerSettings(Protocol):
+    """The settings of aligner_lib.kinds.policy_gradient.settings.VllmCfg that this module reads."""
 
     executable: str
     precision: str
@@ -49,52 +49,52 @@ class Settings(Protocol):
 
 @dataclass
 class VllmServer:
-    """A server's process. `close` ends it, and all that it has started."""
+    """The process of a server. `close` ends it and all processes that it has started."""
 
     process: subprocess.Popen
     url: str
     api_key: str
     log: Path
 
-    def last_words(self) -> str:
-        """The end of its log."""
+    def last_output(self) -> str:
+        """The last lines of the server's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]) + f"\n({self.log})"
 
     def close(self) -> None:
-        """End it, its engine's processes included."""
+        """End the server, the processes of its engine included."""
         _end(self.process.pid)
         self.process.wait()
 
     def wait(self, seconds: float) -> None:
-        """Until it answers. Raises UserError for one that ends before, or does not answer in time."""
+        """Wait until the server answers. Raises UserError when it ends before, or does not answer in time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise UserError(
-                    f"vLLM ended before it answered (exit code {self.process.returncode}). It said last:\n{self.last_words()}"
+                    f"vLLM ended before it answered (exit code {self.process.returncode}). Its last output:\n{self.last_output()}"
                 )
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
                 return
             time.sleep(POLL_S)
         raise UserError(
-            f"vLLM has not answered within model.generation.vllm_cfg.timeout={seconds:g} s. It said last:\n{self.last_words()}"
+            f"vLLM has not answered within model.generation.vllm_cfg.timeout={seconds:g} s. Its last output:\n{self.last_output()}"
         )
 
 
 def start(
-    settings: Settings, architecture: Architecture, tokenizer: Tokenizer, longest: int, folder: Path
+    settings: ServerSettings, architecture: Architecture, tokenizer: Tokenizer, longest: int, folder: Path
 ) -> VllmServer:
-    """A server of this architecture that answers, with weights that mean nothing yet.
+    """Start a server for this architecture and wait until it answers. Its weights are still random.
 
-    longest: tokens of prompt and response. folder: for what it is started with, and its log. Raises UserError where
-    vLLM is missing, or does not start.
+    longest: tokens of prompt and response. folder: gets the model folder and the log. Raises UserError when vLLM is missing,
+    or does not start.
     """
     executable = shutil.which(settings.executable)
     if executable is None:
         raise UserError(
-            f"model.generation.backend=vllm: there is no command {settings.executable!r} here. Install vLLM, in an environment "
-            "of its own if you like (model.generation.vllm_cfg.executable=/path/to/vllm), give a running server's "
-            "model.generation.vllm_cfg.url, or let the policy itself generate (backend=megatron)"
+            f"model.generation.backend=vllm: there is no command {settings.executable!r} here. Install vLLM (its own environment "
+            "will do: model.generation.vllm_cfg.executable=/path/to/vllm), give the URL of a running server "
+            "(model.generation.vllm_cfg.url), or let the policy itself generate (backend=megatron)"
         )
     end_earlier(folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -130,19 +130,19 @@ def start(
 
 
 def end_earlier(folder: Path) -> None:
-    """End the server of a run that was killed, and could not do so itself: it holds the memory that the next one needs."""
+    """End the server of a run that was killed before it could end its server: the server holds memory that is needed."""
     note = read_json(folder / NOTE)
     if note and note["mark"] is not None and identity(note["pid"]) == note["mark"]:
         _end(note["pid"])
 
 
 def _end(pid: int) -> None:
-    """End a server and what it has started: SIGTERM, END_S to clean up, then SIGKILL."""
+    """End a server and all processes that it has started: SIGTERM, END_S seconds to clean up, then SIGKILL."""
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    family[0].terminate()  # which ends the others
+    family[0].terminate()  # the server then ends the others
     _, left = psutil.wait_procs(family, END_S)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -150,7 +150,7 @@ def _end(pid: int) -> None:
     psutil.wait_procs(left, END_S)
 
 
-def _options(settings: Settings, longest: int, port: int) -> list[str]:
+def _options(settings: ServerSettings, longest: int, port: int) -> list[str]:
     return [
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--load-format", "dummy", "--worker-extension-cls", EXTENSION),
@@ -158,7 +158,7 @@ def _options(settings: Settings, longest: int, port: int) -> list[str]:
         *("--tensor-parallel-size", str(settings.tensor_parallel_size)),
         *("--gpu-memory-utilization", str(settings.gpu_memory_utilization)),
         *(["--enforce-eager"] if settings.enforce_eager else []),
-        # log-probabilities of the distribution that is drawn from, as Megatron's generation has them
+        # log-probabilities of the distribution that tokens are drawn from, as in Megatron's generation
         *("--logprobs-mode", "processed_logprobs"),
         *("--generation-config", "vllm"),
     ]

@@ -1,19 +1,19 @@
-"""What a vLLM server adds to its workers, so that a trainer can give it weights: `vllm serve … --worker-extension-cls`.
+"""The extension of a vLLM server's workers that receives a trainer's weights: `vllm serve … --worker-extension-cls`.
 
-It runs in vLLM's environment, which need not have Megatron.
+It runs in vLLM's environment, which may lack Megatron.
 """
 
 from __future__ import annotations
 
 from aligner_lib.rollouts.generators.weight_stream import receive
 
-STREAM_S = 600.0  # for the trainer to send the next block
+STREAM_S = 600.0  # seconds for the trainer to send the next block
 
 
 class PolicyWeights:
-    """Mixed into each of the server's workers, which has `reload_weights` and `parallel_config` of vLLM's."""
+    """Mixed into each worker of the server, which provides vLLM's `reload_weights` and `parallel_config`."""
 
     def receive_policy(self, host: str, port: str, token: str) -> None:
-        """Take the weights that a trainer sends from there, in place of those that the worker has."""
+        """Replace the worker's weights by those that a trainer sends from host:port."""
         receivers = self.parallel_config.world_size
         self.reload_weights(weights_iterator=receive(host, int(port), token, receivers, STREAM_S))

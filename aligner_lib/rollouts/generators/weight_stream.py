@@ -1,8 +1,8 @@
-"""Weights from one process to others over TCP, a block of tensors at a time: no file, and no whole model in between.
+"""Weights from one process to others over TCP, a block of tensors at a time: no file, and no second copy of the model.
 
-The sender listens and the receivers connect. A receiver first says who it is, in a line of JSON with the token that it was
-told; then blocks follow, each its length (8 bytes, big-endian) and that many bytes of safetensors. Length 0 ends them. This
-runs in vLLM's environment, too, and imports nothing of the project.
+The sender listens and the receivers connect. A receiver first identifies itself by a line of JSON with the token that it was
+given. Then blocks follow, each as its length (8 bytes, big-endian) and that many bytes of safetensors. Length 0 ends the
+stream. This module also runs in vLLM's environment, and imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 BLOCK_BYTES = 1 << 26
-HELLO_BYTES = 1 << 12  # at most
-POLL_S = 0.2  # how often a sender that waits for receivers looks whether it should go on
+HELLO_BYTES = 1 << 12  # limit of a receiver's first line
+POLL_S = 0.2  # seconds between two calls of `waits` while the sender waits for receivers
 
 
 class StreamError(Exception):
-    """The other side went away, or is not who it should be. The text says which."""
+    """The other side went away, or is not the expected one. The message says which."""
 
 
 # ---- the sender -----------------------------------------------------------------------------------------------------
@@ -34,67 +34,69 @@ def send(
     listener: socket.socket,
     token: str,
     timeout: float,
-    waits: Callable[[], object],
+    check: Callable[[], object],
 ) -> None:
-    """Send weights (on the CPU, any dtype) to all receivers that a listening socket gets, each of which says how many there are.
+    """Send weights (on the CPU, any dtype) to all receivers that connect. Each receiver states how many receivers there are.
 
-    timeout: seconds for each to come and to take a block. waits: called while nobody comes; it may raise. Raises
-    StreamError.
+    timeout: seconds for each receiver to connect and to take a block. check: called repeatedly while the sender waits; it may
+    raise to stop the wait. Raises StreamError.
     """
     with ExitStack() as opened:
-        receivers = [opened.enter_context(one) for one in _accepted(listener, token, timeout, waits)]
+        receivers = [
+            opened.enter_context(connection) for connection in _accepted(listener, token, timeout, check)
+        ]
         for block in _blocks(weights):
-            for one in receivers:
+            for receiver in receivers:
                 try:
-                    one.sendall(len(block).to_bytes(8, "big"))
-                    one.sendall(block)
+                    receiver.sendall(len(block).to_bytes(8, "big"))
+                    receiver.sendall(block)
                 except OSError as error:
-                    raise StreamError(f"it stopped to take weights ({error})") from error
+                    raise StreamError(f"it stopped taking weights ({error})") from error
 
 
 def _accepted(
-    listener: socket.socket, token: str, timeout: float, waits: Callable[[], object]
+    listener: socket.socket, token: str, timeout: float, check: Callable[[], object]
 ) -> Iterator[socket.socket]:
-    """Everybody who is to get the weights; strangers are turned away."""
-    come, receivers = 0, 1
-    while come < receivers:
-        one = _next(listener, timeout, waits)
-        one.settimeout(timeout)
-        said = _hello(one)
-        if not hmac.compare_digest(str(said.get("token")).encode(), token.encode()):
-            one.close()
+    """The connections of all receivers; connections with a wrong token are closed."""
+    accepted, receivers = 0, 1
+    while accepted < receivers:
+        connection = _next(listener, timeout, check)
+        connection.settimeout(timeout)
+        hello = _hello(connection)
+        if not hmac.compare_digest(str(hello.get("token")).encode(), token.encode()):
+            connection.close()
             continue
-        come, receivers = come + 1, said["receivers"]
-        yield one
+        accepted, receivers = accepted + 1, hello["receivers"]
+        yield connection
 
 
 def _hello(connection: socket.socket) -> dict:
-    """What somebody who connected says; nothing of one that says something else."""
+    """The first message of a connection; empty for anything but a JSON object."""
     try:
-        said = json.loads(connection.makefile("rb").readline(HELLO_BYTES))
+        message = json.loads(connection.makefile("rb").readline(HELLO_BYTES))
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return message if isinstance(message, dict) else {}
 
 
-def _next(listener: socket.socket, timeout: float, waits: Callable[[], object]) -> socket.socket:
+def _next(listener: socket.socket, timeout: float, check: Callable[[], object]) -> socket.socket:
     listener.settimeout(POLL_S)
     for _ in range(max(1, round(timeout / POLL_S))):
-        waits()
+        check()
         try:
             return listener.accept()[0]
         except TimeoutError:
             continue
-    raise StreamError(f"it did not come for the weights within {timeout:g} s")
+    raise StreamError(f"it did not fetch the weights within {timeout:g} s")
 
 
 def _blocks(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
-    """Serialised blocks of about BLOCK_BYTES, and an empty one at the end."""
+    """Serialised blocks of about BLOCK_BYTES, and an empty block at the end."""
     block: dict[str, Tensor] = {}
     for name, tensor in weights:
-        # a copy, since parts of one fused weight share its memory, which safetensors refuses
+        # a copy, because the parts of a fused weight share its memory, which safetensors refuses
         block[name] = tensor.clone(memory_format=torch.contiguous_format)
-        if sum(one.nbytes for one in block.values()) >= BLOCK_BYTES:
+        if sum(part.nbytes for part in block.values()) >= BLOCK_BYTES:
             yield save(block)
             block = {}
     if block:
@@ -106,7 +108,7 @@ def _blocks(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
 
 
 def receive(host: str, port: int, token: str, receivers: int, timeout: float) -> Iterator[tuple[str, Tensor]]:
-    """The weights that a sender sends, block by block. receivers: how many get them. Raises StreamError."""
+    """The weights of a sender, block by block. receivers: the number of receivers. Raises StreamError."""
     try:
         with socket.create_connection((host, port), timeout) as connection:
             connection.sendall(json.dumps({"token": token, "receivers": receivers}).encode() + b"\n")
@@ -114,11 +116,11 @@ def receive(host: str, port: int, token: str, receivers: int, timeout: float) ->
             while size := int.from_bytes(_exactly(stream, 8), "big"):
                 yield from load(_exactly(stream, size)).items()
     except OSError as error:
-        raise StreamError(f"the weights of {host}:{port} stopped to come ({error})") from error
+        raise StreamError(f"the weights from {host}:{port} stopped coming ({error})") from error
 
 
 def _exactly(stream, size: int) -> bytes:
-    found = stream.read(size)
-    if len(found) < size:
-        raise StreamError("the weights ended before their end: the trainer went away")
-    return found
+    data = stream.read(size)
+    if len(data) < size:
+        raise StreamError("the stream of weights was cut off: the trainer went away")
+    return data

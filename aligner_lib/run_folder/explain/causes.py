@@ -1,4 +1,4 @@
-"""What may be behind a run that looks wrong: each cause with the checks that it breaks and those that it leaves whole."""
+"""The causes of runs that look wrong: each cause with the checks that it breaks and the checks that it leaves healthy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """A fault, by what it does to the checks (explain/checks.py).
+    """A fault, described by its effect on the checks (explain/checks.py).
 
-    breaks: of each group of names one at least is off; holds: these stay in their range. Both are evidence for it where
-    they are so, and against it where they aren't. brings: checks that it may break as well.
+    breaks: at least one check of each group of names is out of its range; holds: these checks stay in their ranges. Both are
+    evidence for the cause where they are true, and against it where they are not. brings: other checks that it may break.
     """
 
     name: str
@@ -19,7 +19,8 @@ class Cause:
     holds: tuple[str, ...] = ()
     brings: tuple[str, ...] = ()
     meaning: str = ""
-    knob: str = ""  # the setting, or the place in the code
+    knob: str = ""
+    """The setting, or the place in the code."""
 
 
 CAUSES = (
@@ -29,7 +30,7 @@ CAUSES = (
         breaks=(("kl_penalty_sign", "kl_positive"),),
         holds=("sampler_first", "sampler_later", "reference_first", "reward_at_the_end"),
         brings=("kl_penalty", "first_move"),
-        meaning="The policy is paid for leaving its reference: KL grows without a bound, and the texts decay.",
+        meaning="The policy is rewarded for leaving its reference: the KL grows without bound, and the texts decay.",
         knob="rewards_with_kl in aligner_lib/algorithms/ppo.py: −coefficient · KL; the difference is log π − log π_ref.",
     ),
     Cause(
@@ -38,7 +39,7 @@ CAUSES = (
         breaks=(("first_ratio", "sampler_first", "first_token"),),
         holds=("odd_tokens", "last_tokens", "reference_first", "tokens_beyond"),
         brings=("tokens_learnt", "mean_loss", "sampler_later"),
-        meaning="A token beside the response is trained (the prompt's last one, or the padding), and one of its own is not.",
+        meaning="A token beside the response is trained (the prompt's last token, or padding), and a response token is not.",
         knob="response_mask in aligner_lib/algorithms/ppo.py: columns P−1 to L−1, as column i predicts token i+1.",
     ),
     Cause(
@@ -47,7 +48,7 @@ CAUSES = (
         breaks=(("tokens_learnt", "last_token"), ("last_tokens", "last_token")),
         holds=("first_ratio", "sampler_first", "advantages_scaled", "tokens_beyond"),
         brings=("mean_loss",),
-        meaning="Nothing makes an ending likelier, whatever it earns: responses grow to their limit.",
+        meaning="Training never makes the stop token more likely, whatever reward it earns: responses grow to their limit.",
         knob="loss_mask in aligner_lib/algorithms/policy_gradient.py: the stop token is a response token like the others.",
     ),
     Cause(
@@ -56,7 +57,7 @@ CAUSES = (
         breaks=(("tokens_learnt",),),
         holds=("last_tokens", "last_token", "first_ratio", "sampler_first", "tokens_beyond"),
         brings=("mean_loss",),
-        meaning="The loss's mask leaves tokens out that the rollout has.",
+        meaning="The mask of the loss leaves out tokens of the rollout.",
         knob="loss_mask in aligner_lib/algorithms/policy_gradient.py.",
     ),
     Cause(
@@ -65,8 +66,8 @@ CAUSES = (
         breaks=(("advantages_scaled", "advantages_centred", "mean_loss"),),
         holds=("tokens_learnt", "last_token", "reward_at_the_end", "first_ratio", "advantages_raw"),
         brings=("end_follows_reward",),
-        meaning="The zeros of prompts and padding count in mean and deviation: advantages are too large and have a sign in "
-        "common, the more so the shorter the responses.",
+        meaning="The zeros of prompts and padding count in mean and standard deviation: advantages are too large and their mean "
+        "is not 0, the more so the shorter the responses.",
         knob="normalize in aligner_lib/algorithms/ppo.py, and the mask that it is given.",
     ),
     Cause(
@@ -74,8 +75,8 @@ CAUSES = (
         "The reference trains along",
         breaks=(("reference_rests",),),
         holds=("reference_first", "sampler_later", "gradient", "weights_move"),
-        meaning="The policy is compared with itself: the KL stays 0, the penalty holds nothing, and no alarm on KL can sound.",
-        knob="FrozenWeights in aligner_lib/megatron/engine.py: the reference's weights have to be a copy.",
+        meaning="The policy is compared with itself: the KL stays 0, the penalty has no effect, and no KL alarm can sound.",
+        knob="FrozenWeights in aligner_lib/megatron/engine.py: the reference's weights must be a copy.",
     ),
     Cause(
         "temperature",
@@ -83,7 +84,7 @@ CAUSES = (
         breaks=(("sampler_first", "first_ratio"), ("odd_tokens",)),
         holds=("tokens_learnt", "tokens_beyond"),
         brings=("sampler_later",),
-        meaning="Nearly every token's log-probability is another one than that it was drawn with: the ratio compares two "
+        meaning="Nearly every token's log-probability differs from the one that it was drawn with: the ratio compares two "
         "distributions, and every gradient is biased.",
         knob="sampling_params.temperature, and where log-probabilities are divided by it: TokenScorer in "
         "aligner_lib/rollouts/policy.py, loss in aligner_lib/kinds/policy_gradient/trainer.py.",
@@ -100,7 +101,7 @@ CAUSES = (
             "reward_scale",
             "advantage_sign",
         ),
-        meaning="Tokens are praised for what came before them or for nothing, and the last one learns nothing of the reward.",
+        meaning="Tokens are credited for earlier tokens or for nothing, and the last token learns nothing from the reward.",
         knob="rewards_with_kl in aligner_lib/algorithms/ppo.py: the reward belongs to the last column of the response's mask.",
     ),
     Cause(
@@ -108,7 +109,7 @@ CAUSES = (
         "The reward fails",
         breaks=(("rewards_failed",),),
         brings=("gradient", "reward_scale", "tokens_learnt", "weights_move", "reference_rests"),
-        meaning="Responses have no reward, because it raised an error, hung, died or was NaN: nothing is learnt from them.",
+        meaning="Responses have no reward, because it raised an error, hung, died or was NaN: the policy learns nothing from them.",
         knob="environment_failures.txt in the run folder has the first traceback; model.environments.NAME.timeout.",
     ),
     Cause(
@@ -135,10 +136,10 @@ CAUSES = (
         breaks=(("sampler_later", "repeated"),),
         holds=("sampler_first", "reference_first", "tokens_beyond"),
         brings=("kl_positive", "first_ratio"),
-        meaning="Responses were drawn with the weights of an earlier step (or are an earlier step's): the policy learns from "
-        "what it no longer says.",
-        knob="Policy.refresh_generator in aligner_lib/rollouts/policy.py: generation has to get each step's weights; where "
-        "lag is wanted, sampler_correction.",
+        meaning="Responses were drawn with the weights of an earlier step (or are an earlier step's responses): the policy learns "
+        "from responses that it would no longer give.",
+        knob="Policy.refresh_generator in aligner_lib/rollouts/policy.py: generation must get the weights of each step; where a "
+        "lag is intended, sampler_correction.",
     ),
     Cause(
         "learning_rate",
@@ -153,7 +154,7 @@ CAUSES = (
             "loss_positive",
         ),
         brings=("kl_positive",),
-        meaning="One rollout's updates take the policy further than its rewards can tell of.",
+        meaning="The updates of one rollout move the policy further than its rewards justify.",
         knob="model.optim.lr, and aligner_lib/trainers/lr.py where the logged rate is not the setting's.",
     ),
     Cause(
@@ -161,8 +162,8 @@ CAUSES = (
         "The reward model's scale is off",
         breaks=(("reward_scale",),),
         holds=("reward_at_the_end", "advantages_scaled", "kl_penalty"),
-        meaning="Rewards are not in units of their standard deviation: against them the KL penalty weighs too much or "
-        "nothing, and the critic begins in other units.",
+        meaning="Rewards are not in units of their standard deviation: relative to them the KL penalty is far too strong or too "
+        "weak, and the critic starts in other units.",
         knob="model.reward_standardization of the reward model's job; reward.json in its folder has mean and std.",
     ),
     Cause(
@@ -174,8 +175,8 @@ CAUSES = (
         ),
         holds=("sampler_first", "first_ratio"),
         brings=("kl_penalty", "reward_at_the_end", "pair_loss_bound"),
-        meaning="Before any update policy and reference have to agree, and a new head to give 0: one of them was loaded from "
-        "elsewhere, or computes otherwise.",
+        meaning="Before any update the policy must equal its reference, and a new head must give 0: one of them was loaded from "
+        "another place, or computes differently.",
         knob="pretrained_checkpoint.restore_from_path.",
     ),
     Cause(
@@ -192,7 +193,7 @@ CAUSES = (
         breaks=(("rate_above_zero",),),
         holds=("gradient",),
         brings=("weights_move", "reference_rests"),
-        meaning="There are gradients, and the optimiser takes steps of length 0: the weights stay as they were.",
+        meaning="There are gradients, but the optimizer takes steps of length 0: the weights do not change.",
         knob="model.optim.lr and model.optim.sched, and learning_rate in aligner_lib/algorithms/schedule.py.",
     ),
     Cause(
@@ -200,16 +201,16 @@ CAUSES = (
         "The weights do not move",
         breaks=(("weights_move",),),
         holds=("rate_above_zero", "gradient"),
-        meaning="Gradients and learning rate are not 0, and yet two validations give the same loss to the last digit: what the "
-        "optimiser changes is not what the model computes with.",
-        knob="Which parameters train (model.peft, model.num_layers_unfrozen), and the optimiser's own copies of them.",
+        meaning="Gradients and learning rate are not 0, but two validations give the same loss to the last digit: the weights "
+        "that the optimizer updates are not those that the model computes with.",
+        knob="Which parameters train (model.peft, model.num_layers_unfrozen), and the optimizer's own copies of them.",
     ),
     Cause(
         "critic_frozen",
         "The critic learns nothing",
         breaks=(("critic_gradient",),),
         holds=("gradient",),
-        meaning="Its gradient is exactly 0: advantages stay what the reward model's first guess makes of them.",
+        meaning="The critic's gradient is exactly 0: advantages stay relative to the reward model's first guess.",
         knob="Critic in aligner_lib/rollouts/critic.py, and critic_loss in aligner_lib/algorithms/ppo.py.",
     ),
     Cause(
@@ -225,8 +226,8 @@ CAUSES = (
             "sampler_later",
             "first_token",
         ),
-        meaning="More tokens are learnt from than the policy has drawn: the prompt's, an environment's or the padding's. Nothing "
-        "was compared with them, and their ratios are not 1.",
+        meaning="Training covers more tokens than the policy has drawn: the prompt's, an environment's or padding. Their ratios "
+        "are not 1, because generation never computed their log-probabilities.",
         knob="loss_mask in aligner_lib/algorithms/policy_gradient.py, and Rollouts.response_mask.",
     ),
     Cause(
@@ -235,16 +236,16 @@ CAUSES = (
         breaks=(("advantage_sign",),),
         holds=("reward_at_the_end", "first_ratio", "group_centred"),
         brings=("end_follows_reward", "first_move"),
-        meaning="Responses with a high reward become less likely, and those with a low one more likely: the reward falls.",
+        meaning="Responses with a high reward become less likely, and those with a low reward more likely: the reward falls.",
         knob="advantages_and_returns in aligner_lib/algorithms/ppo.py, grpo_advantages in "
-        "aligner_lib/algorithms/policy_gradient.py: reward minus what was expected.",
+        "aligner_lib/algorithms/policy_gradient.py: reward minus baseline.",
     ),
     Cause(
         "returns",
-        "The critic learns something else than returns",
+        "The critic does not learn returns",
         breaks=(("reward_at_the_end",),),
         holds=("end_follows_reward", "advantage_sign", "reward_scale", "kl_penalty_sign"),
-        meaning="Advantages follow the rewards, and the last token's return is not its reward: a return is the advantage plus the "
+        meaning="Advantages follow the rewards, but the last token's return is not its reward: a return is the advantage plus the "
         "critic's value.",
         knob="advantages_and_returns in aligner_lib/algorithms/ppo.py, second result.",
     ),
@@ -254,8 +255,8 @@ CAUSES = (
         breaks=(("advantages_scaled",), ("advantages_raw",)),
         holds=("tokens_learnt", "first_ratio", "advantage_sign"),
         brings=("advantages_centred", "mean_loss"),
-        meaning="trainer.ppo.normalize_advantages is set, and advantages have the mean and the deviation that the critic left: the "
-        "step's size depends on the reward's units.",
+        meaning="trainer.ppo.normalize_advantages is set, but advantages have the mean and the deviation of the raw ones: the "
+        "size of a step depends on the units of the reward.",
         knob="normalize in aligner_lib/algorithms/ppo.py.",
     ),
     Cause(
@@ -264,8 +265,8 @@ CAUSES = (
         breaks=(("kl_penalty",),),
         holds=("kl_penalty_sign", "kl_positive", "sampler_first", "reference_first", "reward_at_the_end"),
         brings=("first_move",),
-        meaning="What is taken from a response's reward is several times its KL times the coefficient, or a fraction of it, or "
-        "nothing: the leash is another one than the setting says.",
+        meaning="The amount that is taken from a response's reward is not its KL times the coefficient, but a multiple, a fraction, "
+        "or nothing: the penalty is another one than the setting says.",
         knob="rewards_with_kl in aligner_lib/algorithms/ppo.py: −coefficient · KL at each token.",
     ),
     Cause(
@@ -273,17 +274,17 @@ CAUSES = (
         "A group's advantages do not add up to 0",
         breaks=(("group_centred",),),
         holds=("advantage_sign", "first_ratio"),
-        meaning="Responses are not compared with their own group: where all rewards are above 0 every response becomes likelier, "
-        "the worst ones too.",
-        knob="grpo_advantages in aligner_lib/algorithms/policy_gradient.py: minus the mean of the group, whose members `group` "
-        "names.",
+        meaning="Responses are not compared with their own group: where all rewards are above 0, every response becomes more "
+        "likely, the worst ones too.",
+        knob="grpo_advantages in aligner_lib/algorithms/policy_gradient.py: minus the mean of the group; `group` has the number of "
+        "each response's group.",
     ),
     Cause(
         "kl_loss_sign",
         "The KL term of the loss has the wrong sign",
         breaks=(("kl_loss_positive",),),
         holds=("group_centred", "advantage_sign", "first_ratio"),
-        meaning="The estimator can't be negative, and is: the policy is paid for leaving its reference.",
+        meaning="The estimator can't be negative, but the logged value is: the policy is rewarded for leaving its reference.",
         knob="kl_loss in aligner_lib/algorithms/policy_gradient.py: k3 is e^−d − 1 + d, with d = log π − log π_ref.",
     ),
     Cause(
@@ -291,7 +292,7 @@ CAUSES = (
         "The loss has the wrong sign",
         breaks=(("loss_positive",),),
         holds=("pair_loss_bound",),
-        meaning="The likelihood of the samples is minimised: the loss falls without a bound, and the model unlearns them.",
+        meaning="The likelihood of the samples is minimised: the loss falls without bound, and the model unlearns the samples.",
         knob="token_losses in aligner_lib/algorithms/supervised.py: −log p.",
     ),
     Cause(
@@ -300,8 +301,8 @@ CAUSES = (
         breaks=(("accuracy_by_chance",), ("pair_loss_bound",)),
         holds=("first_loss", "loss_positive"),
         brings=("validation_accuracy",),
-        meaning="The loss falls while the pairs are told the wrong way round, and it is smaller than the margins that are logged "
-        "allow: it is computed of the opposite margin.",
+        meaning="The loss falls while the model prefers the rejected responses, and it is smaller than the logged margins allow: it "
+        "is computed from the opposite margin.",
         knob="preference_loss and dpo_loss in aligner_lib/algorithms/preference.py: chosen first.",
     ),
     Cause(
@@ -310,8 +311,8 @@ CAUSES = (
         breaks=(("pair_loss_bound", "first_loss"),),
         holds=("accuracy_by_chance", "validation_accuracy", "start_rewards", "reference_of_dpo"),
         brings=("loss_positive",),
-        meaning="Both answers begin alike, accuracy rises, and the loss is not what the logged margins give: β, the reference or "
-        "log σ is left out or another one.",
+        meaning="Both answers begin with equal rewards and accuracy rises, but the loss does not follow from the logged margins: "
+        "β, the reference or log σ is missing or wrong.",
         knob="preference_loss and dpo_loss in aligner_lib/algorithms/preference.py; model.dpo.ref_policy_kl_penalty is β.",
     ),
     Cause(
@@ -319,7 +320,8 @@ CAUSES = (
         "The validation pairs mean the opposite of the training pairs",
         breaks=(("validation_accuracy",),),
         holds=("accuracy_by_chance", "pair_loss_bound", "first_loss"),
-        meaning="Training pairs are told the right way round and held-out ones the wrong way, more often than by chance.",
+        meaning="The model prefers the chosen responses of training pairs, but the rejected ones of held-out pairs, more often than "
+        "by chance.",
         knob="model.data.data_prefix.validation: which of a pair's two lines is the better one.",
     ),
 )

@@ -1,7 +1,7 @@
-"""What has to hold in a run, whatever it learns: each check is a quantity, and the range that it has in a healthy run.
+"""The checks of a run, whatever it learns: each is a quantity and the range that it has in a healthy run.
 
-Most follow from the algorithm (before any update two passes over the same tokens agree, the policy is its own reference,
-...) and have no more slack than rounding needs. The few ranges that are of measured runs are in LIMITS.
+Most ranges follow from the algorithm and leave only the slack that rounding needs. For example, before any update two passes
+over the same tokens agree, and the policy equals its reference. The few ranges that were measured on runs are in LIMITS.
 """
 
 from __future__ import annotations
@@ -17,24 +17,35 @@ from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where healthy ends. docs/widgets.md says of which runs the measured ones are."""
+    """The borders of the healthy ranges. docs/widgets.md names the runs on which the measured ones rest."""
 
-    # Rounding: what two passes over the same tokens with the same weights differ by.
-    passes_float32: float = 1e-4  # nats a token
+    # Rounding: the difference of two passes over the same tokens with the same weights.
+    passes_float32: float = 1e-4
+    """Nats a token."""
     passes_bf16: float = 0.02
     ratio_float32: float = 1e-3
     ratio_bf16: float = 0.02
-    mean_loss: float = 0.02  # of the actor where it is the mean of −A over all tokens, and A has the mean 0
-    exact: float = 1e-3  # of identities between figures that were logged with six digits or more
+    mean_loss: float = 0.02
+    """The actor's loss where it is the mean of −A over all tokens, and A has mean 0."""
+    exact: float = 1e-3
+    """Identities between figures that were logged with at least six digits."""
     # Measured.
-    penalty: tuple[float, float] = (0.2, 5.0)  # KL penalty over coefficient × length × KL a token
-    kl_share: float = -0.25  # the signed mean of log π − log π_ref over that of its absolute value
-    reward_std: tuple[float, float] = (0.1, 3.0)  # of the first rollout, by a standardised reward model
-    first_kl: float = 0.5  # nats a token after the first rollout's updates
-    end_follows: float = 0.3  # correlation of a response's last advantage with its reward, within steps
-    chance: float = 4.0  # standard errors that an accuracy may lie below 0.5
-    validation_accuracy: float = 0.2  # of held-out pairs, however few they are
-    loss_rise: float = 0.1  # of the last quarter's mean loss over the first quarter's
+    penalty: tuple[float, float] = (0.2, 5.0)
+    """KL penalty over coefficient × length × KL a token."""
+    kl_share: float = -0.25
+    """The mean of log π − log π_ref over the mean of its absolute value."""
+    reward_std: tuple[float, float] = (0.1, 3.0)
+    """Standard deviation of the first rollout's rewards, from a standardised reward model."""
+    first_kl: float = 0.5
+    """Nats a token after the updates of the first rollout."""
+    end_follows: float = 0.3
+    """Correlation of a response's last advantage with its reward, within steps."""
+    chance: float = 4.0
+    """Standard errors that an accuracy may lie below 0.5."""
+    validation_accuracy: float = 0.2
+    """Accuracy on held-out pairs, however few they are."""
+    loss_rise: float = 0.1
+    """Relative rise of the last quarter's mean loss over the first quarter's."""
 
 
 LIMITS = Limits()
@@ -43,15 +54,16 @@ SOME = math.ulp(0.0)  # the smallest number above 0
 
 @dataclass(frozen=True)
 class Quantity:
-    """A figure over the steps, and where it lies in a healthy run."""
+    """A figure at each step, and its range in a healthy run."""
 
     values: Series
     low: float = -math.inf
     high: float = math.inf
-    times: int = 1  # how many of the values have to be outside
+    times: int = 1
+    """How many values must lie outside the range before the check fails."""
 
     def off(self) -> Series:
-        """Those outside; none where fewer than `times` are."""
+        """The values outside the range; empty when there are fewer than `times`."""
         outside = {step: value for step, value in self.values.items() if not self.low <= value <= self.high}
         return outside if len(outside) >= self.times else {}
 
@@ -74,18 +86,20 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Check:
-    """A quantity that is looked at.
+    """A quantity to look at.
 
-    figure: how it is made of metrics; why: what makes its range the healthy one; of: a metric that runs have whom it concerns.
+    figure: its formula in metrics; why: the reason for its healthy range; of: a metric that only the runs have that the
+    check is for.
     """
 
     name: str
     figure: str
     why: str
     of: str
-    # None: this run has not the figures, or its settings leave it open
     quantity: Callable[[Evidence], Quantity | None]
-    is_clue: bool = False  # tells causes apart, and is no fault by itself
+    """None: this run lacks the figures, or its settings do not allow the check."""
+    is_clue: bool = False
+    """Distinguishes between causes, and is not a fault by itself."""
 
 
 CHECKS: list[Check] = []
@@ -96,14 +110,14 @@ ROLLOUTS, CRITIC = "train_rollouts/kl", "train_rollouts/values_mean"
 
 
 def check(figure: str, why: str, of: str = "", is_clue: bool = False):
-    """A decorator: a function that makes the quantity of a run becomes one of CHECKS, under its own name."""
+    """A decorator for a function that computes the quantity of a run. It adds a Check of the function's name to CHECKS."""
 
     def add(quantity: Callable) -> Callable:
-        def found(run: Evidence) -> Quantity | None:
-            made = quantity(run)
-            return made if made is not None and made.values else None
+        def quantity_or_none(run: Evidence) -> Quantity | None:
+            computed = quantity(run)
+            return computed if computed is not None and computed.values else None
 
-        CHECKS.append(Check(quantity.__name__, figure, why, of, found, is_clue))
+        CHECKS.append(Check(quantity.__name__, figure, why, of, quantity_or_none, is_clue))
         return quantity
 
     return add
@@ -118,13 +132,13 @@ def learning_rate(run: Evidence) -> Quantity | None:
     peak = run.model("optim.lr")
     if not peak:
         return None
-    beginning = dict(list(rates.items())[:3])  # later ones may be set by a person while the run goes
+    beginning = dict(list(rates.items())[:3])  # a person may change later ones during the run
     return Quantity({step: rate / peak for step, rate in beginning.items()}, high=1 + LIMITS.exact)
 
 
 @check(
     "gradient norm",
-    "a gradient that is exactly 0 moves nothing: weights are frozen, or nothing is learnt from",
+    "a gradient that is exactly 0 moves nothing: weights are frozen, or no token counts in the loss",
 )
 def gradient(run: Evidence) -> Quantity | None:
     return Quantity(run.of("train_optim/grad_norm") or run.of("train/grad_norm"), low=SOME)
@@ -135,7 +149,7 @@ def gradient(run: Evidence) -> Quantity | None:
 
 @check(
     "train/loss at step 1",
-    "a new head, or a policy that is its own reference, prefers neither answer: the loss is ln 2",
+    "with a new head, or a policy that equals its reference, both answers are equal: the loss is ln 2",
     of=PAIRS,
 )
 def first_loss(run: Evidence) -> Quantity | None:
@@ -166,7 +180,7 @@ def loss_falls(run: Evidence) -> Quantity | None:
     return Quantity({max(losses): fmean(ends) / fmean(begins)}, high=1 + slack)
 
 
-@check("validation/kl at step 0", "the policy is still its own reference", of=PAIRS)
+@check("validation/kl at step 0", "before training the policy equals its reference", of=PAIRS)
 def reference_of_dpo(run: Evidence) -> Quantity | None:
     noise = _noise(run)
     start = {step: value for step, value in run.of("validation/kl").items() if step == 0}
@@ -181,7 +195,7 @@ def _noise(run: Evidence) -> float:
 
 
 def samples_freely(run: Evidence) -> bool:
-    """Whether tokens are drawn from the policy's own distribution, of which no setting cuts anything off."""
+    """Whether tokens are drawn from the policy's own distribution, which no setting cuts off."""
     sampling = "sampling_params."
     return (
         run.rollout(f"{sampling}top_k", 0) == 0
@@ -192,13 +206,13 @@ def samples_freely(run: Evidence) -> bool:
 
 
 def _mismatch(run: Evidence) -> Series:
-    """Where tokens are drawn from the policy's own distribution, untouched."""
+    """The sampler mismatch of a run that draws tokens from the policy's own distribution; empty for other runs."""
     return run.of("train_rollouts/sampler_mismatch") if samples_freely(run) else {}
 
 
 @check(
     "sampler_mismatch at the first step",
-    "nothing was updated yet: generation and training have the same weights",
+    "before any update generation and training have the same weights",
     of=ROLLOUTS,
 )
 def sampler_first(run: Evidence) -> Quantity | None:
@@ -218,12 +232,12 @@ def first_ratio(run: Evidence) -> Quantity | None:
 
 @check(
     "tokens of a response whose passes differ, at the first step",
-    "one token a response: an edge of the mask; most of them: what they are computed with",
+    "one token for each response: an edge of the mask; most tokens: the computation of log-probabilities",
     of=ROLLOUTS,
     is_clue=True,
 )
 def odd_tokens(run: Evidence) -> Quantity | None:
-    """At least so many: the sum of the differences over the largest; else the share of clipped ratios times the length."""
+    """A lower bound: the sum of the differences over the largest; else the share of clipped ratios times the length."""
     length, mismatch = run.of("train_rollouts/generation_length"), first(_mismatch(run))
     if sampler_first(run).off():
         largest = run.of("train_rollouts/sampler_mismatch_max")
@@ -238,13 +252,14 @@ def odd_tokens(run: Evidence) -> Quantity | None:
     return Quantity(differing, high=1.5)
 
 
-@check("rollouts that are another step's again", "every step draws its own responses", of=ROLLOUTS)
+@check("rollouts that repeat an earlier step's", "every step draws its own responses", of=ROLLOUTS)
 def repeated(run: Evidence) -> Quantity | None:
     names = ("rewards", "generation_length", "prompt_lengths", "entropy")
     figures = [run.of(f"train_rollouts/{name}") for name in names]
-    steps = [step for step in figures[0] if all(step in one for one in figures)]
+    steps = [step for step in figures[0] if all(step in series for series in figures)]
     again = {
-        step: float(all(one[step] == one[before] for one in figures)) for before, step in pairwise(steps)
+        step: float(all(series[step] == series[before] for series in figures))
+        for before, step in pairwise(steps)
     }
     return Quantity(again, 0, 0)
 
@@ -253,13 +268,13 @@ def repeated(run: Evidence) -> Quantity | None:
 
 
 def _after_updates(run: Evidence, series: Series) -> Series:
-    """At the steps after the first update of the policy."""
+    """The values at the steps after the policy's first update."""
     rates = run.of("train_optim/lr")
     began = next((step for step, rate in rates.items() if rate > 0), None)
     return {} if began is None else {step: value for step, value in series.items() if step > began}
 
 
-@check("init_policy_kl at the first step", "the policy is still its own reference", of=ROLLOUTS)
+@check("init_policy_kl at the first step", "before training the policy equals its reference", of=ROLLOUTS)
 def reference_first(run: Evidence) -> Quantity | None:
     noise = _noise(run)
     return Quantity(first(run.of("train_rollouts/init_policy_kl")), -noise, noise)
@@ -267,7 +282,7 @@ def reference_first(run: Evidence) -> Quantity | None:
 
 @check(
     "the largest |KL| a token after updates",
-    "a policy that learns leaves a reference that doesn't",
+    "a policy that learns moves away from a reference that does not",
     of=ROLLOUTS,
 )
 def reference_rests(run: Evidence) -> Quantity | None:
@@ -279,7 +294,7 @@ def reference_rests(run: Evidence) -> Quantity | None:
 
 
 @check(
-    "kl ÷ init_policy_kl", "a KL is not negative: its estimate may be, by chance and by little", of=ROLLOUTS
+    "kl ÷ init_policy_kl", "a KL is not negative; its estimate may be, by chance and by little", of=ROLLOUTS
 )
 def kl_positive(run: Evidence) -> Quantity | None:
     if not run.loop("use_absolute_kl", False):
@@ -294,7 +309,7 @@ def kl_positive(run: Evidence) -> Quantity | None:
 
 
 def _shaped(run: Evidence) -> Series | None:
-    """The mean reward that PPO gives a response, before the KL penalty; None where it can't be told from the means."""
+    """The mean reward that PPO gives a response, before the KL penalty; None where it does not follow from the means."""
     if any(run.loop(name) is not None for name in ("reward_clip", "overlong_buffer")):
         return None
     penalty = run.loop("missing_eos_penalty", 0.0)
@@ -315,7 +330,7 @@ def _without_failures(run: Evidence) -> bool:
 
 @check(
     "(rewards − rlhf_rewards) ÷ (kl_coef × init_policy_kl × length)",
-    "what the KL takes from a reward is its sum times the coefficient",
+    "the KL penalty of a response is its summed KL times the coefficient",
     of=CRITIC,
 )
 def kl_penalty(run: Evidence) -> Quantity | None:
@@ -333,7 +348,7 @@ def kl_penalty(run: Evidence) -> Quantity | None:
 
 
 def _expected_tokens(run: Evidence) -> Series:
-    """Response tokens that a step's updates should learn from; none where settings leave some out."""
+    """Response tokens that the updates of a step should learn from; empty when settings leave some out."""
     if (
         run.kind != "ppo"
         or run.loop("mask_truncated_responses", False)
@@ -353,13 +368,13 @@ def tokens_learnt(run: Evidence) -> Quantity | None:
 
 @check(
     "tokens left out a response, or a response that ended, over the run",
-    "one of each: it is the last token, by which a response ends",
+    "one for each: the missing token is the last one, which ends a response",
     of=CRITIC,
     is_clue=True,
 )
 def last_tokens(run: Evidence) -> Quantity | None:
-    found = tokens_learnt(run)
-    if found is None or not found.off():
+    learnt = tokens_learnt(run)
+    if learnt is None or not learnt.off():
         return None
     epochs, expected = run.rollout("rollout_epochs", 1), _expected_tokens(run)
     left_out = combined(lambda a, b: a - b, expected, run.of("train_optim/tokens"))
@@ -375,7 +390,7 @@ def last_tokens(run: Evidence) -> Quantity | None:
     return Quantity({min(left_out): nearest}, high=0.5)
 
 
-@check("learnt_advantages_std", "advantages are normalised over the tokens that are learnt from", of=CRITIC)
+@check("learnt_advantages_std", "advantages are normalised over the tokens in the loss", of=CRITIC)
 def advantages_scaled(run: Evidence) -> Quantity | None:
     if not run.loop("normalize_advantages", True):
         return None
@@ -383,7 +398,7 @@ def advantages_scaled(run: Evidence) -> Quantity | None:
     return Quantity(scale, 1 - LIMITS.exact, 1 + LIMITS.exact)
 
 
-@check("learnt_advantages_mean", "advantages are normalised over the tokens that are learnt from", of=CRITIC)
+@check("learnt_advantages_mean", "advantages are normalised over the tokens in the loss", of=CRITIC)
 def advantages_centred(run: Evidence) -> Quantity | None:
     if not run.loop("normalize_advantages", True):
         return None
@@ -392,7 +407,7 @@ def advantages_centred(run: Evidence) -> Quantity | None:
 
 @check(
     "train_optim/loss of a step with one update",
-    "it is the mean of −A over all tokens that are learnt from, and normalised advantages have none",
+    "it is the mean of −A over all tokens in the loss, and normalised advantages have mean 0",
     of=CRITIC,
 )
 def mean_loss(run: Evidence) -> Quantity | None:
@@ -409,7 +424,7 @@ def mean_loss(run: Evidence) -> Quantity | None:
 
 @check(
     "(returns_last − rewards) ÷ rewards_std at the first step",
-    "a response's reward is its last token's, and no KL is in it yet",
+    "the last token gets the response's reward, and no KL is subtracted yet",
     of=CRITIC,
 )
 def reward_at_the_end(run: Evidence) -> Quantity | None:
@@ -424,20 +439,20 @@ def reward_at_the_end(run: Evidence) -> Quantity | None:
     return Quantity(share, -slack, slack)
 
 
-# ---- PPO: what its rollouts say of their tokens ---------------------------------------------------------------------
+# ---- PPO: the advantages of single tokens ---------------------------------------------------------------------------
 
 
 def _share_without(run: Evidence, place: int) -> Series:
-    """Of each step's responses: the share whose token at this place has an advantage of exactly 0."""
+    """The share of each step's responses whose token at this place has an advantage of exactly 0."""
     return {
-        step: fmean(one["token_advantage"][place] == 0 for one in responses)
+        step: fmean(response["token_advantage"][place] == 0 for response in responses)
         for step, responses in run.learnt_rollouts.items()
     }
 
 
 @check(
     "responses whose first token has no advantage",
-    "normalised advantages are 0 only outside of the loss's mask",
+    "normalised advantages are exactly 0 only outside the mask of the loss",
     of=CRITIC,
 )
 def first_token(run: Evidence) -> Quantity | None:
@@ -446,7 +461,7 @@ def first_token(run: Evidence) -> Quantity | None:
 
 @check(
     "responses whose last token has no advantage",
-    "normalised advantages are 0 only outside of the loss's mask",
+    "normalised advantages are exactly 0 only outside the mask of the loss",
     of=CRITIC,
 )
 def last_token(run: Evidence) -> Quantity | None:
@@ -455,16 +470,18 @@ def last_token(run: Evidence) -> Quantity | None:
 
 @check(
     "correlation of the last token's advantage with the reward",
-    "the last token's advantage is the reward less what the critic expected",
+    "the last token's advantage is the reward less the critic's value",
     of=CRITIC,
 )
 def end_follows_reward(run: Evidence) -> Quantity | None:
-    """Within steps, over all of them; 20 responses at least."""
+    """Computed within steps, over all of them; needs at least 20 responses."""
     products = rewards = advantages = 0.0
     count, steps = 0, run.learnt_rollouts
     for responses in steps.values():
         pairs = [
-            (one["reward"], one["token_advantage"][-1]) for one in responses if one["reward"] is not None
+            (response["reward"], response["token_advantage"][-1])
+            for response in responses
+            if response["reward"] is not None
         ]
         count += len(pairs)
         if pairs:
@@ -482,7 +499,7 @@ def end_follows_reward(run: Evidence) -> Quantity | None:
 
 @check(
     "rewards_std at the first step",
-    "a reward model's rewards leave it with a deviation of 1 over its validation pairs",
+    "a reward model's rewards are scaled to a deviation of 1 over its validation pairs",
     of=ROLLOUTS,
 )
 def reward_scale(run: Evidence) -> Quantity | None:
@@ -493,7 +510,7 @@ def reward_scale(run: Evidence) -> Quantity | None:
 
 @check(
     "kl after the first rollout's updates",
-    "one rollout teaches little: the policy stays close to what it was",
+    "one rollout teaches little: the policy stays close to its start",
     of=ROLLOUTS,
 )
 def first_move(run: Evidence) -> Quantity | None:

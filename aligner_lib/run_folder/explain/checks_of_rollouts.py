@@ -1,4 +1,4 @@
-"""Checks of how responses were drawn and judged. They are CHECKS as well; see checks.py."""
+"""Checks of the sampling and the rewards of responses. They are CHECKS as well; see checks.py."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from aligner_lib.run_folder.explain.evidence import Evidence
 
 @check(
     "settings that cut the sampler without recompute_logprobs",
-    "log-probabilities of a cut sampler are not the policy's: they have to be computed again",
+    "log-probabilities of a cut sampler are not the policy's: they must be computed again",
     of=ROLLOUTS,
     is_clue=True,
 )
 def sampler_cut(run: Evidence) -> Quantity | None:
     if samples_freely(run):
         return None
-    recomputed = bool(
-        run.of("train_rollouts/sampler_mismatch_max")
-    )  # logged only by a run that computes them again
+    # logged only by a run that computes log-probabilities again
+    recomputed = bool(run.of("train_rollouts/sampler_mismatch_max"))
     return Quantity({min(run.of(ROLLOUTS)): 0.0 if recomputed else 1.0}, high=0.0)
 
 

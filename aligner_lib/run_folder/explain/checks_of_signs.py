@@ -1,4 +1,4 @@
-"""Checks of signs, bounds and exact zeros: what no setting and no data can change, whichever the kind of job.
+"""Checks of signs, bounds and exact zeros, which no setting and no data can change, for all kinds of job.
 
 They are CHECKS as well; see checks.py.
 """
@@ -24,15 +24,15 @@ from aligner_lib.run_folder.explain.checks import (
 )
 from aligner_lib.run_folder.explain.evidence import Evidence, Series, combined, first
 
-MAY_BE_NEGATIVE = ("robust",)  # of DPO's losses
+MAY_BE_NEGATIVE = ("robust",)  # DPO losses
 OWN_GROUP = ("group_mean", "leave_one_out", "batch_mean")  # baselines whose advantages add up to 0
-NEVER_NEGATIVE = ("k2", "k3")  # estimates of the KL
+NEVER_NEGATIVE = ("k2", "k3")  # KL estimators
 
 
 # ---- every trainer --------------------------------------------------------------------------------------------------
 
 
-@check("learning rate ÷ model.optim.lr at the start", "a schedule begins above 0")
+@check("learning rate ÷ model.optim.lr at the start", "a schedule starts above 0")
 def rate_above_zero(run: Evidence) -> Quantity | None:
     rates, peak = run.of("train_optim/lr") or run.of("train/lr"), run.model("optim.lr")
     if not peak:
@@ -42,7 +42,7 @@ def rate_above_zero(run: Evidence) -> Quantity | None:
 
 @check(
     "critic/grad_norm",
-    "a gradient that is exactly 0 moves nothing: the critic's weights are frozen, or nothing is learnt from",
+    "a gradient that is exactly 0 moves nothing: the critic's weights are frozen, or no token counts in the loss",
 )
 def critic_gradient(run: Evidence) -> Quantity | None:
     return Quantity(run.of("critic/grad_norm"), low=SOME)
@@ -51,7 +51,7 @@ def critic_gradient(run: Evidence) -> Quantity | None:
 # ---- sft, rm, dpo ---------------------------------------------------------------------------------------------------
 
 
-@check("train/loss", "no likelihood is above 1, so that −log p is not below 0", of=SUPERVISED)
+@check("train/loss", "no likelihood is above 1, so −log p is not below 0", of=SUPERVISED)
 def loss_positive(run: Evidence) -> Quantity | None:
     if run.kind not in ("sft", "rm", "dpo") or run.model("dpo.preference_loss") in MAY_BE_NEGATIVE:
         return None
@@ -60,7 +60,7 @@ def loss_positive(run: Evidence) -> Quantity | None:
 
 @check(
     "|change| of validation/loss between validations",
-    "weights that move change the loss in its last digits at least",
+    "weights that move change at least the last digits of the loss",
     of=SUPERVISED,
 )
 def weights_move(run: Evidence) -> Quantity | None:
@@ -80,7 +80,7 @@ def _margins(run: Evidence, group: str) -> Series:
     of=PAIRS,
 )
 def pair_loss_bound(run: Evidence) -> Quantity | None:
-    """Of training and validation, where the loss is −log σ of the margin that is logged."""
+    """For training and validation, where the loss is −log σ of the logged margin."""
     is_dpo = run.model("dpo.preference_loss") == "dpo" and not run.model(
         "dpo.preference_average_log_probs", False
     )
@@ -104,7 +104,7 @@ def _minus_log_sigmoid(margin: float) -> float:
 
 @check(
     "train/acc, standard errors above 0.5, over the second half",
-    "whoever learns from pairs tells their better side at least as often as a coin",
+    "a model that learns from pairs prefers their better sides at least as often as a coin",
     of=PAIRS,
 )
 def accuracy_by_chance(run: Evidence) -> Quantity | None:
@@ -121,7 +121,7 @@ def accuracy_by_chance(run: Evidence) -> Quantity | None:
 
 @check(
     "validation/acc after the start",
-    "held-out pairs that mean the same are not told the wrong way round",
+    "the model does not prefer the rejected responses of held-out pairs that have the same meaning",
     of=PAIRS,
 )
 def validation_accuracy(run: Evidence) -> Quantity | None:
@@ -134,7 +134,7 @@ def validation_accuracy(run: Evidence) -> Quantity | None:
 
 @check(
     "the largest |reward| of the pairs at step 0",
-    "a new head gives 0, and a policy that is its own reference has gained nothing",
+    "a new head gives 0, and a policy that equals its reference has gained nothing",
     of=PAIRS,
     is_clue=True,
 )
@@ -155,7 +155,7 @@ def start_rewards(run: Evidence) -> Quantity | None:
 
 @check(
     "upper bound of train_optim/tokens ÷ response tokens",
-    "no token but a response's is learnt from",
+    "training covers only tokens of responses",
     of=ROLLOUTS,
 )
 def tokens_beyond(run: Evidence) -> Quantity | None:
@@ -166,12 +166,12 @@ def tokens_beyond(run: Evidence) -> Quantity | None:
 
 
 @check(
-    "correlation of the advantages of a response's first and last token with its reward, the higher of both",
-    "a response that earned more than the others does not become less likely at both of its ends",
+    "correlation of the advantages of a response's first and last token with its reward, the higher of the two",
+    "a response with a higher reward than the others does not become less likely at both of its ends",
     of=ROLLOUTS,
 )
 def advantage_sign(run: Evidence) -> Quantity | None:
-    """Within the responses to one prompt where they are known, else within steps; 16 responses at least."""
+    """Within the responses to a prompt where prompts are known, else within steps; needs at least 16 responses."""
     if _switch(run, "baseline") == "teacher":
         return None
     correlations = [_correlation_with_reward(run, place) for place in (0, -1)]
@@ -181,13 +181,13 @@ def advantage_sign(run: Evidence) -> Quantity | None:
 
 
 def _correlation_with_reward(run: Evidence, place: int) -> float | None:
-    """Of the advantage of each response's token at this place, within groups; None for fewer than 16 responses."""
+    """For the token at this place of each response: correlation of advantage and reward within groups; None for under 16."""
     groups: dict[tuple, list[tuple[float, float]]] = {}
     for step, responses in run.learnt_rollouts.items():
-        for one in responses:
-            if one["reward"] is not None:
-                group = one.get("group") if run.kind == "grpo" else None
-                pair = (one["reward"], one["token_advantage"][place])
+        for response in responses:
+            if response["reward"] is not None:
+                group = response.get("group") if run.kind == "grpo" else None
+                pair = (response["reward"], response["token_advantage"][place])
                 groups.setdefault((step, group), []).append(pair)
     centred = []
     for pairs in groups.values():
@@ -202,7 +202,7 @@ def _correlation_with_reward(run: Evidence, place: int) -> float | None:
 
 @check(
     "sign of (rewards − rlhf_rewards) ÷ (kl_coef × init_policy_kl × length)",
-    "distance from the reference costs reward, and never earns it",
+    "distance from the reference reduces the reward and never raises it",
     of=CRITIC,
 )
 def kl_penalty_sign(run: Evidence) -> Quantity | None:
@@ -212,7 +212,7 @@ def kl_penalty_sign(run: Evidence) -> Quantity | None:
 
 @check(
     "|learnt_advantages_std ÷ advantages_std − 1|",
-    "normalising changes the scale of advantages: where it is the same, nothing was normalised",
+    "normalising changes the scale of advantages; an unchanged scale means that nothing was normalised",
     of=CRITIC,
     is_clue=True,
 )
@@ -228,13 +228,13 @@ def advantages_raw(run: Evidence) -> Quantity | None:
 
 
 def _switch(run: Evidence, name: str) -> object:
-    """A switch of the objective: its own setting, else the named objective's; None where the run names no objective."""
+    """A switch of the objective: its own setting, else the preset's value; None for a run without an objective."""
     return run.rollout(name) or getattr(PRESETS.get(str(run.rollout("objective"))), name, None)
 
 
 @check(
     "advantages_mean ÷ advantages_std",
-    "advantages of a group are differences from its own mean, which add up to 0",
+    "a group's advantages are differences from the group's mean, so they add up to 0",
     of="train_rollouts/reward_std_in_group",
 )
 def group_centred(run: Evidence) -> Quantity | None:
@@ -247,7 +247,7 @@ def group_centred(run: Evidence) -> Quantity | None:
 
 @check(
     "train_optim/kl_loss",
-    "k2 and k3 estimate a KL by numbers that are never negative",
+    "the KL estimators k2 and k3 are never negative",
     of="train_optim/kl_loss",
 )
 def kl_loss_positive(run: Evidence) -> Quantity | None:

@@ -1,4 +1,4 @@
-"""A run's figures and settings, as the checks ask for them."""
+"""A run's figures and settings, in the form that the checks read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import cached_property
 
 from aligner_lib.run_folder.reader import flatten
 
-ROLLOUT_BYTES = 16_000_000  # of rollouts.jsonl are read, from its beginning
+ROLLOUT_BYTES = 16_000_000  # the part of rollouts.jsonl that is read, from its beginning
 
-Series = dict[int, float]  # step → value, in order; finite ones alone
+Series = dict[int, float]  # step → finite value, in order of steps
 
 
 class Evidence:
-    """What a run has written. run: a RunFolder, or a recording, which has its interface."""
+    """The records, settings and alarms of a run. run: a RunFolder, or a recording, which has the same interface."""
 
     def __init__(self, run):
         info = run.info
@@ -23,7 +23,7 @@ class Evidence:
         self.alarms: list[dict] = run.alarms()
         records = (record for record in run.metrics() if isinstance(record.get("step"), int))
         self.records = sorted(records, key=lambda record: record["step"])
-        self.read: set[str] = set()  # the metrics that were asked for
+        self.read: set[str] = set()  # the metrics that checks have read
         self._run = run
 
     def of(self, metric: str) -> Series:
@@ -33,15 +33,15 @@ class Evidence:
 
     @cached_property
     def learnt_rollouts(self) -> dict[int, list[dict]]:
-        """The training responses that say their tokens' advantages, and have some: step → records."""
-        found: dict[int, list[dict]] = {}
-        for one in self._run.rollouts_reader().poll(ROLLOUT_BYTES):
-            if one.get("split") == "train" and any(one.get("token_advantage") or ()):
-                found.setdefault(one["step"], []).append(one)
-        return found
+        """The training responses with advantages of their tokens that are not all 0: step → records."""
+        responses: dict[int, list[dict]] = {}
+        for response in self._run.rollouts_reader().poll(ROLLOUT_BYTES):
+            if response.get("split") == "train" and any(response.get("token_advantage") or ()):
+                responses.setdefault(response["step"], []).append(response)
+        return responses
 
     def loop(self, name: str, default: object = None) -> object:
-        """The setting trainer.KIND.name; the default where the run is older than the setting."""
+        """The setting trainer.KIND.name; the default for a run that is older than the setting."""
         return self._setting(f"trainer.{self.kind}.{name}", default)
 
     def rollout(self, name: str, default: object = None) -> object:
@@ -55,13 +55,13 @@ class Evidence:
     @property
     def in_float32(self) -> bool:
         """Whether generation and training compute in float32, so that the same tokens give the same figures."""
-        # runs of before it was recorded have the setting alone, which does not hold on a CPU
+        # older runs recorded only the setting, which does not hold on a CPU
         precision = str(self._precision or self.settings.get("trainer.precision", "bf16"))
         return precision.startswith("32") and self.model("generation.backend", "megatron") == "megatron"
 
     @property
     def by_program(self) -> bool:
-        """Whether programs give rewards, whose scale is anybody's."""
+        """Whether programs give rewards, which may have any scale."""
         return any(share > 0 for share in self.of("train_rollouts/judged_by_program").values())
 
     def _setting(self, name: str, default: object) -> object:
@@ -70,19 +70,19 @@ class Evidence:
 
 
 def first(series: Series) -> Series:
-    """Its first step alone."""
+    """The first step of a series."""
     return dict(list(series.items())[:1])
 
 
 def later(series: Series) -> Series:
-    """All but its first step."""
+    """All steps but the first."""
     return dict(list(series.items())[1:])
 
 
 def combined(function, *series: Series) -> Series:
-    """function(values …) at the steps that all have, where it gives a number."""
-    steps = [step for step in series[0] if all(step in one for one in series)]
-    values = {step: function(*(one[step] for one in series)) for step in steps}
+    """function(values …) at the steps that all series have, without results that are not finite numbers."""
+    steps = [step for step in series[0] if all(step in other for other in series)]
+    values = {step: function(*(each[step] for each in series)) for step in steps}
     return {step: value for step, value in values.items() if _is_number(value)}
 
 

@@ -1,1 +1,1 @@
-"""Sends a run to TensorBoard, Weights & Biases, MLflow or trackio: processes of their own, which read the run folder."""
+"""Send a run to TensorBoard, Weights & Biases, MLflow or trackio, by processes of their own that read the run folder."""

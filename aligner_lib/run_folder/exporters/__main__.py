@@ -14,36 +14,36 @@ from aligner_lib.errors import UserError
 from aligner_lib.run_folder.exporters.tail import follow
 from aligner_lib.run_folder.reader import RunFolder
 
-LOWEST = 19  # nice values end here
+LOWEST = 19  # the highest nice value, which is the lowest priority
 
 
 def main(run: str, service: str) -> None:
-    """Send a run until it has ended, at the lowest priority. Exits with 1 when not all was sent."""
+    """Send a run until it has ended, at the lowest priority. Exits with 1 when a part was not sent."""
     _step_back()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
-    logging.raiseExceptions = False  # a full disk
+    logging.raiseExceptions = False  # a full disk must not raise from a log call
     try:
         last = follow(RunFolder(run), service, until_over=True, wait_for_lock=True, pause=Pause())
-        logging.info("all is there, up to step %d", last)
-    except (UserError, OSError) as error:  # a disk that is full from the beginning
+        logging.info("everything was sent, up to step %d", last)
+    except (UserError, OSError) as error:  # OSError: the disk was full from the start
         logging.error("%s", error)
         sys.exit(1)
 
 
 def _step_back() -> None:
-    """Take the cores that the run leaves."""
+    """Lower the priority of this process, so that it only uses time that the run leaves."""
     os.nice(LOWEST)
-    with suppress(OSError):  # where Linux shares the cores among sessions, nice holds within one alone
+    with suppress(OSError):  # where Linux shares the cores among sessions, nice only acts within a session
         Path("/proc/self/autogroup").write_text(str(LOWEST))
 
 
 class Pause:
-    """Waits; less when the run's process says on the standard input that it has ended, or is gone."""
+    """Waits, and returns early when the run's process reports its end on standard input, or is gone."""
 
     woken = False
 
     def __call__(self, seconds: float) -> None:
-        """Wait so many seconds at most."""
+        """Wait for at most this many seconds."""
         if self.woken:
             time.sleep(seconds)
         else:

@@ -1,4 +1,4 @@
-"""What every service is to the exporters: one small class, and the two records that it is given."""
+"""The interface of a service to the exporters: one small class, and the two records that it receives."""
 
 from __future__ import annotations
 
@@ -18,54 +18,63 @@ TABLES = {
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The run as a service is told of it."""
+    """The description of a run that a service receives."""
 
-    path: Path  # of the run folder
-    name: str  # the folder's, and the attempt's number from the second on
-    config: dict  # every setting, nested
-    options: dict  # the service's own settings: exp_manager.*_logger_kwargs
-    attempt: int  # 1; one more each time that all is sent anew, because the run went back
-    id: str  # of this attempt: eight letters and digits, kept over restarts of the exporter
+    path: Path
+    """The run folder."""
+    name: str
+    """The folder's name, with the attempt's number from the second attempt on."""
+    config: dict
+    """All settings, nested."""
+    options: dict
+    """The service's own settings: exp_manager.*_logger_kwargs."""
+    attempt: int
+    """1, and one more each time that everything is sent again because the run went back."""
+    id: str
+    """Eight letters and digits that identify the attempt, also after a restart of the exporter."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a run has told of one step."""
+class LoggedStep:
+    """The records that a run has written for one step."""
 
     step: int
-    time: float  # Unix seconds
+    time: float
+    """Unix seconds."""
     metrics: dict[str, float]
-    rollouts: dict[str, list[Row]]  # split → the first rows
+    rollouts: dict[str, list[Row]]
+    """The first rows of each split."""
 
 
 class Service(ABC):
-    """A service that shows runs. Any call may raise: the exporter closes it, waits, opens a new one and goes on."""
+    """A service that shows runs. Any call may raise: the exporter then closes the service, waits, and opens a new one."""
 
-    rows = 64  # of one step and split in a table; rollouts.jsonl has them all
+    rows = 64
+    """Rows of a step and split in a table; rollouts.jsonl has all rows."""
 
     @abstractmethod
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Begin the run, or go on with it.
+        """Begin the run, or continue it.
 
-        noted: the steps that have been given to `send`; the last ones may have got lost on the way. Returns the last
-        step that is there for certain, with all before it; −1 for none. The later ones are sent (again).
+        noted: the steps that were given to `send`; the last ones may have been lost on the way. Returns the last step that
+        the service certainly has, together with all steps before it; −1 for none. Later steps are sent (again).
         """
 
     @abstractmethod
-    def send(self, step: Step) -> None:
-        """Add one step, later than those before."""
+    def send(self, step: LoggedStep) -> None:
+        """Add a step that is later than all steps before it."""
 
     def flush(self) -> None:
-        """Return when all that was sent is safe."""
+        """Return when all sent steps are stored safely."""
         return
 
     def take_back(self, step: int) -> bool:
-        """Undo what was sent of later steps. False: it can't be, and the run is sent anew, as another attempt."""
+        """Remove all steps after this one. False: the service can't; the run is then sent again as another attempt."""
         return False
 
     @abstractmethod
     def close(self, status: str) -> None:
-        """End it. status: the run's, or `superseded` where another attempt follows."""
+        """End the run. status: the run's status, or `superseded` when another attempt follows."""
 
 
 def as_columns(rows: list[Row]) -> tuple[list[str], list[list]]:

@@ -1,4 +1,4 @@
-"""MLflow: a tracking server, or files beside the run folder. Metrics can only be added: a run that went back is a new one."""
+"""MLflow: a tracking server, or files beside the run folder. Metrics can only be added, so a run that went back is sent anew."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from aligner_lib.run_folder.exporters.base import RunRecord, Service, Step, as_columns
+from aligner_lib.run_folder.exporters.base import LoggedStep, RunRecord, Service, as_columns
 from aligner_lib.run_folder.reader import flatten
 
 EXPERIMENT = "aligner-lab"
 ID = "aligner_lab.id"
-# in the user's environment other values hold
+# the user's environment takes precedence
 DEFAULTS = {
-    "MLFLOW_ALLOW_FILE_STORE": "true",  # else refused, in favour of a data base
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds, not 120: a server that hangs is tried again by the exporter,
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # which knows when the run is over
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # MLflow otherwise refuses files and asks for a data base
+    # MLflow's own limits are 120 s and 7 retries; the exporter retries by itself, and knows when the run is over
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
 }
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "lost": "FAILED"}
-_MOST_METRICS, _MOST_PARAMETERS, _LONGEST = 1000, 100, 6000  # of one request, and of a value: MLflow's bounds
+_MOST_METRICS, _MOST_PARAMETERS, _LONGEST = 1000, 100, 6000  # MLflow's limits for a request, and for a value
 
 
 class MLflow(Service):
-    """Metrics with their history, settings as parameters, rollouts as a file a step and split."""
+    """Metrics with their history, settings as parameters, rollouts as one file for each step and split."""
 
     def __init__(self):
         self._client: MlflowClient | None = None
         self._run_id: str | None = None
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Find the run by its id, or create it. A step that has arrived in part is sent again, the rest of it."""
+        """Find the run by its id, or create it. A step that arrived only in part is completed."""
         uri = run.options.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI") or _files(run.path)
         for name, value in DEFAULTS.items():
             os.environ.setdefault(name, value)
         self._client = MlflowClient(uri)
         experiment = _experiment(self._client, run.options.get("experiment_name") or EXPERIMENT)
-        found = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'")
-        self._run_id = (found[0] if found else self._create(experiment, run)).info.run_id
+        runs = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'")
+        self._run_id = (runs[0] if runs else self._create(experiment, run)).info.run_id
         self._client.update_run(self._run_id, status="RUNNING")
         self._last = {
             name: max(point.step for point in self._client.get_metric_history(self._run_id, name))
-            for name in (found[0].data.metrics if found else ())
+            for name in (runs[0].data.metrics if runs else ())
         }
         return max(self._last.values(), default=0) - 1
 
-    def send(self, step: Step) -> None:
-        """The tables, then the metrics, by which the next attempt knows that the step is there."""
+    def send(self, step: LoggedStep) -> None:
+        """Send the tables first and the metrics last, because `open` recognises a complete step by its metrics."""
         for split, rows in step.rollouts.items():
             columns, data = as_columns(rows)
             path = f"rollouts/{split}/step_{step.step:06d}.json"
@@ -63,7 +64,7 @@ class MLflow(Service):
             self._client.log_batch(self._run_id, metrics=metrics[begin : begin + _MOST_METRICS])
 
     def close(self, status: str) -> None:
-        """Say how the run ended; a superseded one goes to MLflow's trash, from where it can be restored."""
+        """Record how the run ended. A superseded run goes to MLflow's trash, from which it can be restored."""
         if self._run_id is None:
             return
         if status in STATUS:
@@ -86,16 +87,16 @@ def _files(run: Path) -> str:
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
-    """The id of an experiment, which may be another run's that begins at this moment."""
-    if (found := client.get_experiment_by_name(name)) is None:
+    """The id of an experiment. Another run may create the experiment at the same time."""
+    if (experiment := client.get_experiment_by_name(name)) is None:
         try:
             return client.create_experiment(name)
         except MlflowException:
-            if (found := client.get_experiment_by_name(name)) is None:
+            if (experiment := client.get_experiment_by_name(name)) is None:
                 raise
-    return found.experiment_id
+    return experiment.experiment_id
 
 
 def _allowed(name: str) -> str:
-    """A name of a user's may have characters that MLflow refuses."""
+    """A name without the characters that MLflow refuses; a user's metric may have any name."""
     return re.sub(r"[^\w\-. /:]", "_", name)

@@ -1,4 +1,4 @@
-"""What a service has been given, noted in the run folder: `exporters/wandb.jsonl`."""
+"""The notes in the run folder on the steps that a service has received: `exporters/wandb.jsonl`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aligner_lib.run_folder.jsonl import JsonlReader, JsonlWriter, truncate_afte
 
 
 class Sent(NamedTuple):
-    """One step, and by what it is known again."""
+    """A step that was sent, and a checksum of its figures."""
 
     step: int
-    figures: int  # a checksum
+    figures: int
 
     @classmethod
     def of(cls, record: dict) -> Sent:
-        """Of a record of metrics.jsonl. Two with the same figures are the same, however long they took."""
+        """The note of a record of metrics.jsonl. Times do not count, so records with the same figures give the same note."""
         figures = {
             name: value
             for name, value in record.items()
@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
 
 class Notes:
-    """A JSON Lines file: the attempt and its id, then a line for each step, written before the step is sent."""
+    """A JSON Lines file: first the attempt and its id, then one line for each step, written before the step is sent."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -37,7 +37,7 @@ class Notes:
         self.id, self.attempt, self.sent = "", 0, []
 
     def open(self) -> None:
-        """Read them; begin an attempt where there is none."""
+        """Read the notes, or begin the first attempt."""
         head, *lines = JsonlReader(self._path).poll() or [{}]
         if head.get("attempt"):
             self.id, self.attempt = head["id"], head["attempt"]
@@ -47,12 +47,12 @@ class Notes:
             self.begin_anew()
 
     def append(self, sent: Sent) -> None:
-        """Note one more step."""
+        """Note another step."""
         self._file.append(sent._asdict())
         self.sent.append(sent)
 
     def keep(self, count: int) -> None:
-        """Forget all but so many steps."""
+        """Forget all steps but the first `count`."""
         if count < len(self.sent):
             self.close()
             del self.sent[count:]
@@ -60,7 +60,7 @@ class Notes:
             self._file = JsonlWriter(self._path)
 
     def begin_anew(self) -> None:
-        """Forget all, as another attempt."""
+        """Forget all steps and begin another attempt."""
         self.id, self.attempt, self.sent = uuid.uuid4().hex[:8], self.attempt + 1, []
         self.close()
         self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The exporters that a run starts: detached processes, which share nothing with it but the run folder."""
+"""The exporters that a run starts: detached processes, which share only the run folder with it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from cluster.processes import JOB_VARIABLE
 
 logger = logging.getLogger(__name__)
 
-END_SECONDS = 10.0  # that a run waits at its end for all of its exporters
+END_SECONDS = 10.0  # time that a run waits for all of its exporters at its end
 
 
 class Exporters:
-    """A run's exporters. Nothing that happens to them reaches the run; `close` once the run has said how it ended."""
+    """A run's exporters. Their failures never reach the run. Call `close` after the run has recorded how it ended."""
 
     def __init__(self):
         self._processes: dict[str, subprocess.Popen] = {}
         self._run = Path()
 
     def start(self, run: Path, names: Iterable[str]) -> None:
-        """Start one for each service. One that can't be started is told in the log, and the run goes on."""
+        """Start an exporter for each service. When one can't be started, the log says so, and the run continues."""
         self._run = run.absolute()
         for name in names:
             if sentence := lacking(name):
@@ -41,10 +41,10 @@ class Exporters:
                 logger.warning("the exporter to %s can't be started: %s", known(name).title, error)
 
     def close(self) -> None:
-        """Have them send the rest, and wait END_SECONDS at most: one that takes longer goes on by itself."""
+        """Have the exporters send the rest, and wait at most END_SECONDS; slower exporters continue by themselves."""
         for process in self._processes.values():
-            with suppress(OSError):  # it is gone
-                process.stdin.write(b"the run has ended\n")  # wakes it
+            with suppress(OSError):  # the exporter is gone
+                process.stdin.write(b"the run has ended\n")  # wakes the exporter
                 process.stdin.close()
         until = time.monotonic() + END_SECONDS
         for name, process in self._processes.items():
@@ -65,7 +65,7 @@ class Exporters:
 def _start(run: Path, name: str) -> subprocess.Popen:
     log = _log(run, name)
     log.parent.mkdir(exist_ok=True)
-    # without its name in the environment, the end of a job leaves it to finish
+    # the end of a job kills all processes with the job's variable; the exporter may outlive the job
     environment = {key: value for key, value in os.environ.items() if key != JOB_VARIABLE}
     with open(log, "ab") as output:
         return subprocess.Popen(

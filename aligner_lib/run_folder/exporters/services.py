@@ -1,4 +1,4 @@
-"""Which services there are: the settings that ask for one, the package it needs, and its module."""
+"""The services: the settings that request them, the packages that they need, and their modules."""
 
 from __future__ import annotations
 
@@ -11,47 +11,56 @@ from aligner_lib.errors import UserError
 from aligner_lib.run_folder.exporters.base import Service
 
 
-class Known(NamedTuple):
-    """One service."""
+class ServiceEntry(NamedTuple):
+    """An entry of the table of services."""
 
     title: str
-    package: str  # that it imports
-    requirement: str  # what to install
-    place: str  # module:class
+    package: str
+    """The package that the module imports."""
+    requirement: str
+    """What to install."""
+    place: str
+    """module:class."""
 
 
 SERVICES = {
-    "tensorboard": Known(
+    "tensorboard": ServiceEntry(
         "TensorBoard",
         "tensorboard",
         "tensorboard",
         "aligner_lib.run_folder.exporters.tensorboard:TensorBoard",
     ),
-    "wandb": Known("Weights & Biases", "wandb", "wandb", "aligner_lib.run_folder.exporters.wandb:Wandb"),
-    "mlflow": Known("MLflow", "mlflow", "mlflow-skinny", "aligner_lib.run_folder.exporters.mlflow:MLflow"),
-    "trackio": Known("trackio", "trackio", "trackio", "aligner_lib.run_folder.exporters.trackio:Trackio"),
+    "wandb": ServiceEntry(
+        "Weights & Biases", "wandb", "wandb", "aligner_lib.run_folder.exporters.wandb:Wandb"
+    ),
+    "mlflow": ServiceEntry(
+        "MLflow", "mlflow", "mlflow-skinny", "aligner_lib.run_folder.exporters.mlflow:MLflow"
+    ),
+    "trackio": ServiceEntry(
+        "trackio", "trackio", "trackio", "aligner_lib.run_folder.exporters.trackio:Trackio"
+    ),
 }
 
 
-def asked_for(exp_manager: Mapping) -> list[str]:
-    """The services that a run's settings ask for: exp_manager.create_*_logger."""
+def requested(exp_manager: Mapping) -> list[str]:
+    """The services that a run's settings request: exp_manager.create_*_logger."""
     return [name for name in SERVICES if exp_manager[f"create_{name}_logger"]]
 
 
 def options(config: Mapping, name: str) -> dict:
-    """A service's own settings in run.json's `config`; empty in a run of before there were any."""
+    """A service's own settings in run.json's `config`; empty for a run that is older than these settings."""
     return (config.get("exp_manager") or {}).get(f"{name}_logger_kwargs") or {}
 
 
-def known(name: str) -> Known:
-    """A service by its name. Raises UserError, which names those there are."""
+def known(name: str) -> ServiceEntry:
+    """A service by its name. Raises UserError, with the names of all services, for an unknown name."""
     if name not in SERVICES:
-        raise UserError(f"no exporter sends to {name!r}; there are {', '.join(SERVICES)}")
+        raise UserError(f"no exporter sends to {name!r}; the services are {', '.join(SERVICES)}")
     return SERVICES[name]
 
 
 def lacking(name: str) -> str | None:
-    """A sentence when a service's package is not installed; imports nothing."""
+    """A sentence for a service whose package is not installed, else None; imports nothing."""
     service = known(name)
     if find_spec(service.package) is not None:
         return None

@@ -1,8 +1,7 @@
-"""Follows a run folder and sends each step to one service, once and in order.
+"""Follow a run folder and send each step to a service, once and in order.
 
-What has been sent is noted first (notes.py). Whoever goes on, after a kill or a year, compares the notes with
-metrics.jsonl: steps that the run has done again with the same figures are there already; where the figures are others, the
-service has to take back what it was sent.
+Each step is noted before it is sent (notes.py). An exporter that continues later compares the notes with metrics.jsonl: steps
+that the run repeated with the same figures are not sent again; when the figures differ, the service has to take back the steps.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from aligner_lib.errors import UserError
-from aligner_lib.run_folder.exporters.base import RunRecord, Step
+from aligner_lib.run_folder.exporters.base import LoggedStep, RunRecord
 from aligner_lib.run_folder.exporters.notes import Notes, Sent
 from aligner_lib.run_folder.exporters.services import known, make, options
 from aligner_lib.run_folder.reader import RunFolder
@@ -25,9 +24,9 @@ from aligner_lib.run_folder.reader import RunFolder
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-CALL_SECONDS = 600.0  # after which a call to a service counts as hanging
+CALL_SECONDS = 600.0  # a longer call to a service counts as hanging
 LONGEST_PAUSE_SECONDS = 30.0  # between two attempts to reach a service that fails
-FAILURES = 4  # in a row, after which the exporter of a run that is over gives up
+FAILURES = 4  # in a row, before the exporter of a finished run gives up
 CHUNK_BYTES = 1 << 20
 
 
@@ -39,15 +38,15 @@ def follow(
     wait_for_lock: bool = False,
     pause: Callable[[float], object] = time.sleep,
 ) -> int:
-    """Send a run to a service; returns the last step that it has now, −1 where the run has none.
+    """Send a run to a service. Returns the last step that the service has now, −1 for a run without steps.
 
-    until_over: go on until the run has ended; else once, what is there. pause: waits so many seconds, or less. Raises
-    UserError where the user can help: another exporter is at work, the package is missing, the service can't be reached
-    and the run is over.
+    until_over: continue until the run has ended; otherwise send the existing steps once. pause: waits up to the given number
+    of seconds. Raises UserError for problems that the user can solve: another exporter is at work, the package is missing,
+    or the service can't be reached and the run is over.
     """
     if not run.info:
-        raise UserError(f"{run.path} has no run.json: it is no run folder, or its run has not begun yet")
-    make(name)  # a missing package is told before anything is written
+        raise UserError(f"{run.path} has no run.json: it is not a run folder, or its run has not begun yet")
+    make(name)  # raises for a missing package before anything is written
     with _alone(run.path / "exporters" / f"{name}.lock", known(name).title, wait_for_lock):
         failures = 0
         while True:
@@ -62,18 +61,18 @@ def follow(
                     logger.warning("%s: %s: %s", known(name).title, type(error).__name__, error)
                     if not until_over or (run.status != "running" and failures >= FAILURES):
                         raise UserError(
-                            f"{known(name).title} can't be sent to ({error}): when it can, "
+                            f"sending to {known(name).title} fails ({error}): once it works again, "
                             f"`aligner log {run.path} --to {name}` sends the rest"
                         ) from error
             pause(min(2.0**failures, LONGEST_PAUSE_SECONDS))
 
 
 class Superseded(Exception):
-    """The run has gone back, and its service can't take back what it was sent."""
+    """The run has gone back, and the service can't take back the later steps."""
 
 
 class Tail:
-    """One service's place in a run. What fails leaves it unusable: a new one goes on from the notes."""
+    """The progress of one service in a run. After a failure it is unusable, and a new Tail continues from the notes."""
 
     def __init__(self, run: RunFolder, name: str):
         self._title, self._service = known(name).title, make(name)
@@ -81,25 +80,24 @@ class Tail:
         self._run, self._name = run, name
         self._metrics, self._rollouts = run.metrics_reader(), run.rollouts_reader()
         self._restarts = self._rollouts_restarts = 0
-        self._rows: list[dict] = []  # rollouts of the steps to come
+        self._rows: list[dict] = []  # rollouts of later steps
         self._at = 0  # records of metrics.jsonl that were compared with the notes
         self._is_open = False
-        self.sent = 0  # steps, by this one
+        self.sent = 0  # steps that this object has sent
 
     def go(self, until_over: bool, pause: Callable[[float], object]) -> int:
-        """Send what there is, or until the run is over; returns the last step."""
+        """Send the existing steps, or all until the run is over. Returns the last step."""
         self.open()
         while True:
-            over = (
-                not until_over or self._run.status != "running"
-            )  # looked at before the last records are read
+            # the status is read before the last records, so that no record is missed
+            over = not until_over or self._run.status != "running"
             self.catch_up()
             if over:
                 return self.finish()
             pause(POLL_SECONDS)
 
     def open(self) -> None:
-        """Open the service where it says that it has arrived, at most where the notes end."""
+        """Open the service, and shorten the notes to the steps that it has."""
         self._notes.open()
         path, config = self._run.path.absolute(), self._run.info.get("config") or {}
         record = RunRecord(
@@ -112,13 +110,15 @@ class Tail:
         )
         self._is_open = True
         with _bounded(f"opening {self._title}"):
-            there = self._service.open(record, [sent.step for sent in self._notes.sent])
-        self._notes.keep(sum(sent.step <= there for sent in self._notes.sent))
+            last = self._service.open(record, [sent.step for sent in self._notes.sent])
+        self._notes.keep(sum(sent.step <= last for sent in self._notes.sent))
 
     def catch_up(self) -> None:
-        """Send what is new. Raises Superseded, and whatever the service raises."""
+        """Send all new steps. Raises Superseded, and the errors of the service."""
         while records := self._metrics.poll(CHUNK_BYTES):
-            if self._metrics.restarts != self._restarts:  # cut off: these are the file's first records
+            if (
+                self._metrics.restarts != self._restarts
+            ):  # the file was cut off: these are its first records again
                 self._restarts, self._at = self._metrics.restarts, 0
             for record in records:
                 if isinstance(record.get("step"), int):
@@ -127,8 +127,8 @@ class Tail:
                 self._service.flush()
 
     def finish(self) -> int:
-        """End the service's run as the run has ended; returns the last step. Raises Superseded where the run has come less
-        far than once, and ended well."""
+        """End the run in the service. Returns the last step. Raises Superseded for a run that finished with fewer steps than it
+        once had."""
         status = self._run.status
         if status == "finished":
             self._take_back_beyond(self._at)
@@ -136,7 +136,7 @@ class Tail:
         return self._notes.sent[-1].step if self._notes.sent else -1
 
     def close(self) -> None:
-        """Let go of all, whatever state it is in."""
+        """Close everything, whatever its state."""
         with suppress(Exception):
             self._end("running")
         with suppress(OSError):
@@ -149,7 +149,7 @@ class Tail:
                 self._service.close(status)
 
     def _pass_on(self, record: dict) -> None:
-        """Send a record, unless it was sent."""
+        """Send a record, unless it was sent before."""
         sent = Sent.of(record)
         if self._notes.sent[self._at : self._at + 1] not in ([], [sent]):
             self._take_back_beyond(self._at)
@@ -157,7 +157,7 @@ class Tail:
         if self._at <= len(self._notes.sent):
             return
         metrics = {name: value for name, value in record.items() if name not in ("step", "time")}
-        step = Step(
+        step = LoggedStep(
             step=sent.step,
             time=record.get("time", 0.0),
             metrics={name: value for name, value in metrics.items() if type(value) in (int, float)},
@@ -169,7 +169,7 @@ class Tail:
         self.sent += 1
 
     def _take_back_beyond(self, at: int) -> None:
-        """Have the service forget all but so many steps."""
+        """Have the service remove all steps but the first `at`."""
         if at >= len(self._notes.sent):
             return
         last = self._notes.sent[at - 1].step if at else -1
@@ -177,28 +177,28 @@ class Tail:
             self._end("superseded")
             self._notes.begin_anew()
             raise Superseded(
-                f"the run has gone back to step {max(last, 0)}, and {self._title} can't forget what came after it: "
-                "all is sent anew"
+                f"the run has gone back to step {max(last, 0)}, and {self._title} can't remove later steps: "
+                "everything is sent again"
             )
         logger.info("the run has gone back to step %d", max(last, 0))
         self._notes.keep(at)
 
     def _rollouts_of(self, step: int) -> dict[str, list[dict]]:
-        """The first rows of a step, by split. They are written before its metrics."""
-        self._read_rollouts(0)  # has the file been cut off?
+        """The first rows of a step, by split. A step's rows are written before its metrics."""
+        self._read_rollouts(0)  # notices when the file was cut off
         while not self._rows or self._rows[-1]["step"] <= step:
             self._rows = [row for row in self._rows if row["step"] == step]
             if not self._read_rollouts(CHUNK_BYTES):
                 break
-        found: dict[str, list[dict]] = {}
+        by_split: dict[str, list[dict]] = {}
         for row in self._rows:
             if row["step"] == step:
-                found.setdefault(row.get("split", "train"), []).append(row)
+                by_split.setdefault(row.get("split", "train"), []).append(row)
         self._rows = [row for row in self._rows if row["step"] > step]
-        return {split: rows[: self._service.rows] for split, rows in found.items()}
+        return {split: rows[: self._service.rows] for split, rows in by_split.items()}
 
     def _read_rollouts(self, max_bytes: int) -> bool:
-        """Read some more; returns whether there were any."""
+        """Read more rows. Returns whether there were any."""
         rows = self._rollouts.poll(max_bytes)
         if self._rollouts.restarts != self._rollouts_restarts:
             self._rollouts_restarts, self._rows = self._rollouts.restarts, []
@@ -208,7 +208,7 @@ class Tail:
 
 @contextmanager
 def _alone(path: Path, title: str, wait: bool) -> Iterator[None]:
-    """One exporter of a run to a service at a time: a lock that the machine lifts when its process is gone."""
+    """Only one exporter of a run to a service at a time: a lock that the system releases when its process ends."""
     path.parent.mkdir(exist_ok=True)
     with open(path, "a+") as file:
         try:
@@ -216,8 +216,8 @@ def _alone(path: Path, title: str, wait: bool) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise UserError(
-                f"{path.parent.parent} is being sent to {title} already, by process {file.read() or '?'}, which goes on "
-                "until the run has ended"
+                f"process {file.read() or '?'} is already sending {path.parent.parent} to {title}, and continues until the run "
+                "has ended"
             ) from None
         with suppress(OSError):  # on a full disk
             file.truncate(0)
@@ -227,9 +227,9 @@ def _alone(path: Path, title: str, wait: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _bounded(what: str) -> Iterator[None]:
-    """End this process when the calls in here take too long: a library that hangs can't be stopped otherwise."""
-    timer = threading.Timer(CALL_SECONDS, _give_up, [what])
+def _bounded(action: str) -> Iterator[None]:
+    """End this process when the block takes too long: there is no other way to stop a library that hangs."""
+    timer = threading.Timer(CALL_SECONDS, _give_up, [action])
     timer.daemon = True
     timer.start()
     try:
@@ -238,6 +238,6 @@ def _bounded(what: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _give_up(what: str) -> None:
-    logger.error("%s takes more than %g s: given up; `aligner log` goes on from here", what, CALL_SECONDS)
+def _give_up(action: str) -> None:
+    logger.error("%s takes more than %g s: given up; `aligner log` continues from here", action, CALL_SECONDS)
     os._exit(1)

@@ -1,6 +1,6 @@
 """TensorBoard: event files in the run folder's tensorboard/, written with TensorBoard's own records, without torch.
 
-An event that says "begun at step N" makes TensorBoard forget what earlier events of the folder tell of step N and later.
+An event "begun at step N" makes TensorBoard discard the folder's earlier events of step N and later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from aligner_lib.run_folder.exporters.base import TABLES, Row, RunRecord, Service, Step, as_columns
+from aligner_lib.run_folder.exporters.base import TABLES, LoggedStep, Row, RunRecord, Service, as_columns
 
 _TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
 
@@ -29,24 +29,24 @@ class TensorBoard(Service):
     rows = 8
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """A new event file, behind all that are there. The last noted step is written again: it may be torn."""
-        there = noted[-2] if len(noted) > 1 else -1
+        """Open a new event file behind all existing ones. The last noted step is written again, as it may be incomplete."""
+        last = noted[-2] if len(noted) > 1 else -1
         folder = run.path / "tensorboard"
         folder.mkdir(exist_ok=True)
         self._file = open(_next_file(folder), "ab")  # noqa: SIM115  (open as long as the run)
         self._records = RecordWriter(self._file)
         self._write(Event(file_version="brain.Event:2"))
-        self._begin_at(there + 1)
-        return there
+        self._begin_at(last + 1)
+        return last
 
-    def send(self, step: Step) -> None:
-        """One event with all figures, and one with each table."""
+    def send(self, step: LoggedStep) -> None:
+        """Write one event with all figures and tables."""
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in step.metrics.items()]
         values += [_text(TABLES.get(split, split), rows) for split, rows in step.rollouts.items()]
         self._write(Event(step=step.step, wall_time=step.time, summary=Summary(value=values)))
 
     def take_back(self, step: int) -> bool:
-        """Readers forget the later events."""
+        """Write an event that makes readers discard later events."""
         self._begin_at(step + 1)
         return True
 
@@ -65,7 +65,7 @@ class TensorBoard(Service):
 
 
 def _next_file(folder: Path) -> Path:
-    """Readers take files in the order of their names, which begin with a time in seconds."""
+    """A path for a new event file. Readers take files in the order of their names, which begin with a time in seconds."""
     taken = [int(path.name.split(".")[3]) for path in folder.glob("events.out.tfevents.*")]
     second = max([int(time.time()), *(other + 1 for other in taken)])
     return folder / f"events.out.tfevents.{second:010d}.{platform.node()}.{os.getpid()}.0"
@@ -81,7 +81,7 @@ def _text(name: str, rows: list[Row]) -> Summary.Value:
 
 
 def _as_markdown(rows: list[Row]) -> str:
-    """A table; what a model wrote stays one cell."""
+    """A table in Markdown; a text with line breaks or bars stays one cell."""
     names, cells = as_columns(rows)
     lines = [" | ".join(map(_cell, row)) for row in cells]
     return "\n".join([" | ".join(names), " | ".join("---" for _ in names), *lines])

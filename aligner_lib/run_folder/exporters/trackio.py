@@ -1,4 +1,4 @@
-"""trackio: its own data base on this machine, or where its variables say (TRACKIO_SPACE_ID, TRACKIO_SERVER_URL)."""
+"""trackio: its data base on this machine, or a server that its variables name (TRACKIO_SPACE_ID, TRACKIO_SERVER_URL)."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import time
 
 import trackio
 
-from aligner_lib.run_folder.exporters.base import TABLES, RunRecord, Service, Step, as_columns
+from aligner_lib.run_folder.exporters.base import TABLES, LoggedStep, RunRecord, Service, as_columns
 
 PROJECT = "aligner-lab"
-WRITTEN_SECONDS = 30.0  # it writes twice a second
+WRITTEN_SECONDS = 30.0  # trackio writes twice a second
 
 
 class Trackio(Service):
-    """Metrics and tables. A run is known by its name, so the name has the attempt's id."""
+    """Metrics and tables. trackio identifies a run by its name, so the name contains the attempt's id."""
 
     def __init__(self):
         self._run = None
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Begin, or resume. Where its own data base lacks a step, as after a full disk, the run is removed and sent anew."""
+        """Begin or resume. If the local data base lacks a step, as after a full disk, the run is removed and sent again."""
         self._project = run.options.get("project") or PROJECT
         self._name = f"{run.options.get('name') or run.name}-{run.id}"
         elsewhere = os.environ.get("TRACKIO_SPACE_ID") or os.environ.get("TRACKIO_SERVER_URL")
-        # on a network file system it writes other files, which are read into the data base later
+        # on a network file system trackio writes other files, and reads them into the data base later
         self._is_local = not elsewhere and trackio.utils.get_storage_mode() == "sqlite"
-        there = noted[-1] if noted else -1
+        last = noted[-1] if noted else -1
         if self._is_local:
-            there = trackio.SQLiteStorage.get_max_step_for_run(self._project, self._name)
-            there = -1 if there is None else there
-            if self._count() != sum(step <= there for step in noted):
+            last = trackio.SQLiteStorage.get_max_step_for_run(self._project, self._name)
+            last = -1 if last is None else last
+            if self._count() != sum(step <= last for step in noted):
                 self._delete()
-                there = -1
+                last = -1
         self._run = trackio.init(
             self._project,
             self._name,
@@ -43,10 +43,10 @@ class Trackio(Service):
             auto_log_cpu=False,
         )
         self._expected = self._count()
-        return there
+        return last
 
-    def send(self, step: Step) -> None:
-        """One row."""
+    def send(self, step: LoggedStep) -> None:
+        """Log one row with the figures and tables."""
         tables = {
             TABLES.get(split, split): trackio.Table(*as_columns(rows))
             for split, rows in step.rollouts.items()
@@ -55,7 +55,7 @@ class Trackio(Service):
         self._expected += 1
 
     def flush(self) -> None:
-        """Wait for its thread, which tells of a failure in a warning alone. Raises OSError when rows are missing."""
+        """Wait for trackio's thread, which reports a failure only as a warning. Raises OSError when rows are missing."""
         bound = time.monotonic() + WRITTEN_SECONDS
         while self._is_local and self._count() < self._expected:
             if time.monotonic() > bound:
@@ -63,7 +63,7 @@ class Trackio(Service):
             time.sleep(0.05)
 
     def close(self, status: str) -> None:
-        """Write what is left; a superseded run is removed."""
+        """Write the rest; a superseded run is removed."""
         if self._run is not None:
             self._run.finish()
             if status == "superseded" and self._is_local:

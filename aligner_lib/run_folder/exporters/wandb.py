@@ -1,6 +1,6 @@
-"""Weights & Biases: online where there is a key, else into the run folder's wandb/, which `wandb sync` sends later.
+"""Weights & Biases: online with a key, else into the run folder's wandb/, which `wandb sync` sends later.
 
-Steps can only be added, and an offline run can't be continued: its file is written anew, whole.
+Steps can only be added, and an offline run can't be continued: its file is written again from the start.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import wandb
 
-from aligner_lib.run_folder.exporters.base import TABLES, Row, RunRecord, Service, Step, as_columns
+from aligner_lib.run_folder.exporters.base import TABLES, LoggedStep, Row, RunRecord, Service, as_columns
 
 logger = logging.getLogger(__name__)
 
 PROJECT = "aligner-lab"
-PROBE_BYTES = 1 << 17  # more than is on the way to the disk between two steps
+PROBE_BYTES = 1 << 17  # more than wandb writes to the disk between two steps
 
 
 class Wandb(Service):
@@ -27,21 +27,21 @@ class Wandb(Service):
         self._run = None
 
     def open(self, run: RunRecord, noted: list[int]) -> int:
-        """Begin, or online resume the run, whose server knows its last step."""
+        """Begin the run, or resume an online run. The server of an online run knows its last step."""
         try:
             self._run = _begin(run, os.environ.get("WANDB_MODE", "online"))
-        except wandb.errors.UsageError as error:  # no key
+        except wandb.errors.UsageError as error:  # there is no key
             logger.warning("%s It is written into %s", error, run.path / "wandb")
             self._run = _begin(run, "offline")
         return -1 if self._run.offline else self._run.step - 1
 
-    def send(self, step: Step) -> None:
-        """One row of history."""
+    def send(self, step: LoggedStep) -> None:
+        """Log one row of history with the figures and tables."""
         tables = {TABLES.get(split, split): _table(rows) for split, rows in step.rollouts.items()}
         self._run.log(step.metrics | tables | {"_timestamp": step.time}, step=step.step)
 
     def flush(self) -> None:
-        """Raise OSError where the offline file's disk is full: its writer, another process, tells that to its log alone."""
+        """Raise OSError when the disk of an offline file is full: its writer, another process, only logs such an error."""
         if self._run.offline:
             probe = Path(self._run.dir) / ".room"
             try:
@@ -50,7 +50,7 @@ class Wandb(Service):
                 probe.unlink(missing_ok=True)
 
     def close(self, status: str) -> None:
-        """Wait until all is sent, or written."""
+        """Wait until everything is sent or written."""
         if self._run is not None:
             self._run.finish(exit_code=int(status in ("failed", "lost")))
             self.flush()

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from aligner_lib.datasets.samples import Row
+    from aligner_lib.datasets.samples import SampleRow
     from aligner_lib.datasets.tokenizer import Tokenizer
 
 # learnt tokens have a ground and a line below, so that nobody needs to see the colour
@@ -26,7 +26,7 @@ NEWLINE = "↵"
 
 
 class MaskedSample(Protocol):
-    def shown(self) -> list[Row]: ...
+    def shown(self) -> list[SampleRow]: ...
 
 
 @dataclass(frozen=True)
