@@ -21,7 +21,7 @@ from aligner_lib.config import schema, validation
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import ConfigError
 from aligner_lib.jobs.command_line import written
-from aligner_lib.run_folder.exporters.services import requested, options
+from aligner_lib.run_folder.exporters.services import options, requested
 
 Reads = dict[str, list[str]]  # setting → modules
 WHOLE = {(composition.__name__, name) for name in ("compose", "overridden", "notices", "save", "load")} | {

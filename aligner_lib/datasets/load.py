@@ -403,7 +403,7 @@ def _load(
                 for (number, _), record in zip(lines[i : i + group], records):
                     report.ignored += _checked_keys(record, form_of(record), f"{file}:{number}")
                 if i in unsure:
-                    raise ValueError("after an empty line it is not certain which lines form a pair")
+                    raise ValueError("it is not certain which lines form a pair after an empty one")
                 sample = make(records if group > 1 else records[0])
             except UnreadKey:
                 raise

@@ -1,1 +1,1 @@
-"""A job from its settings: inputs, models, trainer, processes; and the command lines that start one."""
+"""Build and run a job from its settings: inputs, models, trainer, processes; and write the command lines that start jobs."""

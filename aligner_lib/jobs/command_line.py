@@ -1,4 +1,4 @@
-"""Command lines of jobs, written alike by notebooks, recipes and sweeps. Nothing here starts anything.
+"""Write the command lines of jobs, for notebooks, recipes and sweeps. Nothing here starts a job.
 
 job_commands("sft", "runs/sft", {"model.optim.lr": 5e-6}, {"main": Resources(nodes=2, gpus_per_node=8)})
 """
@@ -16,7 +16,9 @@ from aligner_lib.config.kinds import kind_of
 from cluster.resources import Resources
 
 Settings = Mapping[str, object]
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")  # needs no quotes, unless it reads as something else:
+_PLAIN = re.compile(
+    r"[A-Za-z_/][A-Za-z0-9_./-]*"
+)  # needs no quotes, unless it would be read as another value:
 _OTHER_VALUES = {"null", "true", "false", "inf", "nan"}
 
 
@@ -24,21 +26,21 @@ def job_commands(
     kind: str,
     run: Path | str,
     settings: Settings,
-    wanted: Mapping[str, Resources] | None = None,
+    resources: Mapping[str, Resources] | None = None,
     profile: str | None = None,
 ) -> dict[str, list[str]]:
-    """Each component's command: a kind that can be split (PPO: `critic` and `actor`) is a job for each of several components.
+    """The command of each component. A kind that can be split (PPO: `critic` and `actor`) gives one for each component.
 
-    wanted: resources by component, which say how many processes there are; None: the settings say it.
+    resources: by component; they determine the number of processes. None: the settings determine it.
     Raises ConfigError for settings that the job would refuse, ValueError for components that this kind does not have.
     """
     run, parts = Path(run).absolute(), kind_of(kind).components
-    if wanted is not None and len(wanted) > 1:
-        if list(wanted) != list(parts):
+    if resources is not None and len(resources) > 1:
+        if list(resources) != list(parts):
             known = " and ".join(parts) or "no components"
-            raise ValueError(f"{kind} on the components {', '.join(wanted)}: it has {known}")
-        return _component_commands(parts, run, settings, wanted, profile)
-    name, share = next(iter(wanted.items())) if wanted else ("main", None)
+            raise ValueError(f"{kind} on the components {', '.join(resources)}: it has {known}")
+        return _component_commands(parts, run, settings, resources, profile)
+    name, share = next(iter(resources.items())) if resources else ("main", None)
     own = _parallelism(share) if share else {}
     return {name: command(kind, run, {**own, **settings}, profile, _python(share))}
 
@@ -47,19 +49,19 @@ def _component_commands(
     parts: Mapping[str, Component],
     run: Path,
     settings: Settings,
-    wanted: Mapping[str, Resources],
+    resources: Mapping[str, Resources],
     profile: str | None,
 ) -> dict[str, list[str]]:
-    """Each component with the settings of its prefix, and a run folder of its own inside the main one's."""
+    """The command of each component, with the settings of its prefix and a run folder of its own inside the main one."""
     rest, commands = dict(settings), {}
     for name, part in parts.items():
         own = {key: rest.pop(key) for key in list(rest) if part.prefix and key.startswith(part.prefix)}
         own = {key.removeprefix(part.prefix): value for key, value in own.items()}
-        if not part.prefix:  # the main one
-            found = {other.found_by: run / other.folder for other in parts.values() if other.found_by}
-            own = found | rest
-        own = _parallelism(wanted[name]) | own
-        commands[name] = command(part.kind, run / part.folder, own, profile, _python(wanted[name]))
+        if not part.prefix:  # the main component
+            folders = {other.found_by: run / other.folder for other in parts.values() if other.found_by}
+            own = folders | rest
+        own = _parallelism(resources[name]) | own
+        commands[name] = command(part.kind, run / part.folder, own, profile, _python(resources[name]))
     return commands
 
 
@@ -68,14 +70,14 @@ def _parallelism(share: Resources) -> dict[str, object]:
 
 
 def _python(share: Resources | None) -> str:
-    """The interpreter where the job runs: in a container it is not this one."""
+    """The interpreter in the place where the job runs; a container has another one than this process."""
     return (share and share.python) or sys.executable
 
 
 def command(
     kind: str, run: Path, settings: Settings, profile: str | None = None, python: str = sys.executable
 ) -> list[str]:
-    """The words of `aligner KIND` for a run folder. Raises ConfigError, here and not hours later in the queue."""
+    """The arguments of `aligner KIND` for a run folder. Raises ConfigError here, and not hours later in the queue."""
     overrides = [f"{key}={written(value)}" for key, value in settings.items()]
     compose(kind, overrides, profile)
     words = [python, "-m", "aligner_lib", kind_of(kind).command]
@@ -84,7 +86,7 @@ def command(
 
 
 def written(value: object) -> str:
-    """A value in the grammar of overrides."""
+    """A value in the grammar of the overrides."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -92,8 +94,8 @@ def written(value: object) -> str:
     if isinstance(value, Path | str):
         if _PLAIN.fullmatch(str(value)) and str(value).lower() not in _OTHER_VALUES:
             return str(value)
-        # a backslash is one, except before a quote: there it takes two, and the quote takes another
-        text = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), str(value))
+        # a backslash stands for itself, except before a quote: there it is doubled, and the quote gets one, too
+        text = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), str(value))
         return f"'{text}'"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

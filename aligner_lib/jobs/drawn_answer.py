@@ -1,4 +1,4 @@
-"""A model's answer with what its text does not say: whether it ended by itself, and the tokens that were drawn."""
+"""A model's answer with facts that its text does not show: whether it ended by itself, and the tokens that were drawn."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 class DrawnAnswer(str):
-    """The text of an answer, to be used as any other text.
+    """The text of an answer, usable as any other text.
 
-    finished: by a stop token or an end string; False where the answer was cut off at its maximal length. tokens: its token
-    ids, the stop token included where one was drawn; empty where a server told the text alone. tokenizer: the hash of the
-    tokenizer that the ids are of.
+    finished: whether a stop token or an end string ended it; False for an answer that was cut off at the maximal length.
+    tokens: its token ids, including the stop token if one was drawn; empty when a server sent only the text. tokenizer: the
+    hash of the tokenizer to which the ids belong.
     """
 
     finished: bool

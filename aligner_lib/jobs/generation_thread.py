@@ -1,6 +1,6 @@
-"""A thread that owns a model and answers requests as they come: those that arrive while others run join the batch.
+"""A thread that owns a model and answers requests as they come: a request joins the batch that is already running.
 
-Tokens of a response, and what is told of them, go to the asyncio loop that the request came from.
+The tokens of a response, and its end or error, go to the asyncio loop that the request came from.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from aligner_lib.megatron.generate import ContinuousBatch, Response, Sampling, g
 from aligner_lib.megatron.logprobs import gather_vocab
 
 logger = logging.getLogger(__name__)
-POSITIONS = 256  # of a prompt whose log-probabilities are computed at the same time: each has one for the whole vocabulary
+POSITIONS = 256  # positions of a prompt whose logits are computed at the same time: each has one for the whole vocabulary
 
-Likeliest = list[tuple[int, float]]  # token ids with their log-probabilities
+Likeliest = list[tuple[int, float]]  # token ids with their log-probabilities in nats
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A token that was drawn. logprob: in the model's own distribution, in nats; None where it was not asked for."""
+class DrawnToken:
+    """A token that was drawn. logprob: under the model's own distribution, in nats; None when it was not requested."""
 
     token: int
     logprob: float | None = None
@@ -35,55 +35,61 @@ class Drawn:
 
 
 @dataclass(eq=False)
-class Generation:
-    """A response on its way. `events` gives what is new: Drawn for each token, and at last an End or an exception."""
+class PendingResponse:
+    """A response that is being generated. `events` receives a DrawnToken for each token, then a ResponseEnd or an exception."""
 
     prompt: list[int]
     seed: int
     sampling: Sampling
-    alternatives: int | None = None  # likeliest tokens that are told for each place; None: not even its own
-    request: object = None  # those of one request share rows with each other, and all requests alike
+    alternatives: int | None = None
+    """Number of likeliest tokens to report for each place; None: no log-probabilities at all."""
+    request: object = None
+    """Responses to one request share rows of the batch; different requests get equal shares."""
     events: asyncio.Queue = field(default_factory=asyncio.Queue)
-    response: Response | None = None  # once the thread has it
-    told: int = 0  # tokens that are in events
+    response: Response | None = None
+    """Set when the thread has begun it."""
+    delivered: int = 0
+    """Number of tokens that were put into events."""
     logprobs: list[tuple[float, Likeliest]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class End:
-    """The end of a response. finished: by a stop token, rather than by its length."""
+class ResponseEnd:
+    """The end of a response. finished: it ended with a stop token, and not at its maximal length."""
 
     finished: bool
 
 
-class Ended(Exception):
-    """The thread has been asked to end."""
+class ThreadEnded(Exception):
+    """The thread has ended on request."""
 
 
 class GenerationThread(threading.Thread):
-    """Generates up to so many responses at the same time. All methods are called from one asyncio loop."""
+    """Generates up to `rows` responses at the same time. All methods are called from one asyncio loop."""
 
     def __init__(self, model, rows: int, stop_ids: Sequence[int]):
         super().__init__(name="generation", daemon=True)
         self.model, self.rows, self.stop_ids = model, rows, stop_ids
-        self.open: set[Generation] = set()  # those that wait for something, of the loop's side
+        self.open: set[PendingResponse] = set()  # responses whose clients wait; used only by the loop
         self._loop = asyncio.get_running_loop()
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._running: dict[int, Generation] = {}  # by their responses, of the thread's side
+        self._running: dict[
+            int, PendingResponse
+        ] = {}  # by the ids of their responses; used only by the thread
         self._batch = self._new_batch()
 
-    def begin(self, generation: Generation) -> None:
-        """Generate a response."""
+    def begin(self, generation: PendingResponse) -> None:
+        """Begin to generate a response."""
         self.open.add(generation)
         self._orders.put(lambda: self._begin(generation))
 
-    def cancel(self, generation: Generation) -> None:
-        """Nobody wants this response any more. One that is over is none the worse for it."""
+    def cancel(self, generation: PendingResponse) -> None:
+        """Cancel a response that no client waits for any more. It may already be over."""
         self.open.discard(generation)
         self._orders.put(lambda: self._cancel(generation))
 
     async def prompt_logprobs(self, prompt: list[int], alternatives: int) -> list[tuple[float, Likeliest]]:
-        """Log-probabilities of a prompt's tokens but the first, with the likeliest tokens in their places."""
+        """Log-probabilities of all tokens of a prompt but the first, each with the likeliest tokens in its place."""
         answer = asyncio.get_running_loop().create_future()
 
         def compute() -> None:
@@ -97,27 +103,27 @@ class GenerationThread(threading.Thread):
         return await answer
 
     def close(self) -> None:
-        """End after the current step. What is open gets `Ended`."""
+        """End the thread after the current step. Open responses get `ThreadEnded`."""
         self._orders.put(None)
 
-    # -- the thread's side ----------------------------------------------------------------------------------------
+    # -- methods of the thread ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        going_on = True
+        active = True
         with generating(self.model):
-            while going_on:
+            while active:
                 try:
-                    if going_on := self._carry_out_orders():
+                    if active := self._execute_orders():
                         self._batch.step()
-                        self._tell()
-                except Exception as error:  # those who wait learn of it; a new batch serves who comes next
+                        self._send_news()
+                except Exception as error:  # open responses get the error; later ones use a new batch
                     logger.exception("generation failed")
                     self._fail(error)
                     self._batch = self._new_batch()
-        self._fail(Ended("the server ends"))
+        self._fail(ThreadEnded("the server ends"))
 
-    def _carry_out_orders(self) -> bool:
-        """Do what was ordered, waiting for an order where nothing else is to do. False: it is over."""
+    def _execute_orders(self) -> bool:
+        """Execute the queued orders; wait for one when the batch is empty. Returns False at the end of the thread."""
         while not self._orders.empty() or not self._batch:
             order = self._orders.get()
             if order is None:
@@ -128,48 +134,56 @@ class GenerationThread(threading.Thread):
     def _new_batch(self) -> ContinuousBatch:
         return ContinuousBatch(self.model, self.rows, stop_ids=self.stop_ids, observe=self._observe)
 
-    def _begin(self, generation: Generation) -> None:
+    def _begin(self, generation: PendingResponse) -> None:
         generation.response = self._batch.add(
             generation.prompt, generation.seed, generation.sampling, share=generation.request
         )
         self._running[id(generation.response)] = generation
 
-    def _cancel(self, generation: Generation) -> None:
+    def _cancel(self, generation: PendingResponse) -> None:
         if self._running.pop(id(generation.response), None) is not None:
             self._batch.cancel(generation.response)
 
     def _observe(self, responses: list[Response], logits: Tensor, tokens: Tensor) -> None:
-        """Take down the log-probabilities that were asked for."""
+        """Record the log-probabilities that were requested."""
         generations = [self._running.get(id(response)) for response in responses]
-        rows = [row for row, one in enumerate(generations) if one and one.alternatives is not None]
+        rows = [
+            row
+            for row, generation in enumerate(generations)
+            if generation and generation.alternatives is not None
+        ]
         if not rows:
             return
         most = max(generations[row].alternatives for row in rows)
-        for row, found in zip(rows, _told(logits[rows], tokens[rows], most)):
-            logprob, likeliest = found
+        for row, (logprob, likeliest) in zip(rows, _with_alternatives(logits[rows], tokens[rows], most)):
             generations[row].logprobs.append((logprob, likeliest[: generations[row].alternatives]))
 
-    def _tell(self) -> None:
-        news: list[tuple[Generation, Drawn | End]] = []
-        for key, one in list(self._running.items()):
-            for place, token in enumerate(one.response.tokens[one.told :], one.told):
-                news.append((one, Drawn(token, *one.logprobs[place]) if one.logprobs else Drawn(token)))
-            one.told = len(one.response.tokens)
-            if one.response.is_over:
-                news.append((one, End(one.response.finished)))
+    def _send_news(self) -> None:
+        news: list[tuple[PendingResponse, DrawnToken | ResponseEnd]] = []
+        for key, generation in list(self._running.items()):
+            response, logprobs = generation.response, generation.logprobs
+            for place, token in enumerate(response.tokens[generation.delivered :], generation.delivered):
+                news.append(
+                    (generation, DrawnToken(token, *logprobs[place]) if logprobs else DrawnToken(token))
+                )
+            generation.delivered = len(response.tokens)
+            if response.is_over:
+                news.append((generation, ResponseEnd(response.finished)))
                 del self._running[key]
         self._loop.call_soon_threadsafe(self._deliver, news)
 
     def _fail(self, error: Exception) -> None:
         self._running.clear()
-        self._loop.call_soon_threadsafe(lambda: self._deliver([(one, error) for one in self.open]))
+        self._loop.call_soon_threadsafe(
+            lambda: self._deliver([(generation, error) for generation in self.open])
+        )
 
-    # -- the loop's side ------------------------------------------------------------------------------------------
+    # -- methods of the loop --------------------------------------------------------------------------------------
 
-    def _deliver(self, news: list[tuple[Generation, Drawn | End | Exception]]) -> None:
+    def _deliver(self, news: list[tuple[PendingResponse, DrawnToken | ResponseEnd | Exception]]) -> None:
         for generation, event in news:
             generation.events.put_nowait(event)
-            if not isinstance(event, Drawn):
+            if not isinstance(event, DrawnToken):
                 self.open.discard(generation)
 
 
@@ -185,17 +199,17 @@ def _settle(answer: asyncio.Future, result, failed: Exception | None) -> None:
 def _prompt_logprobs(model, prompt: list[int], alternatives: int) -> list[tuple[float, Likeliest]]:
     device = next(model.parameters()).device
     hidden = model(torch.tensor([prompt], device=device))[:-1, 0]  # [S-1, H]
-    found = []
+    results = []
     for part, tokens in zip(
         hidden.split(POSITIONS), torch.tensor(prompt[1:], device=device).split(POSITIONS)
     ):
         logits = gather_vocab(model.logits(part).float(), parallel.tp_group())
-        found += _told(logits, tokens, alternatives)
-    return found
+        results += _with_alternatives(logits, tokens, alternatives)
+    return results
 
 
-def _told(logits: Tensor, tokens: Tensor, count: int) -> list[tuple[float, Likeliest]]:
-    """The log-probability of each token, and the likeliest tokens in its place: logits float32 [T, V], tokens int64 [T]."""
+def _with_alternatives(logits: Tensor, tokens: Tensor, count: int) -> list[tuple[float, Likeliest]]:
+    """Each token's log-probability and the likeliest tokens in its place: logits float32 [T, V], tokens int64 [T]."""
     logprobs = logits.log_softmax(dim=-1)
     own = logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
     likeliest = logprobs.topk(count, dim=-1)

@@ -1,5 +1,4 @@
-"""Models to talk to in the notebook's own process: what `widgets.Chat` and `widgets.Pairs` want to know. For one that is
-served elsewhere see `served`.
+"""Models in the notebook's own process, for `widgets.Chat` and `widgets.Pairs`. For a model on a server see `served`.
 
 answer = answering("runs/sft")     # answer("How are you?") is the policy's text
 score = scoring("runs/rm")         # score("How are you?", "Well.") is the reward
@@ -43,18 +42,18 @@ def as_prompt(text: str) -> str:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """A model folder's tokenizer, which writes conversations as the model has learnt them. Where nobody has said how, a
-    downloaded model by its tokenizer's own template, and one that was trained here plain."""
+    """A model folder's tokenizer, which writes conversations in the template that the model was trained on. Without a record,
+    a downloaded model uses its tokenizer's own template, and a model that was trained here plain texts."""
     tokenizer = Tokenizer(folder)
-    tokenizer.date = recorded_date(folder)  # today, for one that has learnt from none
+    tokenizer.date = recorded_date(folder)  # None, which means today, when no date is recorded
     return use_template(tokenizer, template_in_use(tokenizer))
 
 
 def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling) -> Callable[[str], str]:
-    """What the model answers to a question or a conversation: the same text whenever it is asked the same, as a DrawnAnswer.
+    """A function that returns the model's answer to a question or a conversation, as a DrawnAnswer. Equal calls, equal answers.
 
     model: a model folder, checkpoint or run folder. max_length: tokens of an answer. sampling: fields of Sampling,
-    such as temperature. Raises ValueError for sampling that makes no sense, UserError for a reward model.
+    such as temperature. Raises ValueError for invalid sampling, UserError for a reward model.
     """
     start = resolve_with_head(model, "lm")
     tokenizer, drawn = tokenizer_of(start), Sampling(max_length=max_length, **sampling)
@@ -62,9 +61,8 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
 
     def answer(text: str) -> str:
         prompt = encode_prompt(tokenizer, as_prompt(text))
-        decode = partial(
-            tokenizer.decode, special_tokens=True, continues=True
-        )  # for end strings, as in a rollout
+        # with special tokens, because end strings are found in this text, as in a rollout
+        decode = partial(tokenizer.decode, special_tokens=True, continues=True)
         (response,) = generate(module, [prompt], [seed], drawn, stop_ids=tokenizer.stop_ids, decode=decode)
         text = tokenizer.decode(response.tokens).strip()
         return DrawnAnswer(text, response.finished, response.tokens, tokenizer.hash)
@@ -73,10 +71,10 @@ def answering(model: str | Path, max_length: int = 64, seed: int = 0, **sampling
 
 
 def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
-    """What the reward model gives an answer to a question or a conversation, standardised as PPO sees it.
+    """A function that returns the reward of an answer to a question or a conversation, standardised as in PPO.
 
-    An answer that `answering` drew is scored token by token as it was drawn, so one that was cut off has no stop token, as in
-    a rollout. A text that a person wrote is taken to be complete, and gets one. Raises UserError for a language model.
+    An answer from `answering` is scored with exactly the tokens that were drawn, so a truncated answer has no stop token, as in
+    a rollout. A text that a person wrote counts as complete, and gets a stop token. Raises UserError for a language model.
     """
     start = resolve_with_head(reward_model, "scalar")
     tokenizer = tokenizer_of(start)
@@ -90,19 +88,21 @@ def scoring(reward_model: str | Path) -> Callable[[str, str], float]:
 
 
 def scored_tokens(tokenizer: Tokenizer, prompt: str, answer: str) -> list[int]:
-    """The token ids that a reward model reads of a prompt and its answer. See `scoring`."""
+    """The token ids that a reward model reads for a prompt and its answer. See `scoring`."""
     drawn = isinstance(answer, DrawnAnswer)
     if drawn and answer.tokens and answer.tokenizer == tokenizer.hash:
         return [*encode_prompt(tokenizer, prompt), *answer.tokens]
     row, begins = with_response(tokenizer, prompt, f" {answer}")
-    if drawn and not answer.finished:  # a template may write more behind the stop token
+    if (
+        drawn and not answer.finished
+    ):  # cut before the stop token, behind which a template may write more text
         return row[: next(at for at in range(begins, len(row)) if row[at] in tokenizer.stop_ids)]
     return row
 
 
 def log_probability(policy: str | Path) -> Callable[[str, str], list[tuple[str, float]]]:
-    """How likely the policy finds an answer to a question or a conversation: each token of it, the stop token last, with its
-    log-probability in nats.
+    """A function that returns the tokens of an answer to a question or a conversation, the stop token last, each with its
+    log-probability under the policy in nats.
 
     Raises UserError for a reward model.
     """

@@ -1,6 +1,6 @@
-"""OpenAI's completions and chat completions: how answers are written, whole or streamed.
+"""OpenAI's completions and chat completions: the format of answers, whole or streamed.
 
-Knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
+This module knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
 """
 
 from __future__ import annotations
@@ -12,27 +12,30 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token's text with its log-probability in nats, None for a text's first, and the likeliest tokens in its place."""
+    """A token's text, its log-probability in nats (None for the first token of a text), and the likeliest tokens in its place."""
 
     text: str
     logprob: float | None
     likeliest: tuple[tuple[str, float], ...] = ()
-    offset: int = 0  # where its text begins in the answer's
+    offset: int = 0
+    """Where the token's text begins in the answer's."""
 
 
 @dataclass
 class Choice:
-    """One answer to a prompt, or the next part of it."""
+    """An answer to a prompt, or the next part of one."""
 
     index: int
     text: str = ""
-    finish_reason: str | None = None  # stop or length; None: it goes on
-    tokens: list[TokenLogprob] | None = None  # where they were asked for
+    finish_reason: str | None = None
+    """stop or length; None: the answer is not over."""
+    tokens: list[TokenLogprob] | None = None
+    """None when they were not requested."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens read and drawn."""
+    """Numbers of tokens that were read and drawn."""
 
     prompt: int
     completion: int
@@ -47,7 +50,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the answers to one request. chat: as chat completions, else as completions."""
+    """Writes the answers to a request. chat: as chat completions, else as completions."""
 
     model: str
     chat: bool
@@ -65,12 +68,12 @@ class Writer:
         }
 
     def begin(self, index: int) -> dict:
-        """What a streamed chat's choice begins with."""
+        """The beginning of a choice in a streamed chat."""
         delta = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return self._head(".chunk") | {"choices": [delta]}
 
     def usage(self, usage: Usage) -> dict:
-        """The last part of a stream, where it was asked for."""
+        """The last part of a stream, when the request asks for it."""
         return self._head(".chunk") | {"choices": [], "usage": usage.body()}
 
     def _head(self, suffix: str) -> dict:
@@ -104,21 +107,21 @@ class Writer:
         if choice.tokens is None:
             return None
         if self.chat:
-            return {"content": [_of_chat(one) for one in choice.tokens], "refusal": None}
+            return {"content": [_chat_logprob(token) for token in choice.tokens], "refusal": None}
         return {
-            "tokens": [one.text for one in choice.tokens],
-            "token_logprobs": [one.logprob for one in choice.tokens],
-            "top_logprobs": [dict(one.likeliest) or None for one in choice.tokens],
-            "text_offset": [one.offset for one in choice.tokens],
+            "tokens": [token.text for token in choice.tokens],
+            "token_logprobs": [token.logprob for token in choice.tokens],
+            "top_logprobs": [dict(token.likeliest) or None for token in choice.tokens],
+            "text_offset": [token.offset for token in choice.tokens],
         }
 
 
-def _of_chat(one: TokenLogprob) -> dict:
-    def told(text: str, logprob: float | None) -> dict:
-        complete = "\ufffd" not in text  # else a part of a character, whose bytes are not in its text
+def _chat_logprob(token: TokenLogprob) -> dict:
+    def entry(text: str, logprob: float | None) -> dict:
+        complete = "\ufffd" not in text  # the text of an incomplete character does not give its bytes
         return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if complete else None}
 
-    return told(one.text, one.logprob) | {"top_logprobs": [told(*other) for other in one.likeliest]}
+    return entry(token.text, token.logprob) | {"top_logprobs": [entry(*other) for other in token.likeliest]}
 
 
 def models(name: str, created: int) -> dict:

@@ -1,6 +1,6 @@
-"""OpenAI's completions and chat completions: what a request may say, and how errors are written.
+"""OpenAI's completions and chat completions: the fields of a request, and the format of errors.
 
-Knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
+This module knows neither HTTP nor models. Source: OpenAI's API reference, /v1/completions and /v1/chat/completions.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pydantic import (
     model_validator,
 )
 
-COMPLETION_TOKENS = 16  # of a completion whose request does not say how many
-CHAT_TOKENS = 512  # … of a chat's answer, where the context leaves room for them
+COMPLETION_TOKENS = 16  # the default length of a completion
+CHAT_TOKENS = 512  # the default length of a chat's answer, if the context has room for it
 MOST_CHOICES, MOST_STOPS, MOST_ALTERNATIVES = 128, 16, 20
-MOST_STOP_CHARACTERS = 1000  # of one
-# What is not done here, and the only value for which that makes no difference.
+MOST_STOP_CHARACTERS = 1000  # of one stop string
+# Unsupported fields, with the only value that is allowed because it changes nothing.
 NOT_DONE: dict[str, Any] = {
     "frequency_penalty": 0,
     "presence_penalty": 0,
@@ -33,11 +33,17 @@ NOT_DONE: dict[str, Any] = {
     "response_format": {"type": "text"},
     "modalities": ["text"],
 }
-WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")  # on what is answered
+WITHOUT_EFFECT = (
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "parallel_tool_calls",
+)  # do not change the answer
 
 
 class ApiError(Exception):
-    """An error as OpenAI's clients expect it. param: the request's field; code: a word for programs."""
+    """An error in the format that OpenAI's clients expect. param: the request's field; code: a word for programs."""
 
     def __init__(self, message: str, status: int = 400, param: str | None = None, code: str | None = None):
         super().__init__(message)
@@ -60,14 +66,16 @@ class _Stream(BaseModel):
 _Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
 
 
-class _Request(BaseModel):
+class _ApiRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     model: str
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
-    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0  # 0: the likeliest token each time
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    """0: the likeliest token each time."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = 0  # not OpenAI's; 0: off
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """Not a field of OpenAI's. 0: off."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63 - MOST_CHOICES)] | None = None
     stop: Annotated[list[_Stop], Field(max_length=MOST_STOPS, fail_fast=True)] = []
     stream: bool = False
@@ -80,12 +88,12 @@ class _Request(BaseModel):
 
     @property
     def prompts(self) -> list:
-        """What is asked: a text, token ids or messages each."""
+        """The prompts: each is a text, token ids or messages."""
         raise NotImplementedError
 
     @property
     def alternatives(self) -> int | None:
-        """How many likeliest tokens are told at each place; None: no log-probabilities at all."""
+        """The number of likeliest tokens to report at each place; None: no log-probabilities at all."""
         raise NotImplementedError
 
     @property
@@ -94,7 +102,7 @@ class _Request(BaseModel):
         return False
 
     def seeds(self) -> list[int]:
-        """Of each choice: the request's own for the first."""
+        """The seeds of the choices. The first choice has the request's own seed."""
         first = secrets.randbits(48) if self.seed is None else self.seed
         return [first + choice for choice in range(self.n)]
 
@@ -104,7 +112,7 @@ Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 SeveralIds = Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
 
 
-class CompletionRequest(_Request):
+class CompletionRequest(_ApiRequest):
     """A request to /v1/completions."""
 
     prompt: str | Ids | Texts | SeveralIds
@@ -126,7 +134,7 @@ class CompletionRequest(_Request):
         return self.echo
 
     def tokens_for(self, room: int) -> int:
-        """How many tokens an answer may have. room: that the context leaves."""
+        """The largest number of tokens of an answer. room: tokens that the context leaves for it."""
         return min(COMPLETION_TOKENS, room) if self.max_tokens is None else self.max_tokens
 
 
@@ -144,19 +152,19 @@ class _Message(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_fields(cls, value: object) -> object:
-        """Answers that clients send back have a field for each kind of content, and nothing in most of them."""
+        """Messages that clients send back have a field for each kind of content, most of them empty."""
         if not isinstance(value, dict):
             return value
         return {name: part for name, part in value.items() if name == "content" or part not in (None, [], {})}
 
     def plain(self) -> dict[str, str]:
-        """The turn as templates read it. `developer` is OpenAI's newer name of the system's turn."""
+        """The turn as templates read it. `developer` is OpenAI's newer name for the system's role."""
         parts = self.content
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
-class ChatRequest(_Request):
+class ChatRequest(_ApiRequest):
     """A request to /v1/chat/completions."""
 
     messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
@@ -173,15 +181,15 @@ class ChatRequest(_Request):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def tokens_for(self, room: int) -> int:
-        """How many tokens an answer may have. room: that the context leaves."""
-        asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        return min(CHAT_TOKENS, room) if asked is None else asked
+        """The largest number of tokens of an answer. room: tokens that the context leaves for it."""
+        limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return min(CHAT_TOKENS, room) if limit is None else limit
 
 
-def read(kind: type[_Request], body: object) -> Any:
-    """The request in a JSON body. Raises ApiError, which names the field, for one that can't be answered."""
+def read(kind: type[_ApiRequest], body: object) -> Any:
+    """The request in a JSON body. Raises ApiError, which names the field, for an invalid or unsupported request."""
     if not isinstance(body, dict):
-        raise ApiError(f"the body is {type(body).__name__}; it has to be a JSON object")
+        raise ApiError(f"the body is {type(body).__name__}; it must be a JSON object")
     given = {name: value for name, value in body.items() if value is not None and name not in WITHOUT_EFFECT}
     for name in NOT_DONE.keys() & given.keys():
         if given.pop(name) != NOT_DONE[name]:
@@ -198,23 +206,25 @@ def read(kind: type[_Request], body: object) -> Any:
     if request.echoes and request.stream:
         raise ApiError("echo with stream is not supported here: leave one of them out", param="echo")
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
-        raise ApiError("top_logprobs asks for logprobs=true beside it", param="top_logprobs")
+        raise ApiError("top_logprobs requires logprobs=true", param="top_logprobs")
     return request
 
 
-def _explained(kind: type[_Request], error: ValidationError) -> ApiError:
+def _explained(kind: type[_ApiRequest], error: ValidationError) -> ApiError:
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else None
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden" and name == "messages":
         return ApiError(
-            f"{place} is not supported here: a message has a role and a content, which is text",
+            f"{place} is not supported here: a message has only a role and a content, which must be text",
             param=name,
             code="unsupported",
         )
     if first["type"] == "extra_forbidden":
         known = ", ".join(sorted(kind.model_fields))
-        return ApiError(f"there is no field {place!r}; there are {known}", param=name, code="unknown_field")
+        return ApiError(
+            f"there is no field {place!r}; the fields are {known}", param=name, code="unknown_field"
+        )
     value = "" if first["type"] == "missing" else f" (it is {_short(first['input'])})"
     return ApiError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}{value}", param=name)
 

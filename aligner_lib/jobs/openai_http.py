@@ -1,4 +1,4 @@
-"""OpenAI's API over HTTP: who may ask, what is read of a request, and how an answer goes out, whole or streamed."""
+"""OpenAI's API over HTTP: checks of the token and of requests, and answers, whole or streamed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tornado.iostream import StreamClosedError
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from aligner_lib.jobs import openai_answers, openai_api, request_body
-from aligner_lib.jobs.generation_thread import Generation, GenerationThread
+from aligner_lib.jobs.generation_thread import GenerationThread, PendingResponse
 from aligner_lib.jobs.openai_api import ApiError, ChatRequest, CompletionRequest
-from aligner_lib.jobs.request_answer import Abandoned, Answer, Model
+from aligner_lib.jobs.request_answer import Abandoned, Answer, ServedModel
 
 logger = logging.getLogger(__name__)
-MOST_OPEN = 1024  # responses that are written or wait
+MOST_OPEN = 1024  # responses that are being generated or wait
 READERS = 4  # requests that are checked and tokenised at the same time
 
 
 @dataclass(frozen=True)
 class Served:
-    """What the handlers share."""
+    """The objects that all handlers share."""
 
-    model: Model
+    model: ServedModel
     thread: GenerationThread
     token: str
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(READERS, "reader"))
@@ -37,7 +37,7 @@ class Served:
 
 
 def application(served: Served) -> Application:
-    """What answers requests."""
+    """The web application that answers requests."""
     routes = [
         ("/v1/chat/completions", _Completions, {"kind": ChatRequest}),
         ("/v1/completions", _Completions, {"kind": CompletionRequest}),
@@ -57,10 +57,10 @@ def _log(handler: RequestHandler) -> None:
 
 @stream_request_body
 class _Handler(RequestHandler):
-    """Asks for the token, and writes errors as OpenAI's clients expect them.
+    """Checks the token, and writes errors in the format that OpenAI's clients expect.
 
-    A request is refused when all of it has come: a client that is still sending reads no answer, and finds its connection
-    reset.
+    A refused request is answered only when all of it has arrived: a client that is still sending reads no answer, and its
+    connection would be reset.
     """
 
     needs_token = True
@@ -74,7 +74,7 @@ class _Handler(RequestHandler):
 
     def prepare(self) -> None:
         self.body = bytearray()
-        self.refusal = self.why_refused()
+        self.refusal = self.reason_to_refuse()
 
     def data_received(self, chunk: bytes) -> None:
         if self.refusal is None and len(self.body) + len(chunk) > request_body.MOST_BYTES:
@@ -84,20 +84,20 @@ class _Handler(RequestHandler):
         else:
             self.body.clear()
 
-    def why_refused(self) -> ApiError | None:
-        """What is wrong with a request of which the head is known."""
+    def reason_to_refuse(self) -> ApiError | None:
+        """The error of a request whose headers have arrived; None for a valid one."""
         given = self.request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         if not self.needs_token or hmac.compare_digest(given.encode(), self.served.token.encode()):
             return None
         return ApiError(
-            "the token is missing or wrong: send the one that `aligner serve` printed, as `Authorization: Bearer "
+            "the token is missing or wrong: send the token that `aligner serve` printed, as `Authorization: Bearer "
             "TOKEN` (api_key of OpenAI's clients)",
             401,
             code="invalid_api_key",
         )
 
     def check(self) -> None:
-        """Raises ApiError for a request that is refused; the first line of every method."""
+        """Raises ApiError for a request that is refused. Every handler calls it first."""
         if self.refusal is not None:
             raise self.refusal
 
@@ -114,9 +114,9 @@ class _Handler(RequestHandler):
 
 
 class _Unknown(_Handler):
-    def why_refused(self) -> ApiError:
+    def reason_to_refuse(self) -> ApiError:
         return ApiError(
-            f"there is no {self.request.path}; there are /v1/chat/completions, /v1/completions and /v1/models",
+            f"there is no {self.request.path}; the paths are /v1/chat/completions, /v1/completions and /v1/models",
             404,
         )
 
@@ -149,15 +149,15 @@ class _Completions(_Handler):
 
     def initialize(self, kind: type) -> None:
         self._kind = kind
-        self._generations: list[Generation] = []
-        self._is_gone = False  # the client
+        self._generations: list[PendingResponse] = []
+        self._is_gone = False  # whether the client has gone away
 
     async def post(self) -> None:
         self.check()
         task = asyncio.current_task()
         self.served.answering.add(task)
         task.add_done_callback(self.served.answering.discard)
-        # in other threads, for a megabyte takes seconds, in which the loop brings others their tokens
+        # in other threads: a megabyte takes seconds, during which the loop must bring others their tokens
         request = await self._in_a_reader(lambda: openai_api.read(self._kind, request_body.parse(self.body)))
         _check_model(self.served, request.model)
         self._check_open(len(request.prompts) * request.n)
@@ -165,7 +165,7 @@ class _Completions(_Handler):
         self._check_open(len(answer.generations))
         if self._is_gone:
             return
-        if not self.served.thread.is_alive():  # it has told all that it knew of
+        if not self.served.thread.is_alive():  # it would send no event for this request
             raise ApiError("the server ends", 503)
         self._generations = answer.generations
         for generation in self._generations:
@@ -183,19 +183,19 @@ class _Completions(_Handler):
     async def _in_a_reader(self, compute: Callable):
         try:
             computed = asyncio.get_running_loop().run_in_executor(self.served.readers, compute)
-        except RuntimeError:  # the readers take nothing more
+        except RuntimeError:  # the readers accept no more work
             raise ApiError("the server ends", 503) from None
         try:
             return await computed
-        except asyncio.CancelledError:  # … and leave what waits for them
+        except asyncio.CancelledError:  # the readers have dropped waiting work
             raise ApiError("the server ends", 503) from None
 
     def _check_open(self, count: int) -> None:
-        """Raises ApiError where a request's responses would be too many."""
+        """Raises ApiError when a request would open too many responses."""
         would_be = len(self.served.thread.open) + count
         if would_be > MOST_OPEN:
             raise ApiError(
-                f"with this request {would_be} responses would be open, and {MOST_OPEN} may be: ask later, or for fewer",
+                f"with this request {would_be} responses would be open, but only {MOST_OPEN} may be: ask later, or for fewer",
                 429,
                 code="overloaded",
             )
@@ -207,7 +207,7 @@ class _Completions(_Handler):
             async for part in answer.parts():
                 self.write(f"data: {json.dumps(part)}\n\n")
                 await self.flush()
-        except ApiError as error:  # too late for a status
+        except ApiError as error:  # the status was already sent
             self.write(f"data: {json.dumps(error.body())}\n\n")
         self.finish("data: [DONE]\n\n")
 
@@ -215,7 +215,7 @@ class _Completions(_Handler):
         super().on_connection_close()
         self._is_gone = True
         self._cancel()
-        for generation in self._generations:  # the handler may wait for them
+        for generation in self._generations:  # the handler may be waiting for their events
             generation.events.put_nowait(Abandoned())
 
     def _cancel(self) -> None:

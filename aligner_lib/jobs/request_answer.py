@@ -1,4 +1,4 @@
-"""A request's answer: its prompts encoded and checked, its choices generated, whole or part by part."""
+"""The answer to a request: its prompts are encoded and checked, and its choices are generated, whole or part by part."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from aligner_lib.datasets.chat_template import ANSWER, encode, render
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.jobs.generation_thread import (
-    Drawn,
-    End,
-    Ended,
-    Generation,
+    DrawnToken,
     GenerationThread,
     Likeliest,
+    PendingResponse,
+    ResponseEnd,
+    ThreadEnded,
 )
 from aligner_lib.jobs.openai_answers import Choice, TokenLogprob, Usage, Writer
 from aligner_lib.jobs.openai_api import ApiError, ChatRequest, CompletionRequest
@@ -27,39 +27,42 @@ from aligner_lib.megatron.model import Transformer
 
 
 @dataclass(frozen=True)
-class Model:
-    """What is served."""
+class ServedModel:
+    """The model that is served."""
 
-    name: str  # as requests say it
+    name: str
+    """The name in requests."""
     tokenizer: Tokenizer
     module: Transformer
 
     @property
     def positions(self) -> int:
-        """Of prompt and answer together."""
+        """The largest number of tokens of prompt and answer together."""
         return self.module.architecture.max_position_embeddings
 
     @cached_property
     def writes_plain(self) -> bool:
-        """Whether conversations are `User: …`, `Assistant: …`, so that an answer begins with a space."""
+        """Whether conversations are `User: …`, `Assistant: …`, in which an answer begins with a space."""
         return render(self.tokenizer, [{"role": "user", "content": "?"}]).endswith(ANSWER)
 
 
 class Abandoned(Exception):
-    """Nobody waits for the answer any more."""
+    """No client waits for the answer any more."""
 
 
 class Answer:
-    """The choices of one request: of each prompt n, one after the other."""
+    """The choices of a request: n for each prompt, one prompt after the other."""
 
-    def __init__(self, model: Model, thread: GenerationThread, request: CompletionRequest | ChatRequest):
+    def __init__(
+        self, model: ServedModel, thread: GenerationThread, request: CompletionRequest | ChatRequest
+    ):
         self._model, self._thread, self._request = model, thread, request
         self._chat = isinstance(request, ChatRequest)
         self._writer = Writer(self._model.name, self._chat)
         self._prompts = [self._encoded(prompt) for prompt in request.prompts]
-        self._drawn = 0  # tokens
+        self._drawn = 0  # number of tokens
         self.generations = [
-            Generation(prompt, seed, sampling, request.alternatives, request=self)
+            PendingResponse(prompt, seed, sampling, request.alternatives, request=self)
             for prompt, sampling in [(prompt, self._sampling(prompt)) for prompt in self._prompts]
             for seed in request.seeds()
         ]
@@ -76,12 +79,12 @@ class Answer:
                 choice.text += part.text
                 choice.finish_reason = part.finish_reason
                 if choice.tokens is not None:
-                    choice.tokens += [replace(one, offset=begin + one.offset) for one in part.tokens]
+                    choice.tokens += [replace(token, offset=begin + token.offset) for token in part.tokens]
             choices.append(choice)
         return self._writer.whole(choices, self._usage())
 
     async def parts(self) -> AsyncIterator[dict]:
-        """The answer part by part, as it is written."""
+        """The answer part by part, while it is generated."""
         if self._chat:
             for index in range(len(self.generations)):
                 yield self._writer.begin(index)
@@ -106,55 +109,56 @@ class Answer:
         if self._request.stream_options.include_usage:
             yield self._writer.usage(self._usage())
 
-    async def _parts(self, index: int, generation: Generation) -> AsyncIterator[Choice]:
-        """A choice's text as it becomes certain; the last part has the reason for its end."""
+    async def _parts(self, index: int, generation: PendingResponse) -> AsyncIterator[Choice]:
+        """The parts of a choice's text as they become certain; the last part has the reason for the end."""
         tokenizer = self._model.tokenizer
         text = ResponseText(tokenizer, self._request.stop, strip=self._chat and self._model.writes_plain)
-        told: list[TokenLogprob] = []  # tokens that were not given yet
+        tokens: list[TokenLogprob] = []  # tokens that no part has yet
         while True:
             event = await generation.events.get()
             if isinstance(event, Exception):
                 raise _failure(event)
-            is_last = isinstance(event, End)
+            is_last = isinstance(event, ResponseEnd)
             begin = len(text.text)
             certain = ""
             if is_last:
                 certain = text.end()
             else:
                 self._drawn += 1
-                if (
-                    event.token not in tokenizer.stop_ids
-                ):  # of which some tokenizers don't say that it is no text
+                # some tokenizers don't mark their stop tokens as special
+                if event.token not in tokenizer.stop_ids:
                     certain = text.add(event.token)
-                    told.append(self._told(event, begin))
+                    tokens.append(self._token_logprob(event, begin))
             reason = None
             if is_last or text.stopped:
                 reason = "stop" if text.stopped or event.finished else "length"
                 if text.stopped:
-                    told = [one for one in told if one.offset < len(text.text)]
+                    tokens = [token for token in tokens if token.offset < len(text.text)]
             if certain or reason:
-                wanted = self._request.alternatives is not None
-                yield Choice(index, certain, reason, told if wanted else None)
-                told = []
+                with_tokens = self._request.alternatives is not None
+                yield Choice(index, certain, reason, tokens if with_tokens else None)
+                tokens = []
             if reason:
                 self._thread.cancel(generation)
                 return
 
     async def _echo(self, choice: Choice, prompt: list[int]) -> None:
-        """Put the prompt before an answer, with its log-probabilities where they were asked for."""
+        """Put the prompt before an answer, with its log-probabilities if they were requested."""
         choice.text = self._model.tokenizer.decode(prompt)
         if choice.tokens is None:
             return
-        told = await self._thread.prompt_logprobs(prompt, self._request.alternatives)
-        choice.tokens += await asyncio.to_thread(self._told_prompt, prompt, told)
+        logprobs = await self._thread.prompt_logprobs(prompt, self._request.alternatives)
+        choice.tokens += await asyncio.to_thread(self._prompt_tokens, prompt, logprobs)
 
-    def _told_prompt(self, prompt: list[int], told: list[tuple[float, Likeliest]]) -> list[TokenLogprob]:
+    def _prompt_tokens(
+        self, prompt: list[int], logprobs: list[tuple[float, Likeliest]]
+    ) -> list[TokenLogprob]:
         begins = [0, *accumulate(map(len, self._model.tokenizer.tokens(prompt)))]
         first = TokenLogprob(self._text(prompt[0]), None)
-        others = zip(prompt[1:], told, begins[1:])
-        return [first, *(self._told(Drawn(token, *logprobs), begin) for token, logprobs, begin in others)]
+        others = zip(prompt[1:], logprobs, begins[1:])
+        return [first, *(self._token_logprob(DrawnToken(token, *own), begin) for token, own, begin in others)]
 
-    def _told(self, drawn: Drawn, begin: int) -> TokenLogprob:
+    def _token_logprob(self, drawn: DrawnToken, begin: int) -> TokenLogprob:
         likeliest = tuple((self._text(token), logprob) for token, logprob in drawn.likeliest)
         return TokenLogprob(self._text(drawn.token), drawn.logprob, likeliest, begin)
 
@@ -165,7 +169,7 @@ class Answer:
         return Usage(sum(map(len, self._prompts)), self._drawn)
 
     def _encoded(self, prompt: str | list[int] | list[dict]) -> list[int]:
-        """Token ids of a prompt. Raises ApiError for one that can't be continued."""
+        """Token ids of a prompt. Raises ApiError for a prompt that the model can't continue."""
         field = "messages" if self._chat else "prompt"
         if isinstance(prompt, list) and not self._chat:
             size = self._model.module.architecture.vocab_size
@@ -184,17 +188,17 @@ class Answer:
     def _sampling(self, prompt: list[int]) -> Sampling:
         request, positions = self._request, self._model.positions
         room = positions - len(prompt)
-        asked = request.tokens_for(max(room, 1))
-        if asked > room:
+        length = request.tokens_for(max(room, 1))
+        if length > room:
             raise ApiError(
-                f"the model's context has {positions} tokens; the prompt has {len(prompt)}, and the answer may have {asked}: "
-                f"together {len(prompt) + asked}. Shorten the prompt, or ask for fewer (max_tokens)",
+                f"the model's context has {positions} tokens; the prompt has {len(prompt)}, and the answer may have {length}: "
+                f"together {len(prompt) + length}. Shorten the prompt, or request fewer tokens (max_tokens)",
                 param="messages" if self._chat else "prompt",
                 code="context_length_exceeded",
             )
         greedy = request.temperature == 0
         return Sampling(
-            max_length=asked,
+            max_length=length,
             temperature=1.0 if greedy else request.temperature,
             top_k=request.top_k,
             top_p=request.top_p,
@@ -203,7 +207,7 @@ class Answer:
 
 
 def _failure(error: Exception) -> Exception:
-    if isinstance(error, Ended):
+    if isinstance(error, ThreadEnded):
         return ApiError(str(error), 503)
     if isinstance(error, Abandoned):
         return error
@@ -215,5 +219,5 @@ async def _pour(parts: AsyncIterator[Choice], into: asyncio.Queue) -> None:
         async for part in parts:
             await into.put(part)
         await into.put(None)
-    except Exception as error:  # raised where the queue is read
+    except Exception as error:  # raised again where the queue is read
         await into.put(error)

@@ -1,7 +1,7 @@
-"""A request's body as JSON, within bounds that keep one request from holding up all others.
+"""Parse the body of a request as JSON, within limits that keep one request from blocking all others.
 
-Knows neither HTTP nor models. pydantic holds the interpreter's lock while it checks a request, for 17 s with a million
-wrong messages, so the bounds are checked first.
+This module knows neither HTTP nor models. pydantic holds the interpreter's lock while it checks a request, for 17 s with a
+million wrong messages, so the limits are checked first.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import json
 from aligner_lib.jobs.openai_api import ApiError
 
 MOST_BYTES = 8 << 20
-MOST_DEPTH = 32  # of objects and lists within each other
-MOST_VALUES = 1 << 14  # texts, numbers, objects and lists, but for lists of token ids
-MOST_TOKENS = 1 << 18  # in lists of token ids
+MOST_DEPTH = 32  # of nested objects and lists
+MOST_VALUES = 1 << 14  # texts, numbers, objects and lists, except in lists of token ids
+MOST_TOKENS = 1 << 18  # in all lists of token ids
 
 
 def too_large() -> ApiError:
-    """What is said of a body beyond MOST_BYTES."""
+    """The error for a body of more than MOST_BYTES."""
     return ApiError(
         f"the body is larger than {MOST_BYTES} bytes: send less text, or several requests",
         413,
@@ -26,13 +26,13 @@ def too_large() -> ApiError:
 
 
 def parse(body: bytes) -> object:
-    """The JSON value of a body. Raises ApiError for one that is no JSON, is beyond a bound, or holds half a character."""
+    """The JSON value of a body. Raises ApiError for a body that is not JSON, exceeds a limit, or has half a surrogate pair."""
     try:
         value = json.loads(body)
     except RecursionError:
         raise _too_deep(None) from None
     except ValueError as error:
-        raise ApiError(f"the body is no JSON: {error}") from None
+        raise ApiError(f"the body is not JSON: {error}") from None
     _check(value)
     return value
 
@@ -40,7 +40,7 @@ def parse(body: bytes) -> object:
 def _check(body: object) -> None:
     values, tokens = 0, 0
     fields = body.items() if isinstance(body, dict) else [(None, body)]
-    # each with the request's field that it is in, and how deep; a stack in place of recursion, which has a bound itself
+    # values with the field that contains them and their depth; a stack, because recursion has a limit of its own
     unchecked = [item for name, value in fields for item in ((None, name, 1), (name, value, 1))]
     while unchecked:
         field, value, depth = unchecked.pop()
@@ -55,15 +55,16 @@ def _check(body: object) -> None:
             if isinstance(value, list) and _are_token_ids(value):
                 tokens += len(value)
             else:
-                if len(value) > MOST_VALUES:  # before any is put on the stack
+                if len(value) > MOST_VALUES:  # checked before its parts are put on the stack
                     raise ApiError(
-                        f"{field or 'the body'} has {len(value)} parts, and {MOST_VALUES} may be", param=field
+                        f"{field or 'the body'} has {len(value)} parts, but only {MOST_VALUES} are allowed",
+                        param=field,
                     )
                 parts = value if isinstance(value, list) else [*value.keys(), *value.values()]
                 unchecked += [(field, part, depth + 1) for part in parts]
         if tokens > MOST_TOKENS:
             raise ApiError(
-                f"{field} has more than {MOST_TOKENS} token ids: no context holds so many, or send several requests",
+                f"{field} has more than {MOST_TOKENS} token ids: no context is that long; send several requests",
                 param=field,
             )
 
@@ -80,14 +81,14 @@ def _check_characters(text: str, field: str | None) -> None:
     except UnicodeEncodeError as error:
         half = text[error.start]
         raise ApiError(
-            f"character {error.start} of {'a text in ' + field if field else 'a name'} is {half!a}, half of a surrogate pair: "
-            "it stands for no character, so leave it out or send its other half beside it",
+            f"character {error.start} of {'a text in ' + field if field else 'a name'} is {half!a}, half of a surrogate pair, "
+            "which is not a character: leave it out, or send the other half behind it",
             param=field,
         ) from None
 
 
 def _too_deep(field: str | None) -> ApiError:
     return ApiError(
-        f"objects and lists lie within each other more than {MOST_DEPTH} deep, which no request needs",
+        f"objects and lists are nested more than {MOST_DEPTH} deep, which no request needs",
         param=field,
     )

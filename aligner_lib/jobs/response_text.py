@@ -1,4 +1,4 @@
-"""The text of a response while its tokens come, up to a stop string."""
+"""The text of a response, up to a stop string, while its tokens arrive."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ LONGEST_CHARACTER = 4  # bytes, each of which may be a token
 
 
 class StopString:
-    """Finds the first place of a text in one that grows, in time linear in both.
+    """Finds the first occurrence of a text in a growing text, in time linear in both.
 
     Source: Knuth, Morris and Pratt 1977, Fast Pattern Matching in Strings.
     """
 
     def __init__(self, text: str):
         self.text = text
-        self.matched = 0  # characters at the end of what was read that the text begins with
+        self.matched = 0  # length of the longest beginning of the text at the end of what was read
         self._fallbacks = _fallbacks(text)
 
     def read(self, piece: str) -> int | None:
-        """How many characters of a piece are read when the text is complete; None where it does not end in it."""
+        """The number of characters of `piece` up to the end of the first occurrence; None when it does not end in `piece`."""
         for count, character in enumerate(piece, 1):
             while self.matched and self.text[self.matched] != character:
                 self.matched = self._fallbacks[self.matched - 1]
@@ -34,7 +34,7 @@ class StopString:
 
 @lru_cache(maxsize=64)
 def _fallbacks(text: str) -> tuple[int, ...]:
-    """Of each beginning of a text: the length of its longest end, not all of it, that the text begins with."""
+    """For each prefix of a text, the length of the longest proper suffix of the prefix that is also a prefix of the text."""
     lengths = [0]
     for character in text[1:]:
         length = lengths[-1]
@@ -45,31 +45,31 @@ def _fallbacks(text: str) -> tuple[int, ...]:
 
 
 class ResponseText:
-    """Takes tokens, and gives the text that is certain: complete characters, and none that may begin a stop string."""
+    """Takes tokens and returns the text that is certain: complete characters that can't begin a stop string."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), strip: bool = False):
-        """stop: what ends the text, and is not in it. strip: leave out the space that it begins with."""
+        """stop: strings that end the text and are not a part of it. strip: leave out the space at the beginning."""
         self._tokenizer, self._stop = tokenizer, [StopString(text) for text in stop]
         self._strip = strip
-        self._pending: list[int] = []  # tokens of a character that is not complete
+        self._pending: list[int] = []  # tokens of an incomplete character
         self.text = ""
-        self.stopped = False  # at a stop string
-        self._given = 0
+        self.stopped = False  # by a stop string
+        self._returned = 0  # number of characters
 
     def add(self, token: int) -> str:
-        """The text that is certain now, and was not before."""
+        """Add a token. Returns the text that has become certain."""
         self._pending.append(token)
         piece = self._tokenizer.decode(self._pending, continues=True)
         if piece.endswith(REPLACEMENT) and len(self._pending) < LONGEST_CHARACTER:
             return ""
         self._take(piece)
-        return self._give(len(self.text) if self.stopped else len(self.text) - self._held())
+        return self._next(len(self.text) if self.stopped else len(self.text) - self._held())
 
     def end(self) -> str:
-        """The rest of it, when no more tokens come."""
+        """The rest of the text, when there are no more tokens."""
         if self._pending:
             self._take(self._tokenizer.decode(self._pending, continues=True))
-        return self._give(len(self.text))
+        return self._next(len(self.text))
 
     def _take(self, piece: str) -> None:
         self._pending = []
@@ -86,9 +86,9 @@ class ResponseText:
             self.text, self.stopped = self.text[: min(begins)], True
 
     def _held(self) -> int:
-        """The length of the end that a stop string may begin with."""
+        """The length of the end of the text that may be the beginning of a stop string."""
         return max((stop.matched for stop in self._stop), default=0)
 
-    def _give(self, end: int) -> str:
-        given, self._given = self.text[self._given : end], max(self._given, end)
-        return given
+    def _next(self, end: int) -> str:
+        text, self._returned = self.text[self._returned : end], max(self._returned, end)
+        return text

@@ -1,4 +1,4 @@
-"""What every job does around its work: join the processes, open the run folder, explain what goes wrong."""
+"""The frame of every job: join the processes, open the run folder, explain errors."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 
 logger = logging.getLogger(__name__)
-OURS = logging.getLogger("aligner_lib")  # of the whole library
-# Ranks that wait for the one that waits for a critic's answer give up after it: its reason is the one to tell.
+OURS = logging.getLogger("aligner_lib")  # parent of all the library's loggers
+# Other ranks wait this much longer than the rank that waits for a critic's answer, so that its error is the one to appear.
 GRACE_MINUTES = 1.0
 
 
 def join_processes(config: DictConfig) -> None:
-    """Join the other ranks, with the parallel sizes of the settings. Raises UserError when their number is another."""
+    """Join the other ranks, with the parallel sizes of the settings. Raises UserError when there are more or fewer ranks."""
     trainer = config.trainer
     expected, present = trainer.num_nodes * trainer.devices, int(os.environ.get("WORLD_SIZE", 1))
     if present != expected:
         raise UserError(
             f"trainer.num_nodes={trainer.num_nodes} × trainer.devices={trainer.devices} asks for {expected} processes, "
-            f"and {present} {'is' if present == 1 else 'are'} here: start the job with `aligner`, torchrun or Slurm"
+            f"but {present} {'is' if present == 1 else 'are'} here: start the job with `aligner`, torchrun or Slurm"
         )
     from aligner_lib.megatron import parallel
 
@@ -46,7 +46,7 @@ def join_processes(config: DictConfig) -> None:
 def open_run(
     kind: str, config: DictConfig, profile: str | None, hashes: dict[str, str], max_steps: int = 0
 ) -> RunWriter:
-    """The writer of a job's run folder; max_steps 0: as long as it is wanted."""
+    """The writer of a job's run folder. max_steps 0: the job has no fixed number of steps."""
     from aligner_lib.megatron.precision import computed_precision
 
     plain = save(config)
@@ -67,7 +67,7 @@ def open_run(
 
 @contextmanager
 def explain_errors(kind: str, config: DictConfig) -> Iterator[None]:
-    """Within this context a failure that a user can mend becomes a UserError, which says how."""
+    """A context in which a failure that a user can solve becomes a UserError with a cure."""
     try:
         yield
     except Exception as error:
@@ -77,34 +77,37 @@ def explain_errors(kind: str, config: DictConfig) -> Iterator[None]:
 
 
 def _explanation(kind: str, config: DictConfig, error: Exception) -> str | None:
-    """What a user can do about it; None where it is no user's to mend."""
+    """The cure for a failure; None for a failure that a user can't solve."""
     from aligner_lib.megatron.engine import NonFiniteError
 
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     latest = folder.latest_checkpoint()
     if isinstance(error, NonFiniteError):
-        part = error.settings if "critic" in config else ""  # in a job of its own the critic is no part
+        # the critic's settings have no prefix in a job of its own
+        part = error.settings if "critic" in config else ""
         lr = OmegaConf.select(config, f"{part}model.optim.lr")
-        kept = f"its last checkpoint, {latest.name}, is whole" if latest else "it has no checkpoint yet"
+        kept = f"its last checkpoint, {latest.name}, is intact" if latest else "it has no checkpoint yet"
         return (
             f"{error}: the run ends here, and {kept}. Lower {part}model.optim.lr (set to {lr}) or gradient_clip_val in "
             f"{part}trainer, and look at the samples of this step"
         )
     if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
-        goes_on = f"goes on from {latest.name}" if latest else "begins anew, for there is no checkpoint yet"
-        return f"the disk of {folder.path} is full: free some space and start the same command again, it {goes_on}"
+        action = (
+            f"continues from {latest.name}" if latest else "begins anew, because there is no checkpoint yet"
+        )
+        return f"the disk of {folder.path} is full: free some space and start the same command again; it {action}"
     return None
 
 
 class _FirstRank(logging.Filter):
-    """Lets the first rank's records through: every rank logs alike, and one says it."""
+    """Lets only the first rank's records through, because all ranks log the same."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return os.environ.get("RANK", "0") == "0"
 
 
 class _StandardError(logging.StreamHandler):
-    """Writes to the standard error of the moment, which tests and notebooks exchange."""
+    """Writes to the current sys.stderr, which tests and notebooks replace."""
 
     def __init__(self):
         logging.Handler.__init__(self)
@@ -115,7 +118,7 @@ class _StandardError(logging.StreamHandler):
 
 
 class _Warnings(logging.Handler):
-    """Keeps what a job warns of, for its run.json."""
+    """Keeps a job's warnings, for its run.json."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -126,8 +129,8 @@ class _Warnings(logging.Handler):
 
 
 def _warnings() -> list[str]:
-    """What this job has warned of, and will."""
-    return next((one.lines for one in OURS.handlers if isinstance(one, _Warnings)), [])
+    """The list of this job's warnings, which grows."""
+    return next((handler.lines for handler in OURS.handlers if isinstance(handler, _Warnings)), [])
 
 
 def choose_precision(kind: str, config: DictConfig) -> None:
@@ -170,7 +173,7 @@ def _choice(config: DictConfig) -> tuple[str, str]:
 
 
 def log_notices(kind: str, config: DictConfig, profile: str | None) -> None:
-    """Log the settings that have no effect in this job, or not on this device."""
+    """Log notes on settings that have no effect in this job, or on this device."""
     for notice in [*notices(kind, config, profile), *_device_notices(kind, config)]:
         logger.info("note: %s", notice)
 
@@ -199,13 +202,15 @@ def _precision_keys(kind: str, config: DictConfig) -> list[str]:
 
 
 def configure_logging() -> None:
-    """Send what the library logs to the job's log, from the first rank alone, and begin to keep its warnings."""
+    """Send the library's log to the job's log, from the first rank only, and begin to keep its warnings."""
     handler = _StandardError()
     handler.addFilter(_FirstRank())
     handler.setFormatter(logging.Formatter("%(message)s"))
-    for of_another_job in [one for one in OURS.handlers if isinstance(one, _StandardError | _Warnings)]:
+    for of_another_job in [
+        handler for handler in OURS.handlers if isinstance(handler, _StandardError | _Warnings)
+    ]:
         OURS.removeHandler(of_another_job)
     OURS.addHandler(handler)
     OURS.addHandler(_Warnings())
     OURS.setLevel(logging.INFO)
-    OURS.propagate = False  # PyTriton gives the root logger a handler of its own
+    OURS.propagate = False  # PyTriton adds a handler to the root logger

@@ -1,4 +1,4 @@
-"""`aligner serve-critic` and `aligner serve-rm`: a server from its settings, to its end."""
+"""`aligner serve-critic` and `aligner serve-rm`: run a server from its settings until it ends."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from aligner_lib.remote_critic import discovery, pytriton_cleanup, serialization
 from aligner_lib.remote_critic.errors import NotReady
 from aligner_lib.remote_critic.pytriton_client import check_installed
 from aligner_lib.remote_critic.pytriton_server import (
-    Handler,
+    EndpointHandler,
     PyTritonServer,
     check_numpy,
     check_port,
 )
-from aligner_lib.remote_critic.session import ActorSession, Ended
+from aligner_lib.remote_critic.session import ActorSession, ServiceEnd
 from aligner_lib.run_folder.exporters.process import Exporters
 from aligner_lib.run_folder.exporters.services import requested
 from aligner_lib.run_folder.reader import RunFolder, step_of
@@ -55,7 +55,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
     folder = RunFolder(config.exp_manager.explicit_log_dir)
     if int(os.environ.get("RANK", 0)) == 0 and folder.status != "running":
         pytriton_cleanup.clear(folder.path)
-        check_port(host, settings.port)  # said before anything is loaded
+        check_port(host, settings.port)  # raises before anything is loaded
     join_processes(config)
     from aligner_lib.megatron import parallel
     from aligner_lib.remote_critic.command_loop import clear_notes, serve
@@ -70,7 +70,7 @@ def serve_job(kind: str, config: DictConfig, profile: str | None = None) -> RunF
         stack.enter_context(explain_errors(kind, config))
         latest = parallel.from_first_rank(folder.latest_checkpoint() if prepared.is_trained else None)
         if not parallel.is_first_rank():
-            with stop_signals():  # the first rank decides when it is over
+            with stop_signals():  # the first rank decides when the service ends
                 serve(_worker(prepared, latest), None, None, job_folder)
             return folder
         exporters = stack.enter_context(closing(Exporters()))
@@ -122,12 +122,12 @@ def _checkpoints(prepared: Serving, run: RunWriter, config: DictConfig):
 
 
 def _listen(service: str, request_queue, host: str, port: int, folder: RunFolder) -> PyTritonServer:
-    """Open the server, and say where it is."""
+    """Start the server and publish its address."""
     names = [*request_queue.about["gives"], "status", "checkpoint"]
     if request_queue.checkpoints is not None:
         names.append("train")
     endpoints = [
-        Handler(name, serialization.SIGNATURES[name], getattr(request_queue, f"answer_{name}"))
+        EndpointHandler(name, serialization.SIGNATURES[name], getattr(request_queue, f"answer_{name}"))
         for name in names
     ]
     token = discovery.new_token(folder.path)
@@ -143,19 +143,19 @@ def _listen(service: str, request_queue, host: str, port: int, folder: RunFolder
 
 def _watch(
     run: RunWriter, request_queue, listening, signalled: Callable[[], bool]
-) -> Callable[[], Ended | None]:
-    """What is looked at between two orders; the status goes to the run folder, for those who watch."""
+) -> Callable[[], ServiceEnd | None]:
+    """A function that is called between two commands: it writes the status into the run folder, and checks for an end."""
     written = 0.0
 
-    def is_over() -> Ended | None:
+    def is_over() -> ServiceEnd | None:
         nonlocal written
         if time.monotonic() - written > 1.0:
             written = time.monotonic()
             write_json(run.path / "status.json", request_queue.status())
         if problem := listening.problem():
-            return Ended("failed", f"{problem}: start the same command again, and the actor goes on")
+            return ServiceEnd("failed", f"{problem}: start the same command again, and the actor continues")
         if run.stop_requested or signalled():
-            return Ended("stopped", f"stopped after {request_queue.updates} train steps, as asked")
+            return ServiceEnd("stopped", f"stopped after {request_queue.updates} train steps, on request")
         return request_queue.session.should_exit()
 
     return is_over

@@ -19,12 +19,12 @@ from aligner_lib.errors import UserError
 from aligner_lib.jobs.generation_thread import GenerationThread
 from aligner_lib.jobs.inference import load_engine, resolve_with_head, tokenizer_of
 from aligner_lib.jobs.openai_http import Served, application
-from aligner_lib.jobs.request_answer import Model
+from aligner_lib.jobs.request_answer import ServedModel
 from aligner_lib.jobs.runtime import configure_logging
 
-LONGEST_BODY_S = 120.0  # for a request's body to come, of whatever size
+LONGEST_BODY_S = 120.0  # limit for receiving a request's body, whatever its size
 PORTS = range(1 << 16)
-END_S = 5.0  # for the last words to those whose answers are broken off
+END_S = 5.0  # for the last messages to clients whose answers are cut off
 
 
 def serve(
@@ -32,23 +32,23 @@ def serve(
 ) -> None:
     """Serve a policy (run, checkpoint, model folder or name) until Ctrl-C or SIGTERM.
 
-    port: 0 takes a free one. token: None makes one. rows: responses that are generated at the same time. say: is given
-    what the user has to know. Raises UserError for a port that is taken, and for a model that writes no text.
+    port: 0 takes a free one. token: None makes one. rows: responses that are generated at the same time. say: prints a
+    message for the user. Raises UserError for a port that is in use, and for a reward model.
     """
     configure_logging()
     if token == "":
         raise UserError(
-            "the token is empty, so everybody on this machine could ask: leave --token out for a random one"
+            "the token is empty, so everyone on this machine could use the server: leave --token out for a random one"
         )
-    sockets = _listening(host, port)  # said before anything is loaded
+    sockets = _listening(host, port)  # raises for a wrong port before anything is loaded
     folder = resolve_with_head(policy, "lm")
     tokenizer, engine = tokenizer_of(folder), load_engine(folder)
-    model = Model(policy, tokenizer, engine.module)
+    model = ServedModel(policy, tokenizer, engine.module)
     asyncio.run(_serve(model, sockets, _url(host, sockets[0]), token or secrets.token_hex(24), rows, say))
 
 
 async def _serve(
-    model: Model,
+    model: ServedModel,
     sockets: list[socket.socket],
     url: str,
     token: str,
@@ -58,7 +58,7 @@ async def _serve(
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     thread = GenerationThread(model.module, rows, model.tokenizer.stop_ids)
     served = Served(model, thread, token)
-    # bodies that are too large are read to their end and thrown away: a client that is still sending hears nothing
+    # bodies that are too large are read to the end and discarded: a client that is still sending reads no answer
     server = HTTPServer(application(served), max_body_size=sys.maxsize, body_timeout=LONGEST_BODY_S)
     thread.start()
     server.add_sockets(sockets)
@@ -67,8 +67,8 @@ async def _serve(
     say(_greeting(model.name, url, token))
     await ended.wait()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.remove_signal_handler(number)  # who asks twice does not want to wait
-    say("ending: answers under way are broken off")
+        loop.remove_signal_handler(number)  # a second signal ends the process at once
+    say("ending: answers in progress are cut off")
     server.stop()
     thread.close()
     await loop.run_in_executor(None, thread.join)
@@ -79,16 +79,14 @@ async def _serve(
 
 
 def _listening(host: str, port: int) -> list[socket.socket]:
-    if port not in PORTS:  # the system would take the last 16 bits of it
-        raise UserError(
-            f"there is no port {port}: give --port from 1 to {PORTS[-1]}, or 0 for any that is free"
-        )
+    if port not in PORTS:  # the system would use the lowest 16 bits
+        raise UserError(f"there is no port {port}: give --port from 1 to {PORTS[-1]}, or 0 for any free one")
     try:
         return bind_sockets(port, host)
     except OSError as error:
         raise UserError(
             f"port {port} of {host} can't be used ({error.strerror}): another server has it, or the address is not this "
-            "machine's; give another with --port (0: any that is free)"
+            "machine's; give another with --port (0: any free one)"
         ) from None
 
 
@@ -97,7 +95,7 @@ def _url(host: str, listening: socket.socket) -> str:
 
 
 def _greeting(name: str, url: str, token: str) -> str:
-    """Where it is, and what to do next."""
+    """The address of the server, and examples of requests."""
     body = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hello."}]})
     lines = [
         f"{name} is served at {url} with the token {token} (Ctrl-C ends it). Ask it from a terminal:",
@@ -115,7 +113,7 @@ def _greeting(name: str, url: str, token: str) -> str:
     ]
     if not _is_loopback(url):
         lines.append(
-            "note: this address is open to other machines, and neither texts nor token are encrypted on the way"
+            "note: this address is open to other machines, and neither texts nor the token are encrypted on the way"
         )
     return "\n".join(lines)
 

@@ -1,8 +1,8 @@
-"""A model that is served elsewhere, to talk to as to one in the notebook's own process: for `widgets.Chat`.
+"""A model on a server, used like a model in the notebook's own process, for `widgets.Chat`.
 
-answer = answering_at("http://127.0.0.1:8000", token)     # answer("How are you?") is the served policy's text
+answer = answering_at("http://127.0.0.1:8000", token)     # answer("How are you?") returns the served policy's text
 
-Imports neither torch nor a client library.
+This module imports neither torch nor a client library.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ TIMEOUT_S = 600.0
 def answering_at(
     url: str, token: str, max_length: int = 64, seed: int = 0, model: str | None = None, **sampling
 ) -> Callable[[str], str]:
-    """What a served model answers to a question or a conversation: of `aligner serve`, or any OpenAI-compatible server.
+    """A function that returns a served model's answer to a question or a conversation, as a DrawnAnswer, which knows whether
+    it was cut off. The server is `aligner serve`, or any OpenAI-compatible one.
 
-    An answer is a DrawnAnswer, which knows whether it was cut off.
-
-    url: as http://127.0.0.1:8000, with or without /v1. max_length: tokens of an answer. model: its name there; None: the
-    first one that is served. sampling: further fields of the request, such as temperature. Raises UserError, with the
-    server's words, where it does not answer or refuses.
+    url: such as http://127.0.0.1:8000, with or without /v1. max_length: tokens of an answer. model: its name there; None: the
+    first model of the server. sampling: further fields of the request, such as temperature. Raises UserError, with the
+    server's message, when it does not answer or refuses.
     """
     root = f"{url.rstrip('/').removesuffix('/v1')}/v1"
 
@@ -41,7 +40,7 @@ def answering_at(
             ) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            raise UserError(f"{root}/{path}: {_words_of(error)}") from None
+            raise UserError(f"{root}/{path}: {_message_of(error)}") from None
         except urllib.error.URLError as error:
             raise UserError(
                 f"no server answers at {root} ({error.reason}): start one with `aligner serve POLICY`, or give its address"
@@ -57,7 +56,7 @@ def answering_at(
     return answer
 
 
-def _words_of(error: urllib.error.HTTPError) -> str:
+def _message_of(error: urllib.error.HTTPError) -> str:
     try:
         return json.load(error)["error"]["message"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Engines, policies and critics, as settings describe them."""
+"""Build engines, policies and critics from settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build_trainable_engine(
     offload: bool = False,
     new_head: bool = False,
 ) -> Engine:
-    """offload: whether Adam's moments wait on the CPU while nothing is trained. new_head: see Engine.load."""
+    """An engine that trains. offload: keep Adam's moments on the CPU while nothing trains. new_head: see Engine.load."""
     optim = config.model.optim
     settings = {
         "lr": optim.lr,
@@ -42,7 +42,7 @@ def build_trainable_engine(
         "eps": optim.eps,
     }
     lora = lora_of(config, start) if "peft" in config.model else None
-    unfrozen = None if lora else config.model.get("num_layers_unfrozen")  # of models with a scalar head
+    unfrozen = None if lora else config.model.get("num_layers_unfrozen")  # set for models with a scalar head
     engine = build_engine(
         architecture,
         config,
@@ -60,7 +60,7 @@ def build_trainable_engine(
 def build_engine(
     architecture: Architecture, config: DictConfig, start: Path, new_head: bool = False, **training
 ) -> Engine:
-    """An engine with the weights of `start`; without `training` it only computes."""
+    """An engine with the weights of `start`; without `training` it can't train."""
     model, sequence_parallel = config.model, config.model.sequence_parallel
     numerics = Numerics(
         bf16=computed_precision(config.trainer.precision) == "bf16",
@@ -76,9 +76,9 @@ def build_engine(
 
 
 def lora_of(config: DictConfig, start: Path) -> LoRA | None:
-    """The adapters that model.peft trains on the model `start`; None: it trains all weights.
+    """The adapters that model.peft trains on the model `start`; None: all weights are trained.
 
-    Raises UserError or ValueError for adapters to begin with that are not of this model.
+    Raises UserError or ValueError for initial adapters that belong to another model.
     """
     peft = config.model.peft
     if not is_lora(peft):
@@ -95,9 +95,9 @@ def lora_of(config: DictConfig, start: Path) -> LoRA | None:
 
 
 def build_critic(config: DictConfig, start: Path, judges: bool) -> tuple[Critic, RewardModel | None]:
-    """A critic that begins as the reward model `start`; with a new head, as of a language model, its values begin at 0.
+    """A critic that starts from the reward model `start`, or from a language model with a new head, whose values begin at 0.
 
-    judges: whether the reward model is wanted, too, which shares the critic's module; None else.
+    judges: whether to return the reward model, too, which then shares the critic's module; else None.
     """
     clip, offload = config.trainer.ppo.gradient_clip_val, config.model.offload_adam_states
     architecture = Architecture.load(start)
@@ -119,6 +119,6 @@ def build_critic(config: DictConfig, start: Path, judges: bool) -> tuple[Critic,
 
 
 def build_reward_model(config: DictConfig, start: Path, micro_batch_size: int) -> RewardModel:
-    """A reward model with a module of its own."""
+    """A reward model with its own module."""
     engine = build_engine(Architecture.load(start), config, start)
     return RewardModel(engine, RewardScale.load(start), micro_batch_size)

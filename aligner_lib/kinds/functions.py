@@ -1,4 +1,4 @@
-"""A job's functions: the library's own, or those of the user's that its settings name in their place, watched as they run."""
+"""The functions of a job: the library's own, or a user's that the settings name in their place, with checks of their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def functions_of(kind: str, config: DictConfig) -> SimpleNamespace:
-    """What a run of this kind computes with, by name. Raises ConfigError for a file that can't be used."""
+    """The functions of a run of this kind, by name. Raises ConfigError for a file that can't be used."""
     functions = own_functions(kind)
     for name, use in config.functions.items():
         file = FunctionFile.read(use, kind_of(kind).functions[name])
@@ -34,7 +34,7 @@ def functions_of(kind: str, config: DictConfig) -> SimpleNamespace:
 
 
 def hashes_of_functions(config: DictConfig) -> dict[str, str]:
-    """Of the files that a run's functions and its environments come from, by setting: a run does not go on with others."""
+    """Hashes of the files with a run's functions and environments, by setting. A run can't continue with other files."""
     used = {f"functions.{name}": use for name, use in (config.get("functions") or {}).items()}
     for name, environment in ((config.get("model") or {}).get("environments") or {}).items():
         if ".py" in (environment.get("use") or ""):
@@ -44,10 +44,10 @@ def hashes_of_functions(config: DictConfig) -> dict[str, str]:
 
 @dataclass
 class Watched:
-    """A function of the user's in place of the library's own, which says what it has to return.
+    """A user's function in place of the library's own function, which determines the required form of the result.
 
-    Both are called: results are compared in kind, shape, dtype and device, in whether a gradient goes through the first
-    one, and in where numbers are finite. Their values are the user's. Raises FunctionError, with the file and the line.
+    Both are called. The results must agree in type, shape, dtype and device, in whether the first result has a gradient, and
+    in where numbers are finite. The values are the user's. Raises FunctionError with the file and the line.
     """
 
     setting: str
@@ -57,40 +57,41 @@ class Watched:
 
     def __call__(self, *args, **kwargs):
         expected = self.own(*args, **kwargs)
-        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
-        versions = [one._version for one in tensors]
+        tensors = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)]
+        versions = [tensor._version for tensor in tensors]
         try:
             given = self.function(*args, **kwargs)
         except Exception as error:
             raise self._error(f"raises {type(error).__name__}: {error}", self._line(error)) from error
-        if versions != [one._version for one in tensors]:
+        if versions != [tensor._version for tensor in tensors]:
             raise self._error(
-                "changes a tensor that it was given: write x = x + y in place of x += y, or clone it"
+                "changes a tensor that it was given: write x = x + y instead of x += y, or clone the tensor"
             )
-        if wrong := next(_differences(given, expected), None):
-            raise self._error(f"returns {wrong}")
+        if difference := next(_differences(given, expected), None):
+            raise self._error(f"returns {difference}")
         return given
 
     def _line(self, error: Exception) -> int | None:
         frames = traceback.extract_tb(error.__traceback__)
-        return next((one.lineno for one in reversed(frames) if one.filename == self.file.path), None)
+        return next((frame.lineno for frame in reversed(frames) if frame.filename == self.file.path), None)
 
-    def _error(self, what: str, line: int | None = None) -> FunctionError:
+    def _error(self, problem: str, line: int | None = None) -> FunctionError:
         line = line or getattr(getattr(self.function, "__code__", None), "co_firstlineno", 1)
         return FunctionError(
-            f"{self.file.name} (functions.{self.setting}: {self.file.path}, line {line}) {what}"
+            f"{self.file.name} (functions.{self.setting}: {self.file.path}, line {line}) {problem}"
         )
 
 
 def _differences(given, expected, gradient: bool = True) -> Iterator[str]:
-    """What of a result is not as the library's own."""
+    """The differences of a result from the form of the library's own result."""
     if isinstance(expected, tuple):
         if not isinstance(given, tuple | list) or len(given) != len(expected):
             yield f"{_described(given)}; {_described(expected)} was expected"
             return
-        for place, (one, other) in enumerate(zip(given, expected), 1):
+        for place, (part, expected_part) in enumerate(zip(given, expected), 1):
             yield from (
-                f"{wrong} (result {place})" for wrong in _differences(one, other, gradient=place == 1)
+                f"{difference} (result {place})"
+                for difference in _differences(part, expected_part, gradient=place == 1)
             )
     elif isinstance(expected, Tensor):
         if _described(given) != _described(expected):
@@ -101,7 +102,7 @@ def _differences(given, expected, gradient: bool = True) -> Iterator[str]:
             first = tuple(odd.nonzero()[0].tolist())
             yield f"{given[first].item()} at {list(first)} ({int(odd.sum())} of {given.numel()} are not finite)"
         elif gradient and expected.requires_grad and not given.requires_grad:
-            yield "a result without a gradient: .detach(), .item() or torch.no_grad() has cut it off"
+            yield "a result without a gradient: .detach(), .item() or torch.no_grad() cut it off"
     elif isinstance(expected, float):
         if isinstance(given, bool) or not isinstance(given, int | float):
             yield f"{_described(given)}; a number was expected"
@@ -112,7 +113,7 @@ def _differences(given, expected, gradient: bool = True) -> Iterator[str]:
 
 
 def _described(value) -> str:
-    """As in `float32 [8, 11]`."""
+    """A short description, such as `float32 [8, 11]`."""
     if isinstance(value, Tensor):
         where = "" if value.device.type == "cpu" else f" on {value.device}"
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}{where}"

@@ -1,6 +1,6 @@
-"""What a job starts from, as its settings name it: model folders, data files, and what of them is used.
+"""The inputs of a job, from its settings: model folders, data files, and the samples that are used.
 
-Data is read and checked before any model is built, so that a mistake in a path costs seconds.
+Data is read and checked before any model is built, so a mistake in a path costs only seconds.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ logger = logging.getLogger(__name__)
 
 
 def loaders(config: DictConfig) -> ModuleType:
-    """The functions load_pairs, load_preferences, load_labelled and load_prompts for the files that there are."""
+    """The module with load_pairs, load_preferences, load_labelled and load_prompts for the format of the data files."""
     return load_indexed if config.model.data.data_impl == "mmap" else load
 
 
 def files_of_split(config: DictConfig, split: str) -> list[Path]:
-    """A split's files in model.data.data_prefix."""
+    """The files of a split in model.data.data_prefix."""
     key = f"model.data.data_prefix.{split}"
     return files_of(config.model.data.data_prefix.get(split), key)
 
 
 def files_of(value, key: str) -> list[Path]:
-    """One file or a list of them, as paths. Raises UserError, naming the key, for none."""
+    """One file or a list of files, as paths. Raises UserError, which names the key, for no file."""
     required(value, key)
     files = list(value) if isinstance(value, list | ListConfig) else [value]
     return [Path(file).expanduser() for file in files]
 
 
 def packed_tokens(config: DictConfig, micro_batch_size: int, train: list) -> int | None:
-    """Tokens of a packed micro batch: as many as the longest samples have, where it is not set. None: samples are counted."""
+    """Tokens of a packed micro batch, by default as many as micro_batch_size of the longest samples have; None: not packed."""
     data = config.model.data
     longest = max(sample.num_tokens for sample in train)
     return (data.packed_sequence_size or micro_batch_size * longest) if data.packed_sequence else None
 
 
 def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
-    """The samples, after logging how many there are, what was dropped or cut, and which keys are ignored."""
+    """Log the number of samples, of dropped and of cut ones, and the ignored keys. Returns the samples."""
     samples, report = loaded
     logger.info(f"{split.removesuffix('_ds')}: {len(samples)} samples")
     for line in filter(None, (*report.lines(), report.ignored_keys())):
@@ -72,7 +72,7 @@ def log_report(split: str, loaded: tuple[list, LoadReport]) -> list:
 
 
 def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
-    """The samples of the first limit_val_batches batches: a number of them, or a share."""
+    """The samples of the first limit_val_batches batches; the limit is a number or a share."""
     limit = loop.limit_val_batches
     if isinstance(limit, float):
         limit = math.ceil(limit * math.ceil(len(samples) / batch_size))
@@ -80,7 +80,7 @@ def limited(samples: list, loop: DictConfig, batch_size: int) -> list:
 
 
 def for_validation(samples: list, config: DictConfig) -> list:
-    """The samples as they are. Raises UserError when one of the model's copies would have nothing to validate on."""
+    """Returns the samples. Raises UserError when a data-parallel copy of the model would get no sample."""
     copies = copies_of_the_model(config)
     if len(samples) < copies:
         raise UserError(
@@ -91,15 +91,15 @@ def for_validation(samples: list, config: DictConfig) -> list:
 
 
 def steps_of(loop: DictConfig, samples: int, batch_size: int) -> int:
-    """The steps of a run: max_steps, or as many as max_epochs gives."""
+    """The number of steps of a run: max_steps, or as many as max_epochs gives."""
     by_epochs = max(loop.max_epochs * samples // batch_size, 1)
     return by_epochs if loop.max_steps < 0 else loop.max_steps
 
 
 def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:
-    """Of the model a run begins with, and of its data files: by name, and by path where two have the same one.
+    """Hashes of the model that a run starts from, and of its data files: by name, or by path when two have the same name.
 
-    mmap: the files are prefixes of two each.
+    mmap: each file is a prefix of two files.
     """
     lists = (value if isinstance(value, list | ListConfig) else [value] for value in files)
     flat = list(dict.fromkeys(Path(file) for paths in lists for file in paths))
@@ -114,10 +114,10 @@ def hashes_of(start: Path, *files, mmap: bool = False) -> dict[str, str]:
 
 
 def policy_tokenizer(config: DictConfig, start: Path) -> Tokenizer:
-    """The tokenizer of the model that a job starts from, with the template that it writes conversations by.
+    """The tokenizer of the model that a job starts from, with the template in which it writes conversations.
 
-    That is model.data.chat_template, else the one that the model has learnt from, which is warned about where they differ.
-    Of a model that does not say, texts are plain; what environments give stays open, for they may give texts and turns.
+    The template is model.data.chat_template, or the one that the model was trained on; a difference between the two gives a
+    warning. For a model without a record texts are plain, except with environments, which may give texts or turns.
     """
     tokenizer = Tokenizer(start)
     tokenizer.date = date.fromisoformat(config.model.data.chat_template_date)
@@ -125,18 +125,18 @@ def policy_tokenizer(config: DictConfig, start: Path) -> Tokenizer:
     name = config.model.data.chat_template or recorded_template(start) or (None if by_environments else PLAIN)
     if name is not None:
         use_template(tokenizer, name)
-        config.model.data.chat_template = name  # run.json tells
+        config.model.data.chat_template = name  # so that run.json records it
     warn_about_template(tokenizer, start, "the model")
     return tokenizer
 
 
 def warn_about_template(tokenizer: Tokenizer, folder: Path, name: str) -> None:
-    """Log where a model has learnt from conversations that were written otherwise than the run's."""
+    """Warn when a model was trained on conversations in another template than the run's."""
     learnt, own = recorded_template(folder), tokenizer.template
     if own and learnt and own != learnt:
         logger.warning(
-            f"this run writes conversations by chat_template={own}, and {name} in {folder} has learnt from "
-            f"chat_template={learnt}: it reads them as text of another kind; model.data.chat_template={learnt} goes on with it"
+            f"this run writes conversations by chat_template={own}, but {name} in {folder} was trained on "
+            f"chat_template={learnt}, so it reads them as another kind of text; model.data.chat_template={learnt} avoids that"
         )
 
 
@@ -144,10 +144,10 @@ def warn_about_template(tokenizer: Tokenizer, folder: Path, name: str) -> None:
 
 
 def model_folder(config: DictConfig, key: str, head: str | None = None, serves: bool = False) -> Path:
-    """The model folder that a setting names. head: `lm` or `scalar` where only one of them will do. serves: samples come
-    from an actor, which compares their length with the model's positions itself.
+    """The model folder that a setting names. head: `lm` or `scalar` when only one of them is possible. serves: samples come
+    from an actor, which itself compares their length with the model's positions.
 
-    Raises UserError, naming the key, when it is not set, or set to a model with the other head or too few positions.
+    Raises UserError, which names the key, when it is not set, or names a model with the other head or too few positions.
     """
     path = required(reduce(getattr, key.split("."), config), key)
     folder = resolve(path)
@@ -159,7 +159,7 @@ def model_folder(config: DictConfig, key: str, head: str | None = None, serves: 
 
 
 def hash_of_adapters(config: DictConfig, start: Path) -> dict[str, str]:
-    """Of the adapters that model.peft begins with, by name; empty without."""
+    """The hash of the initial adapters of model.peft, by name; empty without adapters."""
     folder = adapters_folder(config, start)
     if folder is None:
         return {}
@@ -168,9 +168,9 @@ def hash_of_adapters(config: DictConfig, start: Path) -> dict[str, str]:
 
 
 def adapters_folder(config: DictConfig, start: Path) -> Path | None:
-    """The folder of the adapters that model.peft begins with: a checkpoint of a run, or one of PEFT's. None: new ones.
+    """The folder of the initial adapters of model.peft: a checkpoint of a run, or a folder of PEFT's. None: new adapters.
 
-    start: the model that they are to adapt. Raises UserError where the run has trained them on another one.
+    start: the model that they adapt. Raises UserError when they were trained on another model.
     """
     peft = config.model.peft
     if not is_lora(peft) or peft.restore_from_path is None:
@@ -183,14 +183,14 @@ def adapters_folder(config: DictConfig, start: Path) -> Path | None:
     record = AdapterRecord.load(folder)
     if record is not None and record.base_hash != model_hash(start):
         raise UserError(
-            f"model.peft.restore_from_path={peft.restore_from_path}: these adapters are of the model in {record.base}, and "
+            f"model.peft.restore_from_path={peft.restore_from_path}: these adapters belong to the model in {record.base}, but "
             f"this run starts from {start}"
         )
     return folder
 
 
 def check_positions(folder: Path, length: int, key: str) -> None:
-    """Raises UserError where samples may have more tokens (`length`, the value of `key`) than the model has positions."""
+    """Raises UserError when samples may have more tokens (`length`, the value of `key`) than the model has positions."""
     positions = Architecture.load(folder).max_position_embeddings
     if length > positions:
         raise UserError(
@@ -199,7 +199,7 @@ def check_positions(folder: Path, length: int, key: str) -> None:
 
 
 def check_head(folder: Path, head: str, named: str) -> None:
-    """Raises UserError for a model with the other head. named: how the user named it."""
+    """Raises UserError for a model with the other head. named: the model in the user's words."""
     if Architecture.load(folder).head == head:
         return
     if head == "scalar":
@@ -208,13 +208,13 @@ def check_head(folder: Path, head: str, named: str) -> None:
             "the run folder of `aligner rm`"
         )
     raise UserError(
-        f"{named} is a reward model or a critic ({folder}), which scores text and writes none: give a language model, "
+        f"{named} is a reward model or a critic ({folder}), which scores texts and can't write: give a language model, "
         "such as the run folder of `aligner sft`"
     )
 
 
 def required(value, key: str):
-    """The value. Raises UserError, naming the key, when it is not set."""
+    """Returns the value. Raises UserError, which names the key, when it is not set."""
     if not value:
         raise UserError(f"{key} is not set: give it as {key}=…")
     return value

@@ -1,4 +1,4 @@
-"""Samples that a job trains on and is validated with: its validation then says how well it learnt them by heart."""
+"""Samples that are in the training and in the validation data, whose validation figures measure memorisation."""
 
 from __future__ import annotations
 
@@ -19,36 +19,35 @@ Sample = SFTSample | PairSample | LabelledSample | PromptSample
 
 
 def warn_about_overlap(train: Iterable[Sample], validation: Sequence[Sample]) -> None:
-    """Log how many validation samples are training samples too, to the token, whatever the files are called."""
+    """Warn of validation samples that are training samples, too, with exactly the same tokens, whatever the files' names."""
     _warn("validation samples", map(_content, train), [_content(sample) for sample in validation])
 
 
 def warn_about_overlap_of_environments(config: DictConfig) -> None:
-    """The same of environments that read prompts from a file for each split (`args.prompts`), line by line."""
+    """The same for environments that read prompts from one file for each split (`args.prompts`), line by line."""
     for name, environment in environments_of(config).items():
         prompts = environment.args.get("prompts")
         files = [prompts.get(split) for split in SPLITS] if isinstance(prompts, dict | DictConfig) else []
         paths = [Path(str(file)).expanduser() for file in files if file]
-        if len(paths) == len(SPLITS) and all(
-            path.is_file() for path in paths
-        ):  # else the environment says why not
+        # the environment itself reports missing files
+        if len(paths) == len(SPLITS) and all(path.is_file() for path in paths):
             train, validation = map(_lines, paths)
             _warn(f"validation prompts of the environment {name}", train, validation)
 
 
-def _warn(what: str, train: Iterable[object], validation: list[object]) -> None:
+def _warn(name: str, train: Iterable[object], validation: list[object]) -> None:
     held_out = set(validation)
     shared = held_out.intersection(train)
     if shared:
         count = sum(content in shared for content in validation)
         logger.warning(
-            f"{count} of {len(validation)} {what} are training samples as well: their figures say what the model has learnt "
-            "by heart, and nothing of new data. Give a validation file without them"
+            f"{count} of {len(validation)} {name} are training samples, too: their figures show what the model has "
+            "memorised, and nothing about new data. Give a validation file without them"
         )
 
 
 def _content(sample: Sample) -> bytes:
-    """A digest of a sample's token ids, and of what is learnt of them."""
+    """A digest of the token ids of a sample's rows."""
     rows = [(row.name, row.tokens) for row in sample.shown()]
     return blake2b(repr(rows).encode(), digest_size=16).digest()
 

@@ -1,7 +1,7 @@
-"""Models: fetched, imported from Hugging Face, GGUF or NeMo, found by name. Nothing here imports torch or Megatron.
+"""Models: fetched, imported from Hugging Face, GGUF or NeMo, and found by name. Nothing here imports torch or Megatron.
 
 A model folder holds model.json (the architecture), tokenizer.json and tokenizer_config.json, weights/ (a store under
-Megatron's names) and source.json (where it came from, and its hash).
+Megatron's names) and source.json (its origin and hash).
 """
 
 from aligner_lib.models.convert import import_hf

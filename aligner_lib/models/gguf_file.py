@@ -39,7 +39,9 @@ class GgufFile:
         try:
             self._reader = gguf.GGUFReader(str(self.path))
         except (ValueError, IndexError, OSError) as error:
-            raise ValueError(f"{self.path} is no whole GGUF file ({error}): download it again") from None
+            raise ValueError(
+                f"{self.path} is not a complete GGUF file ({error}): download it again"
+            ) from None
         self._tensors = {_hf_name(tensor.name): tensor for tensor in self._reader.tensors}
         self.architecture = self._read_architecture()
 
@@ -53,9 +55,8 @@ class GgufFile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A weight's shape, slowest dimension first."""
-        return tuple(
-            int(n) for n in reversed(self._tensors[name].shape)
-        )  # GGUF counts the fastest dimension first
+        # GGUF counts the fastest dimension first
+        return tuple(int(n) for n in reversed(self._tensors[name].shape))
 
     def read(self, name: str) -> np.ndarray:
         """One weight, dequantized to float32. Raises ValueError for an unknown quantization."""
@@ -82,15 +83,15 @@ class GgufFile:
         """A metadata value; ValueError when it is missing and no default is given."""
         field = self._reader.fields.get(key)
         if field is None and default is None:
-            raise ValueError(f"{self.path} has no {key}, which a Llama model needs")
+            raise ValueError(f"{self.path} has no {key}, which a Llama model needs: download the file again")
         return default if field is None else field.contents()
 
     def _read_architecture(self) -> Architecture:
         if (kind := self._field("general.architecture")) != "llama":
-            raise ValueError(f"{self.path}: the architecture is {kind!r}; the importer reads 'llama'")
+            raise ValueError(f"{self.path}: the architecture is {kind!r}; the importer reads only 'llama'")
         if (scaling := self._field("llama.rope.scaling.type", "none")) != "none":
             raise ValueError(
-                f"{self.path}: rope scaling {scaling!r} is not supported yet; models without it are"
+                f"{self.path}: rope scaling {scaling!r} is not supported in GGUF files; give a model without it"
             )
         if experts := self._field("llama.expert_count", 0):
             raise ValueError(f"{self.path}: a mixture of {experts} experts is not supported")
@@ -102,7 +103,7 @@ class GgufFile:
         head_size = self._field("llama.attention.key_length", hidden // heads)
         if (rotated := self._field("llama.rope.dimension_count", head_size)) != head_size:
             raise ValueError(
-                f"{self.path}: rope turns {rotated} of a head's {head_size} values; all of them is supported"
+                f"{self.path}: rope rotates {rotated} of a head's {head_size} values; only a rotation of all is supported"
             )
         return Architecture(
             num_layers=self._field("llama.block_count"),
@@ -114,7 +115,7 @@ class GgufFile:
             max_position_embeddings=self._field("llama.context_length"),
             kv_channels=head_size,
             rotary_base=float(self._field("llama.rope.freq_base", 10000.0)),
-            # stored as float32: seven digits give back the 1e-05 that was meant
+            # stored as float32: seven digits restore the original 1e-05
             norm_epsilon=float(f"{self._field('llama.attention.layer_norm_rms_epsilon'):.7g}"),
             tied_embeddings="lm_head.weight" not in self._tensors,
         )
@@ -133,7 +134,7 @@ def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _hf_name(name: str) -> str:
-    """Hugging Face's name of a GGUF tensor; one that is not Llama's keeps its name."""
+    """Hugging Face's name of a GGUF tensor; a tensor that Llama does not have keeps its name."""
     stem, _, suffix = name.rpartition(".")
     if stem in HF_NAMES:
         return f"{HF_NAMES[stem]}.{suffix}"

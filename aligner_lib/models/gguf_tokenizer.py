@@ -9,17 +9,17 @@ from aligner_lib.models.hf_folder import copy_tokenizer
 from cluster.record import write_json
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # token types of the GGUF specification
-ENDS = ("eot", "eom")  # of a turn and of a message: they end an answer as the stop token does
-DIGITS_APART = {"smollm": True, "gpt-2": False}  # the pre-tokenizers that are known here
+ENDS = ("eot", "eom")  # tokens that end a turn and a message, and so an answer, like the stop token
+DIGITS_APART = {"smollm": True, "gpt-2": False}  # the known pre-tokenizers
 
 
 def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json from a GGUF file's metadata, and generation_config.json for further stop
-    tokens.
+    """Write tokenizer.json and tokenizer_config.json from a GGUF file's metadata, and generation_config.json if the model has
+    more than one stop token.
 
-    field: looks a metadata key up. A tokenizer.json beside the GGUF file is used instead if there is one. A
-    GGUF file names its pre-tokenizer without describing it; an unknown one raises ValueError, since a guess
-    would tokenize text wrongly without notice.
+    field: looks up a metadata key. If a tokenizer.json lies beside the GGUF file, it is used instead. A GGUF file names
+    its pre-tokenizer without describing it. An unknown name raises ValueError, because a guess would tokenise texts wrongly
+    without notice.
     """
     if (path.parent / "tokenizer.json").exists():
         copy_tokenizer(path.parent, out)
@@ -27,8 +27,8 @@ def write_tokenizer(field: Callable, path: Path, out: Path) -> None:
     model, pre = field("tokenizer.ggml.model"), field("tokenizer.ggml.pre", "unnamed")
     if model != "gpt2" or pre not in DIGITS_APART:
         raise ValueError(
-            f"{path}: the tokenizer is {model!r} with pre-tokenizer {pre!r}; known are 'gpt2' with "
-            f"{' or '.join(map(repr, DIGITS_APART))}. Put the model's tokenizer.json and tokenizer_config.json beside the file"
+            f"{path}: the tokenizer is {model!r} with pre-tokenizer {pre!r}, but only 'gpt2' with "
+            f"{' or '.join(map(repr, DIGITS_APART))} is known. Put the model's tokenizer.json and tokenizer_config.json beside the file"
         )
     tokens, types = field("tokenizer.ggml.tokens"), field("tokenizer.ggml.token_type")
     _build(tokens, types, field("tokenizer.ggml.merges"), DIGITS_APART[pre]).save(str(out / "tokenizer.json"))
@@ -65,7 +65,5 @@ def _build(tokens: list[str], types: list[int], merges: list[str], digits_apart:
     added = [AddedToken(t, normalized=False) for t, kind in zip(tokens, types) if kind == USER_DEFINED]
     tokenizer.add_special_tokens(special)
     tokenizer.add_tokens(added)
-    assert tokenizer.get_vocab_size() == len(tokens), (
-        "a special token is not in the vocabulary that it comes from"
-    )
+    assert tokenizer.get_vocab_size() == len(tokens), "a special token is not in the vocabulary"
     return tokenizer

@@ -1,4 +1,4 @@
-"""A model's fingerprint, fast enough for the start of every run and for every look into the cache."""
+"""A model's fingerprint, fast enough to compute at the start of every run and at every look into the cache."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import hashlib
 import json
 from pathlib import Path
 
-WHOLE_BYTES = 1 << 23  # a file up to this size is read whole
-HEAD_BYTES = 1 << 20  # of a larger file: its beginning (a safetensors header) ...
+WHOLE_BYTES = 1 << 23  # a file up to this size is read completely
+HEAD_BYTES = 1 << 20  # of a larger file: its beginning (with the safetensors header) ...
 SAMPLE_BYTES = 1 << 12  # ... and this much at every stride, and at its end
 STRIDE_BYTES = 1 << 18
-ADAPTERS = "adapter.json"  # of a folder that holds adapters alone; see models.adapters
+ADAPTERS = "adapter.json"  # in a folder that holds only adapters; see models.adapters
 
 
 def model_hash(folder: Path) -> str:
     """32 hex digits that change with a model folder's architecture, tokenizer or weights, and with an adapter's base.
 
-    Large files are sampled: their length, their first MiB, and 4 KiB of every 256. So it takes well under a
+    Large files are sampled: their length, their first MiB, and 4 KiB of every 256 KiB. So the hash takes well under a
     second for any model that fits on a laptop. A truncated or missing file and any training change the hash;
-    a single flipped bit may not. The same weights stored under another parallelism have another hash.
+    a single flipped bit may not. The same weights, stored with another parallelism, have another hash.
 
-    Raises FileNotFoundError for a folder that holds no model.
+    Raises FileNotFoundError for a folder without a model.
     """
     folder = Path(folder)
     paths = [folder / name for name in ("model.json", "tokenizer.json", "tokenizer_config.json")]
     paths = [path for path in paths if path.exists()] + sorted((folder / "weights").glob("*.safetensors"))
     if not paths:
-        raise FileNotFoundError(f"{folder} is no model folder: it has no model.json and no weights/")
+        raise FileNotFoundError(f"{folder} is not a model folder: it has no model.json and no weights/")
     files = {path.relative_to(folder).as_posix(): path for path in paths}
     if not (folder / ADAPTERS).exists():
         return _sampled_hash(files)
     record = json.loads((folder / ADAPTERS).read_text())
-    record["base"] = record["base"]["hash"]  # wherever it lies
+    record["base"] = record["base"]["hash"]  # the place of the base does not count
     return _sampled_hash(files, json.dumps(record, sort_keys=True))
 
 
 def archive_hash(path: Path) -> str:
-    """32 hex digits that change with what is in a file, or in the files of a folder: sampled as `model_hash` does.
+    """32 hex digits that change with the content of a file, or of the files in a folder, sampled like `model_hash`.
 
-    The file's own name, and where it lies, does not count. Raises OSError for what can't be read.
+    The name and the place of the file do not count. Raises OSError for a file that can't be read.
     """
     if not path.is_dir():
         return _sampled_hash({"": path})

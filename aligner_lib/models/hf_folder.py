@@ -18,7 +18,7 @@ from cluster.record import write_json
 class HfFolder:
     """Reads a Hugging Face folder one weight at a time.
 
-    Raises ValueError, which names what is missing, damaged or not supported.
+    Raises ValueError with the part that is missing, damaged or not supported.
     """
 
     def __init__(self, folder: Path):
@@ -26,10 +26,10 @@ class HfFolder:
         config = _read_json(self.folder / "config.json")
         if "quantization_config" in config:
             raise ValueError(
-                f"{self.folder} holds quantised weights, which the importer reads only from GGUF files"
+                f"{self.folder} contains quantised weights, which the importer reads only from GGUF files"
             )
         self.architecture = families.from_hf(config, str(self.folder / "config.json"))
-        self._reward_constant = config.get("reward_constant")  # of `aligner model export`
+        self._reward_constant = config.get("reward_constant")  # written by `aligner model export`
         self._stop_ids = config.get("eos_token_id")
         self._file_of = _files_by_weight(self.folder)
 
@@ -50,23 +50,22 @@ class HfFolder:
         return self._file_of[name].read(name)
 
     def write_tokenizer(self, out: Path) -> None:
-        """Copy the tokenizer and what names further stop tokens into a folder, and a reward model's scale where there is one."""
+        """Copy the tokenizer and the ids of further stop tokens into a folder, and a reward model's scale, if it has one."""
         copy_tokenizer(self.folder, out)
         settings = out / "generation_config.json"
-        if (
-            isinstance(self._stop_ids, list) and not settings.exists()
-        ):  # where transformers, too, looks for them then
+        # transformers, too, then takes the stop tokens from config.json
+        if isinstance(self._stop_ids, list) and not settings.exists():
             write_json(settings, {"eos_token_id": self._stop_ids})
         if self._reward_constant is not None:
             RewardScale(mean=-self._reward_constant).save(out)
 
 
 def copy_tokenizer(folder: Path, out: Path) -> None:
-    """Write a folder's tokenizer into another folder: tokenizer.json, tokenizer_config.json and generation_config.json,
-    which names further stop tokens.
+    """Write a folder's tokenizer into another folder: tokenizer.json, tokenizer_config.json, and generation_config.json with
+    further stop tokens.
 
-    A chat template in a file of its own moves into tokenizer_config.json. A folder with nothing but SentencePiece's
-    tokenizer.model has it converted. Raises ValueError without a tokenizer or without an eos_token.
+    A chat template in a file of its own moves into tokenizer_config.json. A SentencePiece tokenizer.model is converted if
+    there is no tokenizer.json. Raises ValueError for a folder without a tokenizer or without an eos_token.
     """
     if (folder / "tokenizer.json").exists():
         config = _read_json(folder / "tokenizer_config.json")
@@ -75,7 +74,7 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
         write_tokenizer(folder / "tokenizer.model", out, _sentencepiece_config(folder))
         config = _read_json(out / "tokenizer_config.json")
     else:
-        raise ValueError(f"{folder} has no tokenizer.json, and no tokenizer.model of SentencePiece either")
+        raise ValueError(f"{folder} has neither a tokenizer.json nor a tokenizer.model of SentencePiece")
     stop = config.get("eos_token")
     if not (stop.get("content") if isinstance(stop, dict) else isinstance(stop, str) and stop):
         raise ValueError(
@@ -90,7 +89,7 @@ def copy_tokenizer(folder: Path, out: Path) -> None:
 
 
 def _sentencepiece_config(folder: Path) -> dict:
-    """What lies beside a tokenizer.model, over what Llama's class in transformers does where nothing is said."""
+    """The settings beside a tokenizer.model, over the defaults of Llama's class in transformers."""
     config: dict = {"add_bos_token": True, "legacy": False}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():
@@ -98,7 +97,7 @@ def _sentencepiece_config(folder: Path) -> dict:
     if (folder / "added_tokens.json").exists():
         added = _read_json(folder / "added_tokens.json")
         config.setdefault("added_tokens_decoder", {str(i): {"content": text} for text, i in added.items()})
-    config.pop("tokenizer_class", None)  # one that reads tokenizer.model
+    config.pop("tokenizer_class", None)  # the class that reads tokenizer.model
     return config
 
 
@@ -106,16 +105,16 @@ def _read_json(path: Path) -> dict:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path.parent} has no {path.name}: it is no Hugging Face model folder") from None
+        raise ValueError(f"{path.parent} has no {path.name}: it is not a Hugging Face model folder") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON ({error}); download it again") from None
+        raise ValueError(f"{path} is not JSON ({error}); download it again") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path} holds no JSON object; download it again")
+        raise ValueError(f"{path} is not a JSON object; download it again")
     return value
 
 
 def _files_by_weight(folder: Path) -> dict[str, TensorFile]:
-    """The file of each weight: the only one there is, or those that a sharded model's index names."""
+    """The file of each weight: the only file, or the one that a sharded model's index names."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         if not (folder / "model.safetensors").exists():
@@ -130,7 +129,7 @@ def _files_by_weight(folder: Path) -> dict[str, TensorFile]:
     missing = sorted({name for name in listed.values() if not (folder / name).exists()})
     if missing:
         raise ValueError(
-            f"{folder} is incomplete: {index.name} names {', '.join(missing)}, which are not there"
+            f"{folder} is incomplete: {index.name} names {', '.join(missing)}, which do not exist"
         )
     files = {name: TensorFile(folder / name) for name in sorted(set(listed.values()))}
     stored = {(weight, name) for name, file in files.items() for weight in file.names()}

@@ -1,4 +1,4 @@
-"""Download a model at a pinned revision from the Hugging Face hub into the hub client's cache, which can resume."""
+"""Download a model at a pinned revision from the Hugging Face hub into the hub client's cache, which can resume downloads."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from aligner_lib.models.disk import explain_full_disk, is_full
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
-ANSWER_SECONDS = 4.0  # timeout for a first answer of the hub
+ANSWER_SECONDS = 4.0  # timeout for the hub's first answer
 FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json",
          "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
          "chat_template.jinja"]  # fmt: skip
-# the weights a second time, in another layout
+# these contain the weights a second time, in another layout
 OTHER_FILES = ["consolidated*", "*/*"]
 NEEDED = (
     "config.json",
@@ -32,29 +32,30 @@ NEEDED = (
 )  # beside the weights, which `sha256` names
 
 
-class Refusal(UserError):
-    """The hub answers, and does not give the model: there is none, or not to this user."""
+class HubRefusal(UserError):
+    """The hub answers but does not provide the model: it does not exist, or this user has no access."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What the hub says of a repository at a revision."""
+    """The hub's description of a repository at a revision."""
 
     commit: str
     files: tuple[str, ...]
-    sha256: dict[str, str]  # of its large files
+    sha256: dict[str, str]
+    """Of the large files."""
     license: str | None
 
-    def wanted(self) -> tuple[str, ...]:
-        """The files that `download` brings."""
+    def needed(self) -> tuple[str, ...]:
+        """The files that `download` fetches."""
         kept = [name for name in self.files if any(fnmatch(name, pattern) for pattern in FILES)]
         return tuple(name for name in kept if not any(fnmatch(name, pattern) for pattern in OTHER_FILES))
 
 
 def look_up(repo: str, revision: str | None) -> Listing:
-    """What is in a repository; revision: a branch, tag or commit, by default its main branch.
+    """The content of a repository. revision: a branch, tag or commit, by default the main branch.
 
-    Raises Refusal with what to do, ConnectionError with a short reason when the hub can't be reached.
+    Raises HubRefusal with a cure, ConnectionError with a short reason when the hub can't be reached.
     """
     try:
         info = _ask(repo, revision, files_metadata=True)
@@ -67,17 +68,17 @@ def look_up(repo: str, revision: str | None) -> Listing:
 
 
 def download_listed(repo: str, listing: Listing, progress: bool) -> Path:
-    """The folder with a listed model's files, as `download` gives it. Raises Refusal, ConnectionError, DiskFull."""
-    wanted = listing.wanted()
-    sha256 = {name: listing.sha256[name] for name in wanted if name in listing.sha256}
+    """The folder with the files of a listed model; see `download`. Raises HubRefusal, ConnectionError, DiskFull."""
+    needed = listing.needed()
+    sha256 = {name: listing.sha256[name] for name in needed if name in listing.sha256}
     try:
-        return download(repo, listing.commit, sha256, progress, needed=wanted)
+        return download(repo, listing.commit, sha256, progress, needed=needed)
     except ConnectionError as error:
         raise _refusal(repo, listing.commit, error.__cause__) or error from None
 
 
-def _refusal(repo: str, revision: str | None, error: BaseException | None) -> Refusal | None:
-    """What the hub's answer means to the user; None where it gave none."""
+def _refusal(repo: str, revision: str | None, error: BaseException | None) -> HubRefusal | None:
+    """The meaning of the hub's answer for the user; None when there was no answer."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -87,18 +88,18 @@ def _refusal(repo: str, revision: str | None, error: BaseException | None) -> Re
 
     token = "create a token with read access in your settings there and give it as HF_TOKEN=…, or run `hf auth login`"
     if isinstance(error, GatedRepoError):
-        return Refusal(
+        return HubRefusal(
             f"{repo} is gated: accept its licence on its page of the hub with your account (some owners take a day to "
             f"answer), then {token}"
         )
     if isinstance(error, RevisionNotFoundError):
-        return Refusal(f"{repo} has no revision {revision!r}: give a branch, a tag or a commit of it")
+        return HubRefusal(f"{repo} has no revision {revision!r}: give one of its branches, tags or commits")
     if isinstance(error, RepositoryNotFoundError):
-        return Refusal(
-            f"the hub has no model {repo}, or it is private: check the name; for a private one, {token}"
+        return HubRefusal(
+            f"the hub has no model {repo}, or it is private: check the name; for a private model, {token}"
         )
     if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403):
-        return Refusal(f"the hub does not give {repo} to you ({_short(error)}): {token}")
+        return HubRefusal(f"the hub does not give you access to {repo} ({_short(error)}): {token}")
     return None
 
 
@@ -107,7 +108,7 @@ def download(
 ) -> Path:
     """The folder with a model's files at a revision, downloaded if the hub client's cache lacks them.
 
-    sha256: expected SHA-256 by file name, for the files to check. needed: files that must be there beside them. Raises
+    sha256: expected SHA-256 by file name, of the files to check. needed: further files that must be there. Raises
     ConnectionError with a short reason when the hub cannot provide the files, DiskFull when the disk is full.
     """
     needed = {*needed, *sha256}
@@ -126,18 +127,18 @@ def download(
 
 
 def _fault(folder: Path, sha256: Mapping[str, str], needed: Collection[str]) -> str | None:
-    """What is wrong with a snapshot, or None.
+    """The fault of a snapshot, or None.
 
-    Another tool may have downloaded only some of its files, or the disk may have corrupted one.
+    Another tool may have downloaded only some of the files, or the disk may have corrupted one.
     """
     for name in sorted(needed):
         if not (folder / name).exists():
             return f"{name} is missing"
     for name, expected in sha256.items():
         with (folder / name).open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != expected:
-            return f"{name} came with SHA-256 {found[:12]}… instead of {expected[:12]}…"
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != expected:
+            return f"{name} has SHA-256 {digest[:12]}… instead of {expected[:12]}…"
     return None
 
 
@@ -148,7 +149,7 @@ def _snapshot_from_hub(repo: str, revision: str, progress: bool, force: bool) ->
         try:
             with _bars(progress):
                 return _snapshot(repo, revision, force_download=force)
-        except Exception as error:  # the client's errors have no base class of their own
+        except Exception as error:  # the client's errors have no common base class
             if is_full(error):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             raise ConnectionError(_short(error)) from error
@@ -170,7 +171,7 @@ def _cached(repo: str, revision: str) -> Path | None:
 
 
 def _ask(repo: str, revision: str | None, **options: bool) -> ModelInfo:
-    """What the hub says of a revision. Raises ConnectionError unless it answers in time and knows it.
+    """The hub's description of a revision. Raises ConnectionError unless it answers in time and knows the revision.
 
     The request runs in a thread, because DNS look-ups have no timeout.
     """

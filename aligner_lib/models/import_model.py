@@ -1,4 +1,4 @@
-"""A model of another library into a model folder, whichever format it has."""
+"""Import a model of another library into a model folder, whatever its format."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from aligner_lib.models.nemo.source import import_nemo, is_nemo
 
 
 def import_model(source: Path, out: Path, progress: Progress | None = None) -> Path:
-    """Convert a Hugging Face folder, a .gguf file or a .nemo archive into a new model folder, and return it.
+    """Convert a Hugging Face folder, a .gguf file or a .nemo archive into a new model folder. Returns it.
 
-    Raises what `import_hf` and `import_nemo` do.
+    Raises the errors of `import_hf` and `import_nemo`.
     """
     return (import_nemo if is_nemo(source) else import_hf)(source, out, progress)

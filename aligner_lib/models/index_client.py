@@ -11,7 +11,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-# Give up in seconds where there is no network; variables that the user has set take precedence.
+# Give up in seconds when there is no network; variables of the user take precedence.
 PATIENCE = {
     "PIP_RETRIES": "1",
     "PIP_DEFAULT_TIMEOUT": "15",
@@ -53,26 +53,23 @@ def unpack_wheel(package: str, version: str, sha256: str, folder: Path) -> Path:
 
 def clients() -> list[tuple[str, list[str]]]:
     """The installers that are available, as (name, command): this environment's pip, uv, the PATH's pip."""
-    found = []
-    own_pip = PathFinder.find_spec(
-        "pip"
-    )  # importlib.util's would ask setuptools' finder, which then gives up distutils
+    available = []
+    # not importlib.util.find_spec: it would ask setuptools' finder, which then stops providing distutils
+    own_pip = PathFinder.find_spec("pip")
     if own_pip:
-        found.append(("pip", [sys.executable, "-m", "pip", "install", "--no-compile"]))
+        available.append(("pip", [sys.executable, "-m", "pip", "install", "--no-compile"]))
     beside = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     if uv := os.environ.get("UV") or shutil.which("uv", path=beside):
-        found.append(("uv", [uv, "pip", "install", "--python", sys.executable]))
+        available.append(("uv", [uv, "pip", "install", "--python", sys.executable]))
     if not own_pip and (pip := shutil.which("pip")):
-        found.append(("pip", [pip, "install", "--no-compile"]))
-    return found
+        available.append(("pip", [pip, "install", "--no-compile"]))
+    return available
 
 
 def _environment(folder: Path) -> dict[str, str]:
     (folder / "tmp").mkdir(exist_ok=True)
-    tmp_dirs = {
-        "TMPDIR": str(folder / "tmp"),
-        "UV_CACHE_DIR": str(folder / "cache"),
-    }  # where a progress bar can look
+    # below the folder, so that a progress bar sees the files grow
+    tmp_dirs = {"TMPDIR": str(folder / "tmp"), "UV_CACHE_DIR": str(folder / "cache")}
     plain = {
         "PIP_USER": "0",
         "PIP_REQUIRE_VIRTUALENV": "0",
@@ -83,9 +80,9 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _reason(output: str) -> str:
-    """Why a client failed, in one line: our own words for the two usual causes, else the client's."""
+    """The reason of a client's failure, in one line: our own words for the two usual causes, else the client's."""
     if re.search(r"hash mismatch|do not match the hashes", output, re.IGNORECASE):
-        return "the file there has another SHA-256 than the pinned one, so nothing of it was used"
+        return "the file has another SHA-256 than the pinned one, so it was not used"
     if re.search(r"connection broken|error sending request|dns error|timed? ?out", output, re.IGNORECASE):
         return "no connection to the index"
     lines = [line.strip(" │├╰─▶×\t") for line in output.splitlines() if not line.startswith("WARNING")]

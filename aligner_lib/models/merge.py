@@ -1,4 +1,4 @@
-"""Adapters merged into the weights that they belong to: a model folder that stands by itself."""
+"""Merge adapters into the weights of their base, which gives a model folder without a base."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from aligner_lib.models.hash import ADAPTERS
 from aligner_lib.models.names import weights
 from aligner_lib.models.stream import StreamedTensor, write_store
 
-OF_A_RUN = (ADAPTERS, "trainer.json", "source.json")  # files of a checkpoint that say nothing about its model
+OF_A_RUN = (ADAPTERS, "trainer.json", "source.json")  # files of a checkpoint that do not describe its model
 
 
 def merge(folder: Path, out: Path, progress: Progress | None = None) -> Path:
-    """Write the model that a checkpoint's adapters make of their base into a new model folder, and return it.
+    """Merge a checkpoint's adapters into their base, and write the result into a new model folder. Returns it.
 
-    One weight at a time is in memory. An adapted weight has the wider of its base's and the adapter's dtype; the others
-    keep theirs. progress: called with (weights done, weights in all). Raises ValueError for a folder without adapters, for
-    one whose base is gone or has changed, and when `out` exists; DiskFull when the disk is full.
+    Only one weight at a time is in memory. An adapted weight gets the wider dtype of base and adapter; the others keep
+    theirs. progress: called with (weights done, weights in all). Raises ValueError for a folder without adapters, for
+    adapters whose base is gone or has changed, and when `out` exists; DiskFull when the disk is full.
     """
     folder, out = Path(folder), Path(out)
     record = AdapterRecord.load(folder)
     if record is None:
-        raise ValueError(f"{folder} has no adapters to merge: all of its weights are its own")
+        raise ValueError(f"{folder} has no adapters to merge: it holds all of its weights itself")
     check_base(folder)
     arrays = open_arrays(folder)
 

@@ -4,9 +4,9 @@
     G  key/value groups       Q  query heads in a group (heads = G·Q)
 
 Megatron fuses matrices that multiply the same input. Query, key and value projections become one matrix of G
-groups. Each group holds its Q query heads, then its key head, then its value head, so that a tensor-parallel
-rank takes whole groups. The gate and up projections of a gated MLP are stacked, gate first. Nothing is computed:
-norms that multiply by 1 + weight are stored as that weight on both sides.
+groups. Each group holds its Q query heads, then its key head, then its value head, so a tensor-parallel rank can
+take whole groups. The gate and up projections of a gated MLP are stacked, gate first. No value is computed: weights of
+norms that multiply by 1 + weight are stored as they are on both sides.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ import numpy as np
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.families import FAMILIES
 
-Tensor = TypeVar("Tensor")  # a numpy array or a torch tensor: what goes in comes out
+Tensor = TypeVar("Tensor")  # a numpy array or a torch tensor: arguments and results have the same type
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One Megatron weight and the Hugging Face weights that it is made of."""
+    """One Megatron weight and the Hugging Face weights that make it up."""
 
     megatron: str
-    hf: tuple[str, ...]  # none: Hugging Face has no such weight, and it is zero here
-    shape: tuple[int, ...]  # of the whole (not sharded) Megatron weight
+    hf: tuple[str, ...]
+    """Empty: Hugging Face has no such weight, and it is zero here."""
+    shape: tuple[int, ...]
+    """Of the whole (not sharded) Megatron weight."""
     fusion: Literal["none", "qkv", "gate_up"] = "none"
 
 
@@ -52,7 +54,7 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
     heads, groups = arch.num_attention_heads, arch.num_query_groups
     attention, mlp, norms = mcore + "self_attention.", mcore + "mlp.", FAMILIES[arch.family].norms
     qkv = [f"{hf}self_attn.{part}_proj" for part in "qkv"]
-    # A norm is stored under the matrix that follows it: Transformer Engine fuses the two, the local spec renames.
+    # A norm is stored under the matrix that follows it: Transformer Engine fuses the two, and the local spec renames it.
     yield from _norm(arch, attention + "linear_qkv.layer_norm_", hf + norms["attention"])
     yield Weight(attention + "linear_qkv.weight", _all(qkv, ".weight"), ((heads + 2 * groups) * D, H), "qkv")
     if arch.qkv_bias:
@@ -75,7 +77,7 @@ def _layer_weights(arch: Architecture, mcore: str, hf: str) -> Iterator[Weight]:
 
 
 def _norm(arch: Architecture, mcore: str, hf: str, size: int | None = None) -> Iterator[Weight]:
-    """size: what is normalized, None: the hidden states."""
+    """The weights of a norm. size: the number of normalised values; None: the hidden size."""
     for part in ("weight", "bias") if arch.normalization == "layer" else ("weight",):
         yield Weight(mcore + part, (f"{hf}.{part}",), (size or arch.hidden_size,))
 
@@ -86,7 +88,7 @@ def _all(names: Sequence[str], ending: str) -> tuple[str, ...]:
 
 def hf_shapes(weight: Weight, arch: Architecture) -> list[tuple[int, ...]]:
     """The shapes of the Hugging Face weights that form a Megatron weight, in the order of `weight.hf`."""
-    width = weight.shape[1:]  # a bias has none
+    width = weight.shape[1:]  # empty for a bias
     if weight.fusion == "qkv":
         queries, keys = arch.num_attention_heads * arch.kv_channels, arch.num_query_groups * arch.kv_channels
         return [(rows, *width) for rows in (queries, keys, keys)]

@@ -1,11 +1,11 @@
-"""Adapters to and from the format of Hugging Face's `peft`: adapter_config.json and adapter_model.safetensors.
+"""Convert adapters to and from the format of Hugging Face's `peft`: adapter_config.json and adapter_model.safetensors.
 
     R rank, I inputs, O outputs
 
-Hugging Face's models have a matrix each for queries, keys and values, and for gate and up; Megatron has one for all of
-them. An adapter of the fused matrix is one of each part with the same A and that part's rows of B. The other way, parts
-whose A differ become one adapter with their A below each other and their B in blocks, of as many ranks as they have
-together: the same function, to the bit of a sum's order.
+Hugging Face's models have separate matrices for queries, keys and values, and for gate and up; Megatron fuses them. An adapter
+of a fused matrix becomes one adapter for each part, with the same A and that part's rows of B. In the other direction, parts
+with different A become one adapter with the sum of their ranks: their A below each other and their B in blocks. It computes the
+same function, except for the order of sums.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import torch
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."  # of PEFT's names, before those of the model
-# settings that would change the function, and the value that doesn't
+PREFIX = "base_model.model."  # PEFT's prefix of the model's names
+# settings that would change the function, and their neutral values
 UNREAD = {
     "use_dora": False,
     "bias": "none",
@@ -38,8 +38,8 @@ UNREAD = {
     "lora_bias": False,
     "layer_replication": None,
 }
-# Values of init_lora_weights that leave the base's weights as they are. The others (pissa, olora, corda, loftq, lora_ga …)
-# take a part out of the base: their adapters say nothing without a base that is changed in the same way.
+# Values of init_lora_weights that leave the weights of the base unchanged. The others (pissa, olora, corda, loftq, lora_ga …)
+# move a part of the base into the adapters, which are then useless without the changed base.
 KEEPS_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
@@ -49,19 +49,21 @@ KEEPS_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
     """Write a checkpoint's adapters into a new folder that `peft.PeftModel.from_pretrained(model, out)` loads.
 
-    base: the model that transformers finds them a base in, for `AutoPeftModelForCausalLM`; None: `name_of_base`.
-    Raises ValueError for a model folder without adapters, for a reward model, and when `out` exists.
+    base: the name or path under which transformers finds the adapters' base, for `AutoPeftModelForCausalLM`; None:
+    `name_of_base`. Raises ValueError for a model folder without adapters, for a reward model, and when `out` exists.
     """
     from safetensors.torch import save_file
 
     folder, out = Path(folder), Path(out)
     record, arch = AdapterRecord.load(folder), Architecture.load(folder)
     if record is None:
-        raise ValueError(f"{folder} has no adapters: all of its weights are its own. Export it with --to hf")
+        raise ValueError(
+            f"{folder} has no adapters: it holds all of its weights itself. Export it with --to hf"
+        )
     if arch.head != "lm":
         raise ValueError(
-            f"{folder} is a reward model or a critic, whose head PEFT's format has no place for: merge it (`aligner model "
-            "merge`), and export that with --to hf"
+            f"{folder} is a reward model or a critic, whose head PEFT's format can't hold: merge the adapters (`aligner model "
+            "merge`), and export the result with --to hf"
         )
     if out.exists():
         raise ValueError(f"{out} exists already: remove it, or choose another folder")
@@ -84,7 +86,7 @@ def export_peft(folder: Path, out: Path, base: str | None = None) -> Path:
 
 
 def _config(adapters: Mapping[str, Adapter], base: str) -> dict:
-    """adapter_config.json; adapters: by the name of a module, such as q_proj; base: the model that they belong to."""
+    """adapter_config.json. adapters: by the name of a module, such as q_proj; base: the name of the adapters' base."""
     usual, _ = Counter(adapters.values()).most_common(1)[0]
     others = {name: adapter for name, adapter in adapters.items() if adapter != usual}
     return {
@@ -112,7 +114,7 @@ def _alpha(adapter: Adapter) -> int | float:
 
 
 def name_of_base(base: Path) -> str | None:
-    """The hub's name of a model folder that was downloaded from there; None for any other one."""
+    """The hub's name of a model folder that was downloaded from the hub; None for any other folder."""
     try:
         origin = json.loads((base / "source.json").read_text()).get("origin", "")
     except OSError:
@@ -124,19 +126,19 @@ def name_of_base(base: Path) -> str | None:
 
 
 def adapter_layers(folder: Path, arch: Architecture) -> dict[str, Adapter]:
-    """Rank and scale of the adapters in a checkpoint of ours, or in a folder of PEFT's, by Megatron's layer names.
+    """Rank and scale of the adapters in a checkpoint of a run, or in a folder of PEFT's, by Megatron's layer names.
 
-    Raises ValueError for a folder that has none, or that PEFT has written for another model or with what is not read here.
+    Raises ValueError for a folder without adapters, for adapters of another model, and for unsupported features of PEFT.
     """
     record = AdapterRecord.load(folder)
     return dict(record.layers) if record is not None else _PeftFolder(folder, arch).layers
 
 
 def check_peft_base(folder: Path, base: Path) -> None:
-    """Raises ValueError for PEFT's adapters of another model of the hub than the one that they are to adapt.
+    """Raises ValueError for PEFT's adapters that belong to another model of the hub than `base`.
 
-    Names alone are compared, so a model that was not downloaded from the hub, or adapters that name a folder, pass; then
-    shapes are what is checked (`adapter_layers`).
+    Only names are compared. A model that was not downloaded from the hub, or adapters that name a folder, pass this check;
+    then only shapes are checked (`adapter_layers`).
     """
     theirs, ours = (
         json.loads((folder / CONFIG).read_text()).get("base_model_name_or_path"),
@@ -145,34 +147,36 @@ def check_peft_base(folder: Path, base: Path) -> None:
     is_hub_name = bool(theirs) and re.fullmatch(r"[\w.-]+/[\w.-]+", theirs) and not Path(theirs).exists()
     if is_hub_name and ours and theirs.lower() != ours.lower():
         raise ValueError(
-            f"{folder} holds adapters of {theirs} (base_model_name_or_path in {CONFIG}), and the model is {ours}: start from "
-            f"{theirs}. Where both are the same model under two names, write {ours} there"
+            f"{folder} holds adapters of {theirs} (base_model_name_or_path in {CONFIG}), but the model is {ours}: start from "
+            f"{theirs}. If both are the same model under two names, write {ours} there"
         )
 
 
 def open_adapters(folder: Path, arch: Architecture) -> StoreReader:
-    """The adapters themselves, under Megatron's names. Raises as `adapter_layers`."""
+    """The adapters' tensors, under Megatron's names. Raises as `adapter_layers`."""
     if AdapterRecord.load(folder) is not None:
         return StoreReader(Path(folder) / "weights")
     return _PeftFolder(folder, arch)
 
 
 @dataclass
-class _Part:
+class _PeftAdapter:
     """One of PEFT's adapters."""
 
-    a: torch.Tensor  # [R, I]
-    b: torch.Tensor  # [O, R]
+    a: torch.Tensor
+    """[R, I]."""
+    b: torch.Tensor
+    """[O, R]."""
     scale: float
 
 
 class _PeftFolder(StoreReader):
-    """PEFT's adapters as a store: converted when it is opened, for they are small."""
+    """PEFT's adapters as a store. They are small, so all are converted when the folder is opened."""
 
     def __init__(self, folder: Path, arch: Architecture):
         self.folder, self._tensors = Path(folder), {}
         self.layers: dict[str, Adapter] = {}
-        parts, found = _read_parts(self.folder), defaultdict(dict)
+        parts, by_layer = _read_parts(self.folder), defaultdict(dict)
         for weight in weights(replace(arch, head="lm")):
             of_weight = [parts.pop(name.removesuffix(".weight"), None) for name in weight.hf]
             if any(of_weight):
@@ -180,46 +184,46 @@ class _PeftFolder(StoreReader):
                 path = weight.megatron.removesuffix("weight")
                 a, b, scale = _fused(weight, of_weight, arch)
                 self._tensors |= {path + A: a, path + B: b}
-                found[path.split(".")[-2]][path] = Adapter(a.shape[0], scale)
-        if parts or not found:
+                by_layer[path.split(".")[-2]][path] = Adapter(a.shape[0], scale)
+        if parts or not by_layer:
             raise ValueError(
-                f"{self.folder} adapts {next(iter(parts), 'nothing')}: of a model's layers, attention's and the MLP's linear "
-                "ones have adapters here"
+                f"{self.folder} adapts {next(iter(parts), 'nothing')}, but only the linear layers of attention and MLP can have "
+                "adapters here"
             )
-        for layer, adapters in found.items():
+        for layer, adapters in by_layer.items():
             if len(adapters) < arch.num_layers or len(set(adapters.values())) > 1:
                 raise ValueError(
                     f"{self.folder} adapts {layer} in {len(adapters)} of {arch.num_layers} layers, with "
-                    f"{len(set(adapters.values()))} pairs of rank and scale: here all layers have the same"
+                    f"{len(set(adapters.values()))} pairs of rank and scale: here all layers must have the same"
                 )
             self.layers[layer] = next(iter(adapters.values()))
 
     def names(self) -> list[str]:
-        """As StoreReader's."""
+        """See StoreReader."""
         return sorted(self._tensors)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """As StoreReader's."""
+        """See StoreReader."""
         return tuple(self._tensors[name].shape)
 
-    def read(self, wanted: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """As StoreReader's."""
-        part = tuple(slice(start, start + length) for start, length in zip(wanted.offset, wanted.shape))
-        return self._tensors[wanted.name][part].to(dtype or self._tensors[wanted.name].dtype)
+    def read(self, block: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """See StoreReader."""
+        part = tuple(slice(start, start + length) for start, length in zip(block.offset, block.shape))
+        return self._tensors[block.name][part].to(dtype or self._tensors[block.name].dtype)
 
-    def _check_shapes(self, weight: Weight, parts: Sequence[_Part | None], arch: Architecture) -> None:
+    def _check_shapes(self, weight: Weight, parts: Sequence[_PeftAdapter | None], arch: Architecture) -> None:
         for name, part, shape in zip(weight.hf, parts, hf_shapes(weight, arch)):
-            if part is not None and (found := (part.b.shape[0], part.a.shape[1])) != tuple(shape):
+            if part is not None and (adapted := (part.b.shape[0], part.a.shape[1])) != tuple(shape):
                 raise ValueError(
-                    f"{self.folder} is of another model: its adapter of {name} is for a matrix of shape {list(found)}, and "
-                    f"the model's is {list(shape)}"
+                    f"{self.folder} belongs to another model: its adapter of {name} is for a matrix of shape {list(adapted)}, "
+                    f"but the model's is {list(shape)}"
                 )
 
 
-def _read_parts(folder: Path) -> dict[str, _Part]:
+def _read_parts(folder: Path) -> dict[str, _PeftAdapter]:
     """PEFT's adapters by the module's name, such as model.layers.0.self_attn.q_proj."""
     from safetensors.torch import load_file
 
@@ -229,15 +233,17 @@ def _read_parts(folder: Path) -> dict[str, _Part]:
         )
     config = json.loads((folder / CONFIG).read_text())
     if config.get("peft_type") != "LORA":
-        raise ValueError(f"{folder} holds adapters of peft_type={config.get('peft_type')}; LORA is read")
+        raise ValueError(
+            f"{folder} holds adapters of peft_type={config.get('peft_type')}; only LORA can be read"
+        )
     for key, plain in UNREAD.items():
         if config.get(key) not in (plain, None):
-            raise ValueError(f"{folder} has {key}={config[key]}, which is not read; {key}={plain} is")
+            raise ValueError(f"{folder} has {key}={config[key]}, but only {key}={plain} can be read")
     if (init := config.get("init_lora_weights")) not in KEEPS_BASE:
         raise ValueError(
-            f"{folder} has init_lora_weights={init}: these adapters belong to a base whose weights were changed when they "
-            "were made, and are wrong on the one that it names. Save them as plain ones: peft's save_pretrained(FOLDER, "
-            "path_initial_model_for_weight_conversion=INITIAL), INITIAL being the adapters saved before training"
+            f"{folder} has init_lora_weights={init}: these adapters belong to a base whose weights were changed when the "
+            "adapters were made, so they are wrong on the base that the folder names. Convert them: peft's save_pretrained(FOLDER, "
+            "path_initial_model_for_weight_conversion=INITIAL), where INITIAL is the folder of the adapters before training"
         )
     if not (folder / TENSORS).is_file():
         raise ValueError(f"{folder} has no {TENSORS}: save it with peft's save_pretrained, as safetensors")
@@ -247,16 +253,16 @@ def _read_parts(folder: Path) -> dict[str, _Part]:
         module = name.removesuffix(".lora_A.weight")
         a, b = halves.pop(name), halves.pop(f"{module}.lora_B.weight")
         module = module.removeprefix(PREFIX)
-        parts[module] = _Part(a, b, _scale(module, a.shape[0], config))
+        parts[module] = _PeftAdapter(a, b, _scale(module, a.shape[0], config))
     if halves:
         raise ValueError(
-            f"{folder} has {next(iter(halves))}, which is no part of a linear layer's adapter: it is not read"
+            f"{folder} has {next(iter(halves))}, which is not a part of a linear layer's adapter and can't be read"
         )
     return parts
 
 
 def _scale(module: str, rank: int, config: Mapping) -> float:
-    """As PEFT computes it: its patterns are regular expressions for the end of a module's name."""
+    """The scale as PEFT computes it: its patterns are regular expressions for the end of a module's name."""
     patterns = config.get("alpha_pattern") or {}
     alpha = next(
         (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)),
@@ -266,18 +272,18 @@ def _scale(module: str, rank: int, config: Mapping) -> float:
 
 
 def _fused(
-    weight: Weight, parts: Sequence[_Part | None], arch: Architecture
+    weight: Weight, parts: Sequence[_PeftAdapter | None], arch: Architecture
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """One adapter of a fused matrix from those of its parts, of which some may have none: A, B and the scale."""
+    """One adapter (A, B, scale) of a fused matrix, from the adapters of its parts; a part may have none."""
     import torch
 
-    there = [part for part in parts if part is not None]
-    scale, first = there[0].scale, there[0].a
+    adapters = [part for part in parts if part is not None]
+    scale, first = adapters[0].scale, adapters[0].a
     rows = [shape[0] for shape in hf_shapes(weight, arch)]
-    if len(there) == len(parts) and all(torch.equal(part.a, first) for part in there):
+    if len(adapters) == len(parts) and all(torch.equal(part.a, first) for part in adapters):
         a, blocks = first, [part.b * (part.scale / scale) for part in parts]
     else:
-        a, blocks, begin = torch.cat([part.a for part in there]), [], 0
+        a, blocks, begin = torch.cat([part.a for part in adapters]), [], 0
         for part, length in zip(parts, rows):
             block = a.new_zeros(length, len(a))
             if part is not None:

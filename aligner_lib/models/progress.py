@@ -11,7 +11,7 @@ POLL_SECONDS = 0.1
 
 
 def echo_to(progress: bool) -> Callable[[str], None]:
-    """A function that prints a line at once, or, without progress, prints nothing."""
+    """A function that prints a line, or does nothing without progress."""
     return (lambda line: print(line, flush=True)) if progress else (lambda line: None)
 
 

@@ -1,4 +1,4 @@
-"""From what a user writes (a model name, a model folder, a checkpoint, a run) to a model folder."""
+"""Find the model folder for a user's input: a model name, a model folder, a checkpoint or a run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from aligner_lib.run_folder.reader import RunFolder
 def resolve(name_or_path: str | Path) -> Path:
     """The model folder for a model name (downloaded if necessary), a model folder, a checkpoint, a run or a .nemo archive.
 
-    A run means its latest checkpoint. An archive is imported into the cache, once. ORG/NAME[@REVISION] means a model of
-    the hub that has been fetched: for a slip in a path no hub is asked. Raises ValueError, which lists the folders that
-    were tried, or says which model adapters miss (see models.adapters).
+    A run means its latest checkpoint. An archive is imported into the cache, once. ORG/NAME[@REVISION] means a model of the
+    hub that has been fetched: a mistyped path never leads to a request to the hub. Raises ValueError with the folders that
+    were tried, or with the base that adapters lack (see models.adapters).
     """
     if str(name_or_path) in MODELS:
         return fetch(str(name_or_path))
@@ -27,11 +27,9 @@ def resolve(name_or_path: str | Path) -> Path:
     if not path.is_dir():
         if is_cached(str(name_or_path)):
             return fetch(str(name_or_path))
-        state = "is no folder" if path.exists() else "does not exist"
+        state = "is not a folder" if path.exists() else "does not exist"
         of_hub = f"; for a model of the hub: aligner model fetch {path}" if HubModel.named(str(path)) else ""
-        raise ValueError(
-            f"{path} {state}, and the models known by name are {', '.join(map(repr, MODELS))}{of_hub}"
-        )
+        raise ValueError(f"{path} {state}, and the named models are {', '.join(map(repr, MODELS))}{of_hub}")
     tried = []
     for folder in _candidates(path):
         tried.append(folder)
@@ -39,7 +37,7 @@ def resolve(name_or_path: str | Path) -> Path:
             check_base(folder)
             return folder
     raise ValueError(
-        f"{path} is no model, checkpoint or run: there is no model.json in {', '.join(map(str, tried))}"
+        f"{path} is not a model, checkpoint or run: there is no model.json in {', '.join(map(str, tried))}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Reward normalization, (r − mean) / std, with both numbers stored beside the reward model's weights."""
+"""Reward normalisation, (r − mean) / std, with both numbers stored beside the reward model's weights."""
 
 from __future__ import annotations
 

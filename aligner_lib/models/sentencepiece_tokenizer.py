@@ -1,8 +1,8 @@
-"""SentencePiece's tokenizer.model as a `tokenizers` tokenizer, for the models that come with nothing else.
+"""Convert SentencePiece's tokenizer.model into a `tokenizers` tokenizer, for models without a tokenizer.json.
 
-Such a model is a normalizer and a table of pieces with scores, which is read in one of two ways (Kudo and Richardson
-2018, arXiv:1808.06226). Unigram: the pieces whose scores sum to most. BPE: the pair whose joint piece has the highest
-score is merged, until there is none.
+A SentencePiece model is a normalizer and a table of pieces with scores. There are two kinds (Kudo and Richardson 2018,
+arXiv:1808.06226). Unigram: the pieces with the highest sum of scores are chosen. BPE: the pair whose joint piece has the highest
+score is merged, until no pair is left.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from cluster.record import write_json
 UNIGRAM, BPE = 1, 2  # model types
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
 SPACE = "▁"
-OUT_OF_REACH = -1e4  # a score that no path through other pieces falls below
+OUT_OF_REACH = -1e4  # a score lower than that of any path through other pieces
 
 
 def write_tokenizer(model: Path, out: Path, config: dict[str, Any]) -> None:
     """Write tokenizer.json and tokenizer_config.json into a folder.
 
-    model: the .model file. config: what tokenizer_config.json says beside it, such as a chat template; its
-    `add_bos_token` decides whether a text begins with BOS. BOS, stop token and unknown token are the model's own
-    where it names none. Ids are those of `sentencepiece`; a special token in a text is taken for itself, as in
-    `transformers`. With `legacy: false` they are those of transformers' classes: no space is put behind a special
-    token, nor before a text that begins with one. Raises ValueError for a damaged file and a feature that is not
-    supported.
+    model: the .model file. config: the content of the tokenizer_config.json beside it, such as a chat template; its
+    `add_bos_token` decides whether a text begins with BOS. When it names no BOS, stop or unknown token, the model's own is
+    used. Ids equal those of `sentencepiece`, except that a special token in a text is recognised, as in `transformers`. With
+    `legacy: false` they equal those of transformers' classes: no space is added behind a special token, or before a text
+    that begins with one. Raises ValueError for a damaged file and an unsupported feature.
     """
     proto = _read(model)
     names = {"bos_token": proto.trainer_spec.bos_id, "eos_token": proto.trainer_spec.eos_id}
@@ -45,19 +44,23 @@ def _read(path: Path):
     try:
         proto.ParseFromString(path.read_bytes())
     except DecodeError as error:
-        raise ValueError(f"{path} is no whole SentencePiece model ({error}): download it again") from None
+        raise ValueError(
+            f"{path} is not a complete SentencePiece model ({error}): download it again"
+        ) from None
     kind, unused = proto.trainer_spec.model_type, sum(piece.type == UNUSED for piece in proto.pieces)
     if not proto.pieces:
-        raise ValueError(f"{path} is no SentencePiece model: it has no pieces")
+        raise ValueError(f"{path} is not a SentencePiece model: it has no pieces")
     if kind not in (UNIGRAM, BPE):
-        raise ValueError(f"{path} is a SentencePiece model of words or characters; unigram and BPE are read")
+        raise ValueError(
+            f"{path} is a SentencePiece model of words or characters; only unigram and BPE can be read"
+        )
     if (
         unused
         or proto.trainer_spec.treat_whitespace_as_suffix
         or not proto.normalizer_spec.escape_whitespaces
     ):
         raise ValueError(
-            f"{path} has pieces that are switched off, or spaces behind words, or none: that is not read here"
+            f"{path} has pieces that are switched off, or spaces behind words, or no spaces, which is not supported"
         )
     return proto
 
@@ -91,16 +94,16 @@ def _build(path: Path, proto, config: dict[str, Any]):
 def _unigram(proto):
     from tokenizers import models
 
-    # a text that spells a byte's piece, <0x41>, has the pieces of its letters, where it has any
-    scores = [(one.piece, OUT_OF_REACH if one.type == BYTE else one.score) for one in proto.pieces]
+    # a text that spells the piece of a byte, such as <0x41>, is split into the pieces of its letters, where they exist
+    scores = [(piece.piece, OUT_OF_REACH if piece.type == BYTE else piece.score) for piece in proto.pieces]
     return models.Unigram(scores, proto.trainer_spec.unk_id, byte_fallback=proto.trainer_spec.byte_fallback)
 
 
 def _bpe(proto):
     from tokenizers import models
 
-    numbers = {one.piece: number for number, one in enumerate(proto.pieces)}
-    merged = {one.piece: one.score for one in proto.pieces if one.type == NORMAL}
+    numbers = {piece.piece: number for number, piece in enumerate(proto.pieces)}
+    merged = {piece.piece: piece.score for piece in proto.pieces if piece.type == NORMAL}
     merges = [
         (-score, numbers[piece[:cut]], numbers[piece[cut:]], piece[:cut], piece[cut:])
         for piece, score in merged.items()
@@ -117,7 +120,7 @@ def _bpe(proto):
 
 
 def _normalizer(spec, first_only: bool):
-    """first_only: the space before a text, and ▁ for spaces, are left to what comes next."""
+    """first_only: the pre-tokenizer adds the space before a text and replaces spaces by ▁, so the normalizer does not."""
     from tokenizers import Regex, normalizers
 
     steps = []
@@ -139,14 +142,14 @@ def _decoder(dummy_prefix: bool):
 
 
 def _add_tokens(path: Path, tokenizer, added: dict[str, dict]) -> None:
-    """The tokens that tokenizer_config.json adds to the model's own, by id."""
+    """Add the tokens that tokenizer_config.json lists beside the model's own, by id."""
     from tokenizers import AddedToken
 
     for number, entry in sorted(added.items(), key=lambda item: int(item[0])):
         flags = {name: entry.get(name, False) for name in ("single_word", "lstrip", "rstrip", "special")}
         token = AddedToken(entry["content"], normalized=False, **flags)
         (tokenizer.add_special_tokens if flags["special"] else tokenizer.add_tokens)([token])
-        if (found := tokenizer.token_to_id(entry["content"])) != int(number):
+        if (token_id := tokenizer.token_to_id(entry["content"])) != int(number):
             raise ValueError(
-                f"{path}: tokenizer_config.json gives {entry['content']!r} the id {number}, here it is {found}"
+                f"{path}: tokenizer_config.json gives {entry['content']!r} the id {number}, but here it is {token_id}"
             )

@@ -23,11 +23,8 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-TEXTS = (
-    "dolly-sample.jsonl",
-    "hh-sample-test.jsonl",
-    "hh-sample-train.jsonl",
-)  # what the tokenizer is trained on
+# the tokenizer is trained on these samples
+TEXTS = ("dolly-sample.jsonl", "hh-sample-test.jsonl", "hh-sample-train.jsonl")
 INIT_STD = 0.02
 ARCHITECTURE = Architecture(
     num_layers=2,
@@ -59,7 +56,7 @@ class SmokeModel:
     def make(self, name: str, out: Path, progress: bool) -> None:
         """Create the model folder `out`."""
         number = f"{self.architecture.num_parameters:,}"
-        echo_to(progress)(f"{name}: made in place ({number} random weights, seed {self.seed})")
+        echo_to(progress)(f"{name}: made on this machine ({number} random weights, seed {self.seed})")
         write_model_folder(out, self._write, {"name": name, "origin": self._origin()})
 
     def _write(self, folder: Path) -> None:
@@ -86,10 +83,9 @@ class SmokeModel:
 
 
 def _initial(weight: Weight, random: np.random.Generator, num_layers: int) -> np.ndarray:
-    """Megatron's initial values: norms 1, matrices N(0, 0.02).
+    """Megatron's initial values, float32 of weight.shape: norms 1, matrices N(0, 0.02).
 
-    Matrices whose output is added to the residual stream get N(0, 0.02/√(2L)), L layers. float32 of
-    weight.shape.
+    Matrices whose output is added to the residual stream get N(0, 0.02/√(2L)), where L is the number of layers.
     """
     if weight.megatron.endswith(("layer_norm_weight", "layernorm.weight")):
         return np.ones(weight.shape, np.float32)
@@ -116,7 +112,7 @@ def _train_tokenizer(arch: Architecture, folder: Path) -> None:
     tokenizer.train_from_iterator(_texts(), trainer)
     if (size := tokenizer.get_vocab_size()) != arch.vocab_size:
         raise ValueError(
-            f"data/samples/ hold too little text for a vocabulary of {arch.vocab_size}: {size} tokens came of it"
+            f"data/samples/ has too little text for a vocabulary of {arch.vocab_size}: it gives only {size} tokens"
         )
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {

@@ -1,6 +1,6 @@
-"""Safetensors files as raw bytes: read and written one tensor at a time, without torch, in any dtype.
+"""Read and write safetensors files as raw bytes, one tensor at a time, without torch, in any dtype.
 
-numpy has no bfloat16, so it passes through as 16-bit integers: an import copies numbers and never computes.
+numpy has no bfloat16, so bfloat16 values are carried as 16-bit integers: an import copies numbers and never computes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ import numpy as np
 from aligner_lib.models.tensor_store import Block, StoreIndex, blocks_as_metadata, read_header
 from cluster.record import write_json
 
-CARRIERS = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": np.uint16,
-}  # dtype → what holds its bits
+# dtype → the numpy dtype that carries its bits
+CARRIERS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
 class TensorFile:
-    """One safetensors file. Raises ValueError when it is damaged or has a dtype that is not supported."""
+    """A safetensors file. Raises ValueError when it is damaged or has an unsupported dtype."""
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -37,7 +33,7 @@ class TensorFile:
         )
         if (size := self.path.stat().st_size) != end:
             raise ValueError(
-                f"{self.path} is damaged: it has {size} bytes and should have {end}; download it again"
+                f"{self.path} is damaged: it has {size} bytes instead of {end}; download it again"
             )
 
     def names(self) -> set[str]:
@@ -45,10 +41,10 @@ class TensorFile:
         return set(self._entries)
 
     def dtype(self, name: str) -> str:
-        """A tensor's dtype, a key of CARRIERS. Raises ValueError for another."""
+        """A tensor's dtype, a key of CARRIERS. Raises ValueError for any other dtype."""
         dtype = self._entries[name]["dtype"]
         if dtype not in CARRIERS:
-            raise ValueError(f"{self.path}: {name} is {dtype}; the importer reads {', '.join(CARRIERS)}")
+            raise ValueError(f"{self.path}: {name} is {dtype}; only {', '.join(CARRIERS)} can be read")
         return dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -56,9 +52,9 @@ class TensorFile:
         return tuple(self._entries[name]["shape"])
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor's values as an array of its carrier's dtype.
+        """The values of a tensor, in the carrier's dtype.
 
-        The file is read rather than mapped, so that the memory is released with the array.
+        The file is read, not mapped, so that the memory is released with the array.
         """
         start, end = self._entries[name]["data_offsets"]
         carrier = np.dtype(CARRIERS[self.dtype(name)])
@@ -71,7 +67,7 @@ class TensorFile:
 class StoredArrays(StoreIndex):
     """Reads whole tensors of a store as arrays, without torch, whatever parallelism wrote them.
 
-    Raises what StoreIndex and TensorFile do, and ValueError for a tensor of which values are missing.
+    Raises the errors of StoreIndex and TensorFile, and ValueError for a tensor with missing values.
     """
 
     def __init__(self, folder: Path):
@@ -85,7 +81,7 @@ class StoredArrays(StoreIndex):
         return self._files[path].dtype(key)
 
     def read(self, name: str) -> np.ndarray:
-        """A whole tensor as an array of its carrier's dtype, with one block in memory beside it."""
+        """The values of a whole tensor, in the carrier's dtype, with one block in memory beside it."""
         shape, pieces, filled = self.shape(name), self.pieces(name), 0
         if len(pieces) == 1 and pieces[0][2].shape == shape and pieces[0][2].flat is None:
             path, key, _ = pieces[0]
@@ -109,34 +105,35 @@ class StreamedTensor(NamedTuple):
     """A tensor that is computed when it is written."""
 
     name: str
-    dtype: str  # a key of CARRIERS
+    dtype: str
+    """A key of CARRIERS."""
     shape: tuple[int, ...]
     make: Callable[[], np.ndarray]
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of its values."""
+        """The size of the values in bytes."""
         return math.prod(self.shape) * np.dtype(CARRIERS[self.dtype]).itemsize
 
 
-def cast(values: np.ndarray, dtype: str, wanted: str) -> np.ndarray:
-    """Values of one dtype as another, rounded to nearest even; bfloat16 is its bits in uint16.
+def cast(values: np.ndarray, dtype: str, target: str) -> np.ndarray:
+    """Convert values from one dtype to another, rounded to nearest even; bfloat16 is its bits in uint16.
 
-    dtype, wanted: keys of CARRIERS. Raises ValueError for finite values that become infinite.
+    dtype, target: keys of CARRIERS. Raises ValueError for finite values that become infinite.
     """
-    if dtype == wanted:
+    if dtype == target:
         return values
     if dtype == "BF16":
         bits = values.astype(np.uint32)
         bits <<= 16
         values = bits.view(np.float32)
     with np.errstate(over="ignore"):
-        result = values.astype(np.float32 if wanted == "BF16" else CARRIERS[wanted], copy=False)
+        result = values.astype(np.float32 if target == "BF16" else CARRIERS[target], copy=False)
     if not np.array_equal(np.isinf(result), np.isinf(values)):
         raise ValueError(
-            f"values up to {np.abs(values[np.isfinite(values)]).max():g} are too large for {wanted}"
+            f"values up to {np.abs(values[np.isfinite(values)]).max():g} are too large for {target}"
         )
-    return _bfloat16_bits(result) if wanted == "BF16" else result
+    return _bfloat16_bits(result) if target == "BF16" else result
 
 
 def _bfloat16_bits(values: np.ndarray) -> np.ndarray:
@@ -150,7 +147,7 @@ def _bfloat16_bits(values: np.ndarray) -> np.ndarray:
 def write_store(
     folder: Path, tensors: Sequence[StreamedTensor], progress: Callable[[int, int], None] | None
 ) -> None:
-    """Write a store (see `aligner_lib.models.tensor_store`) of one file, with one tensor in memory at a time.
+    """Write a store (see `aligner_lib.models.tensor_store`) as one file, with one tensor in memory at a time.
 
     progress: called with (tensors done, tensors in all).
     """
@@ -173,8 +170,9 @@ def write_shards(
 ) -> None:
     """Write a Hugging Face folder's weights with one tensor in memory at a time.
 
-    One model.safetensors or, if that were larger than `shard_bytes`, several files of at most so many bytes (a larger
-    tensor has a file of its own) and model.safetensors.index.json. progress: called with (tensors done, tensors in all).
+    The weights go into model.safetensors or, if it would be larger than `shard_bytes`, into several files of at most that
+    size (a larger tensor gets a file of its own) and model.safetensors.index.json. progress: called with (tensors done,
+    tensors in all).
     """
     shards = _shards(tensors, shard_bytes)
     names = ["model.safetensors"]
@@ -208,14 +206,14 @@ def _write_index(folder: Path, shards: dict[str, list[StreamedTensor]]) -> None:
 
 
 def _in_order(tensors: Sequence[StreamedTensor]) -> list[StreamedTensor]:
-    """The wider dtype first, as safetensors' own writer does, so that each tensor begins at a multiple of its width."""
+    """Tensors with a wider dtype first, as in safetensors' own writer, so each tensor begins at a multiple of its width."""
     return sorted(tensors, key=lambda tensor: -np.dtype(CARRIERS[tensor.dtype]).itemsize)
 
 
 def _write_file(
     path: Path, tensors: Sequence[StreamedTensor], metadata: dict[str, str]
 ) -> Iterator[StreamedTensor]:
-    """Write a safetensors file; yields each tensor when it is written."""
+    """Write a safetensors file. Yields each tensor after it is written."""
     with path.open("wb") as file:
         file.write(_header(tensors, metadata))
         for tensor in tensors:
@@ -225,7 +223,7 @@ def _write_file(
                 f"{tensor.name}: {values.dtype} is not {tensor.dtype}"
             )
             file.write(values.data)
-            del values  # before the next one is made
+            del values  # frees the memory before the next tensor is made
             yield tensor
 
 

@@ -1,10 +1,9 @@
 """Tensors on disk in blocks: written under any parallelism, read under any other.
 
 A store is a folder of safetensors files. Each stored tensor is a *block* of a named global tensor. Its
-metadata gives the global shape, where the block begins, the block's shape and, for the distributed
-optimizer's flat shards, which part of the flattened block it holds. A reader asks for any block of the global
-tensor and gets what overlaps copied together. There is no pickle, so reading a checkpoint from a stranger
-runs no code.
+metadata gives the global shape, the block's offset and shape and, for the distributed optimizer's flat shards, the
+range of the flattened block that it holds. A reader asks for any block of the global tensor and gets the values of all
+overlapping blocks copied together. There is no pickle, so reading a checkpoint from a stranger runs no code.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from typing import TYPE_CHECKING
 
 from safetensors import safe_open
 
-if TYPE_CHECKING:  # imported where it computes: checking a store and importing a model need no torch
+if TYPE_CHECKING:  # imported only where it computes: checking a store and importing a model need no torch
     import torch
 
 # a file is written out once it holds this much, which bounds the memory of a streaming import
 FILE_BYTES = 1 << 28
 
-HEADER_BYTES = (
-    3_000_000  # of some 25,000 tensors; Python's objects of a hostile one take thirty times as much
-)
+# enough for about 25,000 tensors; the Python objects of a hostile header take thirty times as much memory
+HEADER_BYTES = 3_000_000
+# bytes of a value
 BYTES = {
     "F64": 8,
     "F32": 4,
@@ -40,19 +39,20 @@ BYTES = {
     "I8": 1,
     "U8": 1,
     "BOOL": 1,
-}  # of a value
+}
 METADATA_KEY = "blocks"
 
 
 @dataclass(frozen=True)
 class Block:
-    """Which part of a global tensor a stored tensor is."""
+    """The part of a global tensor that a stored tensor holds."""
 
     name: str
     global_shape: tuple[int, ...]
     offset: tuple[int, ...]
     shape: tuple[int, ...]
-    flat: tuple[int, int] | None = None  # [start, end) of the flattened block; None: all of it
+    flat: tuple[int, int] | None = None
+    """[start, end) of the flattened block; None: all of it."""
 
     @staticmethod
     def whole(name: str, tensor: torch.Tensor) -> Block:
@@ -73,10 +73,9 @@ class StoreWriter:
         self._bytes = 0
 
     def add(self, block: Block, tensor: torch.Tensor) -> None:
-        """Add one block to the file that is written next.
+        """Add a block to the next file.
 
-        tensor: the block's values, of block.shape in any dtype, or the flat part of them that `block.flat`
-        names.
+        tensor: the block's values, of block.shape in any dtype, or the range `block.flat` of the flattened values.
         """
         expected = math.prod(block.shape) if block.flat is None else block.flat[1] - block.flat[0]
         assert tensor.numel() == expected, f"{block.name}: {tensor.numel()} values for a block of {expected}"
@@ -88,7 +87,7 @@ class StoreWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the pending blocks into a file of their own, which is on the disk when this returns."""
+        """Write the pending blocks into a new file, which is on the disk when this returns."""
         from safetensors.torch import save_file
 
         if self._pending:
@@ -96,11 +95,10 @@ class StoreWriter:
             path.touch()
             mode = path.stat().st_mode
             save_file(self._pending, path, metadata=blocks_as_metadata(self._blocks))
-            path.chmod(mode)  # safetensors leaves files that only their owner may read
+            path.chmod(mode)  # safetensors creates files that only their owner may read
             with open(path, "rb") as file:
-                os.fsync(
-                    file.fileno()
-                )  # here, on the machine that wrote it: another rank accepts the checkpoint
+                # the machine that wrote the file must sync it: another rank accepts the checkpoint
+                os.fsync(file.fileno())
             self._files += 1
             self._pending, self._blocks, self._bytes = {}, {}, 0
 
@@ -114,7 +112,7 @@ def blocks_as_metadata(blocks: dict[str, Block]) -> dict[str, str]:
 
 
 class StoreIndex:
-    """Which global tensors a folder holds, and where their blocks are.
+    """The global tensors in a folder, and the places of their blocks.
 
     Raises FileNotFoundError when there is no store, KeyError with the name of a missing tensor, and
     ValueError for a damaged file.
@@ -151,47 +149,47 @@ class StoreIndex:
 class StoreReader(StoreIndex):
     """Reads any block of any global tensor in a folder, as torch tensors.
 
-    Raises what StoreIndex does, and ValueError for another shape.
+    Raises the errors of StoreIndex, and ValueError for another shape.
     """
 
     def __init__(self, folder: Path):
         super().__init__(folder)
         self._open: dict[Path, safe_open] = {}
 
-    def read(self, wanted: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values of a block (its `flat` is ignored): a new CPU tensor of wanted.shape.
+    def read(self, block: Block, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The values of a block (its `flat` is ignored): a new CPU tensor of block.shape.
 
-        dtype: cast to it; None keeps the stored one. Raises KeyError, or ValueError for another global shape
-        and for missing values.
+        dtype: of the result; None keeps the stored dtype. Raises KeyError for a missing tensor, ValueError for another
+        global shape and for missing values.
         """
         import torch
 
-        pieces = self.pieces(wanted.name)
+        pieces = self.pieces(block.name)
         stored_shape = pieces[0][2].global_shape
-        if stored_shape != tuple(wanted.global_shape):
+        if stored_shape != tuple(block.global_shape):
             raise ValueError(
-                f"{wanted.name} in {self.folder} has shape {list(stored_shape)}, the model needs {list(wanted.global_shape)}: "
+                f"{block.name} in {self.folder} has shape {list(stored_shape)}, but the model needs {list(block.global_shape)}: "
                 "the checkpoint is of another architecture"
             )
-        if len(pieces) == 1 and pieces[0][2] == wanted:
+        if len(pieces) == 1 and pieces[0][2] == block:
             return self._load(*pieces[0][:2]).to(dtype)
         out, filled = None, 0
-        for path, key, block in pieces:
-            overlap = _overlap(wanted, block)
+        for path, key, stored in pieces:
+            overlap = _overlap(block, stored)
             if overlap is None:
                 continue
             source = self._load(path, key)
             if out is None:
-                out = torch.empty(wanted.shape, dtype=dtype or source.dtype)
-            filled += _copy_overlap(out, wanted, source, block, overlap)
-        if filled != math.prod(wanted.shape):
+                out = torch.empty(block.shape, dtype=dtype or source.dtype)
+            filled += _copy_overlap(out, block, source, stored, overlap)
+        if filled != math.prod(block.shape):
             raise ValueError(
-                f"{wanted.name} in {self.folder} is incomplete: {filled} of {math.prod(wanted.shape)} values"
+                f"{block.name} in {self.folder} is incomplete: {filled} of {math.prod(block.shape)} values"
             )
         return out
 
     def read_whole(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A whole global tensor, as `read` gives a block."""
+        """A whole global tensor; see `read`."""
         shape = self.shape(name)
         return self.read(Block(name, shape, (0,) * len(shape), shape), dtype)
 
@@ -202,9 +200,9 @@ class StoreReader(StoreIndex):
 
 
 def check_store(folder: Path) -> int:
-    """Size in bytes of a store whose files are complete, by their headers and lengths.
+    """The size in bytes of a store, whose files are checked for completeness by their headers and lengths.
 
-    Raises ValueError, which names a damaged file.
+    Raises ValueError with the name of a damaged file.
     """
     total = 0
     for path in sorted(Path(folder).glob("*.safetensors")):
@@ -215,7 +213,7 @@ def check_store(folder: Path) -> int:
         size = path.stat().st_size
         header_bytes = 8 + int.from_bytes(path.open("rb").read(8), "little")
         if size != header_bytes + end:
-            raise ValueError(f"{path} is damaged: it has {size} bytes and should have {header_bytes + end}")
+            raise ValueError(f"{path} is damaged: it has {size} bytes instead of {header_bytes + end}")
         total += size
     return total
 
@@ -223,8 +221,8 @@ def check_store(folder: Path) -> int:
 def read_header(path: Path) -> dict:
     """A safetensors file's header: dtype, shape and data_offsets of each tensor.
 
-    Raises ValueError when it is damaged: entries of another form, and values that overlap, leave a hole or have another
-    length than their shape.
+    Raises ValueError for a damaged header: entries of another form, and values that overlap, leave a gap or whose length
+    does not fit their shape.
     """
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -232,20 +230,20 @@ def read_header(path: Path) -> dict:
             raise ValueError(f"{path} is damaged: it ends within its header")
         if length > HEADER_BYTES:
             raise ValueError(
-                f"{path} has a header of {length} bytes, and at most {HEADER_BYTES} are read: save it as several files"
+                f"{path} has a header of {length} bytes, but at most {HEADER_BYTES} can be read: save it as several files"
             )
         try:
             header = json.loads(file.read(length))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: its header can't be read ({error})") from None
     if not isinstance(header, dict):
-        raise ValueError(f"{path} is damaged: its header is no JSON object; download it again")
+        raise ValueError(f"{path} is damaged: its header is not a JSON object; download it again")
     _check_entries(header, path)
     return header
 
 
 def _check_entries(header: dict, path: Path) -> None:
-    """Raises ValueError unless the tensors' bytes follow one another without holes, as the format asks."""
+    """Raises ValueError unless the bytes of the tensors follow one another without gaps, as the format requires."""
     spans = []
     for name, entry in header.items():
         if name == "__metadata__":
@@ -255,7 +253,7 @@ def _check_entries(header: dict, path: Path) -> None:
         )
         if not (_are_counts(offsets) and len(offsets) == 2 and _are_counts(shape) and isinstance(dtype, str)):
             raise ValueError(
-                f"{path} is damaged: {name[:100]!r} has no dtype, shape and data_offsets of whole numbers"
+                f"{path} is damaged: {name[:100]!r} has no dtype, shape and data_offsets of integers"
             )
         values = math.prod(shape)
         if offsets[1] - offsets[0] != values * BYTES.get(
@@ -269,7 +267,7 @@ def _check_entries(header: dict, path: Path) -> None:
     for start, stop, name in sorted(spans):
         if start != end or stop < start:
             raise ValueError(
-                f"{path} is damaged: {name[:100]!r} lies at bytes {start} to {stop}, and the one before it ends at {end}"
+                f"{path} is damaged: {name[:100]!r} lies at bytes {start} to {stop}, but the tensor before it ends at {end}"
             )
         end = stop
 
@@ -286,31 +284,31 @@ def _blocks_of(path: Path) -> Iterator[tuple[str, Block]]:
     metadata = read_header(path).get("__metadata__", {})
     if not isinstance(metadata, dict) or METADATA_KEY not in metadata:
         raise ValueError(
-            f"{path} has no list of blocks: it was not written by this version of Aligner Lab; make it anew"
+            f"{path} has no list of blocks: it was not written by this version of Aligner Lab; make it again"
         )
     for key, fields in json.loads(metadata[METADATA_KEY]).items():
         flat = tuple(fields.pop("flat")) if fields["flat"] else fields.pop("flat")
         yield key, Block(fields.pop("name"), **{k: tuple(v) for k, v in fields.items()}, flat=flat)
 
 
-def _overlap(wanted: Block, stored: Block) -> tuple[tuple[int, int], ...] | None:
-    """For each dimension [start, end) in global coordinates where two blocks overlap; None if they do not."""
+def _overlap(block: Block, stored: Block) -> tuple[tuple[int, int], ...] | None:
+    """[start, end) in global coordinates for each dimension in which two blocks overlap; None when they do not overlap."""
     ranges = tuple(
         (max(a, b), min(a + n, b + m))
-        for a, n, b, m in zip(wanted.offset, wanted.shape, stored.offset, stored.shape)
+        for a, n, b, m in zip(block.offset, block.shape, stored.offset, stored.shape)
     )
     return None if any(start >= end for start, end in ranges) else ranges
 
 
-def _copy_overlap(out: torch.Tensor, wanted: Block, source: torch.Tensor, stored: Block, overlap) -> int:
+def _copy_overlap(out: torch.Tensor, block: Block, source: torch.Tensor, stored: Block, overlap) -> int:
     import torch
 
-    into = tuple(slice(start - o, end - o) for (start, end), o in zip(overlap, wanted.offset))
+    into = tuple(slice(start - o, end - o) for (start, end), o in zip(overlap, block.offset))
     out_of = tuple(slice(start - o, end - o) for (start, end), o in zip(overlap, stored.offset))
     if stored.flat is None:
         out[into] = source.reshape(stored.shape)[out_of].to(out.dtype)
         return out[into].numel()
-    # a flat part covers no rectangle: lay it into the whole block, and copy only where it has values
+    # a flat part is not a rectangle: it is put into the whole block, and only its values are copied
     start, end = stored.flat
     values = torch.zeros(math.prod(stored.shape), dtype=out.dtype)
     present = torch.zeros(math.prod(stored.shape), dtype=torch.bool)

@@ -1,13 +1,13 @@
-"""PPO as two jobs: the actor and its reference in one, the critic and the reward model in the other.
+"""PPO as two jobs: actor and reference in one, critic and reward model in the other.
 
     trainers.ppo ── RewardSource, ValueModel ── client ── connections ── connection ── pytriton_client
                                                                                              ║  gRPC
     rollouts.critic ── worker ── command_loop ── request_queue ───────────────────── pytriton_server
 
-    serialization     records as named arrays, and what may not cross
-    discovery         where a server answers, and the token that opens it
-    pytriton_cleanup  what a server that was killed leaves, for the next one to clear up
+    serialization     records as named arrays, with checks of what crosses between the jobs
+    discovery         the address of a server, and its token
+    pytriton_cleanup  removes what a killed server left behind
 
-The critic's train steps are `updates` here, on the wire and in status.json: a step of PPO has several.
-docs/remote-critic.md tells the whole story. Only the pytriton modules know PyTriton.
+The critic's train steps are called `updates` here, in messages and in status.json: a step of PPO has several.
+docs/remote-critic.md describes the whole protocol. Only the pytriton modules use PyTriton.
 """

@@ -1,4 +1,4 @@
-"""The critic's own run folder: its checkpoints by the number of train steps, and its metrics."""
+"""The critic's own run folder: its checkpoints, by the number of train steps, and its metrics."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from aligner_lib.trainers.loop import check_checkpoint
 
 
 class CriticCheckpoints:
-    """Checkpoints are named by the train steps in them, as the actor counts them, too."""
+    """The critic's checkpoints. Their names count train steps, as the actor does."""
 
     def __init__(self, run: RunWriter, keep: int):
-        """keep: how many checkpoints stay at least."""
+        """keep: the number of newest checkpoints that always stay."""
         self.run, self.keep = run, keep
 
     def numbers(self) -> list[int]:
         return [step_of(path) for path in self.run.folder.checkpoints()]
 
     def latest(self) -> int:
-        """0: none."""
+        """The number of the newest checkpoint; 0 for none."""
         return max(self.numbers(), default=0)
 
     def find(self, number: int) -> Path | None:
-        """The checkpoint after so many train steps; None for 0: the weights that the critic began with."""
+        """The checkpoint after `number` train steps; None for 0, the initial weights. Raises NoCheckpoint."""
         if number == 0:
             return None
         if number not in self.numbers():
-            there = ", ".join(map(str, self.numbers())) or "none"
-            raise NoCheckpoint(f"it has no checkpoint after {number} train steps (there are: {there})")
+            existing = ", ".join(map(str, self.numbers())) or "none"
+            raise NoCheckpoint(
+                f"it has no checkpoint after {number} train steps (its checkpoints: {existing})"
+            )
         return self.run.path / "checkpoints" / step_name(number)
 
     def owner(self) -> str | None:
-        """The actor's run that the newest checkpoint belongs to."""
+        """The actor's run to which the newest checkpoint belongs."""
         newest = self.run.folder.latest_checkpoint()
         return json.loads((newest / "critic.json").read_text())["actor_run"] if newest else None
 
@@ -45,16 +47,16 @@ class CriticCheckpoints:
     def accept(
         self, tmp_dir: Path, number: int, previous: int, actor_run: str | None, way_back: int = 0
     ) -> None:
-        """Give a complete checkpoint its name. Those that the actor may still come back to stay.
+        """Give a complete checkpoint its name. Checkpoints that the actor may still go back to stay.
 
-        previous: of the actor's last checkpoint. way_back: of the one to which `aligner undo` goes back; 0: there is none.
+        previous: the checkpoint that belongs to the actor's last one. way_back: the one that `aligner undo` needs; 0: none.
         """
         (tmp_dir / "critic.json").write_text(json.dumps({"updates": number, "actor_run": actor_run}))
-        needed = sum(there >= previous for there in {*self.numbers(), number})
+        needed = sum(existing >= previous for existing in {*self.numbers(), number})
         self.run.accept_checkpoint(tmp_dir, number, max(self.keep, needed), check_checkpoint, {way_back})
 
     def forget_after(self, number: int) -> None:
-        """Set aside what was saved after so many steps, and cut off what was logged: the actor takes these steps anew."""
+        """Set aside later checkpoints, and cut off later metrics: the actor repeats the steps after `number`."""
         self.run.rewind(number)
 
     def log(self, number: int, metrics: dict[str, float], lr: float, seconds: float) -> None:

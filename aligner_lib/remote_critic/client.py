@@ -1,9 +1,8 @@
-"""The actor's side: a reward source and a value model whose reward model and critic are other jobs.
+"""The actor's side: a reward source and a value model whose reward model and critic run in other jobs.
 
-Every rank makes them and calls them alike. Scores are asked for by the first rank of each model replica; whatever changes
-the critic goes through the first rank of all, which numbers the train steps. Where a server goes away, an Interruption is
-raised on every rank; `reach` waits for it, and `load` has the critic go back to the checkpoint that belongs to the
-actor's.
+All ranks make the same objects and the same calls. The first rank of each model replica requests scores. Calls that change the
+critic go through the first rank of all, which numbers the train steps. When a server goes away, every rank raises an
+Interruption; `reach` then waits for the server, and `load` has the critic go back to the checkpoint that belongs to the actor's.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from aligner_lib.errors import Interruption, UnmatchedCheckpoint, UserError
 from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import Endpoint, Lost, ServerConnection
-from aligner_lib.remote_critic.connections import ServerConnections, on_first_rank, what_became_of
+from aligner_lib.remote_critic.connections import ServerConnections, on_first_rank, server_problem
 from aligner_lib.remote_critic.errors import NoCheckpoint, NotReady
 from aligner_lib.remote_critic.serial_executor import SerialExecutor
 from aligner_lib.rollouts.records import CriticExperience, Rollouts
@@ -29,11 +28,11 @@ from aligner_lib.run_folder.set_aside import last_change
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import stop_signals
 
-NOTE = "remote.json"  # in the actor's checkpoint: how many train steps the critic's that belongs to it holds
+NOTE = "remote.json"  # in the actor's checkpoint: the number of train steps in the critic's checkpoint that belongs to it
 
 
-class Later(Future):
-    """A result that is fetched when it is asked for. answer: the server's, where this rank has sent something."""
+class LazyResult(Future):
+    """A result that is fetched when it is read. answer: the server's answer, on a rank that has sent a request."""
 
     def __init__(self, fetch: Callable[[], object], answer: Future | None = None):
         super().__init__()
@@ -46,26 +45,28 @@ class Later(Future):
 
 
 class RemoteRewardModel:
-    """See RewardSource. Making one waits for its server."""
+    """A `RewardSource` in another job. The constructor waits for its server."""
 
     def __init__(self, servers: ServerConnections, pad_to: int | None, writer: RunWriter | None = None):
-        """pad_to: pad_to_length. writer: the run's, on the first rank: it knows of a wish to stop."""
+        """pad_to: pad_to_length. writer: the run's writer, on the first rank, which sees requests to stop."""
         self.servers, self.pad_to, self.writer = servers, pad_to, writer
         self.about = self.reach()
 
     def score(self, rollouts: Rollouts) -> Future[Tensor]:
-        return self._ask("rewards", rollouts)
+        return self._request("rewards", rollouts)
 
-    def collect(self, asked: list[Future]) -> list[Tensor]:
-        outcomes = [parallel.from_replica_leader(scores.result()) for scores in asked]
+    def collect(self, requested: list[Future]) -> list[Tensor]:
+        outcomes = [parallel.from_replica_leader(scores.result()) for scores in requested]
         own = [outcome for outcome in outcomes if not isinstance(outcome, Tensor)]
         if problems := [problem for ranks in parallel.gather_over_dp(own) for problem in ranks]:
             raise problems[0]
         return outcomes
 
     def reach(self, work: Callable[[], object] = lambda: None) -> dict:
-        """The first server's status, when all are there and `work` is done. What a run that waits could save is saved: a
-        wish to stop ends it."""
+        """Wait until all servers are connected and `work` is done. Returns the first server's status.
+
+        A request to stop ends the run here: a run that waits has already saved everything it can.
+        """
         with stop_signals() as signalled:
             status = self.servers.reach(
                 work, lambda: signalled.is_set() or (self.writer is not None and self.writer.stop_requested)
@@ -73,28 +74,28 @@ class RemoteRewardModel:
         if status is None:
             if self.writer is not None:
                 server = self.servers.first.where.service.replace("_", " ")
-                self.writer.finish("stopped", f"stopped while it waited for the {server}, as asked")
+                self.writer.finish("stopped", f"stopped on request while it waited for the {server}")
             raise SystemExit(0)
         return status
 
-    def _ask(self, kind: str, rollouts: Rollouts, **call) -> Later:
-        """Ask a server for scores, to be had from `collect`."""
+    def _request(self, kind: str, rollouts: Rollouts, **call) -> LazyResult:
+        """Request scores from a server; `collect` waits for them."""
         if not parallel.leads_replica():
-            return Later(lambda: None)
+            return LazyResult(lambda: None)
         link = self.servers.that_gives(kind)
         length = serialization.padded_length(rollouts.tokens.shape[1], self.pad_to)
         answer = link.call(kind, serialization.pack_tokens(rollouts, length), **call)
-        return Later(lambda: _scores(link, kind, rollouts, answer), answer)
+        return LazyResult(lambda: _scores(link, kind, rollouts, answer), answer)
 
 
 class RemoteCritic(RemoteRewardModel):
-    """See ValueModel, and RewardSource: the critic's server gives the rewards, too, or another one does."""
+    """A `ValueModel` and `RewardSource` in other jobs: the critic's server also gives rewards, or a second server does."""
 
     def __init__(self, servers: ServerConnections, pad_to: int | None, writer: RunWriter | None = None):
-        self.updates = 0  # train steps that were asked for
-        self.saved = 0  # … those in the critic's checkpoint that the actor's newest one names
+        self.updates = 0  # train steps that were requested
+        self.saved = 0  # train steps in the critic's checkpoint that belongs to the actor's newest one
         self._begun = False
-        self._valuing: list[Future] = []  # answers with values that are not collected
+        self._pending_values: list[Future] = []  # answers with values that were not collected yet
         self._executor = SerialExecutor()
         super().__init__(servers, pad_to, writer)
         self.critic = servers.that_gives("values")
@@ -102,22 +103,22 @@ class RemoteCritic(RemoteRewardModel):
     # -- RewardSource and ValueModel ------------------------------------------------------------------------------
 
     def score(self, rollouts: Rollouts) -> Future[Tensor]:
-        """Where one server gives both, it has given its values first: it exchanges the weights of the one model for the
-        other's once."""
+        """A server that gives both gets this request after it has answered the requests for values, so it exchanges the
+        weights of critic and reward model only once."""
         self._begin()
-        one = self.servers.that_gives("rewards") is self.critic
-        return self._ask("rewards", rollouts, after=self._valuing if one else ())
+        same_server = self.servers.that_gives("rewards") is self.critic
+        return self._request("rewards", rollouts, after=self._pending_values if same_server else ())
 
     def values(self, rollouts: Rollouts) -> Future[Tensor]:
         self._begin()
-        asked = self._ask("values", rollouts, updates=self.updates)
-        if asked.answer is not None:
-            self._valuing.append(asked.answer)
-        return asked
+        result = self._request("values", rollouts, updates=self.updates)
+        if result.answer is not None:
+            self._pending_values.append(result.answer)
+        return result
 
-    def collect(self, asked: list[Future]) -> list[Tensor]:
-        self._valuing = []
-        return super().collect(asked)
+    def collect(self, requested: list[Future]) -> list[Tensor]:
+        self._pending_values = []
+        return super().collect(requested)
 
     def train(self, experience: CriticExperience, lr: float) -> Future[dict[str, float]]:
         self._begin()
@@ -130,9 +131,9 @@ class RemoteCritic(RemoteRewardModel):
         )
 
     def save(self, folder: Path) -> None:
-        """The critic saves in its own run folder; here it is noted which of its checkpoints belongs to the actor's."""
+        """The critic saves in its own run folder; the actor's checkpoint notes which of the critic's belongs to it."""
         self._begin()
-        # previous: the critic keeps it until the actor's checkpoint is complete; way_back: as long as the actor's is there
+        # the critic keeps `previous` until the actor's checkpoint is complete, and `way_back` as long as the actor's exists
         self._order(
             lambda: self.servers.checkpoint(
                 "save", updates=self.updates, previous=self.saved, way_back=self._way_back()
@@ -144,53 +145,53 @@ class RemoteCritic(RemoteRewardModel):
             (folder / NOTE).write_text(json.dumps({"updates": self.updates}))
 
     def load(self, folder: Path | None) -> None:
-        """Raises UnmatchedCheckpoint when the critic no longer has the checkpoint that belongs to this one."""
+        """Raises UnmatchedCheckpoint when the critic no longer has the checkpoint that belongs to the actor's."""
         if folder is not None and not (folder / NOTE).exists():
             raise UnmatchedCheckpoint(
-                f"{folder} holds a critic that was trained in the actor's process: leave remote_critic_rm out, or "
+                f"{folder} contains a critic that was trained in the actor's process: leave remote_critic_rm out, or "
                 "start a new run"
             )
         self.updates = self.saved = json.loads((folder / NOTE).read_text())["updates"] if folder else 0
         self._begun = True
         self.reach(self._go_back)
 
-    # -- its train steps ------------------------------------------------------------------------------------------
+    # -- train steps ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """A run that starts anew starts with the critic as it was at first."""
+        """A new run starts with the critic's initial weights."""
         if not self._begun:
             self.load(None)
 
     def _way_back(self) -> int:
-        """The critic's train steps in the actor's checkpoint before its last change of settings; 0: none. On the first rank."""
+        """The critic's train steps in the actor's checkpoint before the last change of settings; 0: none. First rank only."""
         change = last_change(self.writer.folder) if self.writer is not None else None
         return json.loads((change.checkpoint / "critic" / NOTE).read_text())["updates"] if change else 0
 
     def _go_back(self) -> None:
-        """Have the critic load its checkpoint after so many train steps (0: what it began with). On the first rank."""
-        self._executor.recover()  # what was asked for before is answered, or has failed
+        """Have the critic load its checkpoint after `updates` train steps (0: its initial weights). First rank only."""
+        self._executor.recover()  # earlier calls are answered, or have failed
         try:
             self.servers.checkpoint("load", updates=self.updates)
         except NoCheckpoint as error:
             raise UnmatchedCheckpoint(str(error)) from None
 
     def _order(self, call: Callable[[], dict]) -> Future[dict]:
-        """The first rank asks the critic to change; the answer is to be had on every rank."""
-        asked = self._executor.put(call) if parallel.is_first_rank() else None
+        """Send a call that changes the critic, from the first rank. Every rank can read the answer."""
+        result = self._executor.put(call) if parallel.is_first_rank() else None
 
         def answer() -> dict:
             try:
-                return asked.result()
+                return result.result()
             except (Lost, NotReady) as error:
                 raise _interruption(self.critic.where, error) from None
 
-        return Later(lambda: on_first_rank(answer))
+        return LazyResult(lambda: on_first_rank(answer))
 
 
 def _scores(
     link: ServerConnection, kind: str, rollouts: Rollouts, call: Future
 ) -> Tensor | UserError | Interruption:
-    """The values or rewards, or why there are none."""
+    """The values or rewards, or an error that says why there are none."""
     try:
         arrays = link.wait_for(call)
         if problem := arrays["problem"].reshape(-1)[0].decode():
@@ -205,7 +206,7 @@ def _scores(
 
 
 def _joined(parts: list[CriticExperience]) -> CriticExperience:
-    """The replicas' parts of a global batch, one after the other."""
+    """The replicas' parts of a global batch, joined in order."""
     ends = [0]
     for part in parts:
         ends.append(ends[-1] + part.size)
@@ -213,4 +214,4 @@ def _joined(parts: list[CriticExperience]) -> CriticExperience:
 
 
 def _interruption(where: Endpoint, error: Exception) -> Interruption:
-    return Interruption(what_became_of(where, error))
+    return Interruption(server_problem(where, error))

@@ -1,6 +1,6 @@
 """The critic's service: the main threads of all ranks execute one command after the other.
 
-The first rank takes them from its request_queue. What goes wrong in an command, on whichever rank, reaches the actor as a sentence.
+The first rank takes the commands from its request queue. When a command fails, on any rank, the actor gets a sentence about it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,25 @@ from pathlib import Path
 from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic.errors import NotReady, Refusal, in_a_sentence
 from aligner_lib.remote_critic.request_queue import RequestQueue
-from aligner_lib.remote_critic.session import Ended
+from aligner_lib.remote_critic.session import ServiceEnd
 from aligner_lib.remote_critic.worker import End, Wait, Worker
 from cluster.record import read_json, write_json
 
-NOTES = "failed_rank_*.json"  # in the run folder's job/: why another rank than the first has ended
+NOTES = "failed_rank_*.json"  # in the run folder's job/: why a rank other than the first has failed
 
 
 def serve(
-    worker: Worker, request_queue: RequestQueue | None, is_over: Callable[[], Ended | None] | None, job: Path
-) -> Ended | None:
-    """Execute commands until it is over. request_queue, is_over: on the first rank; the others get None back. job: for the ranks' notes.
+    worker: Worker,
+    request_queue: RequestQueue | None,
+    is_over: Callable[[], ServiceEnd | None] | None,
+    job: Path,
+) -> ServiceEnd | None:
+    """Execute commands until the service ends. request_queue, is_over: on the first rank, None on the others, which return
+    None. job: the folder for the ranks' notes.
 
-    An exception in a command goes to the actor in a sentence, and ends the service: half a step may have been taken. Of
-    another rank's exception the first one hears through its note; of its death by what they did together, which fails.
+    An exception in a command is sent to the actor as a sentence and ends the service, because half a train step may have been
+    made. The first rank learns of another rank's exception through its note, and of another rank's death through a failing
+    collective operation.
     """
     while True:
         command, request, ended = Wait(), None, None
@@ -58,20 +63,20 @@ def serve(
 
 
 def clear_notes(job: Path) -> None:
-    """Remove what ranks of an earlier start have noted."""
+    """Remove the notes of ranks of an earlier start."""
     for note in job.glob(NOTES):
         note.unlink()
 
 
 def _note_failure(job: Path, kind: str, error: Exception) -> None:
-    """Leave word for the first rank, which only sees that this one is gone."""
+    """Leave a note for the first rank, which otherwise only sees that this rank is gone."""
     if not parallel.is_of_a_lost_rank(error):
         job.mkdir(exist_ok=True)
         write_json(job / NOTES.replace("*", str(parallel.rank())), {"words": in_a_sentence(kind, error)})
 
 
 def _failure(job: Path, kind: str, error: Exception) -> Refusal:
-    """What the actor is told of it: to wait for another server where a rank has died, else the reason."""
+    """The error for the actor: to wait for another server if a rank has died, else the reason."""
     if notes := sorted(job.glob(NOTES)):
         return Refusal(f"on its rank {notes[0].stem.rpartition('_')[2]}: {read_json(notes[0])['words']}")
     if parallel.is_of_a_lost_rank(error):

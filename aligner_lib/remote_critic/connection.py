@@ -1,8 +1,7 @@
-"""One server, seen from the actor: calls in threads of their own, and a watch that notices within seconds that it died.
+"""One server, seen from the actor: calls in threads of their own, and a watch that notices within seconds when it dies.
 
-A call's own time limit can't tell a dead server from a busy one, so calls wait long, and the watch decides. A server
-that answers may still hang: its status comes from threads beside those that work, and says for how long they have been
-at what they do.
+The time limit of a call can't distinguish a dead server from a busy one, so calls wait long, and the watch decides. A server
+that answers may still hang. Its status comes from other threads than its work, and says how long the current work has taken.
 """
 
 from __future__ import annotations
@@ -17,23 +16,24 @@ from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import discovery, serialization
 from aligner_lib.remote_critic.errors import Refusal, from_words
 from aligner_lib.remote_critic.hang_detection import overdue
-from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, Unreachable, probe
+from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, ServerUnreachable, probe
 from aligner_lib.run_folder.reader import RunFolder
 
 POLL_S = 1.0
-STATUS_S = 5.0  # a status is answered at once, whatever the server is doing
-SILENCE_S = 12.0  # without a status for so long, the server is lost: two that were not answered
+STATUS_S = 5.0  # time limit for a status, which a server answers at once, whatever it is doing
+SILENCE_S = 12.0  # without a status for this long, the server counts as lost: two requests were not answered
 
 
 class Lost(ConnectionError):
-    """The server is gone. The text completes "the critic at host:port …"."""
+    """The server is gone. The message completes "the critic at host:port …"."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server is to be found, as the settings say: by run folder, or by ip and port."""
+    """The address of a server in the settings: by run folder, or by ip and port."""
 
-    service: str  # critic or reward_model
+    service: str
+    """critic or reward_model."""
     ip: str | None
     port: int
     run: str | None
@@ -44,11 +44,11 @@ class Endpoint:
 
 
 class ServerConnection:
-    """Connected by `connect`; once `lost`, connect again."""
+    """A connection to a server, made by `connect`. Once it is `lost`, connect again."""
 
     def __init__(self, where: Endpoint, actor: str, answer_s: float = 3600.0):
-        """actor: how this start of this run is told from others. answer_s: what a living server is given for an answer;
-        many requests may be in the line before it."""
+        """actor: identifies this start of this run. answer_s: time limit for the answer of a living server, in which many
+        requests may be queued before this one."""
         self.where, self.actor, self.answer_s = where, actor, answer_s
         self.lost: str | None = "is not connected yet"
         self._connection: PyTritonConnection | None = None
@@ -56,19 +56,19 @@ class ServerConnection:
     # -- coming and going -----------------------------------------------------------------------------------------
 
     def connect(self) -> dict:
-        """Find the server, and return its status. Raises Unreachable, at the latest after a few seconds."""
-        found = discovery.find(self.where.service, self.where.ip, self.where.port, self.where.run)
-        if found is None:
-            raise Unreachable("has not said yet where it answers")
-        if found.token is None:
-            probe(found.host, found.port)
-            raise Unreachable(
-                "listens, and has not said its token: it is just starting, or it is another program"
+        """Find the server and connect. Returns its status. Raises ServerUnreachable, after a few seconds at the latest."""
+        address = discovery.find(self.where.service, self.where.ip, self.where.port, self.where.run)
+        if address is None:
+            raise ServerUnreachable("has not published its address yet")
+        if address.token is None:
+            probe(address.host, address.port)
+            raise ServerUnreachable(
+                "listens, but has not published its token: it is just starting, or it is another program"
             )
-        connection = PyTritonConnection(found.host, found.port, found.token)
+        connection = PyTritonConnection(address.host, address.port, address.token)
         status = _within(STATUS_S + 2, lambda: self._status(connection))
         if reason := overdue(status):
-            raise Unreachable(reason)
+            raise ServerUnreachable(reason)
         self.run, self._connection, self.lost = RunFolder(status["run"]), connection, None
         threading.Thread(target=self._watch, args=(connection, status["server"]), daemon=True).start()
         return status
@@ -81,42 +81,42 @@ class ServerConnection:
     def call(
         self, endpoint: str, arrays: serialization.Arrays, after: Iterable[Future] = (), **parameters
     ) -> Future:
-        """The endpoint's answer, to be had from `wait_for`. after: calls that are to be answered before this is sent."""
-        connection, before = self._connection, list(after)
+        """Send a request. `wait_for` waits for the answer. after: calls that must be answered before this one is sent."""
+        connection, earlier = self._connection, list(after)
 
         def work() -> serialization.Arrays:
-            wait(before)
+            wait(earlier)
             return self._call(connection, endpoint, arrays, parameters)
 
         return _in_thread(work)
 
     def wait_for(self, answer: Future) -> serialization.Arrays:
-        """Raises Lost when the server goes away first, UserError when it lives and gives no answer."""
+        """The answer. Raises Lost when the server goes away first, UserError when it lives but does not answer in time."""
         started = time.monotonic()
         while True:
             try:
                 return answer.result(timeout=0.2)
             except TimeoutError:
                 pass
-            except Unreachable as error:
+            except ServerUnreachable as error:
                 self.lost = self.lost or self._ending() or str(error)
             if self.lost is not None:
                 raise Lost(self.lost)
             if time.monotonic() - started > self.answer_s:
                 raise UserError(
-                    f"{self.where} is alive and has not answered for {self.answer_s:g} s "
+                    f"{self.where} is alive but has not answered for {self.answer_s:g} s "
                     f"(trainer.distributed_timeout_minutes): see its log in {self.run.path}, and start it again"
                 )
 
     def ask(self, endpoint: str, arrays: serialization.Arrays, **parameters) -> dict:
-        """A call whose answer is words: waits for the result. Raises Lost, NotReady and Refusal."""
+        """Send a request whose answer is JSON, and wait for the result. Raises Lost, NotReady and Refusal."""
         answer = serialization.value_of(self.wait_for(self.call(endpoint, arrays, **parameters)))
         if "problem" in answer:
             raise self.refusal(answer["problem"])
         return answer["result"]
 
     def refusal(self, problem: str) -> Refusal:
-        """What the server says it can't do, as an error that names the server."""
+        """The server's refusal as an error that names the server."""
         error = from_words(problem)
         return type(error)(f"{self.where}: {error}")
 
@@ -124,7 +124,7 @@ class ServerConnection:
         self, connection: PyTritonConnection, endpoint: str, arrays: serialization.Arrays, parameters: dict
     ) -> serialization.Arrays:
         if self.lost is not None:
-            raise Unreachable(self.lost)
+            raise ServerUnreachable(self.lost)
         return connection.call(endpoint, arrays, {"actor": self.actor, **parameters}, timeout_s=1e6)
 
     # -- the watch ------------------------------------------------------------------------------------------------
@@ -136,15 +136,15 @@ class ServerConnection:
         )
 
     def _watch(self, connection: PyTritonConnection, server: str) -> None:
-        heard = time.monotonic()
+        last_heard = time.monotonic()
         while self.lost is None and self._connection is connection:
             time.sleep(POLL_S)
             try:
                 status = _within(STATUS_S + 1, lambda: self._status(connection))
-                heard = time.monotonic()
-                reason = overdue(status) if status["server"] == server else "was started anew"
-            except Unreachable as error:
-                silent = time.monotonic() - heard > SILENCE_S
+                last_heard = time.monotonic()
+                reason = overdue(status) if status["server"] == server else "was started again"
+            except ServerUnreachable as error:
+                silent = time.monotonic() - last_heard > SILENCE_S
                 reason = self._ending() or (
                     f"gives no sign of life for {SILENCE_S:.0f} s: it {error}" if silent else None
                 )
@@ -152,7 +152,7 @@ class ServerConnection:
                 self.lost = self.lost or reason
 
     def _ending(self) -> str | None:
-        """How it ended, if its run folder says so; a machine can tell of its own processes alone, at once."""
+        """How the server ended, if its run folder says it. On the same machine a killed process shows at once."""
         try:
             status = self.run.status
             if status not in ("finished", "stopped", "failed", "lost"):
@@ -163,7 +163,7 @@ class ServerConnection:
 
 
 def _in_thread(work: Callable[[], object]) -> Future:
-    """A daemon thread: one that hangs in a dead server's call does not keep the process from ending."""
+    """Run `work` in a daemon thread, so a call that hangs in a dead server does not keep the process from ending."""
     future: Future = Future()
 
     def run() -> None:
@@ -177,8 +177,9 @@ def _in_thread(work: Callable[[], object]) -> Future:
 
 
 def _within(seconds: float, work: Callable[[], dict]) -> dict:
-    """work's result. Raises Unreachable when it takes too long: a new gRPC client waits for a stopped server for ever."""
+    """The result of `work`. Raises ServerUnreachable when it takes too long: a new gRPC client waits for a stopped server
+    forever."""
     try:
         return _in_thread(work).result(timeout=seconds)
     except TimeoutError:
-        raise Unreachable(f"gives no sign of life within {seconds:.0f} s") from None
+        raise ServerUnreachable(f"gives no sign of life within {seconds:.0f} s") from None

@@ -1,7 +1,7 @@
-"""The servers that an actor works with, and how it waits for one that is away.
+"""The servers that an actor works with, and the wait for a server that is away.
 
-Every rank makes `ServerConnections` and calls it alike: the first rank decides, and the others are told. The first ranks of the
-other model replicas have connections of their own, to ask for scores.
+All ranks make `ServerConnections` and make the same calls: the first rank decides, and the others get the result. The first
+ranks of the other model replicas have their own connections, through which they request scores.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from aligner_lib.megatron import parallel
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import Endpoint, Lost, ServerConnection
 from aligner_lib.remote_critic.errors import NotReady, Refusal
-from aligner_lib.remote_critic.pytriton_client import Unreachable
+from aligner_lib.remote_critic.pytriton_client import ServerUnreachable
 
 logger = logging.getLogger(__name__)
 
-SLICE_S = 1.0  # for one try of the first rank, before the other ranks are told that it still waits
+SLICE_S = 1.0  # for one attempt of the first rank, after which the other ranks learn that it still waits
 RETRY_S = 0.5
-LOG_EVERY_S = 15.0  # between two lines that say so
+LOG_EVERY_S = 15.0  # between two log lines about waiting
 
 
 class ServerConnections:
-    """The critic's server, the reward model's where it is another one, or that one alone; none is connected yet."""
+    """Connections to the critic's server and, if it is separate, to the reward model's, or to the latter alone. They begin
+    unconnected."""
 
     def __init__(
         self,
@@ -38,9 +39,9 @@ class ServerConnections:
         answer_s: float,
         longest_sample: int,
     ):
-        """servers: each with what it has to give, `values` or `rewards`; a critic comes first. tokenizer: the policy's.
-        run: the actor's run folder. timeout_s: how long to wait for a server; answer_s: for an answer of one that is there.
-        longest_sample: tokens of the longest that may be sent."""
+        """servers: each with what it must give, `values` or `rewards`; a critic comes first. tokenizer: the policy's.
+        run: the actor's run folder. timeout_s: time limit to wait for a server; answer_s: for an answer of a connected one.
+        longest_sample: tokens of the longest sample that may be sent."""
         self.tokenizer, self.run, self.timeout_s = tokenizer, run, timeout_s
         self.longest_sample = longest_sample
         actor = parallel.from_first_rank(f"{run}#{time.time_ns():x}")
@@ -49,13 +50,14 @@ class ServerConnections:
         self.settings = "remote_critic_rm" if "values" in self.links[self.first] else "remote_rm"
 
     def that_gives(self, kind: str) -> ServerConnection:
-        """The server of values, or of rewards."""
+        """The server that gives `values` or `rewards`."""
         return next(link for link, gives in self.links.items() if kind in gives)
 
     def reach(self, work: Callable[[], object], stop: Callable[[], bool]) -> dict | None:
-        """Connect, and do `work` on the first rank; again, until it is done.
+        """Connect, and do `work` on the first rank; repeat both until they succeed.
 
-        Returns the first server's status; None when `stop` says so first (on the first rank). Raises UserError after `timeout_s`.
+        Returns the first server's status; None when `stop` returns True first (on the first rank). Raises UserError after
+        `timeout_s`.
         """
         started, logged_at = time.monotonic(), -math.inf
         while True:
@@ -70,21 +72,21 @@ class ServerConnections:
             if waited > self.timeout_s:
                 raise UserError(
                     f"{reason}, and {self.timeout_s:.0f} s are over ({self.settings}.timeout): check that "
-                    f"`aligner serve-critic` (or serve-rm) runs there, that ip and port are the ones that it names, and "
-                    "that no firewall is between; then start the same command again"
+                    f"`aligner serve-critic` (or serve-rm) runs there, that ip and port are those that it prints, and "
+                    "that no firewall is in between; then start the same command again"
                 )
             if parallel.is_first_rank() and time.monotonic() - logged_at >= LOG_EVERY_S:
                 logged_at = time.monotonic()
                 logger.info(f"waiting, {waited:.0f} s of at most {self.timeout_s:.0f} s: {reason}")
 
     def checkpoint(self, kind: str, link: ServerConnection | None = None, **details) -> dict:
-        """Ask a server, by default the first, to begin, save or load; its status. On the first rank."""
+        """Ask a server, by default the first one, to begin, save or load. Returns its status. First rank only."""
         link = link or self.first
         request = {"kind": kind, "actor": link.actor, "actor_run": self.run} | details
         return link.ask("checkpoint", serialization.text(request, "request"))
 
     def _attempt(self, work: Callable[[], object]) -> tuple[dict, str | None]:
-        """The first server's status; or why it does not go on, after trying for about a slice."""
+        """The first server's status; or why it can't continue, after an attempt of about a slice."""
         slice_ends = time.monotonic() + SLICE_S
         while True:
             statuses = {}
@@ -97,23 +99,23 @@ class ServerConnections:
                 at = self.first.where
                 work()
                 return statuses[self.first], None
-            except (Unreachable, Lost, NotReady) as error:
+            except (ServerUnreachable, Lost, NotReady) as error:
                 if time.monotonic() > slice_ends:
-                    return {}, what_became_of(at, error)
+                    return {}, server_problem(at, error)
                 time.sleep(RETRY_S)
 
     def _check(self, link: ServerConnection, status: dict) -> None:
-        """Raises UserError for another kind of server than the settings say, or a model with another tokenizer or too few
+        """Raises UserError for a server of another kind than the settings say, or a model with another tokenizer or too few
         positions."""
         if missing := self.links[link] - set(status["gives"]):
             cure = "check its port"
             if self.settings == "remote_critic_rm":
                 cure += (
-                    ", and that model.ppo.combine_rm_and_critic_server says here what "
-                    "trainer.ppo.combine_rm_and_critic_server says there"
+                    ", and that model.ppo.combine_rm_and_critic_server here equals "
+                    "trainer.ppo.combine_rm_and_critic_server there"
                 )
             raise UserError(
-                f"{link.where} gives {' and '.join(status['gives'])}, and no {' or '.join(sorted(missing))}: it is another "
+                f"{link.where} gives {' and '.join(status['gives'])}, but no {' or '.join(sorted(missing))}: it is another "
                 f"kind of server; {cure}"
             )
         check_same_tokenizer(
@@ -126,21 +128,21 @@ class ServerConnections:
             )
 
     def _others_connect(self) -> str | None:
-        """The first ranks of the other replicas connect, too; why not, on every rank."""
+        """Connect the first ranks of the other replicas. Returns on every rank the reason why that failed, or None."""
         reason = None
         if parallel.leads_replica():
             for link in self.links:
                 try:
                     if link.lost:
                         link.connect()
-                except Unreachable as error:
-                    reason = what_became_of(link.where, error)
+                except ServerUnreachable as error:
+                    reason = server_problem(link.where, error)
         reasons = parallel.gather_over_dp(parallel.from_replica_leader(reason))
         return next(filter(None, reasons), None)
 
 
 def on_first_rank(work: Callable[[], object]):
-    """work's result on the first rank, on every rank; a UserError or Interruption is raised on every rank, too."""
+    """The result of `work` on the first rank, returned on every rank; its UserError or Interruption is raised on every rank."""
     result, error = None, None
     if parallel.is_first_rank():
         try:
@@ -153,6 +155,6 @@ def on_first_rank(work: Callable[[], object]):
     return result
 
 
-def what_became_of(where: Endpoint, error: Exception) -> str:
-    """What has become of a server that is gone, or what one that is there says of itself."""
+def server_problem(where: Endpoint, error: Exception) -> str:
+    """A sentence on a server that is gone, or the message of a server that refuses."""
     return str(error) if isinstance(error, Refusal) else f"{where} {error}"

@@ -1,4 +1,4 @@
-"""Where a server answers and the token that opens it: published by the server, found by the actor. No torch."""
+"""The address of a server and its token: published by the server, found by the actor. No torch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cluster.rendezvous import announce, announced, own_host
 
 
 @dataclass(frozen=True)
-class Address:
-    """token, run: None where they are not known yet."""
+class ServerAddress:
+    """The address of a server. token, run: None while they are not known."""
 
     host: str
     port: int
@@ -27,16 +27,16 @@ class Address:
 
 
 def listening_address(setting: str | None) -> str:
-    """The address to listen on: the one that was set, in a Slurm job the node's own, else loopback.
+    """The address to listen on: the one in the settings, in a Slurm job the node's own, else loopback.
 
-    Raises UserError where the job's other nodes can't reach any address that this one finds.
+    Raises UserError when the job's other nodes can't reach any address that this node finds.
     """
     if setting:
         return setting
     own = _resolved(own_host())
     if own is not None and not _is_loopback(own):
         return own
-    # Debian and Ubuntu give a machine's own name 127.0.1.1; its other nodes know better which network they share
+    # Debian and Ubuntu map a machine's own name to 127.0.1.1; the names of the other nodes show which network they share
     others = {node: _resolved(node) for node in _nodes_of_the_job() if node != own_host()}
     away = [node for node, address in others.items() if address is None or not _is_loopback(address)]
     if own is not None and not away:
@@ -45,21 +45,21 @@ def listening_address(setting: str | None) -> str:
         if others[node] is not None and (address := _address_towards(others[node])):
             return address
     raise UserError(
-        f"the name of this node, {own_host()}, leads to {own or 'no address'} here, which the job's other nodes can't "
+        f"the name of this node, {own_host()}, resolves to {own or 'no address'} here, which the job's other nodes can't "
         "reach: set trainer.ppo.address (of `serve-rm`: inference.address) to its address in the network that they share"
     )
 
 
 def new_token(run: Path) -> str:
-    """A random token for this start of a server; the one of an earlier start opens nothing any more."""
+    """A random token for this start of a server; the token of an earlier start becomes invalid."""
     (Path(run) / "token").unlink(missing_ok=True)
     return secrets.token_urlsafe(32)
 
 
 def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
-    """Say where the service answers: in the run folder, and for those who know only the port in the cache.
+    """Publish a service's address: in the run folder, and in the cache for actors that know only the port.
 
-    The token goes into the run folder too, for its owner's eyes only.
+    The token goes into the run folder, too, readable only by its owner.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(Path(run) / "token", flags, 0o600), "w") as file:
@@ -70,14 +70,16 @@ def publish(run: Path, service: str, host: str, port: int, token: str) -> None:
     record.write_json(pointer, {"run": str(Path(run).absolute())})
 
 
-def find(service: str, ip: str | None, port: int, run: str | None) -> Address | None:
-    """The service's address by its run folder or by ip and port; None while it has not said where it is."""
+def find(service: str, ip: str | None, port: int, run: str | None) -> ServerAddress | None:
+    """The service's address by its run folder or by ip and port; None while it is not published."""
     if run is not None:
-        said = announced(run, service)
-        return said and Address(said["address"], said["port"], _token(Path(run)), Path(run))
+        published = announced(run, service)
+        return published and ServerAddress(
+            published["address"], published["port"], _token(Path(run)), Path(run)
+        )
     pointer = record.read_json(_pointer(ip, port))
     run = Path(pointer["run"]) if pointer else None
-    return Address(ip, port, run and _token(run), run)
+    return ServerAddress(ip, port, run and _token(run), run)
 
 
 def _token(run: Path) -> str | None:
@@ -88,31 +90,31 @@ def _token(run: Path) -> str | None:
 
 
 def _pointer(host: str, port: int) -> Path:
-    """The cache may be shared by many machines, each of which has a loopback of its own."""
+    """The cache's file for a server. Many machines may share the cache, and each has its own loopback."""
     address = _resolved(host) or host
     place = f"{platform.node()}-{address}" if _is_loopback(address) else address
     return cache_root() / "servers" / f"{place}-{port}.json"
 
 
 def _nodes_of_the_job() -> list[str]:
-    """Names of the Slurm job's nodes, of all components of a hetjob."""
+    """Names of the Slurm job's nodes, from all components of a hetjob."""
     lists = [os.environ[name] for name in sorted(os.environ) if name.startswith("SLURM_JOB_NODELIST")]
     return list(dict.fromkeys(node for nodes in lists for node in expand(nodes)))
 
 
 def _address_towards(address: str) -> str | None:
-    """This machine's own address on the way there; None where no way leads there. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+    """This machine's own address on the route to `address`; None without a route. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            way.connect((address, 9))
+            probe.connect((address, 9))
         except OSError:
             return None
-        own = way.getsockname()[0]
+        own = probe.getsockname()[0]
     return None if _is_loopback(own) else own
 
 
 def _resolved(host: str) -> str | None:
-    """None where the name is not known here."""
+    """The address of a host name; None for a name that is not known here."""
     try:
         return socket.gethostbyname(host)
     except OSError:

@@ -1,4 +1,4 @@
-"""Why a request was not met, and how that crosses between the jobs."""
+"""The reasons for refusing a request, and how they are sent between the jobs."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from aligner_lib.errors import UserError
 
 
 class Refusal(UserError):
-    """A request that can't be met; its text goes to the actor, and ends its run."""
+    """A request that can't be met; its message goes to the actor and ends the actor's run."""
 
 
 class NotReady(Refusal):
-    """The server is not where the actor counts on it to be: it was started anew and lacks train steps, or it is ending.
+    """The server is not in the state that the actor expects: it was started again and lacks train steps, or it is ending.
 
-    The actor waits for one that goes back to their newest common checkpoint.
+    The actor waits for a server that goes back to their newest common checkpoint.
     """
 
 
 class NoCheckpoint(Refusal):
-    """The server does not have the checkpoint that it is to go back to."""
+    """The server lacks the checkpoint that it should go back to."""
 
 
 KINDS = {"not ready": NotReady, "no checkpoint": NoCheckpoint, "refused": Refusal}
 
 
 def in_words(error: UserError) -> str:
-    """The kind of refusal, then its words."""
+    """The kind of refusal, followed by its message."""
     kind = next((kind for kind, refusal in KINDS.items() if isinstance(error, refusal)), "refused")
     return f"{kind}: {error}"
 
 
 def from_words(text: str) -> Refusal:
-    kind, _, words = text.partition(": ")
-    return KINDS[kind](words)
+    kind, _, message = text.partition(": ")
+    return KINDS[kind](message)
 
 
 def in_a_sentence(work: str, error: Exception) -> str:
-    """A fault, for the actor; the traceback stays here."""
+    """A sentence about an exception, for the actor; the traceback stays in this job's log."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    words = " ".join(str(error).split()) or "no message"
+    message = " ".join(str(error).split()) or "no message"
     place = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
-    return f"it failed in {work} with {type(error).__name__}: {words} ({place}); its log has the traceback"
+    return f"it failed in {work} with {type(error).__name__}: {message} ({place}); its log has the traceback"

@@ -1,32 +1,33 @@
-"""When a command has taken too long: a server that answers may hang all the same, where one of its ranks does."""
+"""When a command takes too long: a server can answer and hang all the same, if one of its ranks hangs."""
 
 from __future__ import annotations
 
-OVERDUE_S = 30.0  # nothing that usually goes faster is given up before
-OVERDUE_FACTOR = 20  # … or so many times the longest of its kind before
-FIRST_S = 600.0  # the first of a kind: libraries set themselves up, and nobody knows how long it takes
+OVERDUE_S = 30.0  # a command that is usually faster is not given up before this time …
+OVERDUE_FACTOR = 20  # … nor before this many times the longest earlier command of its kind
+FIRST_S = (
+    600.0  # for the first command of a kind: libraries initialise themselves, which takes an unknown time
+)
 
 
 def overdue(status: dict) -> str | None:
-    """Why a server that answers is given up: one of its ranks hangs, so that no command comes to its end."""
+    """The reason to give up a server that answers: a rank hangs, so a command does not end. None for a healthy server."""
     doing, seconds = status["doing"], status["doing_s"]
     if doing == "starting":
         return None
-    longest = (
-        0.0 if doing == "idle" else status["longest_s"].get(doing)
-    )  # idle: it looks for commands all the time
+    # an idle server looks for commands all the time
+    longest = 0.0 if doing == "idle" else status["longest_s"].get(doing)
     if longest is None:
-        return f"hangs: its first {doing} has gone on for {seconds:.0f} s" if seconds > FIRST_S else None
+        return f"hangs: its first {doing} has taken {seconds:.0f} s" if seconds > FIRST_S else None
     if seconds <= max(OVERDUE_S, OVERDUE_FACTOR * longest):
         return None
-    return f"hangs: for {seconds:.0f} s nothing came after '{doing}', where it never took more than {longest:.1f} s"
+    return f"hangs: nothing followed '{doing}' for {seconds:.0f} s, which never took more than {longest:.1f} s before"
 
 
 def longest_with(longest: float | None, seconds: float) -> float:
-    """The longest of a kind, in seconds, now that another has ended.
+    """The new longest duration of a kind of command, in seconds, after another command has ended.
 
-    It doubles at the most (from what OVERDUE_S allows anyway): a pause of the whole server does not blind the watch, and
-    a kind that has become slower is given up once or twice, not for ever.
+    It at most doubles (beyond what OVERDUE_S allows anyway): so one pause of the whole server does not blind the watch, and
+    a kind that has become slower is given up only once or twice.
     """
     if longest is None:
         return seconds

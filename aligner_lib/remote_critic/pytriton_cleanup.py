@@ -1,7 +1,7 @@
-"""What a server's start has to find again when it ends, or after it was killed: processes, shared memory, folders.
+"""The traces of a server that must be removed when it ends, or after it was killed: processes, shared memory, folders.
 
-A server that is killed can't clear up after itself, so it writes down what it has, and the next one in its run folder
-clears up. Its processes are told from others that have their numbers by when they began.
+A killed server can't clean up, so each server records what it uses, and the next server in its run folder cleans up. Its
+processes are distinguished from later ones with the same pid by their start time.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ import psutil
 from cluster.processes import identity
 from cluster.record import read_json, write_json
 
-KILLED_S = (
-    30.0  # at most, for a process to be gone after SIGKILL: on a busy machine it keeps its port for seconds
-)
+# limit for a process to be gone after SIGKILL: on a busy machine it keeps its port for seconds
+KILLED_S = 30.0
 SHARED_MEMORY = Path("/dev/shm")
 TENSORS = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 LONGEST_SOCKET = "checkpoint_0_0-server.sock"
-WORKSPACE = "aligner-"  # begins the name of a workspace in the temporary folder
+WORKSPACE = "aligner-"  # prefix of a workspace's name in the temporary folder
 
 
 def note_down(folder: Path, children: list[psutil.Process], environments: list[str]) -> None:
-    """Write down what this process's server has, in its run folder.
+    """Record in the run folder what this process's server uses.
 
     environments: folders in /tmp that tritonserver made for its stubs.
     """
@@ -42,7 +41,7 @@ def note_down(folder: Path, children: list[psutil.Process], environments: list[s
 
 
 def clear(folder: Path) -> None:
-    """Clear up after the server in this run folder that was killed, or is ending."""
+    """Clean up after the server of this run folder, which was killed or is ending."""
     left = read_json(_note(folder)) or {"server": None, "children": {}, "environments": []}
     marks = left["children"].items()
     ours = [int(pid) for pid, mark in marks if mark is not None and identity(int(pid)) == mark]
@@ -52,22 +51,22 @@ def clear(folder: Path) -> None:
     for segment in segments:
         segment.unlink(missing_ok=True)
     for environment in left["environments"]:
-        with contextlib.suppress(OSError):  # one that another server made meanwhile, and uses, is not empty
+        with contextlib.suppress(OSError):  # another server has made and uses the folder: it is not empty
             os.rmdir(environment)
     _note(folder).unlink(missing_ok=True)
     place = _place(folder)
     if not place.is_symlink():
         shutil.rmtree(place, ignore_errors=True)
         return
-    if place.resolve().name.startswith(WORKSPACE):  # else a link of the user's own
+    if place.resolve().name.startswith(WORKSPACE):  # any other target is a link of the user's
         shutil.rmtree(place.resolve(), ignore_errors=True)
     place.unlink()
 
 
 def workspace(folder: Path) -> Path:
-    """Where PyTriton is to make its workspace: in the run folder, or in the temporary one with a link to it from there.
+    """The folder for PyTriton's workspace: in the run folder, or in the temporary folder with a link in the run folder.
 
-    It holds Unix sockets, whose paths must be short, and which some shared file systems don't have.
+    The workspace contains Unix sockets. Their paths must be short, and some shared file systems don't support them.
     """
     place = _place(folder)
     place.mkdir(parents=True)
@@ -78,14 +77,14 @@ def workspace(folder: Path) -> Path:
         shutil.rmtree(place)
         place.symlink_to(tempfile.mkdtemp(prefix=WORKSPACE))
     target = place.resolve()
-    shutil.rmtree(target)  # PyTriton wants to make it
+    shutil.rmtree(target)  # PyTriton itself makes the folder
     return target
 
 
 def end(pids: list[int], number: signal.Signals, within_s: float) -> None:
-    """Send them a signal. Returns when none of them runs, or the time is over.
+    """Send a signal to processes. Returns when none of them runs, or after within_s seconds.
 
-    It does not wait for their parents to take note, which may take seconds.
+    It does not wait until their parents have noticed, which may take seconds.
     """
     processes = []
     for pid in pids:
@@ -98,8 +97,8 @@ def end(pids: list[int], number: signal.Signals, within_s: float) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it still has what it had: a killed process looks like a zombie as soon as its first thread is gone, and keeps
-    its ports until the last one is."""
+    """Whether a process still holds its resources. A killed process looks like a zombie as soon as its first thread is gone,
+    but keeps its ports until the last thread is gone."""
     try:
         if not process.is_running():
             return False
@@ -109,7 +108,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def name_of(process: psutil.Process) -> str | None:
-    """None: it does not run."""
+    """The name of a process; None when it does not run."""
     try:
         return process.name() if is_alive(process) else None
     except psutil.NoSuchProcess:
@@ -131,19 +130,19 @@ def _stubs(place: Path) -> list[int]:
 
 
 def _segments_of(server: dict | None) -> list[Path]:
-    """The shared memory of its tritonserver and stubs, in PyTriton's own spelling; none when another has its pid now."""
+    """The shared memory of the server's tritonserver and stubs, in PyTriton's spelling; empty when its pid was reused."""
     if server is None or identity(server["pid"]) not in (None, server["mark"]):
         return []
     return list(SHARED_MEMORY.glob(f"pytrtion{server['pid']}-*"))
 
 
 def _tensors_of(pids: list[int]) -> set[Path]:
-    """The shared memory in which these processes keep tensors; its names are known to them alone."""
-    found: set[str] = set()
+    """The shared memory in which processes keep tensors. Only the processes themselves know its names."""
+    names: set[str] = set()
     for pid in pids:
-        with contextlib.suppress(OSError):  # it ended while we looked
-            found |= set(TENSORS.findall(Path(f"/proc/{pid}/maps").read_text()))
-    return {Path(name) for name in found}
+        with contextlib.suppress(OSError):  # the process ended meanwhile
+            names |= set(TENSORS.findall(Path(f"/proc/{pid}/maps").read_text()))
+    return {Path(name) for name in names}
 
 
 def _note(folder: Path) -> Path:

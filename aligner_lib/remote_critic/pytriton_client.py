@@ -1,7 +1,7 @@
-"""Calls to a server over PyTriton's gRPC client. With `pytriton_server` and `leftovers`, all that knows PyTriton.
+"""Calls to a server over PyTriton's gRPC client. Only the pytriton modules use PyTriton.
 
-gRPC because one client may serve many threads (the HTTP client's gevent deadlocks). A client is neither told of a
-server that hangs nor stops waiting for it: whoever calls bounds the wait (see `link`).
+gRPC is used because one client can serve many threads (the HTTP client's gevent deadlocks). A client neither learns that a
+server hangs nor stops waiting for it: the caller limits the wait (see `connection`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.remote_critic.serialization import Arrays
 
 PROBE_S = 3.0
-READY_S = 1.0  # for a server that listens, and whose models are still being loaded: asked again soon
+READY_S = 1.0  # for a server that listens while its models are loading: the next attempt follows soon
 CHANNEL = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -26,12 +26,12 @@ CHANNEL = [
 ]
 
 
-class Unreachable(ConnectionError):
-    """The server did not answer. The text completes "the critic at host:port …"."""
+class ServerUnreachable(ConnectionError):
+    """The server did not answer. The message completes "the critic at host:port …"."""
 
 
 class PyTritonConnection:
-    """One server, as long as it answers; after that, make a new one."""
+    """A connection to a server. When the server stops answering, make a new one."""
 
     def __init__(self, host: str, port: int, token: str):
         self.host, self.port, self._token = host, port, token
@@ -39,7 +39,7 @@ class PyTritonConnection:
         self._lock = threading.Lock()
 
     def call(self, endpoint: str, arrays: Arrays, parameters: dict, timeout_s: float) -> Arrays:
-        """The endpoint's answer. Raises Unreachable. Any thread may call."""
+        """The endpoint's answer. Any thread may call. Raises ServerUnreachable."""
         probe(self.host, self.port)
         from pytriton.client.exceptions import PyTritonClientError
         from tritonclient.utils import InferenceServerException
@@ -49,13 +49,13 @@ class PyTritonConnection:
             send = client.infer_batch if client.is_batching_supported else client.infer_sample
             return send(parameters=parameters, **arrays)
         except (PyTritonClientError, InferenceServerException, TimeoutError, OSError) as error:
-            raise Unreachable(_reason(error)) from error
+            raise ServerUnreachable(_reason(error)) from error
 
     def _client(self, endpoint: str, timeout_s: float):
         with self._lock:
             if (endpoint, timeout_s) not in self._clients:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # that gRPC bounds no other call than infer
+                    warnings.simplefilter("ignore")  # the warning that gRPC limits only infer calls
                     self._clients[endpoint, timeout_s] = _client_class()(
                         f"grpc://{self.host}:{self.port}",
                         endpoint,
@@ -68,10 +68,10 @@ class PyTritonConnection:
 
 @functools.cache
 def _client_class() -> type:
-    """PyTriton's ModelClient, over a connection of its own that tries again within a second.
+    """PyTriton's ModelClient, with a connection of its own that retries within a second.
 
-    By default all channels of a process to one address share a connection, and its wait, which grows with each failed
-    try: a server that was started again was not found for 20 s.
+    By default all channels of a process to one address share a connection and its wait, which grows with each failed
+    attempt: a server that was started again was not found for 20 s.
     """
     from pytriton.client import ModelClient
 
@@ -92,21 +92,21 @@ def check_installed() -> None:
 
 
 def probe(host: str, port: int) -> None:
-    """Raises Unreachable, with the reason in words, unless somebody listens there."""
+    """Raises ServerUnreachable, with the reason, unless a program listens at the address."""
     try:
         socket.create_connection((host, port), timeout=PROBE_S).close()
     except socket.gaierror:
-        raise Unreachable(f"has a host name that is not known here ({host})") from None
+        raise ServerUnreachable(f"has a host name that is not known here ({host})") from None
     except ConnectionRefusedError:
-        raise Unreachable("is not listening (connection refused)") from None
+        raise ServerUnreachable("is not listening (connection refused)") from None
     except OSError as error:
-        raise Unreachable(f"can't be reached ({error or type(error).__name__})") from None
+        raise ServerUnreachable(f"can't be reached ({error or type(error).__name__})") from None
 
 
 def _reason(error: Exception) -> str:
-    """One line: PyTriton puts tracebacks and metadata into its messages."""
+    """The reason in one line, because PyTriton's messages contain tracebacks and metadata."""
     text = str(error)
     if "protocol is restricted" in text:
-        return "refuses the token: it was started anew, or is another run's server"
+        return "refuses the token: it was started again, or is another run's server"
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return f"does not answer ({type(error).__name__}: {lines[0][:160] if lines else 'no reason given'})"

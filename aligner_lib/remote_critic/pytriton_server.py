@@ -1,6 +1,6 @@
-"""A server on PyTriton: endpoints bound to functions. With `pytriton_client` and `leftovers`, all that knows PyTriton.
+"""A server on PyTriton: endpoints that are bound to functions. Only the pytriton modules use PyTriton.
 
-Start it from the main thread: tritonserver asks for a signal at its parent *thread's* death.
+Start it from the main thread: tritonserver ends when the *thread* that started it ends.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from aligner_lib.remote_critic.serialization import Arrays, Signature
 
 # `health` and `model-config` stay open: PyTriton's own client needs them without a token.
 RESTRICTED = ["inference", "metadata", "model-repository", "shared-memory", "statistics", "trace", "logging"]
-# samples that may be answered together: the worker cuts them into micro batches itself
+# samples that may be answered together; the worker splits them into micro batches
 LARGEST_BATCH = 1 << 20
-BATCH_DELAY_US = 2000  # how long a request waits for another of its shape
-START_S = 120.0  # PyTriton's own bound
-EXIT_S = 1  # for requests in flight when the server ends
-# tritonserver makes one, uses it only for packed interpreters, and leaves it
+BATCH_DELAY_US = 2000  # time that a request waits for another request of the same shape
+START_S = 120.0  # PyTriton's own limit
+EXIT_S = 1  # for requests in progress when the server ends
+# tritonserver makes such a folder, uses it only for packed interpreters, and does not remove it
 ENVIRONMENTS = "/tmp/python_env_*"
 
 Answer = Callable[[list[tuple[dict, Arrays]]], list[Arrays]]  # requests (parameters, arrays) → their answers
 
 
 @dataclass(frozen=True)
-class Handler:
+class EndpointHandler:
+    """An endpoint of the server: its arrays, and the function that answers requests."""
+
     name: str
     signature: Signature
     answer: Answer
@@ -50,12 +52,12 @@ class Handler:
 class PyTritonServer:
     """tritonserver and a Python stub for each endpoint, as child processes of this one."""
 
-    def __init__(self, host: str, port: int, token: str, folder: Path, endpoints: list[Handler]):
-        """folder: the run folder, for its workspace and log; what a killed predecessor left there is cleared."""
+    def __init__(self, host: str, port: int, token: str, folder: Path, endpoints: list[EndpointHandler]):
+        """folder: the run folder, for workspace and log; what a killed earlier server left there is removed."""
         self.host, self.port = host, port
         self._folder = Path(folder)
         self._log = self._folder / "job" / "tritonserver.log"
-        self._others = psutil.Process().children(recursive=True)  # this process had them before
+        self._others = psutil.Process().children(recursive=True)  # children that this process had before
         self._children: list[psutil.Process] = []
         self._environments: list[str] = []
         pytriton_cleanup.clear(folder)
@@ -76,17 +78,17 @@ class PyTritonServer:
             ),
             security_config=TritonSecurityConfig(access_token=token, restricted_endpoints=RESTRICTED),
             workspace=pytriton_cleanup.workspace(folder),
-            # tritonserver finds all models at its start: it loads them side by side, and leaves no copies in /tmp
+            # tritonserver finds all models at its start, loads them in parallel, and leaves no copies in /tmp
             triton_lifecycle_policy=TritonLifecyclePolicy(local_model_store=True),
         )
         for endpoint in endpoints:
             self._bind(endpoint)
 
     def start(self) -> None:
-        """Returns when it answers. Raises UserError when it doesn't."""
+        """Start the server. Returns when it answers. Raises UserError when it does not answer in time."""
         from pytriton.client.exceptions import PyTritonClientTimeoutError
 
-        # the stub loads the first libpython that it finds: it must be this interpreter's
+        # the stub loads the first libpython that it finds, which must be this interpreter's
         first = sysconfig.get_config_var("LIBDIR")
         os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [first, os.environ.get("LD_LIBRARY_PATH")]))
         before = glob.glob(ENVIRONMENTS)
@@ -95,33 +97,33 @@ class PyTritonServer:
             self._triton.run()
         except PyTritonClientTimeoutError:
             raise UserError(
-                f"tritonserver did not answer at {self.host}:{self.port} within two minutes of its start: {self._log} "
-                "says why; if another program took the port meanwhile, start again"
+                f"tritonserver did not answer at {self.host}:{self.port} within two minutes of its start: see {self._log}; "
+                "if another program took the port meanwhile, start the same command again"
             ) from None
         self._environments = [folder for folder in glob.glob(ENVIRONMENTS) if folder not in before]
         self._note_children()
 
     def problem(self) -> str | None:
-        """What has died, if something has: PyTriton itself does not notice a stub's death."""
+        """A sentence when a process of the server has died, else None. PyTriton does not notice the death of a stub."""
         gone = [child for child in self._children if not pytriton_cleanup.is_alive(child)]
         if gone or not self._triton.is_alive():
             return f"a process of PyTriton's server ended (pid {', '.join(str(child.pid) for child in gone)})"
         return None
 
     def stop(self) -> None:
-        """End the children and remove what they left.
+        """End the child processes and remove what they left.
 
-        Triton.stop() takes 7 s, in which it waits for its threads one after the other; they end with this process.
+        Triton.stop() would take 7 s, in which it waits for its threads one after the other. They end with this process.
         """
         atexit.unregister(self._triton.stop)
-        self._note_children()  # run() may have failed with some of them started
+        self._note_children()  # a failed run() may have started some of them
         servers = [child.pid for child in self._children if pytriton_cleanup.name_of(child) == "tritonserver"]
         pytriton_cleanup.end(servers, signal.SIGINT, 2 * EXIT_S)
         pytriton_cleanup.clear(self._folder)
 
     def _note_children(self) -> None:
-        """Write down what has to be ended, also by who comes after this process. A dead server's stubs are no longer
-        found among the children, so those that were known stay."""
+        """Record the processes that must be ended, also by a later server. The stubs of a dead tritonserver are no longer
+        among the children, so known processes stay in the record."""
         known = {*self._others, *self._children}
         self._children += [child for child in psutil.Process().children(recursive=True) if child not in known]
         self._note_down()
@@ -129,7 +131,7 @@ class PyTritonServer:
     def _note_down(self) -> None:
         pytriton_cleanup.note_down(self._folder, self._children, self._environments)
 
-    def _bind(self, endpoint: Handler) -> None:
+    def _bind(self, endpoint: EndpointHandler) -> None:
         from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
         def tensors(arrays: dict) -> list[Tensor]:
@@ -151,26 +153,26 @@ class PyTritonServer:
             inputs=tensors(endpoint.signature.inputs),
             outputs=tensors(endpoint.signature.outputs),
             config=batching if endpoint.signature.batched else ModelConfig(batching=False),
-            strict=True,  # else a missing output is silently no output at all
+            strict=True,  # otherwise a missing output is silently ignored
         )
 
 
 def _prompt_triton(host: str, port: int) -> type:
-    """PyTriton's Triton that goes on as soon as its server listens.
+    """PyTriton's Triton, which continues as soon as its server listens.
 
-    Its own look for the server comes once a second, over a gRPC channel that tries a closed port again ever later: it
-    took two seconds more.
+    PyTriton's own check runs once a second, over a gRPC channel that retries a closed port at growing intervals: it took
+    two seconds more.
     """
     from pytriton.triton import Triton
 
-    class Prompt(Triton):
+    class PromptTriton(Triton):
         def _wait_for_server(self) -> None:
             pause, deadline = threading.Event(), time.monotonic() + START_S
             while not _listens(host, port) and self._is_alive_impl() and time.monotonic() < deadline:
                 pause.wait(0.02)
             super()._wait_for_server()
 
-    return Prompt
+    return PromptTriton
 
 
 def _listens(host: str, port: int) -> bool:
@@ -187,7 +189,7 @@ def _listens(host: str, port: int) -> bool:
 def check_numpy() -> None:
     if int(np.__version__.split(".")[0]) >= 2:
         raise UserError(
-            f"numpy {np.__version__} is installed, and PyTriton 0.7 answers with empty arrays under numpy 2: install "
+            f"numpy {np.__version__} is installed, but PyTriton 0.7 answers with empty arrays under numpy 2: install "
             "'numpy>=1.26,<2' where the server runs"
         )
 
@@ -196,7 +198,7 @@ def check_port(host: str, port: int) -> None:
     """Raises UserError when the port is taken or the address is not this machine's (PyTriton would wait a minute)."""
     if host == "" or _is_every(host):
         raise UserError(
-            f"the address {host!r} would open the server to every network: give one of this machine's own, or none "
+            f"the address {host!r} would open the server to every network: give one of this machine's addresses, or none "
             "for loopback"
         )
     with socket.socket() as probe:
@@ -211,9 +213,9 @@ def check_port(host: str, port: int) -> None:
 
 
 def _is_every(host: str) -> bool:
-    """Whether it stands for all addresses of this machine, in one of its spellings."""
+    """Whether a host stands for all addresses of this machine, in any spelling."""
     try:
-        found = socket.getaddrinfo(host, None)
+        addresses = socket.getaddrinfo(host, None)
     except OSError:
-        return False  # the port's check says what is wrong with it
-    return any(ipaddress.ip_address(address[0]).is_unspecified for *_, address in found)
+        return False  # the check of the port reports the error
+    return any(ipaddress.ip_address(address[0]).is_unspecified for *_, address in addresses)

@@ -1,7 +1,7 @@
-"""Requests of the actor become commands for all ranks, one after the other. On the first rank.
+"""Queue the actor's requests and turn them into commands for all ranks, one after the other. First rank only.
 
-PyTriton calls `RequestQueue.answer_…` in threads of its own; they queue what is asked and wait. The main thread takes it
-from there (`command_loop.serve`), has all ranks execute it, and answers.
+PyTriton calls `RequestQueue.answer_…` in threads of its own, which queue their requests and wait. The main thread takes the
+requests from the queue (`command_loop.serve`), has all ranks execute them, and answers.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from aligner_lib.remote_critic.hang_detection import longest_with
 from aligner_lib.remote_critic.session import ActorSession
 from aligner_lib.remote_critic.worker import Command, Load, Rewards, Save, Train, Values, Wait
 
-TICK_S = 0.5  # for which a request is waited for, between looks at what may end the service
+TICK_S = 0.5  # longest wait for a request between two checks whether the service ends
 
 
 @dataclass
 class Request:
     """A request that waits for its answer."""
 
-    kind: str  # values, rewards, train, save, load, begin
+    kind: str
+    """values, rewards, train, save, load or begin."""
     details: dict
     answer: Future = field(default_factory=Future)
 
 
 class RequestQueue:
-    """What is asked, in command, and what the actor may know."""
+    """Queues the actor's requests and answers them in order, and reports the server's status."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class RequestQueue:
         about: dict,
         replicas: int = 1,
     ):
-        """checkpoints: where checkpoints lie; None for a reward model, which never changes. about: added to the status.
+        """checkpoints: the critic's; None for a reward model, which never changes. about: entries for the status.
         replicas: data-parallel ranks that share a batch."""
         self.checkpoints, self.session, self.vocab_size, self.replicas = (
             checkpoints,
@@ -57,7 +58,7 @@ class RequestQueue:
         self.about = about | {"server": uuid.uuid4().hex}
         self.doing, self.since = "starting", time.time()
         self.longest: dict[str, float] = {}  # seconds, by kind of command
-        self._turn = time.monotonic()  # when the main thread last took an command, or looked for one
+        self._turn = time.monotonic()  # when the main thread last took a command, or looked for one
         self.counts = {"values": 0, "rewards": 0, "train": 0, "merged": 0, "busy_s": 0.0}
         self._requests: queue.Queue[Request] = queue.Queue()
         self._closed: Refusal | None = None
@@ -73,8 +74,8 @@ class RequestQueue:
     def _answer_scores(
         self, kind: str, requests: list[tuple[dict, serialization.Arrays]]
     ) -> list[serialization.Arrays]:
-        """Each request's values or rewards. Those that came together are one command, and computed one after the other,
-        so that nobody's numbers depend on what came beside them."""
+        """The values or rewards of each request. Requests that came together become one command, but are computed one after
+        the other, so that no request's numbers depend on the others."""
         self.counts["merged"] += len(requests) > 1
         problems: list[str | None] = [None] * len(requests)
         batches = []
@@ -85,14 +86,14 @@ class RequestQueue:
                     self._check_updates(parameters)
                 batches.append((i, serialization.unpack_tokens(arrays, self.vocab_size)))
             except Exception as error:
-                problems[i] = _words_of(error)
+                problems[i] = _problem_of(error)
         scores = {}
         if batches:
             try:
                 answers = self._ask(kind, batches=[batch for _, batch in batches], updates=self.updates)
                 scores = {i: answer for (i, _), answer in zip(batches, answers)}
             except Exception as error:
-                problems = [problem or _words_of(error) for problem in problems]
+                problems = [problem or _problem_of(error) for problem in problems]
         return [
             serialization.pack_scores(kind, scores[i], arrays["tokens"].shape[1])
             if i in scores
@@ -153,18 +154,18 @@ class RequestQueue:
         try:
             return serialization.text({"result": work(parameters, arrays)})
         except Exception as error:
-            return serialization.text({"problem": _words_of(error)})
+            return serialization.text({"problem": _problem_of(error)})
 
     def _check_actor(self, parameters: dict) -> None:
         self.session.heard(parameters.get("actor"))
         if parameters.get("actor") != self.session.actor:
-            raise NotReady("it has not been told of this actor since it was started")
+            raise NotReady("this actor has not begun with the server since the server was started")
 
     def _check_updates(self, parameters: dict) -> None:
-        """Values must be of the weights that the actor counts on (a reward model has only one set)."""
+        """Values must come from the weights that the actor expects (a reward model has only one set of weights)."""
         if int(parameters["updates"]) != self.updates:
             raise NotReady(
-                f"it has taken {self.updates} train steps, and {parameters['updates']} were expected"
+                f"it has made {self.updates} train steps, but {parameters['updates']} were expected"
             )
 
     def _ask(self, kind: str, **details) -> dict:
@@ -177,7 +178,7 @@ class RequestQueue:
     # -- in the main thread ---------------------------------------------------------------------------------------
 
     def next(self) -> tuple[Command, Request | None]:
-        """The next thing to do; Wait when nothing is asked. What needs no rank is answered here."""
+        """The next command and its request; Wait when there is none. Requests that need no rank are answered here."""
         while True:
             self._now("idle")
             try:
@@ -197,23 +198,23 @@ class RequestQueue:
                 return command, request
 
     def _command(self, request: Request) -> Command | None:
-        """What all ranks have to do for a request; None when it is answered already."""
+        """The command of all ranks for a request; None when the request is already answered."""
         details = request.details
         if request.kind == "rewards":
             return Rewards(details["batches"])
         if request.kind == "values":
             if details["updates"] != self.updates:
-                raise NotReady(f"it has taken {self.updates} train steps meanwhile")
+                raise NotReady(f"it has made {self.updates} train steps meanwhile")
             return Values(details["batches"])
         if request.kind == "train":
             number = details["number"]
             if number != self.updates + 1:
-                raise NotReady(f"it has taken {self.updates} train steps, and this is number {number}")
+                raise NotReady(f"it has made {self.updates} train steps, so it can't make number {number}")
             return Train(number, details["experience"], details["lr"])
         if request.kind == "save":
             if details["updates"] != self.updates:
                 raise NotReady(
-                    f"it has taken {self.updates} train steps, and {details['updates']} were to be saved"
+                    f"it has made {self.updates} train steps, but {details['updates']} were to be saved"
                 )
             return Save(self.checkpoints.tmp_dir(self.updates))
         if request.kind == "load" and not (details["updates"] == self.updates == self.counts["train"] == 0):
@@ -223,7 +224,7 @@ class RequestQueue:
         return None
 
     def done(self, command: Command, request: Request, result: object, seconds: float) -> None:
-        """Note what all ranks have done, and answer."""
+        """Record what all ranks have done, and answer the request."""
         self.counts["busy_s"] += seconds
         if isinstance(command, Values | Rewards):
             self.counts[request.kind] += sum(batch.size for batch in command.batches)
@@ -246,7 +247,7 @@ class RequestQueue:
         request.answer.set_result(self.status() if isinstance(command, Save | Load) else result)
 
     def close(self, reason: Refusal) -> None:
-        """Turn down everything that is still asked, and what will be; the first reason stays."""
+        """Refuse all waiting requests and all later ones; the first reason stays."""
         self._closed = self._closed or reason
         while True:
             try:
@@ -262,8 +263,8 @@ class RequestQueue:
             self.doing, self.since = doing, time.time()
 
 
-def _words_of(error: Exception) -> str:
-    """What the actor is told: a refusal as it is; of a fault a sentence, and the critic's log has the traceback."""
+def _problem_of(error: Exception) -> str:
+    """The message for the actor: a refusal as it is, a sentence for any other error, whose traceback is in the critic's log."""
     if isinstance(error, UserError):
         return in_words(error)
     traceback.print_exception(error)

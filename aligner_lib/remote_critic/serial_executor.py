@@ -1,4 +1,4 @@
-"""Calls that must arrive in their order: one thread sends them one after the other, and after a failure none."""
+"""Calls that must arrive in order: one thread sends them one after the other, and none after a failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 
 class SerialExecutor:
-    """A daemon thread: a call that hangs does not keep the process from ending."""
+    """Sends calls from a daemon thread, so a call that hangs does not keep the process from ending."""
 
     def __init__(self):
         self._waiting: queue.Queue[tuple[Callable | None, Future]] = queue.Queue()
@@ -22,7 +22,7 @@ class SerialExecutor:
         return future
 
     def recover(self) -> None:
-        """Send calls again after a failure; returns when those that were put before have been answered, or have failed."""
+        """Send calls again after a failure. Returns when all earlier calls are answered or have failed."""
         future: Future = Future()
         self._waiting.put((None, future))
         future.result()
@@ -32,9 +32,8 @@ class SerialExecutor:
             call, future = self._waiting.get()
             if call is None:
                 self._failure = None
-            if (
-                self._failure is not None
-            ):  # what follows a lost call must not reach whoever comes in its receiver's place
+            if self._failure is not None:
+                # a call that follows a lost one must not reach a server that was started in place of the dead one
                 future.set_exception(self._failure)
                 continue
             try:

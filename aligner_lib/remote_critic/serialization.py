@@ -1,4 +1,4 @@
-"""What crosses between the two jobs: records as named arrays, padded and checked at the boundary.
+"""Records as named arrays, for sending between the two jobs: padded, and checked on arrival.
 
 B samples, L padded length, S longest sample
 """
@@ -31,7 +31,7 @@ _EXPERIENCE = {
 
 @dataclass(frozen=True)
 class Signature:
-    """An endpoint's arrays: name → (dtype, shape). batched: requests of one shape may be answered together."""
+    """The arrays of an endpoint: name → (dtype, shape). batched: requests of the same shape may be answered together."""
 
     inputs: dict
     outputs: dict
@@ -48,16 +48,16 @@ SIGNATURES = {
 
 
 class WireError(UserError):
-    """Something that must not cross: it names the sample."""
+    """Data that must not be sent or used; the message names the sample."""
 
 
 # ---- lengths --------------------------------------------------------------------------------------------------------
 
 
 def padded_length(longest: int, pad_to: int | None = None) -> int:
-    """The next of few lengths (powers of 2 and the middles between them), so that requests have shapes in common.
+    """The next of a few lengths (powers of 2 and the middles between them), so that many requests have the same shape.
 
-    pad_to: at least this length; beyond it the same few lengths hold.
+    pad_to: the smallest length; longer samples use the same few lengths.
     """
     if pad_to is not None and longest <= pad_to:
         return pad_to
@@ -77,7 +77,7 @@ def pack_tokens(batch: TokenBatch, length: int) -> Arrays:
 
 
 def unpack_tokens(arrays: Arrays, vocab_size: int) -> TokenBatch:
-    """Raises WireError for lengths and token ids that can't be."""
+    """The batch of arrays from `pack_tokens`. Raises WireError for impossible lengths and token ids."""
     tokens, lengths = arrays["tokens"], arrays["lengths"].reshape(-1)
     _check_tokens(tokens, lengths, vocab_size)
     return TokenBatch(tokens=torch.from_numpy(tokens.copy()), lengths=torch.from_numpy(lengths.copy()))
@@ -89,7 +89,7 @@ def pack_scores(kind: str, scores: Tensor, length: int) -> Arrays:
 
 
 def refused_scores(kind: str, arrays: Arrays, problem: str) -> Arrays:
-    """The answer to a request for scores that gets none."""
+    """The answer to a refused request for scores."""
     size, length = arrays["tokens"].shape
     return _scores(kind, np.zeros((size, 0), np.float32), length, problem)
 
@@ -101,12 +101,12 @@ def _scores(kind: str, rows: np.ndarray, length: int, problem: str) -> Arrays:
 
 
 def unpack_scores(kind: str, arrays: Arrays, batch: TokenBatch) -> Tensor:
-    """A batch's values, float32 [B, S-1], or rewards, float32 [B]. Raises WireError, naming the sample."""
+    """A batch's values, float32 [B, S-1], or rewards, float32 [B]. Raises WireError, which names the sample."""
     scores, width = arrays[kind], batch.tokens.shape[1] - 1
     if len(scores) != batch.size or scores.ndim != 2:
-        raise WireError(f"{kind} have the shape {list(scores.shape)}, and {batch.size} samples were sent")
+        raise WireError(f"{kind} have shape {list(scores.shape)}, but {batch.size} samples were sent")
     if kind == "values" and scores.shape[1] < width:
-        raise WireError(f"values have {scores.shape[1]} places, and the longest sample needs {width}")
+        raise WireError(f"values have {scores.shape[1]} columns, but the longest sample needs {width}")
     for row, length in enumerate(batch.lengths.tolist()):
         bad = np.flatnonzero(~np.isfinite(scores[row, : length - 1 if kind == "values" else 1]))
         if len(bad) and kind == "values":
@@ -128,13 +128,13 @@ def pack_experience(experience: CriticExperience) -> Arrays:
 
 
 def unpack_experience(arrays: Arrays, vocab_size: int) -> CriticExperience:
-    """Raises WireError for shapes that differ, token ids that can't be, and numbers that are none."""
+    """The record of arrays from `pack_experience`. Raises WireError for shapes that differ, impossible token ids, and NaN."""
     tokens, lengths = arrays["tokens"], arrays["lengths"]
     _check_tokens(tokens, lengths, vocab_size)
     for name, (_, shape) in _EXPERIENCE.items():
         expected = [len(tokens), tokens.shape[1] - (name != "tokens")][: len(shape)]
         if list(arrays[name].shape) != expected:
-            raise WireError(f"{name} has the shape {list(arrays[name].shape)}, and tokens ask for {expected}")
+            raise WireError(f"{name} has shape {list(arrays[name].shape)}, but tokens require {expected}")
     for name in ("values", "returns"):
         rows, places = np.nonzero(~np.isfinite(arrays[name]) & arrays["response_mask"])
         if len(rows):
@@ -146,16 +146,14 @@ def unpack_experience(arrays: Arrays, vocab_size: int) -> CriticExperience:
 def _check_tokens(tokens: np.ndarray, lengths: np.ndarray, vocab_size: int) -> None:
     size, width = tokens.shape
     if lengths.shape != (size,):
-        raise WireError(f"lengths have the shape {list(lengths.shape)}, and there are {size} samples")
+        raise WireError(f"lengths have shape {list(lengths.shape)}, but there are {size} samples")
     for row, length in enumerate(lengths.tolist()):
         if not 1 <= length <= width:
-            raise WireError(
-                f"sample {row} of {size} has the length {length}, and its row holds {width} tokens"
-            )
+            raise WireError(f"sample {row} of {size} has length {length}, but its row has {width} tokens")
     rows, places = np.nonzero((tokens < 0) | (tokens >= vocab_size))
     if len(rows):
         raise WireError(
-            f"token {places[0]} of sample {rows[0]} of {size} is {tokens[rows[0], places[0]]}, and the model knows "
+            f"token {places[0]} of sample {rows[0]} of {size} is {tokens[rows[0], places[0]]}, but the model knows only "
             f"0 to {vocab_size - 1}: do actor and critic have the same tokenizer?"
         )
 

@@ -1,4 +1,4 @@
-"""Is the actor still there? What it says itself, what its run folder says, and how long it has been silent."""
+"""Track whether the actor is still there: by its messages, by its run folder, and by the time since it was last heard."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from dataclasses import dataclass
 from aligner_lib.remote_critic.errors import Refusal
 from aligner_lib.run_folder.reader import RunFolder
 
-ANOTHER_S = 30.0  # an actor that was heard of so lately is not replaced by another run's
+ANOTHER_S = 30.0  # an actor that was heard within this time is not replaced by another run's
 
 
 @dataclass(frozen=True)
-class Ended:
+class ServiceEnd:
     """Why the service is over."""
 
-    status: str  # finished, stopped or failed
+    status: str
+    """finished, stopped or failed."""
     message: str
 
 
 class ActorSession:
-    """The one actor that is served. The server ends when it is done, or has been silent for too long."""
+    """The actor that is served. The service ends when the actor is done, or has been silent for too long."""
 
     def __init__(self, timeout_s: float):
         self.timeout_s = timeout_s
-        self.actor: str | None = None  # names one start of one run
+        self.actor: str | None = None  # identifies one start of one run
         self.run_path: str | None = None
         self._heard = time.monotonic()
         self._welcomed = 0.0  # seconds since the epoch
@@ -34,7 +35,7 @@ class ActorSession:
         return time.monotonic() - self._heard
 
     def open(self) -> None:
-        """From now on an actor can come."""
+        """Call it when actors can connect: the time limit for silence begins now."""
         self._heard = time.monotonic()
 
     def heard(self, actor: str | None) -> None:
@@ -42,46 +43,46 @@ class ActorSession:
             self._heard = time.monotonic()
 
     def welcome(self, actor: str, run_path: str, owner: str | None) -> None:
-        """From now on this actor is served. owner: the run whose checkpoints lie here. Raises Refusal for another run."""
+        """Serve this actor from now on. owner: the run to which the checkpoints belong. Raises Refusal for another run."""
         if self.actor is not None and run_path != self.run_path and self.silence_s < ANOTHER_S:
             raise Refusal(
-                f"it serves another actor, {self.run_path}, which was heard of {self.silence_s:.0f} s ago: start a "
-                "critic with another --run and trainer.ppo.port for this one"
+                f"it serves another actor, {self.run_path}, which was last heard {self.silence_s:.0f} s ago: start another "
+                "critic with another --run and trainer.ppo.port for this actor"
             )
         if owner not in (None, run_path):
             raise Refusal(
-                f"its checkpoints belong to another actor, {owner}: start the critic with another --run for this one"
+                f"its checkpoints belong to another actor, {owner}: start the critic with another --run for this actor"
             )
         self.actor, self.run_path = actor, run_path
         self._heard, self._welcomed = time.monotonic(), time.time()
 
-    def should_exit(self) -> Ended | None:
-        """Whether the actor's end, or its silence, ends the service."""
+    def should_exit(self) -> ServiceEnd | None:
+        """The end of the service, when the actor has ended or has been silent for too long; else None."""
         if self.run_path is not None:
             info = self._actors_info()
             status = info.get("status")
             if status in ("finished", "stopped") and info["heartbeat"]["time"] < self._welcomed:
-                # an attempt that was refused leaves the run.json of the attempt before
-                return Ended(
-                    "stopped", f"its actor, {self.run_path}, ended before it began: its log says why"
+                # an attempt that was refused leaves the earlier attempt's run.json
+                return ServiceEnd(
+                    "stopped", f"its actor, {self.run_path}, ended before it began: see the actor's log"
                 )
             if status == "finished":
-                return Ended(status, f"its actor, {self.run_path}, is done")
+                return ServiceEnd(status, f"its actor, {self.run_path}, is done")
             if status == "stopped":
-                return Ended(status, f"its actor, {self.run_path}, was stopped")
+                return ServiceEnd(status, f"its actor, {self.run_path}, was stopped")
             if status == "failed":
-                return Ended("stopped", f"its actor, {self.run_path}, has failed: {info.get('message', '')}")
+                return ServiceEnd(
+                    "stopped", f"its actor, {self.run_path}, has failed: {info.get('message', '')}"
+                )
         if self.silence_s > self.timeout_s:
             silent = (
-                f"its actor, {self.run_path}, was not heard of for"
-                if self.run_path
-                else "no actor came within"
+                f"its actor, {self.run_path}, was not heard for" if self.run_path else "no actor came within"
             )
-            return Ended("stopped", f"{silent} {self.timeout_s:.0f} s (actor_timeout)")
+            return ServiceEnd("stopped", f"{silent} {self.timeout_s:.0f} s (actor_timeout)")
         return None
 
     def _actors_info(self) -> dict:
         try:
             return RunFolder(self.run_path).info
-        except (OSError, ValueError):  # a shared disk that hiccups says nothing of the actor
+        except (OSError, ValueError):  # a shared disk that fails for a moment says nothing about the actor
             return {}

@@ -1,6 +1,6 @@
-"""The commands that all ranks of a server's job execute, and the models that they are executed on.
+"""The commands that all ranks of a server's job execute, and the models on which they are executed.
 
-B samples of a request, S longest of them, D data-parallel ranks; rank d takes every D-th sample
+B samples of a request, S longest sample, D data-parallel ranks; rank d takes every D-th sample
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from aligner_lib.rollouts.records import CriticExperience
 
 
 class Command(Protocol):
-    """One thing to do, the same on every rank."""
+    """A command, the same on every rank."""
 
     def execute(self, worker: Worker) -> object:
-        """Do it; the result is the same on every rank."""
+        """Execute the command. The result is the same on every rank."""
 
 
 @dataclass
 class Wait:
-    """Nothing to do: keeps the other ranks from running into their time limit."""
+    """Do nothing. It keeps the other ranks from running into their time limit."""
 
     def execute(self, worker: Worker) -> None:
         pass
@@ -38,6 +38,8 @@ class Wait:
 
 @dataclass
 class End:
+    """End the service."""
+
     def execute(self, worker: Worker) -> None:
         pass
 
@@ -60,7 +62,8 @@ class Rewards:
 
 @dataclass
 class Train:
-    number: int  # of this update, from 1
+    number: int
+    """The number of this train step, from 1."""
     experience: CriticExperience
     lr: float
 
@@ -79,7 +82,8 @@ class Save:
 
 @dataclass
 class Load:
-    folder: Path | None  # None: back to the weights that the critic began with
+    folder: Path | None
+    """None: back to the initial weights."""
 
     def execute(self, worker: Worker) -> None:
         worker.critic.load(self.folder)
@@ -87,18 +91,18 @@ class Load:
 
 @dataclass
 class Worker:
-    """A critic, a reward model, or both, on this rank, split over data-parallel ranks as the job's layout says."""
+    """A critic, a reward model, or both, on this rank. Data-parallel ranks share the samples."""
 
     critic: Critic | None
     reward_model: RewardModel | None
 
     def values(self, batches: list[TokenBatch]) -> list[Tensor]:
-        """float32 [B, S-1] each. No batch's numbers depend on another."""
+        """float32 [B, S-1] for each batch. The numbers of a batch do not depend on the other batches."""
         wholes = [torch.zeros(batch.tokens[:, 1:].shape) for batch in batches]
         return _map_shares(self.critic.values, batches, wholes)
 
     def rewards(self, batches: list[TokenBatch]) -> list[Tensor]:
-        """float32 [B] each."""
+        """float32 [B] for each batch."""
         return _map_shares(self.reward_model.score, batches, [torch.zeros(batch.size) for batch in batches])
 
     def train(self, experience: CriticExperience, lr: float) -> dict[str, float]:
@@ -112,16 +116,15 @@ def _share(size: int) -> list[int]:
 def _map_shares(
     work: Callable[[TokenBatch], Future[Tensor]], batches: list[TokenBatch], wholes: list[Tensor]
 ) -> list[Tensor]:
-    """Work's result for each batch, of which each data-parallel rank computes a share; it is written into `wholes`."""
-    mine: list[Tensor | None] = []
+    """The results of `work` for each batch, written into `wholes`. Each data-parallel rank computes a share of a batch."""
+    own_parts: list[Tensor | None] = []
     for batch in batches:
         share = _share(batch.size)
-        # a rank without a sample in a small request sits it out: only its own replica's ranks wait for each other
-        mine.append(work(batch.rows(share)).result() if share else None)
-    for whole, *parts in zip(wholes, *parallel.gather_over_dp(mine)):
+        # a rank without a sample in a small request skips it: only the ranks of its own replica wait for each other
+        own_parts.append(work(batch.rows(share)).result() if share else None)
+    for whole, *parts in zip(wholes, *parallel.gather_over_dp(own_parts)):
         for rank, part in enumerate(parts):
             if part is not None:
-                whole[rank :: len(parts)][..., : part.shape[-1]] = (
-                    part  # a share may be narrower than its batch
-                )
+                # a share may be narrower than its batch
+                whole[rank :: len(parts)][..., : part.shape[-1]] = part
     return wholes

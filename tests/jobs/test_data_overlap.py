@@ -53,7 +53,7 @@ def test_a_copy_of_the_training_file_as_validation_is_warned_of(jobs, caplog, tm
     with caplog.at_level(logging.WARNING):
         prepare(jobs, kind, "same", **more, **{key: value})
     what = "validation prompts of the environment e" if kind == "grpo" else "validation samples"
-    assert re.search(rf"([48]) of \1 {what} are training samples as well", caplog.text)
+    assert re.search(rf"([48]) of \1 {what} are training samples, too", caplog.text)
 
 
 def labelled(formatted, folder):
@@ -73,4 +73,4 @@ def labelled(formatted, folder):
 def test_other_samples_are_not_warned_of(jobs, caplog, kind):
     with caplog.at_level(logging.WARNING):
         prepare(jobs, kind, "others")
-    assert "training samples as well" not in caplog.text
+    assert "training samples, too" not in caplog.text

@@ -93,12 +93,12 @@ def test_a_run_whose_template_differs_from_its_policy_s_says_so(jobs, chatty, ca
         model__data__chat_template=PLAIN,
     )
     (warning,) = other.info["warnings"]
-    assert "chat_template=plain" in warning and "has learnt from chat_template=tokenizer" in warning
+    assert "chat_template=plain" in warning and "was trained on chat_template=tokenizer" in warning
     assert warning in jobs.log("rm_other").read_text()
     monkeypatch.setattr("sys.argv", ["aligner", "show", str(other.path)])
     with pytest.raises(SystemExit):
         main()
-    assert "has learnt from" in " ".join(capsys.readouterr().out.split())
+    assert "was trained on" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_prompts_of_a_chatty_policy_are_rendered(jobs, chatty):
@@ -112,5 +112,5 @@ def test_the_prompts_of_a_chatty_policy_are_rendered(jobs, chatty):
     # the records leave special tokens out
     assert prompts and all(p.startswith("user\n") and p.endswith("\nassistant\n") for p in prompts)
     (warning,) = run.info["warnings"]
-    assert "the reward model in" in warning and "has learnt from chat_template=plain" in warning
+    assert "the reward model in" in warning and "was trained on chat_template=plain" in warning
     assert json.loads((run.latest_checkpoint() / "template.json").read_text()) == {"chat_template": OWN}

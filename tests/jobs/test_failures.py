@@ -229,7 +229,7 @@ def test_a_model_that_is_not_there_is_told(jobs):
 
 LANGUAGE_MODEL = r"is a language model \(.*\), without a head that gives rewards: give a reward model"
 REWARD_MODEL = (
-    r"is a reward model or a critic \(.*\), which scores text and writes none: give a language model"
+    r"is a reward model or a critic \(.*\), which scores texts and can't write: give a language model"
 )
 
 
@@ -316,7 +316,7 @@ def test_processes_that_nobody_started_are_told(jobs):
         "model__data__train_ds__micro_batch_size": 4,
         "model__data__validation_ds__micro_batch_size": 4,
     }
-    with pytest.raises(UserError, match=r"asks for 2 processes, and 1 is here"):
+    with pytest.raises(UserError, match=r"asks for 2 processes, but 1 is here"):
         run_smoke_job("sft", jobs.settings("sft", "none", **two))
 
 
@@ -329,7 +329,7 @@ def test_a_damaged_checkpoint_is_named(jobs):
 
 
 @pytest.mark.parametrize(
-    "step, kept", [(0, "it has no checkpoint yet"), (4, "its last checkpoint, step_000004, is whole")]
+    "step, kept", [(0, "it has no checkpoint yet"), (4, "its last checkpoint, step_000004, is intact")]
 )
 def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, step, kept):
     from aligner_lib.config.compose import compose
@@ -346,8 +346,8 @@ def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, step, 
     control = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_clip_val in critic\.trainer"
     with pytest.raises(UserError, match=control), explain_errors("ppo", config):
         raise NonFiniteError("in the critic, the loss is nan", settings="critic.")
-    goes_on = "goes on from step_000004" if step else "begins anew, for there is no checkpoint yet"
-    sentence = f"start the same command again, it {goes_on}"
+    goes_on = "goes on from step_000004" if step else "begins anew, because there is no checkpoint yet"
+    sentence = f"start the same command again; it {goes_on}"
     with pytest.raises(UserError, match=sentence), explain_errors("sft", config):
         raise OSError(errno.ENOSPC, "No space left on device")
 

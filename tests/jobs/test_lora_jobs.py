@@ -190,7 +190,7 @@ def test_adapters_whose_base_is_another_model_by_now_are_refused(moved):
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(ValueError, match="which is another model by now: its hash is"):
+    with pytest.raises(ValueError, match="which has changed: its hash is now"):
         resolve(checkpoint)
 
 
@@ -203,7 +203,7 @@ def test_adapters_of_another_model_are_not_begun_with(jobs, trained, here, tmp_p
         "model__restore_from_path": f"'{trained('sft').path}'",
         "model__peft__restore_from_path": f"'{trained('sft').path}'",
     }
-    with pytest.raises(UserError, match=r"these adapters are of the model in .*, and this run starts from"):
+    with pytest.raises(UserError, match=r"these adapters belong to the model in .*, but this run starts from"):
         prepare(compose("sft", jobs.settings("sft", "none", **settings), "smoke"))
 
 

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.jobs.generation_thread import End, Generation, GenerationThread
+from aligner_lib.jobs.generation_thread import GenerationThread, PendingResponse, ResponseEnd
 from aligner_lib.jobs.inference import answering, load_engine
 from aligner_lib.megatron.generate import Sampling
 from aligner_lib.rollouts.generators.megatron import MegatronGenerator
@@ -55,7 +55,7 @@ def test_the_server_obeys_them(folder, here):
     async def events() -> list:
         thread = GenerationThread(load_engine(folder).module, 2, tokenizer.stop_ids)
         thread.start()
-        generation = Generation(tokenizer.encode(PROMPT), 3, Sampling(max_length=9))
+        generation = PendingResponse(tokenizer.encode(PROMPT), 3, Sampling(max_length=9))
         thread.begin(generation)
         seen = [await asyncio.wait_for(generation.events.get(), 60) for _ in range(2)]
         thread.close()
@@ -63,4 +63,4 @@ def test_the_server_obeys_them(folder, here):
         return seen
 
     _, end = asyncio.run(events())
-    assert end == End(finished=True)
+    assert end == ResponseEnd(finished=True)

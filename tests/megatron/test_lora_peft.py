@@ -266,7 +266,7 @@ def changed(exported, folder, config: dict | None = None, tensors=None):
         ),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights=pissa_niter_4"),
         ({"init_lora_weights": "olora"}, "init_lora_weights=olora"),
-        ({"peft_type": "IA3"}, "peft_type=IA3; LORA is read"),
+        ({"peft_type": "IA3"}, "peft_type=IA3; only LORA can be read"),
     ],
 )
 def test_settings_that_are_not_read_are_refused(exported, twins, tmp_path, config, words):
@@ -277,7 +277,7 @@ def test_settings_that_are_not_read_are_refused(exported, twins, tmp_path, confi
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t: t | {"base_model.model.lm_head.weight": torch.zeros(2)}, "no part of a linear layer's adapter"),
+        (lambda t: t | {"base_model.model.lm_head.weight": torch.zeros(2)}, "not a part of a linear layer's adapter"),
         (lambda t: {k.replace("q_proj", "query"): v for k, v in t.items()}, r"adapts model\.layers\.0\.self_attn\.query"),
         (lambda t: {k: v for k, v in t.items() if "layers.3" not in k}, "in 3 of 4 layers"),
         (lambda t: {k: v[:, :-1].contiguous() if "q_proj.lora_A" in k else v for k, v in t.items()}, "another model"),
@@ -291,13 +291,13 @@ def test_adapters_that_have_no_place_are_refused(exported, twins, tmp_path, chan
 
 
 def test_what_has_no_adapters_is_not_exported(twins, adapted, tmp_path):
-    with pytest.raises(ValueError, match="has no adapters: all of its weights are its own"):
+    with pytest.raises(ValueError, match="has no adapters: it holds all of its weights itself"):
         export_peft(twins[0], tmp_path / "peft")
     folder = shutil.copytree(adapted[1], tmp_path / "scalar")
     shape = json.loads((folder / "model.json").read_text())
     (folder / "model.json").write_text(json.dumps(shape | {"head": "scalar"}))
     with pytest.raises(
-        ValueError, match="is a reward model or a critic, whose head PEFT's format has no place"
+        ValueError, match="is a reward model or a critic, whose head PEFT's format can't hold"
     ):
         export_peft(folder, tmp_path / "peft")
     with pytest.raises(ValueError, match="holds no adapters: it has neither"):

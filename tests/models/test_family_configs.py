@@ -150,7 +150,7 @@ def test_to_hf_undoes_to_megatron(model_type, queries):
     [
         ("mixtral", {}, "model_type is 'mixtral'; the importer reads llama, mistral, "),
         ("gemma3", {}, "model_type is 'gemma3'; .* gemma3_text"),
-        ("llama", {"attention_bias": True}, "attention_bias is true, which the importer does not read"),
+        ("llama", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; the importer reads silu here"),
         ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not supported"),
         ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "has no 'low_freq_factor'"),
@@ -160,10 +160,10 @@ def test_to_hf_undoes_to_megatron(model_type, queries):
         (
             "gemma3_text",
             {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
-            "a scaling of the sliding layers' rotary positions is not supported",
+            "scaled rotary positions in sliding layers are not supported",
         ),
         ("mistral", {"sliding_window": "4096"}, "sliding_window is '4096'; it must be a whole number"),
-        ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "a classifier of 2 labels"),
+        ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "a classifier with 2 labels"),
     ],
 )
 def test_what_cannot_be_carried_is_refused(model_type, settings, message):
@@ -184,7 +184,7 @@ def test_what_no_class_of_transformers_computes_is_not_written():
     with pytest.raises(ValueError, match=r"layernorm1p and swiglu, as GPT-2B-001 is; write it as \.nemo"):
         families.to_hf(GPT_2B)
     arch = Architecture(2, 8, 2, 2, 8, 8, 8, 4, qk_norm=True)
-    with pytest.raises(ValueError, match=r"transformers' Llama can't have qk_norm=True"):
+    with pytest.raises(ValueError, match=r"transformers' Llama can't represent qk_norm=True"):
         families.to_hf(arch)
 
 
@@ -192,10 +192,10 @@ def test_what_no_class_of_transformers_computes_is_not_written():
     ("switches", "message"),
     [
         ({"activation": "relu"}, "activation is 'relu'; it is 'swiglu' or"),
-        ({"rotary_fraction": 0.25}, "rotary_fraction=0.25 of a head's 4 values is no even number"),
+        ({"rotary_fraction": 0.25}, "rotary_fraction=0.25 of a head's 4 values is not an even number"),
         ({"sliding_window": 5}, "need each other"),
         ({"nope_layers": (2,)}, r"there are no layers \[2\] in a model of 2"),
-        ({"num_query_groups": 3}, "2 heads don't share 3"),
+        ({"num_query_groups": 3}, "2 heads can't share 3"),
     ],
 )
 def test_switches_that_do_not_fit(switches, message):

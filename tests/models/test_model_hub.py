@@ -11,7 +11,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.models import fetch, resolve
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.download import DownloadError, check_files
-from aligner_lib.models.hub_client import Listing, Refusal
+from aligner_lib.models.hub_client import HubRefusal, Listing
 
 REPO, COMMIT = "someone/tiny-llama", "c0ffee" + 34 * "0"
 
@@ -120,7 +120,7 @@ def test_a_gated_repository_is_answered_with_how_to_get_in(net, files, tmp_path,
             files.refused[path] = status, "GatedRepo"
     with serve(files) as hub:
         net(hub=hub)
-        with pytest.raises(Refusal, match=f"{REPO} is gated: accept its licence .*{TOKEN}") as caught:
+        with pytest.raises(HubRefusal, match=f"{REPO} is gated: accept its licence .*{TOKEN}") as caught:
             fetched(REPO, tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -145,7 +145,7 @@ def test_what_the_hub_does_not_give_is_told(net, files, tmp_path, answer, messag
     files.refused[f"/api/models/{REPO}"] = answer
     with serve(files) as hub:
         net(hub=hub)
-        with pytest.raises(Refusal, match=message):
+        with pytest.raises(HubRefusal, match=message):
             fetched(REPO, tmp_path)
 
 
@@ -153,7 +153,7 @@ def test_a_revision_that_is_not_there_is_told(net, files, tmp_path):
     files.refused[f"/api/models/{REPO}/revision/v9"] = 404, "RevisionNotFound"
     with serve(files) as hub:
         net(hub=hub)
-        with pytest.raises(Refusal, match=f"{REPO} has no revision 'v9'"):
+        with pytest.raises(HubRefusal, match=f"{REPO} has no revision 'v9'"):
             fetched(f"{REPO}@v9", tmp_path)
 
 
@@ -185,8 +185,8 @@ def test_the_tutorial_s_llama_2_is_answered_by_name(net, tmp_path, size):
         (("params.json", "consolidated.00.pth"), r"as pickles \(consolidated\.00\.pth\)"),
         (("model-q4.gguf", "README.md"), r"hf download a/b model-q4\.gguf.*aligner model import FILE"),
         (("GPT-2B-001_bf16_tp1.nemo",), r"hf download a/b GPT-2B-001_bf16_tp1\.nemo"),
-        (("adapter_config.json", "adapter_model.safetensors"), "holds an adapter"),
-        (("unet/model.safetensors", "model_index.json"), "holds no language model .* it has unet/model"),
+        (("adapter_config.json", "adapter_model.safetensors"), "contains an adapter"),
+        (("unet/model.safetensors", "model_index.json"), "contains no language model .* it has unet/model"),
     ],
 )
 def test_what_holds_no_safetensors_is_refused_with_what_to_do(held, message):
@@ -216,7 +216,7 @@ def test_names_that_are_paths_are_none_of_the_hub(name, tmp_path):
 def test_of_a_listing_only_what_the_import_reads_is_wanted():
     held = ("config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "original/params.json",
             "original/model.safetensors", "consolidated.safetensors", "tf_model.h5", "generation_config.json")  # fmt: skip
-    wanted = Listing("c", held, {}, None).wanted()
+    wanted = Listing("c", held, {}, None).needed()
     assert set(wanted) == {held[0], held[1], held[2], held[-1]}
 
 

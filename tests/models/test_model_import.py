@@ -191,18 +191,18 @@ def untied_head(tensors, config):
         (drop_weight, r"1 weights are missing, the first: model\.layers\.1\.mlp\.up_proj\.weight"),
         (
             add_weight,
-            r"1 weights have no place in the model, the first: model\.layers\.0\.self_attn\.q_proj\.bias",
+            r"1 weights do not belong to the model, the first: model\.layers\.0\.self_attn\.q_proj\.bias",
         ),
         (add_layer, r"9 weights are missing, the first: model\.layers\.2"),
-        (wrong_shape, r"gate_proj\.weight has shape \[96, 64\]; the configuration says \[100, 64\]"),
-        (small_vocabulary, r"the tokenizer has 1024 tokens, the model's embedding only 1000"),
+        (wrong_shape, r"gate_proj\.weight has shape \[96, 64\], but the configuration says \[100, 64\]"),
+        (small_vocabulary, r"the tokenizer has 1024 tokens, but the model's embedding only 1000"),
         (integers, r"model\.norm\.weight is I8; the importer reads F64, F32, F16, BF16"),
-        (mixed_dtypes, r"become one weight, yet their dtypes differ: \['F16', 'F32'\]"),
+        (mixed_dtypes, r"become one weight, but their dtypes differ: \['F16', 'F32'\]"),
         (another_family, r"model_type is 'gpt_neox'; the importer reads llama, mistral, qwen2"),
         (rope_scaling, r"config\.json: rope_scaling: rope_type 'yarn' is not supported"),
         (quantised, r"quantised weights"),
         (no_heads, r"config\.json has no 'num_attention_heads'"),
-        (untied_head, r"ties lm_head\.weight to the embedding .* yet they differ"),
+        (untied_head, r"ties lm_head\.weight to the embedding .* but the two differ"),
     ],
 )
 def test_unfit_models_are_refused(tmp_path, smoke, spoil, message):
@@ -244,13 +244,13 @@ def test_missing_files_are_named(tmp_path, smoke, remove, message):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("config.json", "[]", r"config\.json holds no JSON object; download it again"),
+        ("config.json", "[]", r"config\.json is not a JSON object; download it again"),
         ("config.json", "[" * 100_000, r"config\.json is no JSON"),
-        ("tokenizer_config.json", "null", r"tokenizer_config\.json holds no JSON object"),
+        ("tokenizer_config.json", "null", r"tokenizer_config\.json is not a JSON object"),
         ("tokenizer_config.json", '{"eos_token": 5}', r"names no eos_token"),
         ("tokenizer_config.json", '{"eos_token": {"id": 5}}', r"names no eos_token"),
         ("tokenizer.json", "[]", r"tokenizer\.json can't be read"),
-        ("model.safetensors.index.json", "[]", r"index\.json holds no JSON object"),
+        ("model.safetensors.index.json", "[]", r"index\.json is not a JSON object"),
         ("model.safetensors.index.json", "{}", r"index\.json has no weight_map"),
         ("model.safetensors.index.json", '{"weight_map": {"w": 1}}', r"index\.json has no weight_map"),
     ],
@@ -412,7 +412,7 @@ def test_a_gguf_file_with_a_tensor_too_many(tmp_path, smoke):
     tensors["model.layers.2.mlp.up_proj.weight"] = tensors["model.layers.1.mlp.up_proj.weight"]
     path = write_gguf(tmp_path / "m.gguf", ARCH, tensors, smoke)
     with pytest.raises(
-        ValueError, match=r"1 weights have no place in the model, the first: model\.layers\.2"
+        ValueError, match=r"1 weights do not belong to the model, the first: model\.layers\.2"
     ):
         import_hf(path, tmp_path / "model")
 
@@ -422,7 +422,7 @@ def test_a_cut_gguf_file(tmp_path, smoke):
     whole = path.read_bytes()
     for length in (3, 1000, len(whole) - 5000):
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="is no whole GGUF file"):
+        with pytest.raises(ValueError, match="is not a complete GGUF file"):
             import_hf(path, tmp_path / "model")
 
 
@@ -448,7 +448,7 @@ def test_a_folder_named_partial_is_the_user_s(tmp_path, smoke, fails):
     if fails:
         tensors["model.extra.weight"] = tensors["model.norm.weight"]
     source = write_hf(tmp_path / "hf", ARCH, tensors, smoke)
-    with pytest.raises(ValueError, match="have no place") if fails else nullcontext():
+    with pytest.raises(ValueError, match="do not belong") if fails else nullcontext():
         import_hf(source, tmp_path / "model")
     assert notes.read_text() == "kept"
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "model.partial"} | (

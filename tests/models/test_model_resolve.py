@@ -46,9 +46,7 @@ def test_a_run_stands_for_its_latest_whole_checkpoint(run):
 def test_what_was_tried_is_told(tmp_path):
     with pytest.raises(ValueError, match=r"no model\.json in .*, .*checkpoints/step_"):
         resolve(tmp_path)
-    with pytest.raises(
-        ValueError, match="smolllm does not exist, and the models known by name are 'smollm2-135m'"
-    ):
+    with pytest.raises(ValueError, match="smolllm does not exist, and the named models are 'smollm2-135m'"):
         resolve("smolllm")
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is no folder"):
@@ -91,7 +89,7 @@ def test_of_large_files_length_beginning_end_and_samples_count(tmp_path, smoke):
 
 
 def test_no_model_no_hash(tmp_path):
-    with pytest.raises(FileNotFoundError, match="is no model folder"):
+    with pytest.raises(FileNotFoundError, match="is not a model folder"):
         model_hash(tmp_path)
 
 

@@ -71,7 +71,7 @@ def test_the_files_of_a_tar(tmp_path, mode):
             assert file.seek(-2, io.SEEK_END) == 198
             assert file.read() == bytes([198, 199])
             assert file.part(10, 20).read() == bytes(range(10, 30))
-            with pytest.raises(ValueError, match=r"bytes 190 to 210 of a file that has 200"):
+            with pytest.raises(ValueError, match=r"bytes 190 to 210 of a file with 200 bytes"):
                 file.part(190, 20)
         with pytest.raises(BadArchive, match=r"has no common.pt: it is incomplete"):
             archive.open("common.pt")
@@ -92,7 +92,7 @@ def test_a_window_lends_no_more_than_a_bound(tmp_path):
     (tmp_path / "sparse").touch()
     with (tmp_path / "sparse").open("r+b") as file:
         file.truncate(1 << 40)
-        with pytest.raises(ValueError, match="asked for at once"):
+        with pytest.raises(ValueError, match="bytes at once"):
             Window(file, 0, 1 << 40).read()
         assert len(Window(file, 0, 1 << 40).read(MAX_READ)) == MAX_READ
 
@@ -122,9 +122,9 @@ HOSTILE = {
     "case of a folder": ([CONFIG, ("W/0", b""), ("w/1", b"")], "in upper and in lower case"),
     "under a file": ([CONFIG, ("w", b"x"), ("w/0", b"")], "as a file and a folder"),
     "over a folder": ([CONFIG, ("w/0", b"x"), ("w", b"")], "as a file and a folder"),
-    "deep": ([CONFIG, ("a/" * 20 + "b", b"")], "is no name of a model's file"),
-    "control characters": ([CONFIG, ("a\x1b[2J", b"")], "is no name of a model's file"),
-    "not UTF-8": ([CONFIG, ("a\udcff", b"")], "is no name of a model's file"),
+    "deep": ([CONFIG, ("a/" * 20 + "b", b"")], "is not a name of a model's file"),
+    "control characters": ([CONFIG, ("a\x1b[2J", b"")], "is not a name of a model's file"),
+    "not UTF-8": ([CONFIG, ("a\udcff", b"")], "is not a name of a model's file"),
     "no settings": ([("model_weights.ckpt", b"x")], "has no model_config.yaml"),
     "two settings": (
         [("a/model_config.yaml", b""), ("b/model_config.yaml", b"")],
@@ -190,14 +190,14 @@ def test_a_bomb_behind_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(archive_module, "SMALL", 1 << 20)
     whole = pack(tmp_path / "x.nemo", [CONFIG]).read_bytes()
     (tmp_path / "x.nemo").write_bytes(gzip.compress(whole + bytes(8 << 20)))
-    refuse(tmp_path / "x.nemo", "is cut short or damaged")
+    refuse(tmp_path / "x.nemo", "is cut off or damaged")
 
 
 def test_no_room_for_a_gzip_tar(tmp_path, monkeypatch):
     path = pack(tmp_path / "x.nemo", [CONFIG], "w:gz")
     usage = archive_module.shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(archive_module.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(archive_module.DiskFull, match="has no room: free space there"):
+    with pytest.raises(archive_module.DiskFull, match="does not have that much room: free space there"):
         NemoArchive(path, scratch=tmp_path)
 
 
@@ -253,7 +253,9 @@ def test_a_link_out_of_a_folder(tmp_path):
         NemoArchive(tmp_path / "model").read("model_config.yaml")
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"", "empty file"), (b"x" * 3000, "is no whole tar")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "empty file"), (b"x" * 3000, "is not a complete tar")]
+)
 def test_what_is_no_archive(tmp_path, content, message):
     (tmp_path / "x.nemo").write_bytes(content)
     refuse(tmp_path / "x.nemo", message)

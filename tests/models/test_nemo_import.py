@@ -154,7 +154,7 @@ def test_a_tied_model_s_copy_on_the_last_stage(place):
     assert_holds(import_nemo(place / "folder", place / "model"), arch, tensors)
     copy["output_layer.weight"][5] += 1
     write_old(place / "other", copy, config, tp=2, pp=2, rename=rename)
-    with pytest.raises(ValueError, match=r"ties .*word_embeddings.* to the embedding .*, yet they differ"):
+    with pytest.raises(ValueError, match=r"ties .*word_embeddings.* to the embedding .*, but the two differ"):
         import_nemo(place / "other", place / "model2")
 
 
@@ -227,10 +227,10 @@ def test_zarr_with_stacked_layers(place, tp):
     [
         ({"compressor": {"id": "blosc"}}, "is compressed or in another order"),
         ({"order": "F"}, "is compressed or in another order"),
-        ({"chunks": [0, 64]}, "is no zarr array"),
+        ({"chunks": [0, 64]}, "is not a zarr array"),
         ({"chunks": [1, 1], "shape": [1024, 65]}, "claims to have more than 65536 chunks"),
         ({"shape": [1 << 40, 64]}, "claims to have more than 65536 chunks"),
-        ({"shape": [-1, 64]}, "is no zarr array"),
+        ({"shape": [-1, 64]}, "is not a zarr array"),
         ({"dtype": "|O"}, "weights are F64, F32, F16, BF16"),
         ({"chunks": [2048, 64]}, "has 131072 bytes: it is damaged, or compressed"),
     ],
@@ -277,11 +277,11 @@ def no_embedding(tensors):
         (drop, r"1 weights are missing, the first: decoder\.layers\.1\.mlp\.linear_fc2\.weight"),
         (
             add,
-            r"1 weights have no place in the model, the first: decoder\.layers\.0\.self_attention\.linear_qkv\.bias",
+            r"1 weights do not belong to the model, the first: decoder\.layers\.0\.self_attention\.linear_qkv\.bias",
         ),
         (reshape, r"has shape \[64, 90\]; model_config\.yaml says \[64, 88\]"),
-        (integers, r"final_layernorm\.weight is I8; weights are F64, F32, F16, BF16"),
-        (no_embedding, "holds no GPT model"),
+        (integers, r"final_layernorm\.weight is I8; weights must be F64, F32, F16, BF16"),
+        (no_embedding, "contains no GPT model"),
     ],
 )
 def test_unfit_weights_are_refused(place, spoil, message):
@@ -296,7 +296,10 @@ def test_unfit_weights_are_refused(place, spoil, message):
 @pytest.mark.parametrize(
     ("lost", "message"),
     [
-        ("tp_rank_01_pp_rank_001", "has 3 ranks' weights of 2 tensor- times 2 pipeline-parallel ones"),
+        (
+            "tp_rank_01_pp_rank_001",
+            "has the weights of 3 ranks; 2 tensor- times 2 pipeline-parallel ranks are needed",
+        ),
         ("tp_rank_01_pp_rank_00", r"embedding.* has shape \[512, 64\]|has shape"),
     ],
 )
@@ -318,7 +321,7 @@ def test_ranks_that_disagree(place):
         import_nemo(place / "folder", place / "model")
     del state["model.language_model.encoder.final_layernorm.weight"]
     torch.save(state, path)
-    with pytest.raises(ValueError, match="files have different weights"):
+    with pytest.raises(ValueError, match="the tensor-parallel ranks have different weights"):
         import_nemo(place / "folder", place / "model")
 
 
@@ -387,31 +390,31 @@ def test_settings_become_an_architecture(change, expected):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"qk_layernorm": True}, "qk_layernorm is true without normalization: rmsnorm"),
+        ({"qk_layernorm": True}, "qk_layernorm is true, which is only supported with normalization: rmsnorm"),
         ({"bias": True}, "bias is true, for all linear layers"),
         ({"bias": None}, "bias is true"),  # NeMo's default
         ({"activation": "gelu"}, "activation is 'gelu'; it must be one of fast-swiglu"),
         ({"activation": None}, "has no activation"),
-        ({"activation": "geglu"}, "only its tanh form is computed"),
+        ({"activation": "geglu"}, "only its tanh form is supported"),
         (
             {"position_embedding_type": None},
-            "position_embedding_type is 'learned_absolute'; rope is computed here",
+            "position_embedding_type is 'learned_absolute'; only rope is supported",
         ),
         ({"transformer_block_type": "post_ln"}, "transformer_block_type is 'post_ln'; only pre_ln"),
         ({"num_moe_experts": 8}, "num_moe_experts is 8; only None"),
         ({"megatron_legacy": True}, "megatron_legacy is True; only False"),
         ({"normalization": "batchnorm"}, "normalization is 'batchnorm'; it must be one of rmsnorm"),
-        ({"num_layers": None}, "num_layers is None; it must be a whole number above 0"),
-        ({"num_layers": 1 << 30}, "num_layers is 1073741824, more than any model has"),
-        ({"num_layers": "4"}, "num_layers is '4'; it must be a whole number above 0"),
-        ({"hidden_size": True}, "hidden_size is True; it must be a whole number above 0"),
+        ({"num_layers": None}, "num_layers is None; it must be an integer above 0"),
+        ({"num_layers": 1 << 30}, "num_layers is 1073741824; at most 10000 are supported"),
+        ({"num_layers": "4"}, "num_layers is '4'; it must be an integer above 0"),
+        ({"hidden_size": True}, "hidden_size is True; it must be an integer above 0"),
         ({"rotary_percentage": "half"}, "rotary_percentage is 'half'; it must be a number"),
         ({"layernorm_epsilon": "nan"}, "layernorm_epsilon is 'nan'; it must be a number"),
         ({"rotary_percentage": 0.2}, r"rotary_fraction=0\.2 of a head"),
         ({"ffn_hidden_size": "${oc.env:HOME}"}, r"ffn_hidden_size is '\$\{oc\.env:HOME\}', a reference"),
         ({"mcore_customization_config": {"x": 1}}, "is known for name: megatron_gemma2 only"),
         ({"share_embeddings_and_output_weights": "yes"}, "it must be true or false"),
-        ({"window_size": 16}, "window_size is 16; it must be two whole numbers"),
+        ({"window_size": 16}, "window_size is 16; it must be two integers"),
     ],
 )
 def test_settings_that_are_not_computed_are_named(change, message):
@@ -422,12 +425,12 @@ def test_settings_that_are_not_computed_are_named(change, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1, 2]", "holds no settings"),
-        ("a: [", "is no plain YAML"),
-        ("!!python/object/apply:os.system ['true']", "is no plain YAML"),
+        ("[1, 2]", "contains no settings"),
+        ("a: [", "is not plain YAML"),
+        ("!!python/object/apply:os.system ['true']", "is not plain YAML"),
         ("a: &a [x]\nb: [*a, *a]", "has YAML aliases"),
-        ("[" * 10_000, "or is too deep"),
-        ("a: \x00", "is no plain YAML"),
+        ("[" * 10_000, "or is nested too deep"),
+        ("a: \x00", "is not plain YAML"),
     ],
 )
 def test_a_file_that_is_no_settings(text, message):
@@ -547,7 +550,7 @@ def test_a_sentencepiece_model(tmp_path):
 def test_an_artifact_that_is_not_there(tmp_path):
     section = {"library": "sentencepiece", "model": f"nemo:{'a' * 32}_x.model"}
     write_old(tmp_path / "folder", random_weights(GPT_2B), {**CONFIG, "tokenizer": section})
-    with pytest.raises(ValueError, match="a file that is not there"):
+    with pytest.raises(ValueError, match="but the archive has no such file"):
         import_nemo(tmp_path / "folder", tmp_path / "model")
 
 

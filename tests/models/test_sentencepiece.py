@@ -150,10 +150,10 @@ def test_without_a_configuration_the_models_own_tokens_are_taken(llama_2, tmp_pa
     [
         (
             lambda whole: whole[:-1],
-            "is no whole SentencePiece model",
+            "is not a complete SentencePiece model",
         ),  # half of it may end between two pieces
         (lambda whole: b"", "has no pieces"),
-        (lambda whole: b"IQ== 0\nIg== 1\n", "is no SentencePiece model"),  # Llama 3's is tiktoken's
+        (lambda whole: b"IQ== 0\nIg== 1\n", "is not a SentencePiece model"),  # Llama 3's is tiktoken's
     ],
     ids=["cut", "empty", "tiktoken"],
 )
@@ -174,5 +174,5 @@ def test_an_added_token_with_another_id_is_told(llama_2, tmp_path):
     config = json.loads((llama_2 / "tokenizer_config.json").read_text())
     config["added_tokens_decoder"] = {"700": {"content": "<pad>", "special": True}}
     (llama_2 / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"gives '<pad>' the id 700, here it is \d+"):
+    with pytest.raises(ValueError, match=r"gives '<pad>' the id 700, but here it is \d+"):
         import_hf(llama_2, tmp_path / "model")

@@ -91,7 +91,9 @@ def test_a_name_that_is_not_known_is_not_needed(job):
 @pytest.mark.parametrize("names", [{"a1": "127.0.1.1"}, {"a1": "127.0.1.1", "a2": "10.0.0.2"}, {}])
 def test_where_no_way_is_found_the_setting_is_asked_for(job, names):
     job(names, "a[1-2]")
-    with pytest.raises(UserError, match=r"the name of this node, a1, leads to .* set trainer\.ppo\.address"):
+    with pytest.raises(
+        UserError, match=r"the name of this node, a1, resolves to .* set trainer\.ppo\.address"
+    ):
         discovery.listening_address(None)
 
 

@@ -12,7 +12,7 @@ from aligner_lib.errors import UserError
 from aligner_lib.remote_critic import serialization
 from aligner_lib.remote_critic.connection import Endpoint, ServerConnection
 from aligner_lib.remote_critic.errors import NotReady, Refusal, from_words
-from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, Unreachable
+from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, ServerUnreachable
 
 pytestmark = pytest.mark.remote_critic
 LENGTHS = [30, 11, 17]
@@ -97,7 +97,7 @@ def test_a_critic_that_has_not_taken_the_actor_s_steps_says_so(link):
     answer = link.wait_for(link.call("values", serialization.pack_tokens(batch(), 32), updates=7))
     refusal = from_words(answer["problem"][0, 0].decode())
     assert type(refusal) is NotReady
-    assert "it has taken 0 train steps, and 7 were expected" in str(refusal)
+    assert "it has made 0 train steps, but 7 were expected" in str(refusal)
 
 
 def test_a_checkpoint_that_is_not_there_is_told(link, jobs):
@@ -131,7 +131,7 @@ def test_without_the_token_nothing_is_answered(critic, endpoint):
         if endpoint in ("checkpoint", "status")
         else serialization.pack_tokens(batch(), 32)
     )
-    with pytest.raises(Unreachable, match="refuses the token"):
+    with pytest.raises(ServerUnreachable, match="refuses the token"):
         PyTritonConnection("127.0.0.1", critic.port, "guessed").call(endpoint, arrays, {}, timeout_s=10)
 
 

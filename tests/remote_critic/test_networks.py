@@ -15,12 +15,12 @@ HERE, THERE = "10.213.77.1", "10.213.77.2"  # this machine's address and the oth
 ASK = """
 import sys
 from aligner_lib.remote_critic import serialization
-from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, Unreachable
+from aligner_lib.remote_critic.pytriton_client import PyTritonConnection, ServerUnreachable
 for host, port, token in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
     try:
         answer = PyTritonConnection(host, int(port), token).call("status", serialization.text({}, "request"), {}, timeout_s=20)
         print("answered", serialization.value_of(answer)["updates"])
-    except Unreachable as error:
+    except ServerUnreachable as error:
         print(error)
 """
 

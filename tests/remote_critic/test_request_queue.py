@@ -65,14 +65,16 @@ def request_queue(tmp_path):
     """A request_queue whose orders are obeyed, until the test ends."""
     from aligner_lib.remote_critic.command_loop import serve
     from aligner_lib.remote_critic.request_queue import RequestQueue
-    from aligner_lib.remote_critic.session import Ended
+    from aligner_lib.remote_critic.session import ServiceEnd
 
     request_queue, over = RequestQueue(FakeShelf(), ActorSession(600), 100, {}), threading.Event()
     worker = FakeWorker()
 
     def work():
         with suppress(Exception):  # the actor is told of it
-            serve(worker, request_queue, lambda: Ended("stopped", "") if over.is_set() else None, tmp_path)
+            serve(
+                worker, request_queue, lambda: ServiceEnd("stopped", "") if over.is_set() else None, tmp_path
+            )
 
     loop = threading.Thread(target=work)
     loop.start()
@@ -112,7 +114,7 @@ def result_of(answer: dict) -> dict:
 
 def test_a_train_step_that_is_asked_for_again_is_not_taken(request_queue):
     assert train(request_queue, 1, lr=0.25) == {"loss": 0.25, "grad_norm": 1.0}
-    with pytest.raises(NotReady, match="it has taken 1 train steps, and this is number 1"):
+    with pytest.raises(NotReady, match="it has made 1 train steps, so it can't make number 1"):
         train(request_queue, 1, lr=0.75)
     assert request_queue.checkpoints.logged == [(1, 0.25)]
     assert request_queue.updates == 1
@@ -136,7 +138,7 @@ def test_the_status_tells_for_how_long_the_order_goes_on_and_how_long_its_kind_t
 
 
 def test_a_train_step_can_t_be_skipped(request_queue):
-    with pytest.raises(NotReady, match="it has taken 0 train steps, and this is number 2"):
+    with pytest.raises(NotReady, match="it has made 0 train steps, so it can't make number 2"):
         train(request_queue, 2)
     assert request_queue.checkpoints.logged == []
 
@@ -197,7 +199,7 @@ def test_a_pause_does_not_blind_the_watch_and_a_slower_kind_is_soon_allowed_for(
 
 def test_save_is_of_the_steps_that_the_actor_counts(request_queue):
     train(request_queue, 1)
-    with pytest.raises(NotReady, match="it has taken 1 train steps, and 2 were to be saved"):
+    with pytest.raises(NotReady, match="it has made 1 train steps, but 2 were to be saved"):
         ask(request_queue, "save", updates=2, previous=0)
     assert ask(request_queue, "save", updates=1, previous=0)["checkpoints"] == [1]
 
@@ -223,7 +225,7 @@ def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(requ
     with pytest.raises(Refusal, match="it serves another actor, run, which was heard of"):
         ask(request_queue, "begin", actor="other#1", run="other")
     ask(request_queue, "begin", actor="run#2")
-    with pytest.raises(NotReady, match="it has not been told of this actor"):
+    with pytest.raises(NotReady, match="this actor has not begun"):
         train(request_queue, 1, actor="run#1")
     assert train(request_queue, 1, actor="run#2")["grad_norm"] == 1.0
 
@@ -238,7 +240,7 @@ def test_a_fault_is_told_in_a_sentence(request_queue, monkeypatch, capsys):
 
 
 def test_tokens_are_checked_before_anything_is_done(request_queue):
-    with pytest.raises(Refusal, match="token 0 of sample 0 of 2 is 1, and the model knows 0 to 0"):
+    with pytest.raises(Refusal, match="token 0 of sample 0 of 2 is 1, but the model knows only 0 to 0"):
         request_queue.vocab_size = 1
         train(request_queue, 1)
     assert request_queue.updates == 0

@@ -47,7 +47,7 @@ def test_tritonservers_silence_is_told_with_its_log(tmp_path, monkeypatch):
         raise PyTritonClientTimeoutError("Waiting for server to be ready timed out.")
 
     monkeypatch.setattr(server._triton, "run", run)
-    with pytest.raises(UserError, match=rf"at 127.0.0.1:{port} .* {tmp_path}/job/tritonserver.log says why"):
+    with pytest.raises(UserError, match=rf"at 127.0.0.1:{port} .* {tmp_path}/job/tritonserver.log"):
         server.start()
     server.stop()
 

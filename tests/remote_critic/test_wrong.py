@@ -59,7 +59,7 @@ def test_an_actor_that_waits_for_its_critic_can_be_stopped(jobs, how):
     actor.kill()
     assert actor.exitcode == 0, log.read_text()
     assert jobs.run_folder(run).status == "stopped"
-    assert jobs.run_folder(run).info["message"] == "stopped while it waited for the critic, as asked"
+    assert jobs.run_folder(run).info["message"] == "stopped on request while it waited for the critic"
 
 
 def test_an_actor_whose_critic_died_can_be_stopped_and_keeps_its_checkpoint(jobs):

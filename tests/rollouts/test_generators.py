@@ -221,7 +221,7 @@ def test_a_server_that_nobody_reaches(policy):
 
 
 def test_a_server_wants_its_key(policy, server):
-    with pytest.raises(UserError, match="wants its key: set VLLM_API_KEY"):
+    with pytest.raises(UserError, match="requires its key: set VLLM_API_KEY"):
         failing(policy, server).respond(PROMPTS, SEEDS)
 
 
@@ -396,6 +396,6 @@ def test_half_a_stream_is_no_model():
 
 
 def test_nobody_who_comes_is_told():
-    bounded = pytest.raises(weight_stream.StreamError, match=r"did not come for the weights within 0\.2 s")
+    bounded = pytest.raises(weight_stream.StreamError, match=r"did not fetch the weights within 0\.2 s")
     with socket.create_server(("127.0.0.1", 0)) as listener, bounded:
         weight_stream.send([], listener, "token", 0.2, lambda: None)

@@ -346,7 +346,7 @@ def test_a_prompt_is_a_users_turn_messages_are_taken_as_they_are_and_so_is_a_tex
         ('{"question": "Hi"}', "none of prompt, messages, text"),
         ('{"prompt": 3}', "prompt is not a text"),
         ('{"messages": [{"role": "user"}]}', "list of {role, content}"),
-        ("[1]", "no JSON object"),
+        ("[1]", "not a JSON object"),
         ('{"prompt": "Hi"', "delimiter"),
     ],
 )
@@ -435,7 +435,8 @@ def test_of_several_functions_one_is_named(own):
     environment.reset(0)
     assert environment.step("") == Step(2.0)
     with pytest.raises(
-        UserError, match=r"mine\.py has 2: a, b\. Name one `reward`, or say which: use=mine\.py:a"
+        UserError,
+        match=r"mine\.py has 2 functions or classes: a, b\. Name one of them `reward`, or choose one: use=mine\.py:a",
     ):
         own(code)
     with pytest.raises(UserError, match=r"mine\.py has no c; it has a, b"):
@@ -448,7 +449,7 @@ def test_of_several_functions_one_is_named(own):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("x = 1", "has no function; write one, such as\n    def reward(prompt, response"),
+        ("x = 1", "has no function; write one, for example\n    def reward(prompt, response"),
         ("import math\nfrom os.path import join", "has no function"),  # another's function is not the file's
         ("def reward(prompt, response:\n    pass", 'mine.py", line 1\n    def reward(prompt, response:'),
         ("y = 1\nx = nothing", 'mine.py", line 2, in <module>\n    x = nothing\n'),
@@ -468,7 +469,7 @@ def test_a_file_that_is_no_environment_is_told_what_to_write(own, code, words):
 @pytest.mark.parametrize(
     ("use", "args", "words"),
     [
-        ("sum", {}, "use='sum': there is sums, form_rules"),
+        ("sum", {}, "use='sum' is unknown; use one of sums, form_rules"),
         ("nowhere.py", {}, "nowhere.py can't be read"),
         ("sums", {"digit": 2}, "there is no args.digit; the environment takes digits, low"),
         ("sums", {"digits": 0}, "digits=0: it must be at least 1"),
@@ -753,9 +754,9 @@ def test_a_run_goes_on_with_the_file_that_it_began_with(folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"use": "sum"}, "model.environments.mine: use='sum': there is sums"),
+        ({"use": "sum"}, "model.environments.mine: use='sum' is unknown; use one of sums"),
         ({"use": "sums", "args": {"digits": 0}}, "model.environments.mine: digits=0: it must be at least 1"),
-        ({"use": "", "args": {}}, "model.environments.mine: use='mine': there is sums"),
+        ({"use": "", "args": {}}, "model.environments.mine: use='mine' is unknown; use one of sums"),
     ],
 )
 def test_a_wrong_environment_is_told_when_a_run_begins(folder, changes, words):

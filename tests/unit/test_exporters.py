@@ -325,7 +325,9 @@ def test_a_step_at_which_the_exporter_died_arrives_once(run, name, arrived, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(kind, "send", dies)
-        with pytest.raises(UserError, match=r"\(the line is cut\): once it works again, `aligner log .* --to"):
+        with pytest.raises(
+            UserError, match=r"\(the line is cut\): once it works again, `aligner log .* --to"
+        ):
             send(run, name)
     send(run, name)
     assert_the_same(run, name)
@@ -604,7 +606,7 @@ def test_an_exporter_that_can_t_be_started_is_told(run, caplog):
 
 @pytest.mark.parametrize(
     ("to", "words"),
-    [("neptune", "no exporter sends to 'neptune'; there are tensorboard, wandb, mlflow, trackio")],
+    [("neptune", "no exporter sends to 'neptune'; the services are tensorboard, wandb, mlflow, trackio")],
 )
 def test_an_unknown_service_is_named_with_those_there_are(run, to, words):
     write(run, 0, 1)

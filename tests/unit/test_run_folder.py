@@ -265,7 +265,7 @@ def test_a_damaged_line_hinders_no_resume(tmp_path, caplog):
     with writer(tmp_path) as run:
         run.start(4)
     assert [record["step"] for record in RunFolder(tmp_path).metrics()] == [1, 2, 3, 4]
-    assert "metrics.jsonl: lines that are no records are passed over (1)" in caplog.text
+    assert "metrics.jsonl: 1 lines that are not records are ignored" in caplog.text
 
 
 def test_a_stop_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, monkeypatch):

@@ -122,7 +122,8 @@ def test_a_token_that_the_model_does_not_know_is_named(token):
     arrays = serialization.pack_tokens(BATCH, 4)
     arrays["tokens"][1, 2] = token
     with pytest.raises(
-        serialization.WireError, match=rf"token 2 of sample 1 of 2 is {token}, and the model knows 0 to 49"
+        serialization.WireError,
+        match=rf"token 2 of sample 1 of 2 is {token}, but the model knows only 0 to 49",
     ):
         serialization.unpack_tokens(arrays, VOCAB)
 
@@ -131,7 +132,7 @@ def test_a_token_that_the_model_does_not_know_is_named(token):
 def test_a_length_that_can_t_be_is_named(length):
     arrays = serialization.pack_tokens(BATCH, 4)
     arrays["lengths"][1] = length
-    with pytest.raises(serialization.WireError, match=rf"sample 1 of 2 has the length {length}"):
+    with pytest.raises(serialization.WireError, match=rf"sample 1 of 2 has length {length}"):
         serialization.unpack_tokens(arrays, VOCAB)
 
 
@@ -157,7 +158,9 @@ def test_scores_of_another_shape_are_refused():
     with pytest.raises(serialization.WireError, match=r"shape \[3, 1\], and 2 samples were sent"):
         serialization.unpack_scores("rewards", arrays, BATCH)
     narrow = serialization.pack_scores("values", torch.zeros(2, 1), 2)
-    with pytest.raises(serialization.WireError, match="values have 2 places, and the longest sample needs 3"):
+    with pytest.raises(
+        serialization.WireError, match="values have 2 columns, but the longest sample needs 3"
+    ):
         serialization.unpack_scores("values", narrow, BATCH)
 
 
@@ -172,10 +175,10 @@ def test_experience_that_is_no_number_is_named(name):
 def test_experience_of_another_shape_is_refused():
     arrays = serialization.pack_experience(experience_of(BATCH))
     with pytest.raises(
-        serialization.WireError, match=r"returns has the shape \[2, 2\], and tokens ask for \[2, 3\]"
+        serialization.WireError, match=r"returns has shape \[2, 2\], but tokens require \[2, 3\]"
     ):
         serialization.unpack_experience(arrays | {"returns": arrays["returns"][:, :2]}, VOCAB)
     with pytest.raises(
-        serialization.WireError, match=r"response_mask has the shape \[1, 3\], and tokens ask for \[2, 3\]"
+        serialization.WireError, match=r"response_mask has shape \[1, 3\], but tokens require \[2, 3\]"
     ):
         serialization.unpack_experience(arrays | {"response_mask": arrays["response_mask"][:1]}, VOCAB)

@@ -117,7 +117,7 @@ def test_an_unknown_name_is_told(tmp_path):
 
 def test_another_shape_is_told(tmp_path):
     reader = write(tmp_path, [block((0, 4), (0, 6))])
-    with pytest.raises(ValueError, match=r"w in .* has shape \[4, 6\], the model needs \[4, 7\]"):
+    with pytest.raises(ValueError, match=r"w in .* has shape \[4, 6\], but the model needs \[4, 7\]"):
         reader.read(block((0, 4), (0, 7), shape=(4, 7)))
 
 

@@ -1,6 +1,6 @@
-"""Models out: a trained model in the format of another library. Nothing here imports torch or Megatron.
+"""Export a trained model to the format of another library. Nothing here imports torch or Megatron.
 
-A target is one module with one function, named in TARGETS.
+A target is one module with one function, listed in TARGETS.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from aligner_lib.models.disk import whole_or_absent
 from aligner_lib.models.export import hf, nemo, peft
 from aligner_lib.models.export.trained import Options, Trained
 
-# By the name that `aligner model export --to` takes: writes the model to a new path, a folder or a file, and returns
-# what the user should know of it.
+# By the name in `aligner model export --to`. A target writes the model to a new path, a folder or a file, and returns notes
+# for the user.
 TARGETS: dict[str, Callable[[Trained, Path, Options], list[str]]] = {
     "hf": hf.write,
     "nemo": nemo.write,
@@ -24,13 +24,13 @@ TARGETS: dict[str, Callable[[Trained, Path, Options], list[str]]] = {
 
 
 def export(source: str | Path, to: str, out: Path, options: Options | None = None) -> list[str]:
-    """Write a model for another library; `out` is complete, or not there at all. Returns what the user should know of it.
+    """Write a model for another library; afterwards `out` is complete, or does not exist. Returns notes for the user.
 
-    source: what `resolve` takes: a run (its latest checkpoint), a checkpoint, a model folder or a name. Raises UserError
-    for an unknown target, ValueError for a model that it can't hold and when `out` exists, DiskFull.
+    source: see `resolve`: a run (its latest checkpoint), a checkpoint, a model folder or a name. Raises UserError for an
+    unknown target, ValueError for a model that the target can't represent and when `out` exists, DiskFull.
     """
     if to not in TARGETS:
-        raise UserError(f"there is no target {to!r} to export to; there are {', '.join(TARGETS)}")
+        raise UserError(f"there is no export target {to!r}; the targets are {', '.join(TARGETS)}")
     trained = Trained.find(source)
     with whole_or_absent(Path(out), "--out") as partial:
         return TARGETS[to](trained, partial, replace(options or Options(), place=Path(out).absolute()))

@@ -1,4 +1,4 @@
-"""A model folder's weights as arrays, adapters (LoRA) merged into their base while they are read. Without torch."""
+"""A model folder's weights as arrays, with adapters (LoRA) merged into their base while they are read. Without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aligner_lib.models.stream import StoredArrays, cast
 
 
 def open_arrays(folder: Path) -> StoredArrays | AdaptedArrays:
-    """A model folder's weights. Raises FileNotFoundError for a folder without."""
+    """A model folder's weights. Raises FileNotFoundError for a folder without weights."""
     own, record = StoredArrays(Path(folder) / "weights"), AdapterRecord.load(folder)
     return own if record is None else AdaptedArrays(own, open_arrays(record.base), record.layers)
 
@@ -22,19 +22,20 @@ def open_arrays(folder: Path) -> StoredArrays | AdaptedArrays:
 class AdaptedArrays:
     """A base's weights with adapters added: W + scale · B A, computed in float32.
 
-    What the folder holds beside adapters is in the place of the base's.
+    Other weights in the adapters' folder replace those of the base.
     """
 
     own: StoredArrays
     base: StoredArrays | AdaptedArrays
-    layers: Mapping[str, Adapter]  # by the layers' name, such as `linear_qkv`
+    layers: Mapping[str, Adapter]
+    """By the layer's name, such as `linear_qkv`."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape. Raises KeyError."""
         return self._holder(name).shape(name)
 
     def dtype(self, name: str) -> str:
-        """A tensor's dtype; of one that is adapted the wider of its and the adapter's."""
+        """A tensor's dtype; for an adapted tensor the wider one of base and adapter."""
         stored = self._holder(name).dtype(name)
         if not self._is_adapted(name):
             return stored
@@ -42,7 +43,7 @@ class AdaptedArrays:
         return stored if adapter == stored else "F32"
 
     def read(self, name: str) -> np.ndarray:
-        """A whole tensor as an array of its carrier's dtype."""
+        """A whole tensor, in the array dtype that carries its dtype."""
         values = self._holder(name).read(name)
         if not self._is_adapted(name):
             return values
@@ -63,5 +64,5 @@ class AdaptedArrays:
 
 
 def _beside(weight: str, kind: str) -> str:
-    """The name of a weight's adapter."""
+    """The name of an adapter of a weight."""
     return f"{weight.removesuffix('.weight')}.{kind}"

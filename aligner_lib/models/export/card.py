@@ -1,4 +1,4 @@
-"""The model card: what was exported, what it was made from, and how to load it. It names no path of this machine."""
+"""The model card: what was exported, how it was made, and how to load it. It contains no path of this machine."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def write_card(trained: Trained, out: Path, config: dict) -> None:
 
 
 def lineage(trained: Trained) -> list[Trained | str]:
-    """The model, what it began as, and so on back to a model that no run here made."""
-    found: list[Trained | str] = [trained]
-    while isinstance(found[-1], Trained) and (origin := found[-1].origin()) is not None:
-        found.append(origin)
-    return found
+    """The model, the model that it started from, and so on back to a model that no run here made."""
+    ancestors: list[Trained | str] = [trained]
+    while isinstance(ancestors[-1], Trained) and (origin := ancestors[-1].origin()) is not None:
+        ancestors.append(origin)
+    return ancestors
 
 
 def source_of(trained: Trained) -> dict:
-    """Where the model came from before any run: source.json of the first model folder; `name` alone if it is gone."""
+    """The model's origin before any run: source.json of the first model folder; only its `name` if the folder is gone."""
     first = lineage(trained)[-1]
     if isinstance(first, str):
         return {"name": first}
@@ -87,36 +87,36 @@ def _what_it_is(trained: Trained, config: dict) -> Iterator[str]:
 
 def _how_it_scores(config: dict) -> Iterator[str]:
     yield (
-        "\nThe reward is read at the text's last token, the stop token of a response that has ended, which the chat template "
-        "writes behind the last answer: add no other one. `pipeline` takes such a text with `add_special_tokens=False`, and "
-        "gives the reward itself. Rewards are standardised: "
-        "mean 0 and standard deviation 1 on the validation pairs where the run measured them. `reward_model.py` in this "
-        f"folder adds the constant {config['reward_constant']:.9g} (`reward_constant` of config.json), for which transformers' "
-        "own class has no place, and computes the head in float32. Without `trust_remote_code=True` every reward is less by "
-        "that constant, and differences of rewards stay what they are."
+        "\nThe reward is read at the text's last token, which is the stop token of a response that has ended. The chat template "
+        "writes it behind the last answer: add no second one. `pipeline` takes such a text with `add_special_tokens=False` and "
+        "returns the reward itself. Rewards are standardised: they have "
+        "mean 0 and standard deviation 1 on the validation pairs, if the run measured them. `reward_model.py` in this "
+        f"folder adds the constant {config['reward_constant']:.9g} (`reward_constant` of config.json), which transformers' "
+        "own class can't represent, and computes the head in float32. Without `trust_remote_code=True` every reward is lower by "
+        "that constant, and differences of rewards are the same."
     )
     if config["pad_token_id"] is None:
-        yield "\nThe vocabulary has no token to pad with: score one text at a time."
+        yield "\nThe vocabulary has no token for padding: score one text at a time."
     else:
         yield (
             f"\nPad with token {config['pad_token_id']}, as this folder's tokenizer does: the score is read before "
-            "the padding, which is told by that id alone."
+            "the padding, which is recognised only by that id."
         )
 
 
 def _how_it_was_trained(trained: Trained) -> Iterator[str]:
     yield "\n## Training\n"
     yield f"1. {_described(source_of(trained))}"
-    made = [one for one in lineage(trained) if isinstance(one, Trained) and one.run]
-    for number, one in enumerate(reversed(made), start=2):
-        yield f"{number}. `aligner {one.run.kind}`, {one.step} steps"
+    trained_here = [model for model in lineage(trained) if isinstance(model, Trained) and model.run]
+    for number, model in enumerate(reversed(trained_here), start=2):
+        yield f"{number}. `aligner {model.run.kind}`, {model.step} steps"
     info = trained.run.info
     versions = ", ".join(f"{name} {version}" for name, version in info["versions"].items())
     yield f"\nSeed {info['seed']}; commit {info['git_commit'] or 'not known'}; {versions}."
-    data = {_without_folders(name): found for name, found in info["hashes"].items() if "model" not in name}
+    data = {_without_folders(name): digest for name, digest in info["hashes"].items() if "model" not in name}
     if data:
         yield "\n| data | BLAKE2b |\n| --- | --- |"
-        yield from (f"| {name} | `{found}` |" for name, found in data.items())
+        yield from (f"| {name} | `{digest}` |" for name, digest in data.items())
 
 
 def _figures(trained: Trained) -> Iterator[str]:
@@ -142,9 +142,9 @@ def _settings(trained: Trained) -> Iterator[str]:
 def _licence(trained: Trained) -> Iterator[str]:
     yield "\n## Licence\n"
     if licence := source_of(trained).get("license"):
-        yield f"The model that this one began as is under `{licence}`; see there for its terms, and those of the data."
+        yield f"The model that this one started from is under `{licence}`; see there for its terms, and those of the data."
     else:
-        yield "Not known. Fill in the licence of the model that this one began as, and mind the terms of the data."
+        yield "Not known. Fill in the licence of the model that this one started from, and mind the terms of the data."
 
 
 # ---- names without this machine's paths -----------------------------------------------------------------------------
@@ -178,5 +178,5 @@ def _without_machine(value):
 
 
 def _without_folders(text: str) -> str:
-    """The last part of a path; other text as it is."""
+    """The last part of a path; any other text as it is."""
     return (Path(text).name or text) if PATH.fullmatch(text) else text

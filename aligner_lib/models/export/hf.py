@@ -1,7 +1,7 @@
-"""A Hugging Face folder, as `transformers` reads it: of a policy, or of a reward model as a sequence classifier.
+"""A Hugging Face folder for `transformers`: of a policy, or of a reward model as a sequence classifier.
 
-Weights are read from the store and written one at a time, as an import does: whichever parallelism wrote them, and in
-their own dtype. Nothing but a reward model's head is computed.
+Weights are read from the store and written one at a time, like in an import, whatever parallelism wrote them, and keep their
+dtype. Only the head of a reward model is computed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from aligner_lib.models.stream import StreamedTensor, cast, write_shards
 from cluster.record import write_json
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# What has learnt from plain texts is asked in plain texts, whatever template its tokenizer came with.
+# A model that was trained on plain texts needs plain prompts, whatever template its tokenizer came with.
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{% if not loop.first %}{{ '\n\n' }}{% endif %}"
     "{{ message['role'] | capitalize }}: {{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n\nAssistant:' }}{% endif %}"
 )
-# A reward is read behind the stop token of the last answer, and a template may write a line's end there. {0}: the template
+# A reward is read at the stop token of the last answer, behind which a template may write a newline. {0}: the template
 SCORED_PLAIN_TEMPLATE = (
     PLAIN_TEMPLATE
     + "{% if messages and messages[-1]['role'] == 'assistant' and not add_generation_prompt %}{{ eos_token }}{% endif %}"
@@ -45,10 +45,10 @@ SCORE = "score.weight"  # the head of transformers' sequence classifiers, which 
 def write(trained: Trained, out: Path, options: Options) -> list[str]:
     """Write a policy or a reward model into a new folder, with tokenizer, generation settings and model card.
 
-    Returns what the user of a reward model should know. Raises UserError for an unknown options.dtype, ValueError for
-    a weight that is missing or too large for it, and for a model that no class of transformers computes.
+    Returns notes for the user of a reward model. Raises UserError for an unknown options.dtype, ValueError for a weight that
+    is missing or too large for the dtype, and for a model that no class of transformers computes.
     """
-    tokenizer, wanted = Tokenizer(trained.folder), dtype_named(options.dtype)
+    tokenizer, dtype = Tokenizer(trained.folder), dtype_named(options.dtype)
     out.mkdir()
     tokenizer.save(out)
     is_policy = trained.architecture.head == "lm"
@@ -56,7 +56,7 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
         _write_template(tokenizer, out, _scored_template(tokenizer))
     elif recorded_template(trained.folder) == PLAIN:
         _write_template(tokenizer, out, _plain(tokenizer, PLAIN_TEMPLATE))
-    tensors = list(_tensors(trained, wanted))
+    tensors = list(_tensors(trained, dtype))
     config = _config(trained, tokenizer, tensors[0].dtype)
     notes = []
     if is_policy:
@@ -75,14 +75,14 @@ def _plain(tokenizer: Tokenizer, template: str) -> str:
 
 
 def _scored_template(tokenizer: Tokenizer) -> str:
-    """A template whose conversations end in the token at which a reward is read: the stop token of the last answer."""
+    """A template whose conversations end with the stop token of the last answer, at which a reward is read."""
     if template_in_use(tokenizer) == PLAIN:
         return _plain(tokenizer, SCORED_PLAIN_TEMPLATE)
     return SCORED_TEMPLATE.format(own_template(tokenizer))
 
 
 def _write_template(tokenizer: Tokenizer, out: Path, template: str) -> None:
-    """Put a chat template in the place of the one that the tokenizer's files have."""
+    """Replace the chat template in the tokenizer's files."""
     (out / "chat_template.jinja").unlink(missing_ok=True)
     _update_tokenizer_config(out, chat_template=template)
 
@@ -93,17 +93,17 @@ def _update_tokenizer_config(out: Path, **changes: str) -> None:
 
 
 def dtype_named(name: str | None) -> str | None:
-    """A dtype as safetensors names it, of torch's name; None for none. Raises UserError for an unknown one."""
+    """The safetensors name of a dtype from torch's name; None for None. Raises UserError for an unknown name."""
     names = {torch_name: dtype for dtype, torch_name in TORCH_NAMES.items()}
     if name is not None and name not in names:
-        raise UserError(f"--dtype {name}: there are {', '.join(names)}")
+        raise UserError(f"--dtype {name} is unknown; give one of {', '.join(names)}")
     return names.get(name)
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
 
 
-def _tensors(trained: Trained, wanted: str | None) -> Iterator[StreamedTensor]:
+def _tensors(trained: Trained, target: str | None) -> Iterator[StreamedTensor]:
     arch = trained.architecture
     for weight in weights(arch):
         if trained.weights.shape(weight.megatron) != weight.shape:
@@ -115,24 +115,24 @@ def _tensors(trained: Trained, wanted: str | None) -> Iterator[StreamedTensor]:
             if name == SCORE:
                 yield StreamedTensor(name, "F32", shape, lambda w=weight: _score(trained, w))
             else:
-                dtype = wanted or trained.weights.dtype(weight.megatron)
+                dtype = target or trained.weights.dtype(weight.megatron)
                 yield StreamedTensor(
-                    name, dtype, shape, lambda w=weight, p=part: _read(trained, w, p, wanted)
+                    name, dtype, shape, lambda w=weight, p=part: _read(trained, w, p, target)
                 )
 
 
-def _read(trained: Trained, weight: Weight, part: int, wanted: str | None) -> np.ndarray:
-    """One of the Hugging Face weights that a Megatron weight is made of."""
+def _read(trained: Trained, weight: Weight, part: int, dtype: str | None) -> np.ndarray:
+    """One of the Hugging Face weights that make up a Megatron weight."""
     stored = trained.weights.dtype(weight.megatron)
     values = to_hf(weight, trained.weights.read(weight.megatron), trained.architecture)[part]
     try:
-        return cast(values, stored, wanted or stored)
+        return cast(values, stored, dtype or stored)
     except ValueError as error:
         raise ValueError(f"{weight.hf[part]}: {error}; choose another --dtype") from None
 
 
 def _score(trained: Trained, weight: Weight) -> np.ndarray:
-    """The head in the units of rewards, float32 [1, H]: kept in float32, as it is here under bf16, too."""
+    """The head in the units of rewards, float32 [1, H]. It stays in float32 under bf16 too, as in training."""
     return (trained.weights.read(weight.megatron).astype(np.float64) / trained.scale.std).astype(np.float32)
 
 
@@ -149,13 +149,13 @@ def _config(trained: Trained, tokenizer: Tokenizer, dtype: str) -> dict:
 
 
 def _generation_config(trained: Trained, tokenizer: Tokenizer) -> dict:
-    """How the run drew its rollouts; else what the model came with. Its stop token is the first of those there are."""
+    """The sampling of the run's rollouts, or the model's original settings. The stop token is the first of `eos_token_id`."""
     path = trained.folder / "generation_config.json"
-    came_with = json.loads(path.read_text()) if path.exists() else {}
-    came_with.pop("transformers_version", None)
+    original = json.loads(path.read_text()) if path.exists() else {}
+    original.pop("transformers_version", None)
     pad_id = tokenizer.id_of("pad_token")
     return (
-        came_with
+        original
         | _sampling(trained)
         | {
             "bos_token_id": tokenizer.id_of("bos_token"),
@@ -181,15 +181,15 @@ def _sampling(trained: Trained) -> dict:
 
 
 def reward_constant(trained: Trained) -> float:
-    """What a reward is beyond the head's product with the hidden state: (bias − mean) / std of the reward's scale."""
+    """The part of a reward beyond head · hidden state: (bias − mean) / std of the reward's scale."""
     bias = float(trained.weights.read("value_head.bias")[0])
     return (bias - trained.scale.mean) / trained.scale.std
 
 
 def _write_reward_parts(trained: Trained, tokenizer: Tokenizer, out: Path, base: str) -> dict:
-    """Write the module for what transformers' class `base` has no place for, and the token that its tokenizer pads with.
+    """Write the module that extends transformers' class `base`, and the token for padding into the tokenizer's settings.
 
-    Returns what config.json says of it.
+    Returns the entries for config.json.
     """
     (out / "reward_model.py").write_text(REWARD_MODULE.format(base=base), encoding="utf-8")
     pad_id = _pad_id(tokenizer)
@@ -198,7 +198,7 @@ def _write_reward_parts(trained: Trained, tokenizer: Tokenizer, out: Path, base:
         _update_tokenizer_config(out, pad_token=pad_token)
     return {
         "pad_token_id": pad_id,
-        "problem_type": "regression",  # else pipeline() gives the sigmoid of a reward
+        "problem_type": "regression",  # otherwise pipeline() returns the sigmoid of a reward
         "id2label": {"0": "reward"},
         "label2id": {"reward": 0},
         "reward_constant": reward_constant(trained),
@@ -207,9 +207,9 @@ def _write_reward_parts(trained: Trained, tokenizer: Tokenizer, out: Path, base:
 
 
 def _pad_id(tokenizer: Tokenizer) -> int | None:
-    """A token that no text ends with: transformers reads the score before the padding, which it knows by the id alone.
+    """A token that ends no text: transformers reads the score before the padding, which it recognises only by its id.
 
-    Not the stop token, with which a response ends. None where there is no other special token: transformers then takes
+    The stop token ends a response, so it can't be used. None when there is no other special token: transformers then takes
     one text at a time.
     """
     ids = [tokenizer.id_of(key) for key in ("pad_token", "unk_token", "bos_token")]
@@ -220,8 +220,8 @@ def _pad_id(tokenizer: Tokenizer) -> int | None:
 def _reward_notes(config: dict) -> list[str]:
     notes = [
         "load it with AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True): without its "
-        f"reward_model.py every reward is less by {config['reward_constant']:.6g}, and their differences stay"
+        f"reward_model.py every reward is lower by {config['reward_constant']:.6g}, and their differences are the same"
     ]
     if config["pad_token_id"] is None:
-        notes.append("its vocabulary has no token to pad with: score one text at a time")
+        notes.append("its vocabulary has no token for padding: score one text at a time")
     return notes

@@ -1,4 +1,4 @@
-"""A run's adapters (LoRA) alone, as Hugging Face's `peft` loads them onto their base."""
+"""Only the adapters (LoRA) of a run, for Hugging Face's `peft`, which loads them onto their base."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from aligner_lib.models.export.hf import write as write_hf
 from aligner_lib.models.export.trained import Options, Trained
 from aligner_lib.models.peft_folder import export_peft, name_of_base
 
-BASE = "base"  # the folder of the model that the adapters belong to, where the hub does not have it
+BASE = "base"  # the subfolder with the adapters' base, when the hub does not have it
 
 
 def write(trained: Trained, out: Path, options: Options) -> list[str]:
-    """Write a checkpoint's adapters, and beside them their base where it is no model of the hub.
+    """Write a checkpoint's adapters, and beside them their base when the hub does not have it. Returns notes for the user.
 
     Raises ValueError for a model without adapters, and for a reward model.
     """
     if options.dtype is not None:
-        raise UserError("--dtype: adapters are exported in their own; --to hf merges and rounds")
+        raise UserError("--dtype: adapters are exported in their own dtype; --to hf merges them and rounds")
     record = AdapterRecord.load(trained.folder)
     base = name_of_base(record.base) if record else None
     if record is None or base:
@@ -28,6 +28,6 @@ def write(trained: Trained, out: Path, options: Options) -> list[str]:
     export_peft(trained.folder, out, str((options.place or out) / BASE))
     write_hf(Trained.find(record.base), out / BASE, options)
     return [
-        "load it with peft.AutoPeftModelForCausalLM.from_pretrained(FOLDER): the model that the adapters belong to lies in "
-        f"{BASE}/ within, and adapter_config.json names that path. Change base_model_name_or_path when you move the folder"
+        "load it with peft.AutoPeftModelForCausalLM.from_pretrained(FOLDER): the adapters' base is in the subfolder "
+        f"{BASE}/, whose path is in adapter_config.json. Change base_model_name_or_path there when you move the folder"
     ]

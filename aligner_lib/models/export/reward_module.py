@@ -1,11 +1,11 @@
-"""The code that goes with an exported reward model, for what transformers' own classes have no place for."""
+"""The code for an exported reward model, for what transformers' own classes can't represent."""
 
 # format: base, the family's sequence classifier
 REWARD_MODULE = '''"""A reward model whose rewards are standardised, with its head in float32.
 
     AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)
 
-Without this file (trust_remote_code=False), transformers' own class gives each reward less `reward_constant` of config.json.
+Without this file (trust_remote_code=False), every reward of transformers' own class is lower by config.json's `reward_constant`.
 """
 
 from torch import nn
@@ -13,7 +13,7 @@ from transformers import {base}
 
 
 class RewardHead(nn.Linear):
-    """A hidden state's reward in float32: rewards near each other must not become equal in bfloat16."""
+    """Computes the reward of a hidden state in float32, so that close rewards stay different under bfloat16."""
 
     def __init__(self, hidden_size, constant):
         super().__init__(hidden_size, 1, bias=False)

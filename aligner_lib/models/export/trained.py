@@ -20,12 +20,16 @@ CRITIC = "critic"  # a PPO checkpoint's folder with the critic's weights
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may choose of an export."""
+    """The user's choices for an export."""
 
-    dtype: str | None = None  # of the weights: float32, float16 or bfloat16; None keeps theirs
-    shard_bytes: int = 5_000_000_000  # a file of weights is at most so large
-    place: Path | None = None  # where the export will lie, for files that name it; `export` fills it in
-    progress: Callable[[int, int], None] | None = None  # called with (weights done, weights in all)
+    dtype: str | None = None
+    """Of the weights: float32, float16 or bfloat16; None keeps theirs."""
+    shard_bytes: int = 5_000_000_000
+    """Largest size of a file of weights."""
+    place: Path | None = None
+    """The final path of the export, for files that mention it; `export` sets it."""
+    progress: Callable[[int, int], None] | None = None
+    """Called with (weights done, weights in all)."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,12 @@ class Trained:
 
     folder: Path
     run: RunFolder | None = None
-    step: int = 0  # optimiser steps of the run
+    step: int = 0
+    """Optimizer steps of the run."""
 
     @staticmethod
     def find(source: str | Path) -> Trained:
-        """The model that a run, a checkpoint, a model folder or a name stands for (`resolve`)."""
+        """The model of a run, a checkpoint, a model folder or a name (see `resolve`)."""
         folder = resolve(source)
         checkpoint = folder.parent if folder.name == CRITIC else folder
         run = RunFolder(checkpoint.resolve().parent.parent)
@@ -58,24 +63,24 @@ class Trained:
 
     @property
     def scale(self) -> RewardScale:
-        """How a reward model's rewards leave it."""
+        """The scale of a reward model's rewards."""
         return RewardScale.load(self.folder)
 
     @property
     def config(self) -> dict:
-        """The settings of the run; empty without one."""
+        """The settings of the run; empty for a model without a run."""
         return self.run.info["config"] if self.run else {}
 
     @property
     def start(self) -> str | None:
-        """What the model began as: the path or name in the run's settings."""
+        """The path or name, in the run's settings, of the model that this one started from."""
         of_model = self.config.get("critic", {}) if self.folder.name == CRITIC else self.config
         places = (of_model.get("pretrained_checkpoint"), of_model.get("model"))
         paths = ((place or {}).get("restore_from_path") for place in places)
         return next((path for path in paths if path), None)
 
     def origin(self) -> Trained | str | None:
-        """What the model began as, if its folder is still there; else its name; None where no run made the model."""
+        """The model that this one started from; its name if the folder is gone; None for a model that no run made."""
         if self.start is None:
             return None
         if Path(self.start).expanduser().is_dir() or is_cached(self.start):

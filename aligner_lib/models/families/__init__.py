@@ -1,7 +1,7 @@
-"""Families of models: one module each, with everything that is particular to it.
+"""Families of models: one module for each, with everything that is particular to the family.
 
-A module says which `config.json` is its family's, which switches of `Architecture` that sets and how they are written
-back, and where its weights have other names than Llama's. Nothing else in the library names a family.
+A module says which `config.json` belongs to its family, how the switches of `Architecture` are read from it and written
+back, and which names of weights differ from Llama's. No other part of the library names a family.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES.values()}
 def from_hf(config: dict, where: str = "config.json") -> Architecture:
     """The architecture that a Hugging Face `config.json` describes; a classifier's head is scalar.
 
-    where: the file, for errors. Raises ValueError for a family that is not known, a feature that can't be carried
-    here, and a setting that is missing or of the wrong type.
+    where: the file, for errors. Raises ValueError for an unknown family, an unsupported feature, and a setting that is
+    missing or of the wrong type.
     """
     settings = Settings(config, where)
     family = BY_MODEL_TYPE.get(settings.word("model_type", None))
     if family is None:
         raise settings.refuse(
-            f"model_type is {config.get('model_type')!r}; the importer reads {', '.join(BY_MODEL_TYPE)}"
+            f"model_type is {config.get('model_type')!r}, but the importer reads only {', '.join(BY_MODEL_TYPE)}"
         )
     arch = family.from_hf(settings)
     classes = settings.listed("architectures") or []
     if not any(str(name).endswith(CLASSIFIER) for name in classes):
         return arch
-    labels = (
-        settings.count("num_labels", None) or len(settings.section("id2label")) or 2
-    )  # not written for two
+    # transformers does not write the number of labels when it is 2
+    labels = settings.count("num_labels", None) or len(settings.section("id2label")) or 2
     if labels != 1:
-        raise settings.refuse(f"a classifier of {labels} labels; a reward model has one")
+        raise settings.refuse(f"the model is a classifier with {labels} labels; a reward model has one")
     return replace(arch, head="scalar")
 
 
 def to_hf(arch: Architecture) -> dict:
-    """The `config.json` of an architecture: what transformers needs to compute it, without token ids and dtype.
+    """The `config.json` of an architecture for transformers, without token ids and dtype.
 
-    A scalar head is a classifier of one label. Raises ValueError for what no class of transformers computes.
+    A scalar head becomes a classifier with one label. Raises ValueError for an architecture that no class of transformers
+    computes.
     """
     family = FAMILIES[arch.family]
     scalar = arch.head == "scalar"
@@ -57,7 +57,7 @@ def to_hf(arch: Architecture) -> dict:
         **family.to_hf(arch),
         **({"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}} if scalar else {}),
     }
-    read, asked = asdict(from_hf(config)), asdict(arch)
-    if lost := [f"{name}={asked[name]}" for name in asked if asked[name] != read[name]]:
-        raise ValueError(f"transformers' {family.classes} can't have {', '.join(lost)}")
+    read, original = asdict(from_hf(config)), asdict(arch)
+    if lost := [f"{name}={original[name]}" for name in original if original[name] != read[name]]:
+        raise ValueError(f"transformers' {family.classes} can't represent {', '.join(lost)}")
     return config

@@ -1,4 +1,4 @@
-"""What a family of models declares, and what all of them have in common in a Hugging Face `config.json`."""
+"""The declaration of a family of models, and the parts of a Hugging Face `config.json` that all families share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aligner_lib.models.families.settings import Settings
 
 CLASSIFIER = "ForSequenceClassification"  # with one label: a reward model
 FULL, SLIDING = "full_attention", "sliding_attention"  # layer_types
-# Llama's names of a layer's norms
+# Llama's names for the norms of a layer
 NORMS = {"attention": "input_layernorm", "mlp": "post_attention_layernorm"}
 
 
@@ -19,15 +19,20 @@ NORMS = {"attention": "input_layernorm", "mlp": "post_attention_layernorm"}
 class Family:
     """Models that share a class of transformers."""
 
-    name: str  # Architecture.family
-    model_type: str  # in config.json
-    classes: str  # in transformers: {classes}ForCausalLM
-    from_hf: Callable[[Settings], Architecture]  # raises ValueError for what can't be carried here
-    to_hf: Callable[[Architecture], dict]  # without architectures and model_type; the inverse
-    norms: Mapping[str, str] = field(
-        default_factory=dict
-    )  # names of a layer's norms, where they aren't Llama's
-    classifier: str = ""  # the class of reward models, where it isn't {classes}ForSequenceClassification
+    name: str
+    """Architecture.family."""
+    model_type: str
+    """In config.json."""
+    classes: str
+    """Prefix of the class in transformers: {classes}ForCausalLM."""
+    from_hf: Callable[[Settings], Architecture]
+    """Raises ValueError for an unsupported feature."""
+    to_hf: Callable[[Architecture], dict]
+    """The inverse, without architectures and model_type."""
+    norms: Mapping[str, str] = field(default_factory=dict)
+    """Names of a layer's norms that differ from Llama's."""
+    classifier: str = ""
+    """The class of reward models, when it is not {classes}ForSequenceClassification."""
 
     def __post_init__(self):
         object.__setattr__(self, "norms", {**NORMS, **self.norms})
@@ -35,7 +40,7 @@ class Family:
 
 
 def read_base(settings: Settings) -> dict[str, Any]:
-    """The sizes, which have the same names in every family: arguments of `Architecture`."""
+    """The sizes, which have the same names in all families: arguments of `Architecture`."""
     heads, hidden_size = settings.count("num_attention_heads"), settings.count("hidden_size")
     return {
         "num_layers": settings.count("num_hidden_layers", most=MOST_LAYERS),
@@ -51,7 +56,7 @@ def read_base(settings: Settings) -> dict[str, Any]:
 
 
 def write_base(arch: Architecture) -> dict[str, Any]:
-    """The inverse of `read_base` and `read_rope`, as every release of transformers reads it."""
+    """The inverse of `read_base` and `read_rope`, in names that every release of transformers reads."""
     return {
         "num_hidden_layers": arch.num_layers,
         "hidden_size": arch.hidden_size,
@@ -70,9 +75,8 @@ def write_base(arch: Architecture) -> dict[str, Any]:
 def read_rope(settings: Settings, fraction: float = 1.0) -> dict[str, Any]:
     """Rotary positions: arguments of `Architecture`.
 
-    fraction: the part of a head that the family rotates where config.json says nothing. transformers 5 has them in
-    rope_parameters, earlier releases in rope_theta and rope_scaling. Raises ValueError for a scaling that is not
-    known here.
+    fraction: the share of a head that the family rotates when config.json does not say it. transformers 5 has the settings
+    in rope_parameters, earlier releases in rope_theta and rope_scaling. Raises ValueError for an unknown scaling.
     """
     section = settings.section("rope_parameters" if "rope_parameters" in settings else "rope_scaling")
     fraction = settings.number("partial_rotary_factor", fraction)
@@ -84,7 +88,7 @@ def read_rope(settings: Settings, fraction: float = 1.0) -> dict[str, Any]:
 
 
 def read_scaling(section: Settings) -> RopeScaling | None:
-    """The scaling that one section describes. Raises ValueError for one that is not known here."""
+    """The scaling that a section describes; None without scaling. Raises ValueError for an unknown kind."""
     kind = section.word("rope_type", None) or section.word("type", "default")
     if kind == "default":
         return None
@@ -98,7 +102,7 @@ def read_scaling(section: Settings) -> RopeScaling | None:
             section.number("high_freq_factor"),
             section.count("original_max_position_embeddings"),
         )
-    raise section.refuse(f"rope_type {kind!r} is not supported; 'default', 'linear' and 'llama3' are")
+    raise section.refuse(f"rope_type {kind!r} is not supported; only 'default', 'linear' and 'llama3' are")
 
 
 def _write_scaling(scaling: RopeScaling | None) -> dict | None:
@@ -118,13 +122,13 @@ def _write_scaling(scaling: RopeScaling | None) -> dict | None:
 def read_window(settings: Settings, window: int | None, layers: Iterable[int]) -> dict[str, Any]:
     """The sliding window: arguments of `Architecture`.
 
-    layers: those that have the window where config.json has no layer_types. Raises ValueError for layers of another
+    layers: the layers that have the window when config.json has no layer_types. Raises ValueError for layers of another
     kind.
     """
     if types := settings.listed("layer_types", settings.count("num_hidden_layers", most=MOST_LAYERS)):
         if other := set(types) - {FULL, SLIDING}:
             raise settings.refuse(
-                f"layer_types has {', '.join(sorted(map(str, other)))}; {FULL} and {SLIDING} are read"
+                f"layer_types has {', '.join(sorted(map(str, other)))}; only {FULL} and {SLIDING} can be read"
             )
         layers = [layer for layer, kind in enumerate(types) if kind == SLIDING]
     layers = tuple(layers)
@@ -138,6 +142,6 @@ def write_window(arch: Architecture) -> dict[str, Any]:
 
 
 def check_activation(settings: Settings, name: str, *known: str) -> None:
-    """Raises ValueError unless the activation that the setting `name` says is one of these; missing: the first."""
+    """Raises ValueError unless the setting `name` is one of the known activations; when it is missing, it is the first."""
     if (activation := settings.word(name, known[0])) not in known:
-        raise settings.refuse(f"{name} is {activation!r}; the importer reads {' and '.join(known)} here")
+        raise settings.refuse(f"{name} is {activation!r}; only {' and '.join(known)} can be read here")

@@ -1,4 +1,4 @@
-"""Gemma 2: norms around attention and MLP, gates by GELU, scaled embeddings, soft caps, a window in every other layer.
+"""Gemma 2: norms around attention and MLP, GELU gates, scaled embeddings, soft caps, a window in every second layer.
 
 Source: Gemma Team 2024 (arXiv:2408.00118).
 """
@@ -42,7 +42,7 @@ def from_hf(settings: Settings) -> Architecture:
 
 
 def read_gemma(settings: Settings) -> Architecture:
-    """What Gemma 2 and 3 share: all but positions and windows."""
+    """The part that Gemma 2 and 3 share: all but positions and windows."""
     settings = settings.with_defaults(**DEFAULTS)
     settings.refuse_flags("attention_bias", "use_bidirectional_attention")
     check_activation(settings, "hidden_activation", "gelu_pytorch_tanh")

@@ -1,5 +1,5 @@
-"""Gemma 3's text models: Gemma 2 with norms of query and key in place of the soft caps, and five local layers to a global
-one, which have a base of rotary positions of their own.
+"""Gemma 3's text models: Gemma 2 with norms of query and key in place of the soft caps, and with five local layers for each
+global layer. Local layers have their own base of rotary positions.
 
 Source: Gemma Team 2025 (arXiv:2503.19786).
 """
@@ -33,14 +33,14 @@ def from_hf(settings: Settings) -> Architecture:
 
 
 def _rope(settings: Settings) -> dict:
-    """transformers 5 has a section for each kind of layer, earlier releases have one for the global layers."""
+    """transformers 5 has a section for each kind of layer, earlier releases only one for the global layers."""
     local = settings.number("rope_local_base_freq")
     sections = settings.section("rope_parameters")
     if FULL not in sections and SLIDING not in sections:
         return {**read_rope(settings), "local_rotary_base": local}
     wide, near = sections.section(FULL), sections.section(SLIDING)
     if read_scaling(near) is not None:
-        raise near.refuse("a scaling of the sliding layers' rotary positions is not supported")
+        raise near.refuse("scaled rotary positions in sliding layers are not supported")
     return {
         "rotary_base": wide.number("rope_theta", settings.number("rope_theta")),
         "rope_scaling": read_scaling(wide),

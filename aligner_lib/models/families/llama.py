@@ -1,4 +1,4 @@
-"""Llama 1 to 3, and what is built like them: TinyLlama, SmolLM2.
+"""Llama 1 to 3, and models with the same structure: TinyLlama, SmolLM2.
 
 Source: Touvron et al. 2023 (arXiv:2302.13971).
 """
@@ -11,7 +11,7 @@ from aligner_lib.models.families.settings import Settings
 
 
 def read_llama(settings: Settings) -> Architecture:
-    """Llama's, and the part of other families that is like it."""
+    """Llama's architecture, or the part of another family that equals Llama's."""
     settings.refuse_flags("attention_bias", "mlp_bias")
     check_activation(settings, "hidden_act", "silu")
     return Architecture(

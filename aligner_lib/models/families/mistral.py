@@ -1,4 +1,4 @@
-"""Mistral 7B and its successors: Llama, with a sliding window in the first one.
+"""Mistral 7B and its successors: Llama, with a sliding window in the first release.
 
 Source: Jiang et al. 2023 (arXiv:2310.06825).
 """

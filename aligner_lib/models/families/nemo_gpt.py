@@ -1,7 +1,7 @@
-"""NeMo's GPT, such as GPT-2B-001: LayerNorm stored as its distance from 1 (layernorm1p), half of each head rotated.
+"""NeMo's GPT, such as GPT-2B-001: LayerNorm weights stored as their distance from 1 (layernorm1p), half of each head rotated.
 
-transformers has a class, Nemotron, for those whose MLP is a squared ReLU (Parmar et al. 2024, arXiv:2402.16819).
-GPT-2B-001 has SwiGLU, which it has none for: such models come from .nemo archives, and go there.
+transformers has a class, Nemotron, for models whose MLP uses a squared ReLU (Parmar et al. 2024, arXiv:2402.16819), and none
+for the SwiGLU of GPT-2B-001: such models are imported from .nemo archives and exported to them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def from_hf(settings: Settings) -> Architecture:
 def to_hf(arch: Architecture) -> dict:
     if arch.activation != "squared_relu":
         raise ValueError(
-            f"transformers has no model with layernorm1p and {arch.activation}, as GPT-2B-001 is; write it as .nemo"
+            f"transformers has no class for a model with layernorm1p and {arch.activation}, such as GPT-2B-001; write it as .nemo"
         )
     own = {
         "norm_eps": arch.norm_epsilon,

@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5: Llama with biases on query, key and value, and a window in upper layers where it is switched on.
+"""Qwen 2 and 2.5: Llama with biases on query, key and value, and optionally a window in the upper layers.
 
 Source: Yang et al. 2024 (arXiv:2407.10671).
 """
@@ -20,11 +20,11 @@ def from_hf(settings: Settings) -> Architecture:
 
 
 def read_qwen(settings: Settings) -> Architecture:
-    """Llama's, with the window of Qwen's layers."""
+    """Llama's architecture, with the window of Qwen's layers."""
     settings = settings.with_defaults(**DEFAULTS)
     arch = read_llama(settings)
     window = settings.count("sliding_window", None) if settings.flag("use_sliding_window") else None
-    full = settings.number("max_window_layers")  # the number of layers before the first with a window
+    full = settings.number("max_window_layers")  # the number of layers before the first layer with a window
     layers = (layer for layer in range(arch.num_layers) if layer >= full)
     return replace(arch, **read_window(settings, window, layers))
 

@@ -1,4 +1,4 @@
-"""The settings of a Hugging Face `config.json`, each checked for its type as it is read."""
+"""The settings of a Hugging Face `config.json`, each checked for its type when it is read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REQUIRED: Any = object()
 class Settings:
     """Reads settings by name.
 
-    One without a default has to be there; one whose default is None may also be null. Raises ValueError, which names
-    the file, the setting and its value, for one that is missing or of the wrong type.
+    A setting without a default must be there; a setting whose default is None may also be null. Raises ValueError with the
+    file, the setting and its value for a setting that is missing or of the wrong type.
     """
 
     def __init__(self, values: dict, where: str = "config.json"):
@@ -27,12 +27,12 @@ class Settings:
         return len(self._values)
 
     def with_defaults(self, **values: Any) -> Settings:
-        """The same settings, and these where the file has none."""
+        """The same settings, with these values for those that the file lacks."""
         return Settings({**values, **self._values}, self._where)
 
     def count(self, name: str, default: Any = REQUIRED, most: int = MOST_VALUES) -> Any:
-        """A whole number above 0, up to `most`."""
-        kind = f"a whole number from 1 to {most}"
+        """An integer from 1 to `most`."""
+        kind = f"an integer from 1 to {most}"
         return self._get(name, default, kind, lambda value: type(value) is int and 0 < value <= most)
 
     def number(self, name: str, default: Any = REQUIRED) -> Any:
@@ -41,7 +41,7 @@ class Settings:
         return value if value is None else float(value)
 
     def flag(self, name: str) -> bool:
-        """Whether something is so; missing or null: no."""
+        """A truth value; False when the setting is missing or null."""
         return bool(self._get(name, None, "a truth value", lambda value: type(value) is bool))
 
     def word(self, name: str, default: Any = REQUIRED) -> Any:
@@ -49,26 +49,26 @@ class Settings:
         return self._get(name, default, "a text", lambda value: isinstance(value, str))
 
     def listed(self, name: str, length: int | None = None) -> list | None:
-        """A list, or None; with a length: of that many entries at least."""
+        """A list, or None; with a length: a list of at least that many entries."""
         kind = "a list" if length is None else f"a list of {length}"
         return self._get(
             name, None, kind, lambda value: isinstance(value, list) and len(value) >= (length or 0)
         )
 
     def section(self, name: str) -> Settings:
-        """Settings of their own; without any where there are none."""
+        """The settings of a section; empty when there is no such section."""
         value = self._get(name, None, "an object", lambda value: isinstance(value, dict))
         return Settings(value or {}, f"{self._where}: {name}")
 
-    def refuse(self, why: str) -> ValueError:
-        """An error that names the file, to raise."""
-        return ValueError(f"{self._where}: {why}")
+    def refuse(self, reason: str) -> ValueError:
+        """An error to raise, with the file and the reason."""
+        return ValueError(f"{self._where}: {reason}")
 
     def refuse_flags(self, *names: str) -> None:
-        """Raises ValueError when one of these is set: what it stands for can't be carried here."""
+        """Raises ValueError when one of these flags is set, because its feature is not supported."""
         for name in names:
             if self.flag(name):
-                raise self.refuse(f"{name} is true, which the importer does not read")
+                raise self.refuse(f"{name} is true, which the importer does not support")
 
     def _get(self, name: str, default: Any, kind: str, fits: Callable[[Any], bool]) -> Any:
         if name not in self._values:

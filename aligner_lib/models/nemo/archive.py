@@ -1,7 +1,7 @@
-"""A .nemo archive (a folder, or a tar, plain or gzip) as files to read, without extracting any.
+"""The files of a .nemo archive (a folder, or a tar, plain or gzip) for reading, without extracting any.
 
-A tar's files are read where they lie in it, so that no name in it can lead to a place on the disk. Only a gzip tar
-is written anywhere: inflated into one unnamed temporary file, which the system removes with the process.
+The files of a tar are read inside the tar, so no name in it can lead to a place on the disk. Only a gzip tar is written to
+the disk: it is inflated into an unnamed temporary file, which the system removes with the process.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from aligner_lib.models.disk import DiskFull, explain_full_disk
 from aligner_lib.models.nemo.window import MAX_READ, Window
 
 GZIP = b"\x1f\x8b"
-MAX_MEMBERS = 1 << 16  # zarr has the most files: one a layer, weight and rank
+MAX_MEMBERS = 1 << 16  # zarr has the most files: one for each layer, weight and rank
 MAX_NAME, MAX_DEPTH = 1024, 16
-MAX_INFLATION = 50  # a gzip tar of weights shrinks by less than 2 …
-SMALL = 1 << 26  # … but a small one of zeros by much more
+MAX_INFLATION = 50  # a gzip tar of weights is less than twice as large when inflated …
+SMALL = 1 << 26  # … but a small tar of zeros is much larger
 BLOCK = tarfile.BLOCKSIZE
 DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class BadArchive(ValueError):
-    """An archive that is damaged, or is made to do harm. Nothing of it has been written or run."""
+    """An archive that is damaged, or is made to do harm. None of its files has been written to disk or run."""
 
 
 class _Member(NamedTuple):
@@ -46,10 +46,10 @@ class NemoArchive:
 
     scratch: the folder for a gzip tar's temporary file; None: the system's.
 
-    Raises BadArchive, in a sentence, for a tar with an absolute name, a name with `..`, a link, a device, a name
-    twice (upper and lower case alike) or a file used as a folder, with too many files, that inflates beyond
-    reason, or that is cut short; for a folder with a link that leads out of it; and for what is no archive. Raises
-    DiskFull when a gzip tar has no room.
+    Raises BadArchive for a tar with an absolute name, a name with `..`, a link, a device, a duplicate name (upper and lower
+    case are the same) or a file that is used as a folder; for a tar with too many files, that inflates beyond reason, or
+    that is cut off; for a folder with a link that leads out of it; and for other files. Raises DiskFull when there is no
+    room for the inflated tar.
     """
 
     def __init__(self, path: Path, scratch: Path | None = None):
@@ -58,12 +58,12 @@ class NemoArchive:
         self._members: dict[str, _Member] = {}
         if self.path.is_dir():
             self._root = self.path.resolve()
-            found = list(_files_in(self.path))
+            members = list(_files_in(self.path))
         else:
             self._open_tar(scratch)
-            found = list(self._members)
-        self._prefix = _root_of(self.path, found)
-        self._names = {name.removeprefix(self._prefix) for name in found if name.startswith(self._prefix)}
+            members = list(self._members)
+        self._prefix = _root_of(self.path, members)
+        self._names = {name.removeprefix(self._prefix) for name in members if name.startswith(self._prefix)}
 
     def names(self) -> list[str]:
         """The names of all files, sorted."""
@@ -80,7 +80,7 @@ class NemoArchive:
         return name in self._names
 
     def open(self, name: str) -> Window:
-        """A file to read. Raises BadArchive for one that is not there."""
+        """Open a file for reading. Raises BadArchive for a file that does not exist."""
         if name not in self._names:
             raise BadArchive(f"{self.path} has no {name}: it is incomplete")
         if self._file is None:
@@ -89,10 +89,12 @@ class NemoArchive:
         return Window(self._file, member.offset, member.size)
 
     def read(self, name: str) -> bytes:
-        """A small file's content. Raises BadArchive for one of more than MAX_READ bytes."""
+        """The content of a small file. Raises BadArchive for more than MAX_READ bytes."""
         with self.open(name) as file:
             if file.size > MAX_READ:
-                raise BadArchive(f"{self.path}: {name} has {file.size} bytes, which is no file of its kind")
+                raise BadArchive(
+                    f"{self.path}: {name} has {file.size} bytes, too many for a file of its kind"
+                )
             return file.read()
 
     def close(self) -> None:
@@ -138,27 +140,24 @@ class NemoArchive:
 
 
 def _checked_members(path: Path, file, limit: int) -> tuple[list[_Member], int]:
-    """A tar's members, all of them checked, and where the last one's content ends.
+    """The members of a tar, all of them checked, and the place where the content of the last one ends.
 
-    file: the tar, or the inflating reader of a gzip tar; limit: the bytes that it may have.
+    file: the tar, or the inflating reader of a gzip tar; limit: the largest size in bytes.
     """
-    kinds: dict[
-        str, tuple[str, bool]
-    ] = {}  # by the name without upper case: as it is written, and whether a folder
+    # by the name in lower case: the name as it is written, and whether it is a folder
+    kinds: dict[str, tuple[str, bool]] = {}
     members, end = [], 0
     for info in _tar_headers(path, file):
         if len(members) >= MAX_MEMBERS:
             raise BadArchive(f"{path} has more than {MAX_MEMBERS} files, which no model has")
         if not (info.isreg() or info.isdir()) or info.issparse():
-            raise BadArchive(
-                f"{path}: {_shown(info.name)} is {_kind(info)}, and a model is made of files alone"
-            )
+            raise BadArchive(f"{path}: {_shown(info.name)} is {_kind(info)}, but a model contains only files")
         name = _safe_name(path, info.name)
         end = info.offset_data + (info.size if info.isreg() else 0)
         if info.size < 0 or end > limit:
             raise BadArchive(
                 f"{path}: {_shown(info.name)} claims {info.size} bytes, more than the archive can hold: "
-                "it is cut short (download it again), or made to fill a disk"
+                "it is cut off (download it again), or made to fill a disk"
             )
         if name:
             _register(path, kinds, name, info.isdir())
@@ -167,7 +166,7 @@ def _checked_members(path: Path, file, limit: int) -> tuple[list[_Member], int]:
 
 
 def _tar_headers(path: Path, file) -> Iterator[tarfile.TarInfo]:
-    """The headers of a tar, in order. Raises BadArchive for a damaged one, and for one without an end."""
+    """The headers of a tar, in order. Raises BadArchive for a damaged tar, and for a tar without an end."""
     headers = _Headers(file)
     try:
         with tarfile.open(fileobj=headers, mode="r:") as tar:
@@ -178,13 +177,13 @@ def _tar_headers(path: Path, file) -> Iterator[tarfile.TarInfo]:
     except BadArchive:
         raise
     except (*DAMAGE, tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
-        raise BadArchive(f"{path} is no whole tar ({_shown(str(error))}): download it again") from None
+        raise BadArchive(f"{path} is not a complete tar ({_shown(str(error))}): download it again") from None
     if ending.strip(b"\0") or len(ending) < BLOCK:
-        raise BadArchive(f"{path} has no end: it is cut short or damaged; download it again")
+        raise BadArchive(f"{path} has no end: it is cut off or damaged; download it again")
 
 
 class _Headers:
-    """What tarfile sees of a file: little for each member, for it reads headers as long as the file says they are."""
+    """A file with a limit on the bytes that tarfile may read for a header, whose length the file itself states."""
 
     BYTES = 1 << 17
 
@@ -204,26 +203,28 @@ class _Headers:
 
 
 def _safe_name(path: Path, name: str) -> str:
-    """A member's name as NemoArchive has it: without `./`; empty for the archive's own folder."""
+    """The name of a member in NemoArchive: without `./`; empty for the archive's own folder."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or (parts and parts[0].endswith(":")) or "\\" in name:
-        raise BadArchive(f"{path}: {_shown(name)} is an absolute name; a model's files have relative ones")
+        raise BadArchive(
+            f"{path}: {_shown(name)} is an absolute name; the files of a model have relative names"
+        )
     if ".." in parts:
         raise BadArchive(f"{path}: {_shown(name)} leads out of the archive")
     if len(name) > MAX_NAME or len(parts) > MAX_DEPTH or not name.isprintable():
-        raise BadArchive(f"{path}: {_shown(name)} is no name of a model's file")
+        raise BadArchive(f"{path}: {_shown(name)} is not a name of a model's file")
     return "/".join(parts)
 
 
 def _register(path: Path, kinds: dict[str, tuple[str, bool]], name: str, is_folder: bool) -> None:
-    """Note a name and the folders above it. Raises BadArchive when they don't fit what was noted before."""
+    """Note a name and the folders above it. Raises BadArchive when they contradict names that were noted before."""
 
     def note(entry: str, folder: bool, may_be_known: bool) -> None:
         key = unicodedata.normalize("NFC", entry).casefold()
         if key in kinds and not (may_be_known and kinds[key] == (entry, folder)):
             raise BadArchive(
-                f"{path}: {_shown(name)} is there twice, or as a file and a folder, or in upper and in lower case: "
-                "which one is meant can't be known"
+                f"{path}: {_shown(name)} is there twice, or as a file and a folder, or in upper and in lower case, so it is "
+                "unclear which one is meant: download the archive again"
             )
         kinds[key] = (entry, folder)
 
@@ -234,7 +235,7 @@ def _register(path: Path, kinds: dict[str, tuple[str, bool]], name: str, is_fold
 
 
 def _root_of(path: Path, names: list[str]) -> str:
-    """The folder in the archive that holds model_config.yaml, with its slash; empty for the archive itself."""
+    """The folder in the archive that contains model_config.yaml, with a slash; empty for the archive itself."""
     roots = [
         name.removesuffix("model_config.yaml")
         for name in names
@@ -243,23 +244,23 @@ def _root_of(path: Path, names: list[str]) -> str:
     if "" in roots:
         return ""
     if len(roots) != 1:
-        what = "several" if roots else "no"
-        raise BadArchive(f"{path} has {what} model_config.yaml: it is no .nemo archive of a GPT model")
+        count = "several" if roots else "no"
+        raise BadArchive(f"{path} has {count} model_config.yaml: it is not a .nemo archive of a GPT model")
     return roots[0]
 
 
 def _inflated(path: Path, packed: gzip.GzipFile, size: int, scratch: Path | None) -> BinaryIO:
-    """A gzip tar's content in an unnamed temporary file. size: where the last member ends."""
+    """A gzip tar's content in an unnamed temporary file. size: the place where the last member ends."""
     folder = Path(scratch or tempfile.gettempdir())
     if shutil.disk_usage(folder).free < size:
         raise DiskFull(
-            f"{path} inflates to {size / 2**30:.1f} GiB, for which {folder} has no room: free space there"
+            f"{path} inflates to {size / 2**30:.1f} GiB, but {folder} does not have that much room: free space there"
         )
     with explain_full_disk(folder, "the folder to import into"):
-        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it lives as long as the archive
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it is open as long as the archive
         try:
             read = 0
-            while chunk := packed.read(1 << 20):  # to the end, where gzip compares its checksum
+            while chunk := packed.read(1 << 20):  # up to the end, where gzip compares its checksum
                 file.write(chunk[: max(size - read, 0)])
                 read += len(chunk)
                 if read > size + SMALL:
@@ -270,13 +271,13 @@ def _inflated(path: Path, packed: gzip.GzipFile, size: int, scratch: Path | None
         except BaseException as error:
             file.close()
             if isinstance(error, DAMAGE):
-                raise BadArchive(f"{path} is cut short or damaged: download it again") from None
+                raise BadArchive(f"{path} is cut off or damaged: download it again") from None
             raise
     return file
 
 
 def _files_in(folder: Path) -> Iterator[str]:
-    """The names of a folder's files, links to files included, folders that are links left alone."""
+    """The names of a folder's files, including links to files, without folders that are links."""
     count = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -295,5 +296,5 @@ def _kind(info: tarfile.TarInfo) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text from an archive for an error message: quoted, on one line, of bounded length."""
+    """A text from an archive for an error message: quoted, on one line, of limited length."""
     return ascii(text if len(text) <= 80 else text[:77] + "...")

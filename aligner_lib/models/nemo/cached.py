@@ -1,4 +1,4 @@
-"""A .nemo archive as a start of training: imported into the cache once, by what is in it."""
+"""A .nemo archive as the start of a training: imported into the cache once, under the hash of its content."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from aligner_lib.models.progress import echo_to, show_steps
 
 
 def imported(path: Path, cache: Path | None = None, progress: bool = True) -> Path:
-    """The model folder of an archive, imported if it is not in the cache or is damaged there.
+    """The model folder of an archive, imported if the cache lacks it or it is damaged there.
 
-    Several processes may ask at once: one imports, the others wait. Raises what import_nemo does.
+    Several processes may call this at the same time: one imports, the others wait. Raises the errors of import_nemo.
     """
     model = _Archive(path, archive_hash(path))
     root = Path(cache).expanduser() if cache else cache_root()
@@ -23,7 +23,7 @@ def imported(path: Path, cache: Path | None = None, progress: bool = True) -> Pa
 
 @dataclass(frozen=True)
 class _Archive:
-    """How the folder is made: a Recipe."""
+    """The Recipe of the archive's model folder."""
 
     path: Path
     hash: str

@@ -1,7 +1,7 @@
 """NeMo's model_config.yaml as an `Architecture`.
 
-NeMo's defaults stand for what a file leaves out (megatron_gpt_model.py and megatron_base_model.py of NeMo 1): learned
-positions, GELU and biases among them, so that a file which says nothing is refused rather than misread.
+When a file lacks a setting, NeMo's default applies (megatron_gpt_model.py and megatron_base_model.py of NeMo 1), such as learned
+positions, GELU and biases. So a file with few settings is refused and not misread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NORMALIZATIONS = {
     "low_precision_layernorm": ("layer", False),
     "layernorm1p": ("layer", True),
 }
-# the fast ones are stored as one matrix, gate over up
+# the fast variants are stored as one matrix, gate above up
 ACTIVATIONS = {
     "fast-swiglu": "swiglu",
     "swiglu": "swiglu",
@@ -30,7 +30,7 @@ ACTIVATIONS = {
     "geglu": "geglu",
     "squared-relu": "squared_relu",
 }
-# settings that change what is computed, with the value that is supported here and is NeMo's default
+# settings that change the computation, with the only supported value, which is NeMo's default
 ONLY = {
     "transformer_block_type": "pre_ln",
     "headscale": False,
@@ -51,26 +51,26 @@ NEEDED = object()  # no default: the key must be there
 class NemoConfig:
     """A parsed model_config.yaml. where: the file, for errors.
 
-    Raises ValueError, which names the key, for a value that is not supported or of the wrong type.
+    Raises ValueError with the key for a value that is not supported or of the wrong type.
     """
 
     def __init__(self, values: Any, where: str):
         if not isinstance(values, dict):
-            raise ValueError(f"{where} holds no settings")
+            raise ValueError(f"{where} contains no settings")
         self.where = where
-        inside = values.get("model")  # a training's hparams.yaml has them one level down
+        inside = values.get("model")  # a training's hparams.yaml has the settings one level down
         self.values = inside if isinstance(inside, dict) and "num_layers" not in values else values
 
     @staticmethod
     def parse(text: bytes, where: str) -> NemoConfig:
-        """Read a file's text. Raises ValueError when it is no YAML, or more than plain values."""
+        """Read a file's text. Raises ValueError when it is not YAML, or contains more than plain values."""
         import yaml
 
         try:
             _check_events(yaml.parse(text, yaml.SafeLoader), where)
             return NemoConfig(yaml.safe_load(text), where)
         except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
-            raise ValueError(f"{where} is no plain YAML ({ascii(str(error))[:120]})") from None
+            raise ValueError(f"{where} is not plain YAML ({ascii(str(error))[:120]})") from None
 
     @property
     def is_gated(self) -> bool:
@@ -82,11 +82,11 @@ class NemoConfig:
         """The number of layers of the whole model."""
         layers = self._count("num_layers")
         if layers > MOST_LAYERS:
-            raise ValueError(f"{self.where}: num_layers is {layers}, more than any model has")
+            raise ValueError(f"{self.where}: num_layers is {layers}; at most {MOST_LAYERS} are supported")
         return layers
 
     def architecture(self, vocab_size: int, head: str) -> Architecture:
-        """vocab_size: the rows of the stored embedding, which are padded; head: "lm" or "scalar" (a reward model)."""
+        """The Architecture. vocab_size: rows of the stored embedding, padding included; head: "lm" or "scalar"."""
         self._refuse_what_is_not_computed()
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
         norm, zero_centered = self._one_of("normalization", NORMALIZATIONS, "layernorm")
@@ -116,12 +116,12 @@ class NemoConfig:
         )
         if arch.qk_norm and arch.normalization != "rms":
             raise ValueError(
-                f"{self.where}: qk_layernorm is true without normalization: rmsnorm; only both are computed"
+                f"{self.where}: qk_layernorm is true, which is only supported with normalization: rmsnorm"
             )
         return replace(arch, family=_family(arch))
 
     def reward_scale(self) -> RewardScale:
-        """A reward model's `reward_standardization`; rewards unchanged where it is off."""
+        """The scale of `reward_standardization` in a reward model; without it rewards are unchanged."""
         scale = self.get("reward_standardization")
         if not isinstance(scale, dict) or not scale.get("enable"):
             return RewardScale()
@@ -129,16 +129,16 @@ class NemoConfig:
         return RewardScale(section._number("mean"), section._number("std"))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value, with references to other keys (`${.hidden_size}`) resolved; `default` for none."""
+        """A value, with references to other keys (`${.hidden_size}`) resolved; `default` for a missing one."""
         value = self.values.get(key)
         if isinstance(value, str) and "${" in value:
             value = self._referenced(key, value)
         return default if value is None else value
 
-    # -- what a value has to be -----------------------------------------------------------------------------------
+    # -- values and their checks ----------------------------------------------------------------------------------
 
     def _referenced(self, key: str, value: str) -> Any:
-        """What OmegaConf's references stand for, those that NeMo's own configurations have."""
+        """The value of one of OmegaConf's references, for the kinds that NeMo's own configurations contain."""
         if match := re.fullmatch(r"\$\{(?:\.|model\.)(\w+)\}", value):
             referred = self.values.get(match[1])
             if not isinstance(referred, str) or "${" not in referred:
@@ -146,11 +146,11 @@ class NemoConfig:
         if match := re.fullmatch(r"\$\{multiply: ?(\d+), ?\$\{\.(\w+)\}\}", value):
             return int(match[1]) * self._count(match[2])
         raise ValueError(
-            f"{self.where}: {key} is {ascii(value)[:80]}, a reference that is not known; write the value"
+            f"{self.where}: {key} is {ascii(value)[:80]}, an unknown reference; write the value instead"
         )
 
     def _checked(self, key: str, default: Any, kind: str, fits: Callable[[Any], bool]) -> Any:
-        """A value; `default` for null or none, unless that is NEEDED."""
+        """A checked value; for a missing value or null `default`, unless that is NEEDED."""
         value = self.get(key)
         if value is None and default is not NEEDED:
             return default
@@ -160,7 +160,7 @@ class NemoConfig:
 
     def _count(self, key: str, default: Any = NEEDED) -> int:
         return self._checked(
-            key, default, "a whole number above 0", lambda value: type(value) is int and 0 < value < 1 << 31
+            key, default, "an integer above 0", lambda value: type(value) is int and 0 < value < 1 << 31
         )
 
     def _number(self, key: str, default: Any = NEEDED) -> float:
@@ -171,7 +171,7 @@ class NemoConfig:
                 return False
 
         value = self._checked(key, default, "a number", fits)
-        return None if value is None else float(value)  # YAML reads 1e-5 as text
+        return None if value is None else float(value)  # YAML reads 1e-5 as a text
 
     def _flag(self, key: str, default: bool) -> bool:
         return self._checked(key, default, "true or false", lambda value: type(value) is bool)
@@ -185,30 +185,32 @@ class NemoConfig:
     # -- parts of an architecture ---------------------------------------------------------------------------------
 
     def _activation(self) -> str:
-        if self.get("activation") is None:  # NeMo's default is GELU
-            raise ValueError(f"{self.where} has no activation; known here are {', '.join(ACTIVATIONS)}")
+        if self.get("activation") is None:  # NeMo's default is GELU, which is not supported
+            raise ValueError(
+                f"{self.where} has no activation; the supported ones are {', '.join(ACTIVATIONS)}"
+            )
         return self._one_of("activation", ACTIVATIONS, "")
 
     def _refuse_what_is_not_computed(self) -> None:
         if (kind := self.get("position_embedding_type", "learned_absolute")) != "rope":
             raise ValueError(
-                f"{self.where}: position_embedding_type is {ascii(kind)[:80]}; rope is computed here"
+                f"{self.where}: position_embedding_type is {ascii(kind)[:80]}; only rope is supported"
             )
         if self._flag("bias", True):
             raise ValueError(
-                f"{self.where}: bias is true, for all linear layers; models without are computed here"
+                f"{self.where}: bias is true, for all linear layers; only models without biases are supported"
             )
         for key, value in ONLY.items():
-            if (found := self.get(key, value)) != value:
-                raise ValueError(f"{self.where}: {key} is {ascii(found)[:80]}; only {value} is computed here")
+            if (setting := self.get(key, value)) != value:
+                raise ValueError(f"{self.where}: {key} is {ascii(setting)[:80]}; only {value} is supported")
         if self.get("activation") in ("geglu", "fast-geglu") and not self._flag("openai_gelu", False):
             raise ValueError(
-                f"{self.where}: activation is geglu with openai_gelu false; only its tanh form is computed"
+                f"{self.where}: activation is geglu with openai_gelu false; only its tanh form is supported"
             )
         regression = self.get("regression")
         if isinstance(regression, dict) and regression.get("num_attributes", 1) != 1:
             raise ValueError(
-                f"{self.where}: regression.num_attributes is not 1; a reward model has one reward here"
+                f"{self.where}: regression.num_attributes is not 1; only reward models with one reward are supported"
             )
 
     def _rope_scaling(self) -> RopeScaling | None:
@@ -225,8 +227,8 @@ class NemoConfig:
         )
 
     def _attention(self) -> dict[str, Any]:
-        """Windows and caps. A window of (w, 0) is Megatron's for a token and the w before it."""
-        window = self._checked("window_size", None, "two whole numbers", _is_window)
+        """Windows and caps. A window (w, 0) of Megatron covers a token and the w tokens before it."""
+        window = self._checked("window_size", None, "two integers", _is_window)
         windowed = window is not None and window[0] >= 0
         more = self._checked(
             "mcore_customization_config", {}, "a section", lambda value: isinstance(value, dict)
@@ -234,7 +236,7 @@ class NemoConfig:
         caps = NemoConfig(more, f"{self.where}: mcore_customization_config")
         is_gemma2 = self.get("name") == GEMMA2
         if more and not is_gemma2:
-            raise ValueError(f"{caps.where} is known for name: {GEMMA2} only")
+            raise ValueError(f"{caps.where} is only supported for name: {GEMMA2}")
         layers = range(0, self.num_layers, 2 if is_gemma2 else 1)
         values = {"sliding_window": window[0] + 1, "sliding_layers": tuple(layers)} if windowed else {}
         if is_gemma2:
@@ -252,19 +254,19 @@ def _is_window(value: Any) -> bool:
 
 
 def _check_events(events: Iterable, where: str) -> None:
-    """Raises ValueError for aliases, which stand for any amount of text, and for a depth that takes YAML's parser hours."""
+    """Raises ValueError for aliases, which can stand for any amount of text, and for a depth that takes the parser hours."""
     depth = 0
     for event in events:
         name = type(event).__name__
         depth += name.endswith("StartEvent") - name.endswith("EndEvent")
         if name == "AliasEvent" or depth > MAX_DEPTH:
             raise ValueError(
-                f"{where} has YAML aliases (*name), or is too deep: write plain values in their places"
+                f"{where} has YAML aliases (*name), or is nested too deep: write plain values in their place"
             )
 
 
 def _family(arch: Architecture) -> str:
-    """Whose Hugging Face folder has such a model: the first one whose switches are these."""
+    """The first family whose Hugging Face folder can hold such a model."""
     if arch.normalization == "layer":
         return "nemo_gpt"
     if arch.post_norms:

@@ -1,4 +1,4 @@
-"""An `Architecture` as NeMo's model_config.yaml, which `aligner_lib.models.nemo.config` reads back as the same."""
+"""Write an `Architecture` as NeMo's model_config.yaml, from which `aligner_lib.models.nemo.config` reads the same architecture."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ REWARD_MODEL = "nemo_aligner.models.nlp.gpt.megatron_gpt_reward_model.MegatronGP
 def nemo_config(
     arch: Architecture, tokenizer: dict[str, Any], dtype: str, scale: RewardScale
 ) -> dict[str, Any]:
-    """The model_config.yaml of an architecture, with what NeMo asks for when it restores a model.
+    """The model_config.yaml of an architecture, with all settings that NeMo needs to restore a model.
 
-    tokenizer: its section; dtype: the weights', as safetensors names it. Raises ValueError for what NeMo's keys
-    can't say.
+    tokenizer: its section; dtype: of the weights, in safetensors' name. Raises ValueError for an architecture that NeMo's
+    keys can't describe.
     """
     norm = next(name for name, value in NORMALIZATIONS.items() if value == _norm(arch))
     activation = next(name for name, value in ACTIVATIONS.items() if value == arch.activation)
@@ -79,8 +79,10 @@ def nemo_config(
             },
         }
     read = asdict(NemoConfig(config, "model_config.yaml").architecture(arch.vocab_size, arch.head))
-    asked = asdict(arch)
-    if lost := [f"{name}={asked[name]}" for name in asked if name != "family" and asked[name] != read[name]]:
+    original = asdict(arch)
+    if lost := [
+        f"{name}={original[name]}" for name in original if name != "family" and original[name] != read[name]
+    ]:
         raise ValueError(
             f"NeMo's model_config.yaml has no key for {', '.join(lost)}: export the model with --to hf"
         )

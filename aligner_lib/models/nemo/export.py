@@ -1,8 +1,8 @@
-"""A model folder as a .nemo archive: Megatron Core's distributed checkpoint (torch_dist), NeMo's settings, the tokenizer.
+"""Write a model folder as a .nemo archive: Megatron Core's distributed checkpoint (torch_dist), NeMo's settings, the tokenizer.
 
-The archive is written from front to back, a weight at a time, without torch. Every layer's weight is a block of a tensor
-with a dimension more, as Megatron writes the layers of a GPT, and what torch.save would have written for it lies in one
-file with those of the others.
+The archive is written from front to back, one weight at a time, without torch. The weights of all layers form one tensor with
+an additional first dimension, as Megatron writes a GPT, and each layer is a block of it. The bytes that torch.save would write
+for each block lie one behind the other in one file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.stream import CARRIERS, cast
 
 FOLDER = "model_weights/"
-BLOCKS = "__0_0.distcp"  # as the first rank's first file is called
+BLOCKS = "__0_0.distcp"  # the name of the first rank's first file
 METADATA = DCP + "metadata."
 BACKENDS = {
     "sharded_backend": "torch_dist",
@@ -41,8 +41,7 @@ BACKENDS = {
     "common_backend": "torch",
     "common_backend_version": 1,
 }
-# Modules whose extra state, that of fp8, a loader asks for: Megatron's own layers have none, and Transformer Engine's take
-# None for none.
+# Modules whose extra state (for fp8) a loader expects. Megatron's own layers have none, and Transformer Engine's accept None.
 WITH_EXTRA_STATE = (
     "self_attention.linear_qkv",
     "self_attention.core_attention",
@@ -64,10 +63,10 @@ class Weights(Protocol):
 def write_nemo(folder: Path, weights: Weights, out: Path, dtype: str | None = None, progress=None) -> None:
     """Write a policy or a reward model into a new .nemo archive `out`.
 
-    folder: the model's. dtype: of the weights, as safetensors names it; None keeps theirs. progress: called with
+    folder: the model folder. dtype: of the weights, in safetensors' name; None keeps theirs. progress: called with
     (weights done, weights in all).
 
-    Raises ValueError for a model that NeMo's settings can't describe, and for values too large for `dtype`.
+    Raises ValueError for a model that NeMo's settings can't describe, and for values that are too large for `dtype`.
     """
     arch = Architecture.load(folder)
     first = dtype or weights.dtype("embedding.word_embeddings.weight")
@@ -116,14 +115,14 @@ def _write_weights(
                 file, f"model.decoder.layers.{module}._extra_state/shard_{layer}_{arch.num_layers}"
             )
     blocks.add_none(file, "model.decoder.final_layernorm._extra_state/shard_0_1")
-    if arch.head == "scalar":  # NeMo's reward model has an output layer, which it never uses but asks for
+    if arch.head == "scalar":  # NeMo's reward model expects an output layer, which it never uses
         kind = dtype or weights.dtype("embedding.word_embeddings.weight")
         values = np.zeros((arch.vocab_size, arch.hidden_size), CARRIERS[kind])
         blocks.add(file, "model.output_layer.weight", kind, values.shape, (0, 0), values)
 
 
 def _values(weights: Weights, weight: Weight, dtype: str | None) -> tuple[np.ndarray, str]:
-    """A weight's values, and their dtype."""
+    """The values of a weight, and their dtype."""
     stored, values = weights.dtype(weight.megatron), weights.read(weight.megatron)
     if values.shape != weight.shape:
         raise ValueError(
@@ -136,7 +135,7 @@ def _values(weights: Weights, weight: Weight, dtype: str | None) -> tuple[np.nda
 
 
 class _Blocks:
-    """What torch.distributed.checkpoint's metadata says of the blocks that are written."""
+    """The blocks that are written, for the metadata of torch.distributed.checkpoint."""
 
     def __init__(self):
         self._tensors: dict[str, tuple[str, tuple[int, ...], list[Call]]] = {}
@@ -146,21 +145,21 @@ class _Blocks:
     def add(
         self, file, name: str, dtype: str, whole: tuple[int, ...], offset: tuple[int, ...], values
     ) -> None:
-        """Write a block of a tensor, and note where. whole: the tensor's shape."""
+        """Write a block of a tensor, and note its place. whole: the tensor's shape."""
         start = file.tell()
         _save(_Section(file), _tensor_call(dtype, values.shape), values)
         first, shape, chunks = self._tensors.setdefault(name, (dtype, whole, []))
         assert shape == whole, f"{name}: {whole} is not {shape}"
         if dtype != first:
             raise ValueError(
-                f"{name} is {first} in one layer and {dtype} in another: choose one with --dtype"
+                f"{name} is {first} in one layer and {dtype} in another: choose one dtype with --dtype"
             )
         self._note(name, _size(offset), len(chunks), start, file.tell())
         sizes = {"offsets": _size(offset), "sizes": _size(values.shape)}
         chunks.append(Call(METADATA + "ChunkStorageMetadata", (), sizes))
 
     def add_none(self, file, name: str) -> None:
-        """Write an object that is None, as Megatron does with a list around it."""
+        """Write an object that is None, in a list as Megatron does."""
         start = file.tell()
         _save(_Section(file), [None])
         self._objects.append(name)
@@ -206,7 +205,7 @@ def _properties(dtype: str) -> Call:
 
 
 def _tensor_call(dtype: str, shape: tuple[int, ...]) -> Call:
-    """What torch pickles for a contiguous tensor whose storage is the first of its file."""
+    """The call that torch pickles for a contiguous tensor whose storage is the first of its file."""
     storage = Global("torch." + next(name for name, known in STORAGES.items() if known == dtype))
     count = int(np.prod(shape))
     strides = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
@@ -222,7 +221,7 @@ def _tensor_call(dtype: str, shape: tuple[int, ...]) -> Call:
 
 
 def _save(file, content, values: np.ndarray | None = None) -> None:
-    """Write a file as torch.save does: a zip of the pickle and of the storage's bytes."""
+    """Write a file like torch.save: a zip of the pickle and the storage's bytes."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         _entry(archive, "data.pkl", write_pickle(content))
         _entry(archive, "byteorder", b"little")
@@ -232,9 +231,8 @@ def _save(file, content, values: np.ndarray | None = None) -> None:
 
 
 def _entry(archive: zipfile.ZipFile, name: str, content) -> None:
-    archive.writestr(
-        zipfile.ZipInfo(f"archive/{name}"), content
-    )  # without a date: equal models are equal bytes
+    # without a date, so that equal models give equal bytes
+    archive.writestr(zipfile.ZipInfo(f"archive/{name}"), content)
 
 
 # ---- the archive ----------------------------------------------------------------------------------------------------
@@ -247,7 +245,7 @@ def _add(file: BinaryIO, name: str, content: bytes) -> None:
 
 @contextmanager
 def _growing(file: BinaryIO, name: str) -> Iterator[_Section]:
-    """A file in the tar, of which the size is written when it is known."""
+    """A file in the tar whose size is written into its header at the end."""
     info = tarfile.TarInfo(name)
     header = file.tell()
     file.write(bytes(tarfile.BLOCKSIZE))
@@ -262,7 +260,7 @@ def _growing(file: BinaryIO, name: str) -> Iterator[_Section]:
 
 
 class _Section:
-    """A file that begins where another one stands: zip counts its positions from there."""
+    """The part of a file from its current position on, with positions that count from there, as zip needs it."""
 
     def __init__(self, file):
         self._file, self._start = file, file.tell()
@@ -286,10 +284,10 @@ def _yaml(config: dict) -> bytes:
 def _tokenizer(folder: Path) -> tuple[dict, dict[str, bytes]]:
     """The settings' section of a tokenizer, and its files.
 
-    A SentencePiece model is named as NeMo does. NeMo reads other tokenizers from a folder or the hub: `type` is to be
-    set to a folder with the files that lie in the archive.
+    A SentencePiece model gets a name like NeMo's. NeMo reads other tokenizers from a folder or the hub: the user sets `type`
+    to a folder with the tokenizer's files from the archive.
     """
-    Tokenizer(folder)  # says what to do where there is none
+    Tokenizer(folder)  # raises, with a cure, for a folder without a tokenizer
     files = {name: (folder / name).read_bytes() for name in FILES}
     section = {
         "library": "huggingface",

@@ -1,8 +1,8 @@
-"""The names of a GPT's weights in NeMo's archives, old and new, and in Megatron Core as the model folders have them.
+"""The names of a GPT's weights in NeMo's archives, old and new, and in Megatron Core, which the model folders use.
 
-Old names are those of NeMo's own GPT (`mcore_gpt: False`), with Apex's layers or with Transformer Engine's. New ones are
-Megatron Core's, where a norm may stand under its own name or under the matrix behind it, and where a layer has a number or
-all layers are one tensor with a dimension more (`decoder.layers.mlp.linear_fc1.weight`).
+Old names are those of NeMo's own GPT (`mcore_gpt: False`), with Apex's or Transformer Engine's layers. New names are Megatron
+Core's. There a norm has its own name or that of the matrix behind it, and each layer has a number, or the weights of all
+layers are one tensor with an additional dimension (`decoder.layers.mlp.linear_fc1.weight`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aligner_lib.models.stream import CARRIERS
 PREFIXES = (
     "model.module.",
     "model.",
-)  # the first where NeMo kept parameters in half precision (megatron_amp_O2)
+)  # the first: NeMo kept the parameters in half precision (megatron_amp_O2)
 NO_WEIGHTS = re.compile(r".*(_extra_state(/.*)?|rotary_pos_emb\.inv_freq|rotary_emb\.inv_freq)")
 OUTSIDE = {
     "language_model.embedding.word_embeddings.weight": "embedding.word_embeddings.weight",
@@ -48,14 +48,14 @@ MODULES = {
     # Megatron Core's local layer
     "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
 }
-SECOND_HALF = "mlp.dense_h_to_4h_2."  # up, where NeMo has gate and up apart (`activation: swiglu`)
-HALVES = ("_w", "_v")  # gate and up, where Megatron's checkpoint has them apart
+SECOND_HALF = "mlp.dense_h_to_4h_2."  # the up projection, when NeMo stores gate and up separately (`activation: swiglu`)
+HALVES = ("_w", "_v")  # gate and up, when Megatron's checkpoint stores them separately
 
 
 def megatron_name(name: str) -> str | None:
-    """Megatron's name of a tensor in an archive; None for what follows from the settings. An unknown name stays.
+    """Megatron's name of a tensor in an archive; None for a tensor that follows from the settings. Unknown names stay.
 
-    A gate and an up matrix that are stored apart end in `_w` and `_v`.
+    The names of gate and up matrices that are stored separately end with `_w` and `_v`.
     """
     if NO_WEIGHTS.fullmatch(name):
         return None
@@ -88,9 +88,9 @@ def with_layer(name: str, number: int) -> str:
 
 
 def by_megatron_name(tensors: dict[str, StoredTensor], num_layers: int) -> dict[str, StoredTensor]:
-    """An archive's tensors under the names of a model folder: stacks of layers taken apart, halves joined.
+    """An archive's tensors under the names of a model folder, with stacks of layers separated and halves joined.
 
-    Raises ValueError for two tensors that would have one name.
+    Raises ValueError for two tensors with the same name.
     """
     named: dict[str, StoredTensor] = {}
     for stored, tensor in tensors.items():
@@ -104,34 +104,33 @@ def by_megatron_name(tensors: dict[str, StoredTensor], num_layers: int) -> dict[
         whole, up = name.removesuffix(HALVES[1]), named.pop(name)
         gate = named.pop(whole + HALVES[0], None) or named.pop(whole, None)
         if gate is None or gate.dtype != up.dtype or gate.shape != up.shape:
-            raise ValueError(f"{up.name} has no other half, or one of another dtype or shape")
+            raise ValueError(f"{up.name} has no other half, or the other half has another dtype or shape")
         named[whole] = _stacked(gate, up)
     return named
 
 
 def check_fits(named: dict[str, StoredTensor], arch: Architecture) -> list[tuple[Weight, StoredTensor]]:
-    """A model's weights, each with the tensor that holds it.
+    """The weights of a model, each with its tensor.
 
-    Raises ValueError for a missing weight, one that has no place in the model, one of another shape, and one that is no
-    floating-point number.
+    Raises ValueError for a missing weight, for a tensor that does not belong to the model, and for a tensor with another
+    shape or without floating-point numbers.
     """
     for tensor in named.values():
         if tensor.dtype not in CARRIERS:
-            raise ValueError(f"{tensor.name} is {tensor.dtype}; weights are {', '.join(CARRIERS)}")
+            raise ValueError(f"{tensor.name} is {tensor.dtype}; weights must be {', '.join(CARRIERS)}")
     named, plan = dict(named), list(weights(arch))
+    # a reward model never uses its output layer
     extra_output = (
         None if arch.head == "lm" and not arch.tied_embeddings else named.pop("output_layer.weight", None)
     )
     if extra_output is not None and arch.head == "lm":
-        _check_tied(
-            extra_output, named.get("embedding.word_embeddings.weight")
-        )  # a reward model never uses it
-    wanted = {weight.megatron for weight in plan}
-    if missing := sorted(wanted - named.keys()):
+        _check_tied(extra_output, named.get("embedding.word_embeddings.weight"))
+    expected = {weight.megatron for weight in plan}
+    if missing := sorted(expected - named.keys()):
         raise ValueError(f"{len(missing)} weights are missing, the first: {', '.join(missing[:3])}")
-    if leftover := sorted(named.keys() - wanted):
+    if leftover := sorted(named.keys() - expected):
         shown = ascii(", ".join(leftover[:3]))[1:-1][:200]
-        raise ValueError(f"{len(leftover)} weights have no place in the model, the first: {shown}")
+        raise ValueError(f"{len(leftover)} weights do not belong to the model, the first: {shown}")
     for weight in plan:
         tensor = named[weight.megatron]
         if tensor.shape != weight.shape:
@@ -142,7 +141,7 @@ def check_fits(named: dict[str, StoredTensor], arch: Architecture) -> list[tuple
 
 
 def stacked_weights(arch: Architecture) -> Iterable[tuple[str, list[Weight]]]:
-    """Megatron's name without a layer's number, and the weights of all layers that have it, in order."""
+    """For each of Megatron's names without a layer number, the weights of all layers with this name, in order."""
     groups: dict[str, list[Weight]] = {}
     for weight in weights(arch):
         groups.setdefault(re.sub(r"^(decoder\.layers\.)\d+\.", r"\1", weight.megatron), []).append(weight)
@@ -150,7 +149,7 @@ def stacked_weights(arch: Architecture) -> Iterable[tuple[str, list[Weight]]]:
 
 
 def _layers(name: str, tensor: StoredTensor, num_layers: int) -> list[tuple[str, StoredTensor]]:
-    """A stack of layers as one tensor each; another tensor alone."""
+    """A stack of layers, separated into one tensor for each layer; any other tensor alone."""
     stacked = name.startswith("decoder.layers.") and layer_number(name) < 0
     if not stacked:
         return [(name, tensor)]
@@ -163,7 +162,7 @@ def _layers(name: str, tensor: StoredTensor, num_layers: int) -> list[tuple[str,
 
 
 def _stacked(first: StoredTensor, second: StoredTensor) -> StoredTensor:
-    """Two tensors of the same shape as one, the second's rows behind the first's."""
+    """Two tensors of the same shape joined into one, the second one's rows behind the first one's."""
     rows = first.shape[0]
     start = (0,) * len(first.shape)
     pieces = (Piece(start, first.shape, first.read), Piece((rows, *start[1:]), second.shape, second.read))
@@ -171,12 +170,12 @@ def _stacked(first: StoredTensor, second: StoredTensor) -> StoredTensor:
 
 
 def _check_tied(output: StoredTensor, embedding: StoredTensor | None) -> None:
-    """A tied model's last pipeline stage has a copy of the embedding, which is accepted if it equals it."""
+    """The last pipeline stage of a tied model has a copy of the embedding, which is accepted if it equals the embedding."""
     if (
         embedding is None
         or output.shape != embedding.shape
         or not np.array_equal(output.read(), embedding.read())
     ):
         raise ValueError(
-            f"model_config.yaml ties {output.name} to the embedding (share_embeddings_and_output_weights), yet they differ"
+            f"model_config.yaml ties {output.name} to the embedding (share_embeddings_and_output_weights), but the two differ"
         )

@@ -1,7 +1,7 @@
-"""A pickle read and written as data: nothing that it names is looked up, and nothing is called.
+"""Read and write pickles as data: names in a pickle are not looked up, and nothing is called.
 
-Python's own unpickler imports and calls whatever a file says. Here a name is a `Global`, and a call or a new object a
-`Call`, and the reader of each format takes from them what it needs. The opcodes are those of Python's `pickletools`.
+Python's own unpickler imports and calls whatever a file says. Here a name becomes a `Global`, and a call or a new object a
+`Call`; the reader of each format takes what it needs from them. The opcodes are those of Python's `pickletools`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ ORDERED_DICT = "collections.OrderedDict"
 class Global(NamedTuple):
     """A class or function that a pickle names."""
 
-    name: str  # with its module, joined by a dot
+    name: str
+    """Module and name, joined by a dot."""
 
 
-@dataclass(eq=False)  # may be a key of a dictionary
+@dataclass(eq=False)  # hashed by identity, because it may be a key of a dictionary
 class Call:
-    """A function's result or a new object: what was called with what, and the state that was set on it."""
+    """A function's result or a new object: the function, its arguments, and the state that was set on the result."""
 
     function: str
     args: Any
@@ -31,13 +32,13 @@ class Call:
 
 @dataclass(eq=False)
 class External:
-    """What the pickle holds by an id of its format's own, such as a tensor's storage."""
+    """An object that the pickle references by an id of its format, such as a tensor's storage."""
 
     id: Any
 
 
 class Refused(ValueError):
-    """A pickle that names what its format has no use for, or is damaged."""
+    """A pickle that is damaged, or contains a name that its format does not need."""
 
 
 _MARK = object()
@@ -49,11 +50,11 @@ _ARGUMENTS = set(
 
 
 def read_pickle(data: bytes, allowed: Callable[[str], bool]) -> Any:
-    """A pickle's content: dictionaries, lists, tuples, texts and numbers, `Global`, `Call` and `External`.
+    """The content of a pickle: dictionaries, lists, tuples, texts and numbers, `Global`, `Call` and `External`.
 
-    An OrderedDict is a dict; what was set on it besides its items is left out.
+    An OrderedDict becomes a dict; any state that was set on it is left out.
 
-    allowed: whether the format has a use for a name. Raises Refused for another name, and for a damaged pickle.
+    allowed: whether the format needs a name. Raises Refused for a name that it does not need, and for a damaged pickle.
     """
     machine = _Machine(allowed)
     try:
@@ -71,8 +72,8 @@ def read_pickle(data: bytes, allowed: Callable[[str], bool]) -> Any:
 def write_pickle(value: Any) -> bytes:
     """The pickle (protocol 2) of dictionaries, lists, tuples, texts, numbers, `Global`, `Call` and `External`.
 
-    A `Call` with a state is a new object of a class, one without is a function's result. An OrderedDict is made by
-    `Call(ORDERED_DICT, ())`.
+    A `Call` with a state is a new object of a class, a `Call` without is a function's result. `Call(ORDERED_DICT, ())`
+    makes an OrderedDict.
     """
     out = bytearray(b"\x80\x02")
     _write(value, out)
@@ -80,7 +81,7 @@ def write_pickle(value: Any) -> bytes:
 
 
 def _write(value: Any, out: bytearray) -> None:
-    if isinstance(value, Global):  # a tuple, too: it comes first
+    if isinstance(value, Global):  # before the check for a tuple, because a Global is a tuple
         module, _, name = value.name.rpartition(".")
         out += f"c{module}\n{name}\n".encode()
     elif isinstance(value, Call):
@@ -142,7 +143,7 @@ class _Machine:
         elif (operation := getattr(self, f"_{name.lower()}", None)) is not None:
             operation(argument)
         else:
-            raise Refused(f"its pickle has the opcode {name}, which no weights need")
+            raise Refused(f"its pickle has the opcode {name}, which weights do not need")
 
     # -- containers -----------------------------------------------------------------------------------------------
 
@@ -195,7 +196,7 @@ class _Machine:
 
     def _extend(self, values: list) -> None:
         if isinstance(self.stack[-1], list):
-            self.stack[-1].extend(values)  # a Call's items are nobody's concern
+            self.stack[-1].extend(values)  # the items of a Call are not needed
 
     def _setitem(self, _) -> None:
         value, key = self.pop(), self.pop()
@@ -222,7 +223,7 @@ class _Machine:
         whole = f"{module}.{name}"
         if not self.allowed(whole):
             raise Refused(
-                f"its pickle names {ascii(whole)[:80]}, which weights have no use for: nothing of it was run, and the "
+                f"its pickle contains {ascii(whole)[:80]}, which weights do not need: nothing of it was run, and the "
                 "file is refused"
             )
         self.stack.append(Global(whole))
@@ -230,7 +231,7 @@ class _Machine:
     def _reduce(self, _) -> None:
         args, function = self.pop(), self.pop()
         if not isinstance(function, Global):
-            raise Refused("its pickle calls what is no function")
+            raise Refused("its pickle calls something that is not a function")
         empty = function.name == ORDERED_DICT and args == ()
         self.stack.append({} if empty else Call(function.name, args))
 

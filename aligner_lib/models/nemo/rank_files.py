@@ -1,4 +1,4 @@
-"""NeMo's old checkpoint: a file of torch.save for each tensor- and pipeline-parallel rank, put together here.
+"""NeMo's old checkpoint: one torch.save file for each tensor- and pipeline-parallel rank, joined here.
 
 `model_weights.ckpt` alone, `mp_rank_01/model_weights.ckpt` for each tensor-parallel rank, or
 `tp_rank_01_pp_rank_002/model_weights.ckpt` for each rank of both kinds.
@@ -25,9 +25,9 @@ BY_COLUMNS = ("linear_proj.weight", "linear_fc2.weight", "value_head.weight")
 
 
 def tensors_in(archive: NemoArchive, gated: bool) -> dict[str, StoredTensor]:
-    """The tensors by Megatron's names, whole and with the layers' numbers in the whole model.
+    """The tensors under Megatron's names, whole, with the layer numbers of the whole model.
 
-    gated: whether the first projection of an MLP is two, gate and up, of which each rank has a part.
+    gated: whether the first projection of an MLP has two parts, gate and up; each rank has a shard of both.
 
     Raises ValueError when a rank's file is missing, or ranks disagree.
     """
@@ -35,14 +35,15 @@ def tensors_in(archive: NemoArchive, gated: bool) -> dict[str, StoredTensor]:
     tp_size, pp_size = (max(rank[i] for rank in ranks) + 1 for i in (0, 1))
     if len(ranks) != tp_size * pp_size:
         raise ValueError(
-            f"{archive.path} has {len(ranks)} ranks' weights of {tp_size} tensor- times {pp_size} pipeline-parallel ones"
+            f"{archive.path} has the weights of {len(ranks)} ranks; {tp_size} tensor- times {pp_size} pipeline-parallel "
+            "ranks are needed: download it again"
         )
     tensors: dict[str, StoredTensor] = {}
     for stage in range(pp_size):
         first_layer = 1 + max(map(layer_number, tensors), default=-1)  # a file counts its own layers
         shards = [_state_dict(archive, ranks[tp, stage], first_layer) for tp in range(tp_size)]
         if any(shard.keys() != shards[0].keys() for shard in shards):
-            raise ValueError(f"{archive.path}: the tensor-parallel ranks' files have different weights")
+            raise ValueError(f"{archive.path}: the files of the tensor-parallel ranks have different weights")
         for name in shards[0]:
             in_halves = gated and name.endswith(FIRST_PROJECTION) and f"{name}_v" not in shards[0]
             tensors[name] = _joined(name, [shard[name] for shard in shards], in_halves)
@@ -57,13 +58,13 @@ def _ranks(archive: NemoArchive) -> dict[tuple[int, int], str]:
     ranks = {(int(match["mp"] or match["tp"]), int(match["pp"] or 0)): match[0] for match in matches}
     if not ranks or len(ranks) < len(matches):
         raise ValueError(
-            f"{archive.path} has no {FILE}, and no mp_rank_NN/ or tp_rank_NN_pp_rank_NNN/ with one for each rank"
+            f"{archive.path} has neither {FILE} nor mp_rank_NN/ or tp_rank_NN_pp_rank_NNN/ with one for each rank"
         )
     return ranks
 
 
 def _state_dict(archive: NemoArchive, path: str, first_layer: int) -> dict[str, StoredTensor]:
-    """A rank's tensors by Megatron's names, the layers counted from `first_layer`."""
+    """A rank's tensors under Megatron's names. first_layer: the number of the rank's first layer in the whole model."""
     file = TorchFile(archive.open(path), f"{archive.path}: {path}")
     renamed = {}
     for stored, tensor in file.state_dict().items():
@@ -76,9 +77,9 @@ def _state_dict(archive: NemoArchive, path: str, first_layer: int) -> dict[str, 
 
 
 def _joined(name: str, shards: list[StoredTensor], in_halves: bool) -> StoredTensor:
-    """A whole tensor from its ranks' shards. What every rank has is read from all of them, and compared.
+    """A whole tensor from the ranks' shards. A tensor that every rank has in full is read from all ranks and compared.
 
-    in_halves: each shard is a part of the gate on a part of the up matrix.
+    in_halves: each shard is a part of the gate matrix, above a part of the up matrix.
     """
     first = shards[0]
     if len(shards) == 1:
@@ -93,10 +94,10 @@ def _joined(name: str, shards: list[StoredTensor], in_halves: bool) -> StoredTen
 
 
 def _side_by_side(shards: list[StoredTensor], axis: int, parts: int = 1) -> StoredTensor:
-    """Shards along an axis. parts: each is that many tensors' shards behind each other, as a rank's gate and up are."""
+    """Shards joined along an axis. parts: the number of tensors whose shards a rank stores one behind the other."""
     local = shards[0].shape
     if len(local) <= axis or local[axis] % parts:
-        raise ValueError(f"{shards[0].name} has shape {list(local)}, which is no part of that weight")
+        raise ValueError(f"{shards[0].name} has shape {list(local)}, which is not a part of that weight")
     step = local[axis] // parts
 
     def along_axis(size: int, others: tuple[int, ...]) -> tuple[int, ...]:
@@ -116,7 +117,7 @@ def _agreed(shards: list[StoredTensor]) -> Callable[[], np.ndarray]:
         first = shards[0].read()
         if not all(np.array_equal(first, shard.read()) for shard in shards[1:]):
             raise ValueError(
-                f"{shards[0].name} differs between tensor-parallel ranks, which should have the same"
+                f"{shards[0].name} differs between tensor-parallel ranks, which should have equal copies"
             )
         return first
 

@@ -1,4 +1,4 @@
-"""A .nemo archive into a model folder, one weight at a time."""
+"""Import a .nemo archive into a model folder, one weight at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_CONFIG = 1 << 18
 
 
 def is_nemo(path: Path) -> bool:
-    """Whether a path is a .nemo archive: a file of that name, or a folder with a model_config.yaml."""
+    """Whether a path is a .nemo archive: a file with that suffix, or a folder with a model_config.yaml."""
     path = Path(path)
     return path.suffix == ".nemo" or (path / CONFIG).is_file()
 
@@ -34,11 +34,11 @@ def import_nemo(
 ) -> Path:
     """Convert a .nemo archive (a tar, plain or gzip, or the folder it was extracted to) into a new model folder.
 
-    Reads NeMo's old checkpoints and Megatron Core's, of any tensor and pipeline parallelism. Weights keep their
+    The checkpoint may be NeMo's old one or Megatron Core's, of any tensor and pipeline parallelism. Weights keep their
     dtype and are read one at a time; no code of the archive runs. progress: called with (weights done, in all).
 
-    Raises ValueError for an archive that is damaged or made to do harm, for a model that can't be computed here,
-    weights that are missing or left over, and when `out` exists; DiskFull.
+    Raises ValueError for an archive that is damaged or made to do harm, for an unsupported model, for weights that are
+    missing or left over, and when `out` exists; DiskFull.
     """
     source, out = Path(source), Path(out)
     if out.exists():
@@ -49,7 +49,7 @@ def import_nemo(
         tensors = by_megatron_name(_tensors_in(archive, config), config.num_layers)
         embedding = tensors.get("embedding.word_embeddings.weight")
         if embedding is None or len(embedding.shape) != 2:
-            raise ValueError(f"{source} has no embedding.word_embeddings.weight: it holds no GPT model")
+            raise ValueError(f"{source} has no embedding.word_embeddings.weight: it contains no GPT model")
         head = "scalar" if "value_head.weight" in tensors else "lm"
         arch = config.architecture(embedding.shape[0], head)
         plan = check_fits(tensors, arch)
@@ -69,12 +69,12 @@ def import_nemo(
 def _config(archive: NemoArchive) -> NemoConfig:
     text = archive.read(CONFIG)
     if len(text) > MAX_CONFIG:
-        raise ValueError(f"{archive.path}: {CONFIG} has {len(text)} bytes, which are no settings")
+        raise ValueError(f"{archive.path}: {CONFIG} has {len(text)} bytes, too many for settings")
     return NemoConfig.parse(text, f"{archive.path}: {CONFIG}")
 
 
 def _tensors_in(archive: NemoArchive, config: NemoConfig) -> dict[str, StoredTensor]:
-    """The archive's tensors, whichever way they are stored."""
+    """The archive's tensors, in whatever format they are stored."""
     names = archive.names()
     if f"{DISTRIBUTED}.metadata" in names:
         return torch_dist.tensors_in(archive, DISTRIBUTED)
@@ -83,17 +83,17 @@ def _tensors_in(archive: NemoArchive, config: NemoConfig) -> dict[str, StoredTen
     if any(name.endswith(rank_files.FILE) for name in names):
         return rank_files.tensors_in(archive, config.is_gated)
     raise ValueError(
-        f"{archive.path} has no weights: neither {rank_files.FILE}, also for each rank, nor {DISTRIBUTED} with "
+        f"{archive.path} has no weights: neither {rank_files.FILE} (one, or one for each rank) nor {DISTRIBUTED} with "
         ".metadata or zarr arrays"
     )
 
 
 def _check_size(archive: NemoArchive, plan: list[tuple[Weight, StoredTensor]]) -> None:
-    """Raises ValueError for weights of more bytes than the archive has: many may be the same few of them."""
-    wanted = sum(_streamed(weight, tensor).num_bytes for weight, tensor in plan)
-    if wanted > archive.num_bytes:
+    """Raises ValueError for weights with more bytes than the archive has, which can happen when they share bytes."""
+    needed = sum(_streamed(weight, tensor).num_bytes for weight, tensor in plan)
+    if needed > archive.num_bytes:
         raise ValueError(
-            f"{archive.path} has {archive.num_bytes} bytes, and its weights would take {wanted}: it is made to fill a disk"
+            f"{archive.path} has {archive.num_bytes} bytes, but its weights would take {needed}: it is made to fill a disk"
         )
 
 

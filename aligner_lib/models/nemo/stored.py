@@ -1,4 +1,4 @@
-"""A tensor as an archive holds it: in pieces, each read when it is needed."""
+"""A tensor in an archive: stored in pieces, each of which is read when it is needed."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ from aligner_lib.models.stream import CARRIERS
 
 @dataclass(frozen=True)
 class Piece:
-    """A block of a tensor, stored by itself: a rank's shard, or a layer of a stack."""
+    """A block of a tensor that is stored by itself: a rank's shard, or a layer of a stack."""
 
     offset: tuple[int, ...]
     shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]  # its values, of `shape` and the carrier's dtype
+    read: Callable[[], np.ndarray]
+    """Returns the values, of `shape`, in the carrier's dtype."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
     """A tensor in an archive; bfloat16 as its bits in uint16, as in `aligner_lib.models.stream`."""
 
-    name: str  # in the archive, for messages
-    dtype: str  # as safetensors names it
+    name: str
+    """The name in the archive, for messages."""
+    dtype: str
+    """In safetensors' name."""
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
 
     def read(self) -> np.ndarray:
-        """The whole tensor. Raises ValueError as `read_block` does."""
+        """The whole tensor. Raises ValueError as `read_block`."""
         return self.read_block((0,) * len(self.shape), self.shape)
 
     def read_block(self, offset: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
-        """A block of it: reads the pieces that overlap it, one at a time.
+        """A block of the tensor. Reads the pieces that overlap it, one at a time.
 
-        dtype has to be a key of CARRIERS. Raises ValueError when pieces are missing or damaged.
+        dtype must be a key of CARRIERS. Raises ValueError when pieces are missing or damaged.
         """
         overlaps = [(piece, overlap) for piece in self.pieces if (overlap := _overlap(offset, shape, piece))]
         if len(overlaps) == 1 and (overlaps[0][0].offset, overlaps[0][0].shape) == (offset, shape):
@@ -44,19 +47,23 @@ class StoredTensor:
         try:
             block, filled = np.zeros(shape, CARRIERS[self.dtype]), 0
         except (MemoryError, ValueError):
-            raise ValueError(f"{self.name} claims to be of shape {list(shape)}") from None
+            raise ValueError(
+                f"{self.name} claims to have shape {list(shape)}, which does not fit into memory"
+            ) from None
         for piece, overlap in overlaps:
             into = tuple(slice(start - o, end - o) for (start, end), o in zip(overlap, offset))
             out_of = tuple(slice(start - o, end - o) for (start, end), o in zip(overlap, piece.offset))
             block[into] = piece.read()[out_of]
             filled += math.prod(end - start for start, end in overlap)
         if filled != math.prod(shape):
-            raise ValueError(f"{self.name} is incomplete: {filled} of {math.prod(shape)} values are there")
+            raise ValueError(
+                f"{self.name} is incomplete: only {filled} of {math.prod(shape)} values are stored"
+            )
         return block
 
 
 def _overlap(offset, shape, piece: Piece) -> tuple[tuple[int, int], ...] | None:
-    """For each dimension [start, end) where a block and a piece overlap; None if they don't."""
+    """[start, end) for each dimension in which a block and a piece overlap; None when they don't overlap."""
     ranges = tuple(
         (max(a, b), min(a + n, b + m)) for a, n, b, m in zip(offset, shape, piece.offset, piece.shape)
     )

@@ -1,6 +1,6 @@
-"""An archive's tokenizer as a model folder's tokenizer.json and tokenizer_config.json.
+"""Convert an archive's tokenizer into a model folder's tokenizer.json and tokenizer_config.json.
 
-model_config.yaml names its files as `nemo:HASH_name`, HASH being 32 hexadecimal digits that NeMo puts before the name.
+model_config.yaml names the tokenizer's files as `nemo:HASH_name`; HASH is 32 hexadecimal digits that NeMo puts before the name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ END_OF_TEXT = "<|endoftext|>"  # the stop token of NeMo's GPT-2 tokenizers
 def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json into a folder.
 
-    Those beside the archive are taken first, then those in it, then what model_config.yaml names: a SentencePiece
+    Files beside the archive are used first, then files in it, then the files that model_config.yaml names: a SentencePiece
     model (library: sentencepiece), or GPT-2's vocabulary and merges (library: megatron).
 
-    Raises ValueError when there is none: library: huggingface names a model of the hub, which no archive holds.
+    Raises ValueError when there is none. With library: huggingface the settings name a model of the hub, which no archive
+    contains.
     """
     beside = archive.path.parent
     if all((beside / name).is_file() for name in FILES):
@@ -36,7 +37,7 @@ def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None
     if all(name in archive for name in FILES):
         for name in FILES:
             (out / name).write_bytes(_content(archive, name))
-        if section.get("library") == "sentencepiece":  # kept for an export, as below
+        if section.get("library") == "sentencepiece":  # kept for an export to NeMo
             (out / SENTENCEPIECE).write_bytes(_content(archive, _artifact(archive, section, "model")))
         return None
     library, vocabulary = section.get("library"), section.get("vocab_file")
@@ -46,18 +47,18 @@ def write_tokenizer(archive: NemoArchive, config: NemoConfig, out: Path) -> None
         vocabulary = _content(archive, _artifact(archive, section, "vocab_file"))
         return _write_gpt2(vocabulary, _content(archive, _artifact(archive, section, "merge_file")), out)
     raise ValueError(
-        f"{archive.path} holds no tokenizer: model_config.yaml names library={ascii(library)[:40]}, "
+        f"{archive.path} contains no tokenizer: model_config.yaml names library={ascii(library)[:40]}, "
         f"type={ascii(section.get('type'))[:80]}. Put that model's {' and '.join(FILES)} into {beside}"
     )
 
 
 def _write_sentencepiece(archive: NemoArchive, section: NemoConfig, out: Path) -> None:
-    """The SentencePiece model itself stays beside tokenizer.json, for an export to NeMo."""
+    """Convert a SentencePiece model. The model itself stays beside tokenizer.json, for an export to NeMo."""
     from aligner_lib.models import sentencepiece_tokenizer
 
     if section.get("special_tokens"):
         raise ValueError(
-            f"{section.where}.special_tokens are not read; put a tokenizer.json that has them beside {archive.path}"
+            f"{section.where}.special_tokens can't be read; put a tokenizer.json with them beside {archive.path}"
         )
     model = out / SENTENCEPIECE
     model.write_bytes(_content(archive, _artifact(archive, section, "model")))
@@ -65,26 +66,26 @@ def _write_sentencepiece(archive: NemoArchive, section: NemoConfig, out: Path) -
 
 
 def _artifact(archive: NemoArchive, section: NemoConfig, key: str) -> str:
-    """The name in the archive of the file that a key names: with NeMo's prefix, or a path of where it once was."""
+    """The name, in the archive, of the file that a key names: with NeMo's prefix, or by its original path."""
     value = section.get(key)
     name = PurePosixPath(str(value).removeprefix("nemo:")).name
-    found = [path for path in archive.names() if path == name or (path[33:] == name and path[32] == "_")]
-    if len(found) != 1:
+    matches = [path for path in archive.names() if path == name or (path[33:] == name and path[32] == "_")]
+    if len(matches) != 1:
         raise ValueError(
-            f"{archive.path}: {section.where}.{key} is {ascii(value)[:80]}, a file that is not there"
+            f"{archive.path}: {section.where}.{key} is {ascii(value)[:80]}, but the archive has no such file"
         )
-    return found[0]
+    return matches[0]
 
 
 def _content(archive: NemoArchive, name: str) -> bytes:
     with archive.open(name) as file:
         if file.size > MAX_BYTES:
-            raise ValueError(f"{archive.path}: {name} has {file.size} bytes, which is no tokenizer")
+            raise ValueError(f"{archive.path}: {name} has {file.size} bytes, too many for a tokenizer")
         return all_of(file)
 
 
 def _write_gpt2(vocabulary: bytes, merges: bytes, out: Path) -> None:
-    """GPT-2's byte-level BPE of a vocab.json and a merges.txt."""
+    """Convert a vocab.json and a merges.txt, which are GPT-2's byte-level BPE."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     try:
@@ -95,7 +96,7 @@ def _write_gpt2(vocabulary: bytes, merges: bytes, out: Path) -> None:
     except Exception as error:  # the tokenizers library raises nothing more precise
         raise ValueError(f"the GPT-2 vocabulary or merges can't be read ({ascii(str(error))[:80]})") from None
     if END_OF_TEXT not in ids:
-        raise ValueError(f"the vocabulary has no {END_OF_TEXT}, the token that ends a response")
+        raise ValueError(f"the vocabulary has no {END_OF_TEXT}, the stop token that must end a response")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])

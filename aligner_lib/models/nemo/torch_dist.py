@@ -1,7 +1,7 @@
-"""Megatron Core's distributed checkpoint with the backend torch_dist: .metadata, a pickle, names the .distcp files' parts.
+"""Megatron Core's distributed checkpoint with the backend torch_dist: .metadata, a pickle, locates the blocks in .distcp files.
 
-torch.distributed.checkpoint's layout: the metadata gives each tensor's shape and blocks, and for each block the file, the
-offset and the length of what torch.save wrote for it.
+The layout is that of torch.distributed.checkpoint: the metadata gives each tensor's shape and blocks, and for each block the
+file, the offset and the length of the bytes that torch.save wrote for it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ DTYPES = {
 
 
 def tensors_in(archive: NemoArchive, folder: str) -> dict[str, StoredTensor]:
-    """The tensors of a checkpoint by their names; objects that are no tensors are left out.
+    """The tensors of a checkpoint by their names; other objects are left out.
 
-    folder: where it lies in the archive, with a slash. Raises ValueError for damaged metadata.
+    folder: the checkpoint's folder in the archive, with a slash. Raises ValueError for damaged metadata.
     """
     label = f"{archive.path}: {folder}.metadata"
     try:
@@ -37,11 +37,11 @@ def tensors_in(archive: NemoArchive, folder: str) -> dict[str, StoredTensor]:
                 raise ValueError(f"it has {file.size} bytes")
             data = all_of(file)
         metadata = read_pickle(data, _is_known).state
-        found = metadata["state_dict_metadata"]
+        entries = metadata["state_dict_metadata"]
         places = {_key(index): place.state for index, place in metadata["storage_data"].items()}
         return {
             name: _tensor(archive, folder, name, entry.state, places)
-            for name, entry in found.items()
+            for name, entry in entries.items()
             if entry.function.endswith(".TensorStorageMetadata")
         }
     except BadArchive:
@@ -51,7 +51,7 @@ def tensors_in(archive: NemoArchive, folder: str) -> dict[str, StoredTensor]:
 
 
 def _is_known(name: str) -> bool:
-    """The metadata's own classes, which are read as data here, whatever they are called."""
+    """Whether a name is one of the metadata's own classes, which are read as data."""
     plain = (
         "torch.Size",
         "torch.serialization._get_layout",
@@ -66,15 +66,15 @@ def _is_known(name: str) -> bool:
 
 
 def _key(index: Call) -> tuple[str, tuple[int, ...]]:
-    """A block's name and offset."""
+    """The name and the offset of a block."""
     return index.state["fqn"], _size(index.state.get("offset") or ())
 
 
 def _size(size: Any) -> tuple[int, ...]:
-    """A torch.Size: whole numbers from 0 on."""
+    """The numbers of a torch.Size, which are integers from 0 on."""
     numbers = tuple(size.args[0]) if isinstance(size, Call) else tuple(size)
     if any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError("a size that is none")
+        raise ValueError("a size with other values than integers from 0 on")
     return numbers
 
 
@@ -84,11 +84,10 @@ def _tensor(archive: NemoArchive, folder: str, name: str, entry: dict, places: d
     pieces = []
     for chunk in entry["chunks"]:
         offset, size = _size(chunk.state["offsets"]), _size(chunk.state["sizes"])
-        place = places.get(
-            (name, offset), places.get((name, ()))
-        )  # a tensor that is not sharded has no offset
+        # a tensor that is not sharded has no offset
+        place = places.get((name, offset), places.get((name, ())))
         if place is None or len(offset) != len(shape) or len(size) != len(shape):
-            raise ValueError(f"{name[:80]} has a block at {offset} that is in no file")
+            raise ValueError(f"{name[:80]} has a block at {offset} that no file contains")
         if place.get("transform_descriptors"):
             raise ValueError(f"{name[:80]} was written through {place['transform_descriptors']}")
         pieces.append(Piece(offset, size, _reader(archive, folder, name, dtype, size, place)))
@@ -110,7 +109,7 @@ def _reader(
                 part = file.part(place["offset"], place["length"])
             except (ValueError, TypeError):
                 raise BadArchive(
-                    f"{label} lies beyond {place['relative_path']}, which is cut: download it again"
+                    f"{label} lies beyond the end of {place['relative_path']}, which is cut off: download it again"
                 ) from None
             saved = TorchFile(part, label)
             tensor = saved.tensor(saved.content, label)

@@ -1,7 +1,7 @@
-"""What torch.save wrote, read without torch: its pickle as data, its storages straight into numpy arrays.
+"""Read torch.save files without torch: the pickle as data, the storages directly into numpy arrays.
 
 The file is a zip of uncompressed members: data.pkl, whose tensors name a storage, a shape and strides, and the storages'
-bytes under data/ (torch/serialization.py describes it).
+bytes under data/ (torch/serialization.py describes the format).
 """
 
 from __future__ import annotations
@@ -48,19 +48,18 @@ ALLOWED = {
     *(f"torch.{name}" for name in STORAGES),
 }
 MAX_PICKLE = 1 << 26
-# what reading a zip that is none, or cut, or made to hurt ends in
+# the errors of reading a zip that is not one, or is cut off, or made to do harm
 DAMAGED = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, KeyError)
 CHUNK = 1 << 22
-BEFORE_ZIP = (
-    b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number that torch wrote before release 1.6
-)
+# the magic number that torch wrote before release 1.6
+BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 class TorchFile:
-    """One torch.save file. `content` is what was saved, with a `Call` for each tensor: see `tensor`.
+    """A torch.save file. `content` is the saved object, with a `Call` for each tensor; see `tensor`.
 
-    Raises ValueError, which names the file, when it is damaged, compressed, written before torch 1.6, or its pickle
-    names what weights have no use for.
+    Raises ValueError with the file's name when it is damaged, compressed, written before torch 1.6, or its pickle contains a
+    name that weights do not need.
     """
 
     def __init__(self, file: Window, label: str):
@@ -68,32 +67,32 @@ class TorchFile:
         beginning = file.read(min(len(BEFORE_ZIP), file.size))
         if beginning == BEFORE_ZIP:
             raise ValueError(
-                f"{label} was saved by a torch before 1.6: load and save it again with a newer one"
+                f"{label} was saved by a torch before 1.6: load it and save it again with a newer torch"
             )
         try:
             self._zip = zipfile.ZipFile(file)
             names = self._zip.namelist()
             pickles = [name for name in names if name.endswith("data.pkl") and name.count("/") <= 1]
             if len(pickles) != 1 or len(set(names)) != len(names):
-                raise ValueError("it has no data.pkl, or a name twice")
+                raise ValueError("it has no data.pkl, or two members with the same name")
             self._folder = pickles[0].removesuffix("data.pkl")
             order = f"{self._folder}byteorder"
             if order in names and self._bytes(order, 16) != b"little":
-                raise ValueError("its numbers are big-endian, and this machine's are not")
+                raise ValueError("its numbers are big-endian, but this machine's are little-endian")
             self.content = read_pickle(self._bytes(pickles[0], MAX_PICKLE), ALLOWED.__contains__)
         except DAMAGED as error:
-            raise ValueError(f"{label} is refused: {_said(error)}") from None
+            raise ValueError(f"{label} is refused: {_shown(error)}") from None
 
     def state_dict(self) -> dict[str, StoredTensor]:
-        """The saved tensors by their names: those of a `state_dict` inside if there is one. What is no tensor is left out.
+        """The saved tensors by their names: those of a `state_dict` inside, if there is one. Other objects are left out.
 
-        Raises ValueError when no dictionary was saved.
+        Raises ValueError when the saved object is not a dictionary.
         """
         content = self.content
         if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
             content = content["state_dict"]
         if not isinstance(content, dict):
-            raise ValueError(f"{self.label} holds no state dict")
+            raise ValueError(f"{self.label} contains no state dict")
         tensors = {}
         for name, value in content.items():
             if isinstance(name, str) and _is_tensor(value):
@@ -101,17 +100,17 @@ class TorchFile:
         return tensors
 
     def tensor(self, value: Any, name: str) -> StoredTensor:
-        """The tensor that `value` stands for. Raises ValueError when it is none, or lies beyond its storage."""
+        """The tensor of a `Call`. Raises ValueError when it is not a tensor, or lies beyond its storage."""
         try:
             view = _view_of(value)
         except (ValueError, TypeError, IndexError, KeyError, AttributeError, RecursionError):
-            raise ValueError(f"{name} is no tensor that can be read") from None
+            raise ValueError(f"{name} is not a tensor that can be read") from None
         if not view.fits():
-            raise ValueError(f"{name} reaches beyond its storage, or has values in common with itself")
+            raise ValueError(f"{name} reaches beyond its storage, or uses values twice")
         return whole(name, view.dtype, view.shape, lambda: self._read(view, name))
 
     def _read(self, view: _View, name: str) -> np.ndarray:
-        """A tensor's values, in memory of their own."""
+        """The values of a tensor, in new memory."""
         span = view.span()
         values = np.empty(span, CARRIERS[view.dtype])
         try:
@@ -125,7 +124,7 @@ class TorchFile:
                 file.seek(view.start * width)
                 _fill(memoryview(values).cast("B") if span else memoryview(b""), file)
         except DAMAGED as error:
-            raise ValueError(f"{name} is damaged: {_said(error)}; download it again") from None
+            raise ValueError(f"{name} is damaged: {_shown(error)}; download it again") from None
         if view.is_contiguous():
             return values.reshape(view.shape)
         steps = [stride * values.itemsize for stride in view.strides]
@@ -149,7 +148,7 @@ class TorchFile:
 
 @dataclass(frozen=True)
 class _View:
-    """A tensor: which part of which storage, in numbers rather than bytes."""
+    """A tensor as a part of a storage; positions count numbers, not bytes."""
 
     key: str
     dtype: str
@@ -159,7 +158,7 @@ class _View:
     strides: tuple[int, ...]
 
     def span(self) -> int:
-        """How many numbers of the storage lie between the first and the last value, both included."""
+        """The number of the storage's numbers from the first to the last value, both included."""
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
@@ -170,7 +169,7 @@ class _View:
             self.strides
         ):
             return False
-        # a stride of 0 would make any size out of one number
+        # a stride of 0 could make a tensor of any size out of one number
         return math.prod(self.shape) <= self.span() and self.start + self.span() <= self.storage_size
 
     def is_contiguous(self) -> bool:
@@ -179,13 +178,13 @@ class _View:
             expected.append(step)
             step *= size
         return all(
-            size == 1 or stride == wanted
-            for size, stride, wanted in zip(self.shape, self.strides, reversed(expected))
+            size == 1 or stride == contiguous_stride
+            for size, stride, contiguous_stride in zip(self.shape, self.strides, reversed(expected))
         )
 
 
 def _view_of(value: Call) -> _View:
-    """The view that a call of torch's rebuilding functions makes."""
+    """The view that a call of torch's rebuilding functions describes."""
     if value.function == "torch._utils._rebuild_parameter":
         return _view_of(value.args[0])
     if value.function == "torch._tensor._rebuild_from_type_v2":
@@ -221,13 +220,13 @@ def _fill(view: memoryview, file) -> None:
 
 
 def all_of(file) -> bytes:
-    """A whole file in memory, which its caller has seen to be small."""
+    """The content of a file, whose size the caller has checked."""
     data = bytearray(file.size)
     _fill(memoryview(data), file)
     return bytes(data)
 
 
-def _said(error: Exception) -> str:
+def _shown(error: Exception) -> str:
     return (
         str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {ascii(str(error))[:80]}"
     )

@@ -1,4 +1,4 @@
-"""A part of a file as a file of its own, read by position. It lends out no more memory at once than `MAX_READ`."""
+"""A part of a file as a file of its own, read by position. A single read returns at most `MAX_READ` bytes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import io
 import os
 from typing import BinaryIO
 
-MAX_READ = 1 << 23  # bytes. A format's reader takes lengths from the file, which may lie.
+MAX_READ = 1 << 23  # bytes; a format's reader takes lengths from the file, which may be wrong
 
 
 class Window(io.RawIOBase):
     """The bytes [start, start + size) of an open file, read-only and seekable.
 
-    Raises ValueError when a reader asks for more than MAX_READ bytes at once.
+    Raises ValueError for a read of more than MAX_READ bytes at once.
     """
 
     def __init__(self, file: BinaryIO, start: int, size: int, owns_file: bool = False):
@@ -22,9 +22,9 @@ class Window(io.RawIOBase):
         self._position = 0
 
     def part(self, start: int, size: int) -> Window:
-        """A window of this window. Raises ValueError when it reaches beyond the end."""
+        """A window within this window. Raises ValueError when it reaches beyond the end."""
         if min(start, size) < 0 or start + size > self.size:
-            raise ValueError(f"bytes {start} to {start + size} of a file that has {self.size}")
+            raise ValueError(f"bytes {start} to {start + size} of a file with {self.size} bytes")
         return Window(self._file, self._start + start, size)
 
     def readable(self) -> bool:
@@ -47,9 +47,7 @@ class Window(io.RawIOBase):
         left = max(self.size - self._position, 0)
         size = left if size is None or size < 0 else size
         if size > MAX_READ:
-            raise ValueError(
-                f"{size} bytes are asked for at once, more than the {MAX_READ} that are sensible"
-            )
+            raise ValueError(f"a read of {size} bytes at once, more than the {MAX_READ} that are allowed")
         return super().read(min(size, left))
 
     def readinto(self, buffer) -> int:

@@ -1,6 +1,6 @@
-"""Megatron Core's distributed checkpoint with the backend zarr: a folder a tensor, a file a chunk (zarr's version 2).
+"""Megatron Core's distributed checkpoint with the backend zarr: a folder for each tensor, a file for each chunk (zarr 2).
 
-Megatron writes chunks uncompressed, of a rank's local shape, and names bfloat16 itself, which zarr does not know.
+Megatron writes uncompressed chunks in the shape of a rank's shard, and has its own name for bfloat16, which zarr lacks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MAX_CHUNKS = 1 << 16
 
 
 def tensors_in(archive: NemoArchive, folder: str) -> dict[str, StoredTensor]:
-    """The tensors of a checkpoint by their names. folder: where it lies in the archive, with a slash.
+    """The tensors of a checkpoint by their names. folder: the checkpoint's folder in the archive, with a slash.
 
-    Raises ValueError for an array that Megatron would not have written.
+    Raises ValueError for an array that Megatron can't have written.
     """
     tensors = {}
     for path in archive.names():
@@ -42,12 +42,12 @@ def _tensor(archive: NemoArchive, folder: str, name: str) -> StoredTensor:
         separator = header.get("dimension_separator", ".")
         counts = [*shape, *chunk]
         if len(shape) != len(chunk) or any(type(n) is not int or n < 0 for n in counts) or 0 in chunk:
-            raise ValueError("its shape is none")
+            raise ValueError("its shape is invalid")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{label} is no zarr array ({ascii(str(error))[:80]})") from None
+        raise ValueError(f"{label} is not a zarr array ({ascii(str(error))[:80]})") from None
     if plain != (2, None, "C", None) or separator not in (".", "/"):
         raise ValueError(
-            f"{label} is compressed or in another order than Megatron writes: save it again without that"
+            f"{label} is compressed or in another order than Megatron writes: save it again, uncompressed and in C order"
         )
     grid = [range(math.ceil(size / step)) for size, step in zip(shape, chunk)]
     if math.prod(map(len, grid)) > MAX_CHUNKS:
@@ -67,7 +67,7 @@ def _tensor(archive: NemoArchive, folder: str, name: str) -> StoredTensor:
 
 
 def _reader(archive: NemoArchive, path: str, dtype: str, chunk: tuple[int, ...], inside: tuple[int, ...]):
-    """Reads a chunk; one at the end of a dimension is stored in full size."""
+    """A function that reads a chunk; a chunk at the end of a dimension is stored in full size."""
 
     def read() -> np.ndarray:
         carrier = np.dtype(CARRIERS[dtype])
