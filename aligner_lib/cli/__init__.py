@@ -1,1 +1,1 @@
-"""The `aligner` command: jobs, the tutorial, runs, models and data, and what is installed."""
+"""The `aligner` command: jobs, the tutorial, runs, models, data, and the check of an installation."""

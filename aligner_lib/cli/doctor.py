@@ -1,4 +1,4 @@
-"""`aligner doctor`: what this machine has, what is missing, and what does not work without it."""
+"""`aligner doctor`: lists what this machine has, what it lacks, and what does not work without it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cluster.schedulers import availability
 
 OK, MISSING, NOTE = "[green]✓[/]", "[red]✗[/]", "[yellow]–[/]"
 GIB = 1 << 30
-# no extra of the package: pip would refuse it beside the extra `pytriton`, since verifiers asks for numpy 2
+# not an extra of the package: pip would refuse it beside the extra `pytriton`, because verifiers requires numpy 2
 ENVIRONMENTS = Path(__file__).parents[2] / "requirements-environments.lock"
 
 # package: what does not work without it
@@ -45,7 +45,7 @@ OPTIONAL = {
 
 
 def report() -> None:
-    """Print the findings. Exits with 1 when something is missing that the tutorial needs."""
+    """Print the findings. Exits with 1 when the tutorial needs something that is missing."""
     findings = list(examine())
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for finding in findings:
@@ -59,7 +59,7 @@ def report() -> None:
 def examine(hub: bool = True) -> Iterator[Finding]:
     """Examine Python, memory, GPU, packages, schedulers, cached models and the hub, one finding at a time.
 
-    hub: ask whether the Hugging Face hub answers, which takes seconds where it does not.
+    hub: check whether the Hugging Face hub answers; without a connection the check takes seconds.
     """
     yield _python()
     yield from _machine()
@@ -81,7 +81,7 @@ def _ok(what: str, detail: str) -> Finding:
 
 
 def _note(what: str, detail: str) -> Finding:
-    """Something is missing that a job runs without."""
+    """A finding on something that is missing and that jobs do not need."""
     return Finding(what, False, detail, needed=False)
 
 
@@ -107,7 +107,7 @@ def _machine() -> Iterator[Finding]:
     yield (_ok if enough else _note)(
         "memory",
         f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-        + ("" if enough else "; the laptop profile wants 7: close something, or use --profile smoke"),
+        + ("" if enough else "; the laptop profile needs 7: close some programs, or use --profile smoke"),
     )
     enough = free >= 10 * GIB
     yield (_ok if enough else _note)(
@@ -159,13 +159,13 @@ def _pytriton() -> Finding:
 
 
 def _pins(lock: Path) -> list[Requirement]:
-    """A lock's pins; none without the file, which a wheel does not bring."""
+    """The pins of a lock; empty without the file, which a wheel does not contain."""
     text = lock.read_text() if lock.exists() else ""
     return [Requirement(pin) for pin in re.findall(r"^([\w.-]+==.+?) \\$", text, re.MULTILINE)]
 
 
 def pinned_versions(project: str = "aligner-lab") -> Finding:
-    """Compare every installed package that the project pins, in its lock or an extra's, with the pinned versions."""
+    """Compare each installed package that the project pins, in its lock or an extra's, with the pinned version."""
     try:
         requirements = [*map(Requirement, importlib.metadata.requires(project) or ()), *_pins(ENVIRONMENTS)]
     except importlib.metadata.PackageNotFoundError:
@@ -179,7 +179,7 @@ def pinned_versions(project: str = "aligner-lab") -> Finding:
             pins.setdefault(requirement.name, set()).add(requirement.specifier)
     other, compared = [], 0
     for name, pinned in sorted(pins.items()):
-        with suppress(importlib.metadata.PackageNotFoundError):  # NEEDED says what is missing
+        with suppress(importlib.metadata.PackageNotFoundError):  # a missing package has a finding of its own
             installed = importlib.metadata.version(name)
             compared += 1
             # `==2.15.0` holds for a local version such as 2.15.0+cpu, which is the same release
@@ -188,7 +188,9 @@ def pinned_versions(project: str = "aligner-lab") -> Finding:
                 other.append(f"{name} {installed} (pinned: {' or '.join(versions)})")
     if other:
         cure = "uv pip install --no-deps --require-hashes -r requirements.lock"
-        return _missing("versions", f"{', '.join(other)}: not what this project was tested with; {cure}")
+        return _missing(
+            "versions", f"{', '.join(other)}: other versions than this project was tested with; {cure}"
+        )
     return _ok("versions", f"{compared} packages are as pinned")
 
 

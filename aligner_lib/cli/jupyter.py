@@ -1,16 +1,16 @@
-"""What `./lab jupyter` tells JupyterLab: open the first notebook, ask nothing, and list what a learner opens."""
+"""JupyterLab's arguments for `./lab jupyter`: open the first notebook, ask nothing, and list only files for learners."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 FIRST = "00_start_here.ipynb"
-# in notebooks/, and of no use to a learner: sources, scripts, and the figures that fill them
+# files in notebooks/ that a learner does not need: sources, scripts and recorded figures
 HIDDEN = ("__pycache__", "src", "*.py", "*.json", "*.toml", "*.pyc", "*~")
 
 
 def jupyterlab_arguments(notebooks: Path) -> list[str]:
-    """Arguments of `python -m jupyterlab`; those of the user's that follow win."""
+    """Arguments of `python -m jupyterlab`. The user's arguments follow them and take precedence."""
     return [
         str(notebooks),
         f"--LabApp.default_url=/lab/tree/{FIRST}",

@@ -1,4 +1,4 @@
-"""The `aligner` command. Each command imports what it needs, so that `--help` answers at once."""
+"""The `aligner` command. Each command imports what it needs itself, so `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def options(
         typer.Option("--version", help="Show the version and stop.", callback=_print_version, is_eager=True),
     ] = False,
 ):
-    """The options that stand before a command."""
+    """The options before a command."""
 
 
 # ---- the tutorial ---------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def tutorial(
 
 @app.command()
 def setup(bundle: Bundle = None):
-    """Bring a bundle's model and recorded runs into the cache; `./lab setup` has installed the packages by then."""
+    """Copy a bundle's model and recorded runs into the cache, after `./lab setup` has installed the packages."""
     from aligner_lib.tutorial.workshop.packing import take_over
 
     if bundle:
@@ -96,10 +96,10 @@ def setup(bundle: Bundle = None):
 
 @app.command(context_settings=PASS_ON)
 def jupyter(context: typer.Context):
-    """Open JupyterLab on the first notebook; further arguments go to it."""
+    """Open JupyterLab with the first notebook; further arguments go to JupyterLab."""
     from aligner_lib.cli.jupyter import jupyterlab_arguments
 
-    # JupyterLab's settings as widgets need them (docs/widgets.md); the user's own settings stand above them
+    # JupyterLab's settings for widgets (docs/widgets.md); the user's own settings take precedence
     paths = [str(ROOT / "widgets" / "jupyter"), os.environ.get("JUPYTER_CONFIG_PATH")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
     _run_module("jupyterlab", [*jupyterlab_arguments(_needed("notebooks")), *context.args])
@@ -111,9 +111,9 @@ def progress(
         Path | None, typer.Argument(help="A workspace: the notebooks' `out` (else the newest below runs/).")
     ] = None,
     portfolio: Annotated[
-        Path | None, typer.Option(help="Write what was done and reached as one HTML page to this file.")
+        Path | None, typer.Option(help="Write your work and results as one HTML page to this file.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Yours, for the page; without it the page names nobody.")] = "",
+    name: Annotated[str, typer.Option(help="Your name for the page; without it the page has no name.")] = "",
 ):
     """Show where you are in the notebooks: exercises, quizzes and runs."""
     from aligner_lib.cli.progress import find_workspace, show_progress
@@ -129,9 +129,10 @@ def progress(
 # ---- jobs -----------------------------------------------------------------------------------------------------------
 
 Run = Annotated[
-    Path | None, typer.Option("--run", help="Run folder (else runs/KIND-TIME); an unfinished run goes on.")
+    Path | None,
+    typer.Option("--run", help="Run folder (else runs/KIND-TIME); an unfinished run is continued."),
 ]
-Settings = Annotated[bool, typer.Option("--settings", help="Show all settings as they would be, and stop.")]
+Settings = Annotated[bool, typer.Option("--settings", help="Show all settings of the job, and stop.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Settings, as in trainer.sft.max_steps=100; +key and ++key work too."),
@@ -187,7 +188,7 @@ def runs(root: Annotated[Path, typer.Argument(help="Where to look.")] = RUNS):
 
 @app.command()
 def show(run: RunName):
-    """Show what a run is, where it stands and its latest figures."""
+    """Show a run's kind, status and latest figures."""
     from aligner_lib.cli.run_tables import find_run, show_run
 
     show_run(find_run(run, RUNS))
@@ -195,7 +196,7 @@ def show(run: RunName):
 
 @app.command()
 def explain(run: RunName):
-    """Say what looks wrong in a run, from which step on, what it likely means, and where to look."""
+    """Show what looks wrong in a run and from which step on, the likely cause, and where to look."""
     from aligner_lib.cli.run_tables import find_run
     from aligner_lib.run_folder.explain import explain
 
@@ -216,7 +217,7 @@ def stop(run: RunName):
 
 @app.command()
 def undo(run: RunName):
-    """Take back the last change of a run's learning rate or KL coefficient: it goes on from the checkpoint before it."""
+    """Take back the last change of a run's learning rate or KL coefficient: the run continues from the checkpoint before it."""
     from aligner_lib.cli.run_tables import find_run
     from aligner_lib.run_folder.set_aside import undo_change, undone
 
@@ -227,7 +228,7 @@ def undo(run: RunName):
 @app.command()
 def logs(
     run: RunName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job ends.")] = False,
 ):
     """Show a job's log."""
     for line in _job_of(run).logs(follow=follow):
@@ -238,9 +239,9 @@ def logs(
 def log(
     run: RunName,
     to: Annotated[str, typer.Option(help="tensorboard, wandb, mlflow or trackio.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
 ):
-    """Send a run's figures and rollouts to a service; what it has already is not sent again."""
+    """Send a run's figures and rollouts to a service; steps that the service has are not sent again."""
     from aligner_lib.cli.run_tables import find_run
     from aligner_lib.run_folder.exporters import tail
 
@@ -269,9 +270,9 @@ def _job_of(run: str):
 @on_cluster.command("check")
 def cluster_check(
     resources: Annotated[
-        str | None, typer.Argument(help="A resources file: what it asks for is checked, too.")
+        str | None, typer.Argument(help="A resources file, whose requests are checked, too.")
     ] = None,
-    shared: Annotated[Path, typer.Option(help="The folder that run folders will lie in.")] = Path("."),
+    shared: Annotated[Path, typer.Option(help="The folder for run folders.")] = Path("."),
     probe: Annotated[bool, typer.Option(help="Start a small job to look at a compute node.")] = True,
     where: Annotated[
         str, typer.Option(help=f"The scheduler: auto (the first that answers), {', '.join(schedulers())}.")
@@ -289,12 +290,14 @@ def cluster_check(
 def serve(
     policy: Annotated[str, typer.Argument(help="A run, checkpoint, model folder or model name.")],
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(help="0: any free port.")] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(help="What clients have to send (else a random one).", envvar="ALIGNER_SERVE_TOKEN"),
+        typer.Option(
+            help="The token that clients must send (else a random one).", envvar="ALIGNER_SERVE_TOKEN"
+        ),
     ] = None,
-    rows: Annotated[int, typer.Option(help="Answers that are written at the same time.", min=1)] = 16,
+    rows: Annotated[int, typer.Option(help="Answers that are generated at the same time.", min=1)] = 16,
 ):
     """Serve a policy behind an OpenAI-compatible endpoint: chat, completions, streaming."""
     from aligner_lib.jobs.serve_policy import serve as run
@@ -302,12 +305,12 @@ def serve(
     run(policy, host=host, port=port, token=token, rows=rows, say=typer.echo)
 
 
-# ---- the house ------------------------------------------------------------------------------------------------------
+# ---- the project ----------------------------------------------------------------------------------------------------
 
 
 @app.command()
 def doctor():
-    """What is installed, what is missing, and what that means."""
+    """Show what is installed, what is missing, and what does not work without it."""
     from aligner_lib.cli.doctor import report
 
     report()
@@ -315,7 +318,7 @@ def doctor():
 
 @app.command(context_settings=PASS_ON)
 def test(context: typer.Context):
-    """Run the tests (--since REF: those that a change can reach); further arguments go to pytest."""
+    """Run the tests (--since REF: those that a change can affect); further arguments go to pytest."""
     os.chdir(_needed("tests").parent)
     _run_module("pytest", context.args)
 
@@ -342,7 +345,7 @@ def _run_module(name: str, arguments: list) -> None:
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's is one sentence and exit code 2."""
+    """Run the command line. A user's mistake gives one sentence and exit code 2."""
     try:
         app()
     except (UserError, ValueError, OSError) as error:
@@ -354,9 +357,9 @@ def main() -> None:
 
 
 def _is_for_users(error: Exception) -> bool:
-    """A ValueError or OSError that this project raises names the value and the cure; from a library it is traced.
+    """Whether an error is shown as a sentence. A ValueError or OSError of this project names value and cure; others are traced.
 
-    An OSError that names a file tells of the user's path, whichever library was the last to touch it.
+    An OSError that names a file is about the user's path, whichever library raised it.
     """
     if isinstance(error, UserError | FileNotFoundError) or getattr(error, "filename", None) is not None:
         return True

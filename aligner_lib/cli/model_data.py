@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 
 model = typer.Typer(help="Models: fetch one by name, or import Hugging Face weights.", no_args_is_help=True)
-data = typer.Typer(help="Data: raw sets to the files that the trainers read.", no_args_is_help=True)
+data = typer.Typer(help="Data: convert raw data sets to files for the trainers.", no_args_is_help=True)
 
 
 @model.command("fetch")
 def model_fetch(
     name: Annotated[str, typer.Argument(help="smollm2-135m, smoke, or ORG/NAME[@REVISION] of the hub.")],
 ):
-    """Bring a model into the cache, ready for training; prints its folder."""
+    """Fetch a model into the cache, ready for training, and print its folder."""
     from aligner_lib.models import fetch
 
     typer.echo(fetch(name))
@@ -43,7 +43,7 @@ def model_import(
 @model.command("export")
 def model_export(
     source: Annotated[str, typer.Argument(metavar="FOLDER", help="Run, checkpoint or model folder.")],
-    out: Annotated[Path, typer.Option(help="What to write; it must not exist yet.")],
+    out: Annotated[Path, typer.Option(help="The folder or file to write; it must not exist yet.")],
     to: Annotated[
         str,
         typer.Option(help="hf: a Hugging Face folder. nemo: a .nemo archive. peft: adapters alone."),
@@ -67,7 +67,7 @@ def model_merge(
     folder: Annotated[str, typer.Argument(help="A run, checkpoint or model folder with adapters (LoRA).")],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
 ):
-    """Merge adapters into the weights that they belong to."""
+    """Merge adapters into the weights of their base."""
     from aligner_lib.models import resolve
     from aligner_lib.models.merge import merge
 
@@ -89,11 +89,11 @@ def data_dolly(
     strict: Strict = False,
     max_chars: MaxChars = None,
     seed: Annotated[
-        int, typer.Option(help="Of the order of context and instruction, and of the split.")
+        int, typer.Option(help="Seed for the order of context and instruction, and for the split.")
     ] = 1234,
     validation_fraction: Annotated[float, typer.Option(help="Share of the prompts that is held out.")] = 0.1,
 ):
-    """Dolly's instructions to SFT's train.jsonl and validation.jsonl."""
+    """Convert Dolly's instructions to SFT's train.jsonl and validation.jsonl."""
     from data import format_dolly
 
     options = {
@@ -109,14 +109,14 @@ def data_dolly(
 def data_hh(
     raw: Raw,
     out: Out,
-    split: Annotated[str, typer.Option(help="Begins the names of the files: train or test.")],
+    split: Annotated[str, typer.Option(help="Prefix of the files' names: train or test.")],
     strict: Strict = False,
     max_chars: MaxChars = None,
     subset: Annotated[
         str | None, typer.Option(help="A folder of a hub data set, as in harmless-base.")
     ] = None,
 ):
-    """HH's pairs to comparisons (reward model) and prompts (PPO)."""
+    """Convert HH's pairs to comparisons (reward model) and prompts (PPO)."""
     from data import format_hh
 
     typer.echo(format_hh(_source(raw), out, split, max_chars=max_chars, strict=strict, subset=subset))
@@ -126,11 +126,11 @@ def data_hh(
 def data_squad(
     raw: Raw,
     out: Out,
-    split: Annotated[str, typer.Option(help="train or validation: names the file.")],
+    split: Annotated[str, typer.Option(help="The file's name: train or validation.")],
     strict: Strict = False,
     max_chars: MaxChars = None,
 ):
-    """SQuAD's questions to SFT's train.jsonl or validation.jsonl."""
+    """Convert SQuAD's questions to SFT's train.jsonl or validation.jsonl."""
     from data import format_squad
 
     typer.echo(format_squad(_source(raw), out, split, max_chars=max_chars, strict=strict))
@@ -139,40 +139,46 @@ def data_squad(
 TokenizerOf = Annotated[
     str,
     typer.Option(
-        "--tokenizer", "--tokenizer-model", help="Of this model: a name, a model folder, checkpoint or run."
+        "--tokenizer",
+        "--tokenizer-model",
+        help="The tokenizer's model: a name, a model folder, checkpoint or run.",
     ),
 ]
 ChatTemplate = Annotated[
     str | None,
-    typer.Option(help="plain or tokenizer, as model.data.chat_template; else as the model has learnt."),
+    typer.Option(
+        help="plain or tokenizer, as model.data.chat_template; else the template that the model was trained on."
+    ),
 ]
 
 
 @data.command("mmap")
 def data_mmap(
     source: Annotated[Path, typer.Option("--input", help="A .jsonl file of comparisons or prompts.")],
-    output_prefix: Annotated[Path, typer.Option(help="Begins the names: PREFIX_text_document.bin and .idx.")],
+    output_prefix: Annotated[
+        Path, typer.Option(help="Prefix of the files' names: PREFIX_text_document.bin and .idx.")
+    ],
     tokenizer: TokenizerOf,
     json_keys: Annotated[str, typer.Option(help="The text's key in a line.")] = "text",
     append_eod: Annotated[
-        bool, typer.Option("--append-eod", help="The stop token behind each document.")
+        bool, typer.Option("--append-eod", help="Write the stop token behind each document.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that tokenise.")] = 1,
     chunk_size: Annotated[
-        int, typer.Option("--chunk-size", "--chunk_size", min=1, help="Lines that one takes at a time.")
+        int, typer.Option("--chunk-size", "--chunk_size", min=1, help="Lines that a process gets at a time.")
     ] = 100,
     chat_template: ChatTemplate = None,
-    dataset_impl: Annotated[str, typer.Option(help="mmap is the only one.")] = "mmap",
+    dataset_impl: Annotated[str, typer.Option(help="Only mmap is possible.")] = "mmap",
     tokenizer_library: Annotated[
-        str | None, typer.Option(help="Taken and not read: the model's own tokenizer is.")
+        str | None, typer.Option(help="Ignored: the model's own tokenizer is used.")
     ] = None,
 ):
-    """Comparisons or prompts to Megatron's token files, for model.data.data_impl=mmap. A killed call goes on."""
+    """Convert comparisons or prompts to Megatron's token files (model.data.data_impl=mmap). A killed call can be continued."""
     from aligner_lib.datasets.tokenize_files import tokenize_file
     from aligner_lib.errors import UserError
 
     if dataset_impl != "mmap":
-        raise UserError(f"--dataset-impl {dataset_impl}: mmap is the only one that is written")
+        raise UserError(f"--dataset-impl {dataset_impl}: only mmap can be written")
     options = {"key": json_keys, "append_eod": append_eod, "workers": workers, "chunk_size": chunk_size}
     typer.echo(tokenize_file(source, output_prefix, _tokenizer(tokenizer, chat_template), **options))
 
@@ -185,12 +191,13 @@ def data_lengths(
     global_batch_size: Annotated[int, typer.Option(min=1, help="Samples in a step.")] = 64,
     micro_batch_size: Annotated[int, typer.Option(min=1, help="Samples in a micro batch.")] = 8,
     packed_sequence_size: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in a packed one; else those of the longest samples.")
+        int | None,
+        typer.Option(min=1, help="Tokens in a packed micro batch; else as many as the longest samples have."),
     ] = None,
     chat_template: ChatTemplate = None,
-    seed: Annotated[int, typer.Option(help="model.seed, of the order.")] = 1234,
+    seed: Annotated[int, typer.Option(help="model.seed, for the order.")] = 1234,
 ):
-    """How long samples are, and how much padding micro batches of so many samples or tokens have."""
+    """Show the lengths of samples, and the padding in micro batches limited by samples or by tokens."""
     from aligner_lib.datasets.json_lines import numbered_lines, parse
     from aligner_lib.datasets.lengths import length_report
     from aligner_lib.datasets.load import load_pairs, load_sft
@@ -206,7 +213,7 @@ def data_lengths(
 
 
 def _tokenizer(model: str, chat_template: str | None):
-    """A model's tokenizer, with a template."""
+    """The tokenizer of a model, with its template chosen."""
     from aligner_lib.datasets.chat_template import OWN, PLAIN, recorded_template, use_template
     from aligner_lib.datasets.tokenizer import Tokenizer
     from aligner_lib.errors import UserError
@@ -215,10 +222,10 @@ def _tokenizer(model: str, chat_template: str | None):
     if chat_template not in (None, PLAIN, OWN):
         raise UserError(f"--chat-template {chat_template}: it must be {PLAIN} or {OWN}")
     path = Path(model)
-    # a tokenizer's file stands for the folder that it lies in
+    # a tokenizer's file stands for its folder
     folder = path.parent if path.is_file() else path if (path / "tokenizer.json").exists() else resolve(model)
     return use_template(Tokenizer(folder), chat_template or recorded_template(folder) or PLAIN)
 
 
 def _source(raw: list[str]) -> str | list[str]:
-    return raw[0] if len(raw) == 1 else raw  # a single one may also be a name
+    return raw[0] if len(raw) == 1 else raw  # a single value may also be the name of a hub data set

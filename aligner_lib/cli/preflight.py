@@ -1,6 +1,6 @@
-"""`aligner workshop preflight`: whether a seat is ready, in half a minute: what doctor looks at, and what a notebook does.
+"""`aligner workshop preflight`: checks in half a minute whether a seat is ready, by doctor's checks and a notebook's actions.
 
-Its findings are one line of JSON, which `widgets.Classroom` gathers from a shared folder (FOLDER/SEAT/preflight.json).
+The findings are one line of JSON, which `widgets.Classroom` collects from a shared folder (FOLDER/SEAT/preflight.json).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from cluster.record import write_json
 STEPS = 2  # of the smoke profile's SFT
 KERNEL_SECONDS = 120
 CELL = "import ipywidgets, widgets; widgets.Monitor; print(6 * 7)"
-IN_NOTEBOOKS = "disk", "memory"  # doctor only notes these; a room has to know
+IN_NOTEBOOKS = "disk", "memory"  # only notes in doctor's report, but an instructor must know them
 FILE = "preflight.json"
 
 
 def seat_name() -> str:
-    """A name that says nothing of its owner and stays the same for this user, machine, home and clone."""
+    """A name that does not reveal its owner and stays the same for this user, machine, home and clone."""
     owner = f"{getpass.getuser()}@{platform.node()}:{Path.home()}:{Path(__file__).resolve()}"
     return f"seat-{hashlib.blake2b(owner.encode(), digest_size=3).hexdigest()}"
 
@@ -38,10 +38,10 @@ def seat_name() -> str:
 def preflight(
     profile: str, shared: Path | None = None, seat: str | None = None, name: str | None = None
 ) -> dict:
-    """Examine this seat. shared: the room's folder, in which the findings are left for the classroom.
+    """Check this seat. shared: the room's folder, into which the findings are written for the classroom.
 
-    Returns {seat, time, ready, failed, seconds, checks}: checks is what was found, by name, failed the names of what the
-    workshop can't do without.
+    Returns {seat, time, ready, failed, seconds, checks}: checks has the findings by name, failed the names of those that the
+    workshop needs and that failed.
     """
     began, seat = time.monotonic(), seat or seat_name()
     checks, failed = {}, []
@@ -49,7 +49,7 @@ def preflight(
         checks[finding.what] = finding.detail
         if not finding.ok and (finding.needed or finding.what in IN_NOTEBOOKS):
             failed.append(finding.what)
-    found = {
+    findings = {
         "seat": seat,
         "time": round(time.time()),
         "ready": not failed,
@@ -58,20 +58,20 @@ def preflight(
         "checks": checks,
     }
     if shared is not None and "shared folder" not in failed:
-        write_json(shared / seat / FILE, found)
+        write_json(shared / seat / FILE, findings)
         if name:
             write_json(shared / seat / "participant.json", {"name": name})
-    return found
+    return findings
 
 
-def as_line(found: dict) -> str:
+def as_line(findings: dict) -> str:
     """The findings as one line of JSON."""
-    return json.dumps(found, ensure_ascii=False)
+    return json.dumps(findings, ensure_ascii=False)
 
 
 def _examine(profile: str, shared: Path | None, seat: str) -> Iterator[Finding]:
-    wanted = {"Python", "cores", "memory", "disk", *doctor.NEEDED}
-    yield from (finding for finding in doctor.examine(hub=False) if finding.what in wanted)
+    relevant = {"Python", "cores", "memory", "disk", *doctor.NEEDED}
+    yield from (finding for finding in doctor.examine(hub=False) if finding.what in relevant)
     yield _model(profile)
     if shared is not None:
         yield _tried("shared folder", lambda: _shared(shared / seat))
@@ -81,11 +81,11 @@ def _examine(profile: str, shared: Path | None, seat: str) -> Iterator[Finding]:
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:
-    """What a trial says, with the seconds that it took; an error is a finding."""
+    """The finding of a trial, with the seconds that it took; an error is a finding, too."""
     began = time.monotonic()
     try:
         return Finding(what, True, f"{look()} ({time.monotonic() - began:.1f} s)")
-    except Exception as error:  # whatever goes wrong here goes wrong in the first notebook
+    except Exception as error:  # an error here would also occur in the first notebook
         reason = (str(error).strip().splitlines() or [""])[0]
         return Finding(what, False, f"{type(error).__name__}: {reason}"[:300])
 
@@ -104,20 +104,20 @@ def _model(profile: str) -> Finding:
 
 
 def _shared(folder: Path) -> str:
-    """Write as a run folder does: append, rename, read again."""
+    """Write like a run folder: append, rename, read again."""
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / f".preflight-{uuid.uuid4().hex}"
     probe.write_text("one")
     with open(probe, "a") as file:
         file.write("two")
     moved = probe.rename(probe.with_name(f"{probe.name}-renamed"))
-    assert moved.read_text() == "onetwo", f"{folder} does not give back what was written"
+    assert moved.read_text() == "onetwo", f"{folder} does not return what was written to it"
     moved.unlink()
-    return f"{folder} takes files"
+    return f"{folder} is writable"
 
 
 def _port() -> str:
-    """A server and a client on this machine, as a notebook's kernel is one."""
+    """Connect a server and a client on this machine, like a notebook and its kernel."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address, timeout=5) as client:
@@ -129,7 +129,7 @@ def _port() -> str:
 
 
 def _kernel() -> str:
-    """A notebook's kernel, and the widgets in it."""
+    """Start a notebook's kernel, and import the widgets in it."""
     from jupyter_client.manager import start_new_kernel
 
     quiet = ["--IPKernelApp.log_level=CRITICAL"]
@@ -137,20 +137,20 @@ def _kernel() -> str:
         kernel_name="python3", startup_timeout=KERNEL_SECONDS, extra_arguments=quiet
     )
     try:
-        said = []
-        client.execute_interactive(CELL, timeout=KERNEL_SECONDS, output_hook=said.append)
+        messages = []
+        client.execute_interactive(CELL, timeout=KERNEL_SECONDS, output_hook=messages.append)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    errors = [one["content"]["evalue"] for one in said if one["msg_type"] == "error"]
-    texts = [one["content"].get("text", "") for one in said if one["msg_type"] == "stream"]
+    errors = [message["content"]["evalue"] for message in messages if message["msg_type"] == "error"]
+    texts = [message["content"].get("text", "") for message in messages if message["msg_type"] == "stream"]
     if errors or "42" not in "".join(texts):
         raise RuntimeError(errors[0] if errors else "the kernel gave no answer")
     return "starts, and has the widgets"
 
 
 def _train() -> str:
-    """Real steps of the smallest profile, in a process of its own."""
+    """Train a few real steps of the smallest profile, in a process of its own."""
     from contextlib import redirect_stdout
 
     from aligner_lib.tutorial.workspace.workspace import Workspace

@@ -16,14 +16,14 @@ BAR = 12  # characters
 
 
 def find_workspace(folder: Path | None, root: Path) -> Path:
-    """The workspace that was asked for, or the one below `root` with the newest progress.
+    """The given workspace, or the workspace below `root` with the newest progress.
 
-    Raises UserError where there is none.
+    Raises UserError when there is none.
     """
     if folder is not None:
         if not folder.is_dir():
             raise UserError(
-                f"{folder} is no folder; a notebook's workspace is the folder in its parameter `out`"
+                f"{folder} is not a folder; a notebook's workspace is the folder in its parameter `out`"
             )
         return folder
     if (newest := next(find_workspaces(root), None)) is None:
@@ -34,7 +34,7 @@ def find_workspace(folder: Path | None, root: Path) -> Path:
 
 
 def show_progress(folder: Path) -> None:
-    """Print a row for each notebook, the current one marked, and where the figures are from."""
+    """Print a row for each notebook, with a mark at the current one, and the source of the figures."""
     progress, console = ProgressTable(folder), Console()
     table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     for column in COLUMNS:

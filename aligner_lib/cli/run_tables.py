@@ -23,8 +23,8 @@ def list_runs(root: Path) -> None:
     Runs whose job has not started come first, with the scheduler's reason. Raises UserError when there are no
     runs.
     """
-    waiting, found = _waiting(root), find_runs(root)
-    if not waiting + found:
+    waiting, started = _waiting(root), find_runs(root)
+    if not waiting + started:
         raise UserError(f"no runs in {root}/; `aligner tutorial`, `sft`, `rm`, `ppo` and the like make them")
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("run", "kind", "status", "step", "heartbeat", "began"):
@@ -32,7 +32,7 @@ def list_runs(root: Path) -> None:
         table.add_column(column, justify=justify, overflow="fold")
     for run in waiting:
         table.add_row(str(run.path), "–", _job_status(run), "–", "–", "–")
-    for run in found:
+    for run in started:
         info = run.info
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("created", 0)))
         table.add_row(str(run.path), run.kind, _status(run), _progress(info), _heartbeat(run), began)
@@ -63,9 +63,9 @@ def show_run(run: RunFolder) -> None:
 
 
 def _own(kind: str, name: str) -> str:
-    """The library's function that a run of this kind has another one in place of."""
+    """The library's function that a run of this kind replaces."""
     of_kind = kinds()[kind].functions if kind in kinds() else {}
-    return of_kind.get(name, "one that this version does not have").replace(":", ".")
+    return of_kind.get(name, "a function that this version does not have").replace(":", ".")
 
 
 def _show_metrics(console: Console, run: RunFolder) -> None:
@@ -88,26 +88,28 @@ def _show_metrics(console: Console, run: RunFolder) -> None:
 def find_run(name: str, root: Path) -> RunFolder:
     """The run at a path, or the newest run of that name below the root.
 
-    Raises UserError, which names the newest runs.
+    Raises UserError, with the names of the newest runs.
     """
     for path in (Path(name).expanduser(), root / name):
         if (path / "run.json").exists() or (path / "job" / "job.json").exists():
             return RunFolder(path)
-    found = find_runs(root)
-    for candidate in (*found, *_waiting(root)):
+    started = find_runs(root)
+    for candidate in (*started, *_waiting(root)):
         if candidate.name == name:
             return candidate
-    known = ", ".join(str(run.path.relative_to(root)) for run in found[:5]) or "none"
-    raise UserError(f"no run {name!r}: it is no run folder, and the newest in {root}/ are: {known}")
+    known = ", ".join(str(run.path.relative_to(root)) for run in started[:5]) or "none"
+    raise UserError(f"no run {name!r}: it is not a run folder, and the newest runs in {root}/ are: {known}")
 
 
 def _waiting(root: Path) -> list[RunFolder]:
-    """Runs that have a job and no run.json yet.
+    """Runs with a job but without a run.json.
 
-    The job waits in a queue, has just started, or ended before it wrote one.
+    The job waits in a queue, has just started, or ended before it wrote run.json.
     """
-    found = [path.parents[1] for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/job/job.json")]
-    return [RunFolder(path) for path in sorted(found) if not (path / "run.json").exists()]
+    folders = [
+        path.parents[1] for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}*/job/job.json")
+    ]
+    return [RunFolder(path) for path in sorted(folders) if not (path / "run.json").exists()]
 
 
 def _status(run: RunFolder) -> str:

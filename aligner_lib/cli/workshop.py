@@ -24,10 +24,10 @@ def pack(
         Path | None, typer.Option(help="The file to write (else aligner-lab-PROFILE.tar).")
     ] = None,
     tutorial: Annotated[
-        Path | None, typer.Option(help='A finished tutorial, whose runs start="recorded" is to show.')
+        Path | None, typer.Option(help='A finished tutorial, whose runs start="recorded" shows.')
     ] = None,
     wheels: Annotated[
-        Path | None, typer.Option(help="A folder with the lock's files, to download nothing.")
+        Path | None, typer.Option(help="A folder with the lock's files, so that nothing is downloaded.")
     ] = None,
 ):
     """Make a bundle: packages, model, recorded runs, hashes. `./lab tutorial --bundle FILE` needs no network."""
@@ -44,7 +44,7 @@ def preflight(
         Path | None, typer.Option(help="The room's folder: the findings go to FOLDER/SEAT, for Classroom.")
     ] = None,
     seat: Annotated[
-        str | None, typer.Option(help="This seat's name (else one that says nothing of you).")
+        str | None, typer.Option(help="This seat's name (else one that does not reveal yours).")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Your name, if the instructor may see it.")] = None,
 ):
@@ -52,8 +52,8 @@ def preflight(
     from aligner_lib.cli.preflight import as_line
     from aligner_lib.cli.preflight import preflight as look
 
-    found = look(profile, shared, seat, name)
-    typer.echo(as_line(found))
-    for what in found["failed"]:
-        typer.secho(f"not ready: {what}: {found['checks'][what]}", fg="red", err=True)
-    raise typer.Exit(0 if found["ready"] else 1)
+    findings = look(profile, shared, seat, name)
+    typer.echo(as_line(findings))
+    for failed in findings["failed"]:
+        typer.secho(f"not ready: {failed}: {findings['checks'][failed]}", fg="red", err=True)
+    raise typer.Exit(0 if findings["ready"] else 1)

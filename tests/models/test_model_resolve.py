@@ -49,7 +49,7 @@ def test_what_was_tried_is_told(tmp_path):
     with pytest.raises(ValueError, match="smolllm does not exist, and the named models are 'smollm2-135m'"):
         resolve("smolllm")
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         resolve(tmp_path / "file")
 
 
