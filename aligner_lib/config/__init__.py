@@ -1,1 +1,1 @@
-"""A job's settings: the schema, what makes sense of it, profiles, and how they are composed. Imports no torch."""
+"""A job's settings: schema, checks, profiles and composition. Imports no torch."""

@@ -1,9 +1,9 @@
-"""A job's settings: typed defaults, then a profile's, then what the user wrote.
+"""Compose a job's settings from typed defaults, a profile and the user's overrides.
 
     config = compose("ppo", ["trainer.ppo.initial_policy_kl_penalty=0.02"], profile="laptop")
 
-The typed defaults are the kind's schema (`aligner_lib.config.kinds`); a profile is a YAML file of defaults in `profiles/` beside this;
-overrides are written in Hydra's grammar. Nothing here imports torch.
+The typed defaults are the schema of the kind (`aligner_lib.config.kinds`); a profile is a YAML file of defaults in `profiles/`
+beside this module; overrides are written in Hydra's grammar. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PROFILES = Path(__file__).parent / "profiles"
 def compose(kind: str, overrides: Iterable[str] = (), profile: str | None = None) -> DictConfig:
     """The settings of a job of this kind (`aligner_lib.config.kinds`).
 
-    Raises ConfigError for an unknown key (it names the nearest), a wrong type, and a value that makes no sense.
+    Raises ConfigError for an unknown key (with the most similar known keys), a wrong type, and an invalid value.
     """
     return overridden(_defaults(kind, profile), kind, overrides)
 
 
 def overridden(config: DictConfig, kind: str, overrides: Iterable[str]) -> DictConfig:
-    """These settings, changed in place by overrides; raises as `compose` does."""
+    """Settings, changed in place by overrides. Raises ConfigError as `compose`."""
     for text in overrides:
         key, value = parse_override(text)
         for leaf, leaf_value in _leaves(key, value, config):
@@ -47,17 +47,17 @@ def overridden(config: DictConfig, kind: str, overrides: Iterable[str]) -> DictC
 
 
 def notices(kind: str, config: DictConfig, profile: str | None = None) -> list[str]:
-    """One sentence for the settings that were given, beside the profile's, and have no effect in this job, by reason."""
+    """Sentences on settings that differ from the profile's and have no effect in this job, one sentence for each reason."""
     return validation.notices(kind_of(kind), config, _defaults(kind, profile))
 
 
 def save(config: DictConfig) -> dict:
-    """Plain dicts and lists, as run.json keeps them."""
+    """Settings as plain dicts and lists, for run.json."""
     return OmegaConf.to_container(config, resolve=True)
 
 
 def load(kind: str, plain: dict) -> DictConfig:
-    """The settings that `save` gave; keys that this version does not know are an error, as in `compose`."""
+    """The settings that `save` returned. Keys that this version does not know are an error, as in `compose`."""
     config = _typed(kind)
     for key, value in _leaves("", plain, config):
         _assign(config, key, value, written=f"{key}={value}")
@@ -73,19 +73,19 @@ def keys(kind: str) -> list[str]:
 
 
 def profiles() -> list[str]:
-    """The names of the profiles there are."""
+    """The names of all profiles."""
     return sorted(path.stem for path in PROFILES.glob("*.yaml"))
 
 
 def profile_section(profile: str, section: str) -> dict[str, Any]:
-    """A profile's defaults for one kind of job, or for the `tutorial`; empty where it has none."""
+    """A profile's defaults for a kind of job, or for the `tutorial`; empty when it has none."""
     return _read_profile(profile).get(section) or {}
 
 
 def _read_profile(profile: str) -> dict[str, Any]:
     path = PROFILES / f"{profile}.yaml"
     if not path.is_file():
-        raise ConfigError(f"there is no profile {profile!r}; there are {', '.join(profiles())}")
+        raise ConfigError(f"there is no profile {profile!r}; the profiles are {', '.join(profiles())}")
     return _parsed(path, path.stat().st_mtime_ns)
 
 
@@ -108,13 +108,13 @@ def _profile_settings(kind: str, profile: str | None) -> Iterator[tuple[str, Any
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`key=value`, `+key=value` or `++key=value` to (key, value). All three set a key that the schema has."""
+    """Split `key=value`, `+key=value` or `++key=value` into (key, value). All three set a key that the schema has."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     if text.startswith("~"):
         raise ConfigError(
-            f"{text!r} would delete a setting; every setting has a value here: write key=value instead"
+            f"{text!r} would delete a setting, but every setting has a value here: write key=value instead"
         )
     if "=" not in text.lstrip("+= "):
         raise ConfigError(
@@ -127,16 +127,16 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"can't read {text!r}; a value with = , : or brackets goes in quotes: key='value'"
         ) from None
     if override.is_sweep_override():
-        raise ConfigError(f"{text!r} gives several values; one run takes one, and a list is written [a, b]")
+        raise ConfigError(f"{text!r} gives several values, but a run takes one; a list is written [a, b]")
     if override.package is not None:
         raise ConfigError(
-            f"{text!r}: {override.package!r} after @ is a package, which settings here don't have"
+            f"{text!r}: {override.package!r} after @ is a package, which these settings don't have: leave it out"
         )
     return override.key_or_group.replace("/", "."), override.value()
 
 
 def _leaves(key: str, value: Any, config: DictConfig) -> Iterator[tuple[str, Any]]:
-    """A dict's values one by one with their full keys, down to the settings and to free-form dicts."""
+    """The values of a dict with their full keys, down to settings and free-form dicts."""
     if not isinstance(value, dict) or (key and not _is_group(config, key)):
         yield key, value
         return
@@ -148,7 +148,7 @@ def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
     _make_named_groups(config, key)
     if isinstance(value, dict) and (_named_schema(config, key) or _is_group(config, key)):
         if _named_schema(config, key):
-            OmegaConf.update(config, key, {}, merge=False)  # those that are given are all there are
+            OmegaConf.update(config, key, {}, merge=False)  # the given groups replace all earlier ones
         for name, inner in value.items():
             _assign(config, f"{key}.{name}", inner, written)
         return
@@ -164,12 +164,12 @@ def _assign(config: DictConfig, key: str, value: Any, written: str) -> None:
         OmegaConf.update(config, key, value, merge=True)
     except OmegaConfBaseException:
         raise ConfigError(
-            f"{written}: {value!r} is a {type(value).__name__}, and {key} takes {expected}"
+            f"{written}: {value!r} is a {type(value).__name__}, but {key} takes {expected}"
         ) from None
 
 
 def _make_named_groups(config: DictConfig, key: str) -> None:
-    """The group of settings for a name of the user's that a key is the first to have, as `model.environments.NAME.use`."""
+    """Make the group of settings for a name of the user's, such as `model.environments.NAME`, when a key is the first in it."""
     parts = key.split(".")
     for end in range(1, len(parts)):
         schema, name = _named_schema(config, ".".join(parts[:end])), ".".join(parts[: end + 1])
@@ -177,11 +177,11 @@ def _make_named_groups(config: DictConfig, key: str) -> None:
             OmegaConf.update(config, name, schema())
 
 
-# ---- what the schema knows ------------------------------------------------------------------------------------------
+# ---- the schema -----------------------------------------------------------------------------------------------------
 
 
 def _defaults(kind: str, profile: str | None) -> DictConfig:
-    """The settings without a user's."""
+    """The settings before the user's overrides."""
     config = _typed(kind)
     for key, value in _profile_settings(kind, profile):
         _assign(config, key, value, written=f"{key}={value} in profile {profile}")
@@ -198,7 +198,7 @@ def _typed(kind: str) -> DictConfig:
 
 
 def _node(config: DictConfig, key: str) -> Any:
-    """The node at a key; None where there is none."""
+    """The node at a key; None for a key without a node."""
     parent, _, name = key.rpartition(".")
     group = _node(config, parent) if parent else config
     return group._get_node(name) if isinstance(group, DictConfig) and name in group else None
@@ -210,7 +210,7 @@ def _is_group(config: DictConfig, key: str) -> bool:
 
 
 def _named_schema(config: DictConfig, key: str) -> type | None:
-    """The schema of the groups that stand at a key under names of the user's; None where there are no such groups."""
+    """The schema of the groups at a key that have names of the user's; None for a key without such groups."""
     node = _node(config, key)
     element = node._metadata.element_type if isinstance(node, DictConfig) else None
     return element if is_dataclass(element) else None
@@ -219,7 +219,7 @@ def _named_schema(config: DictConfig, key: str) -> type | None:
 def _is_known(config: DictConfig, key: str) -> bool:
     if _node(config, key) is not None:
         return True
-    # `data_prefix`, `reward_standardization` and `args` are dicts with keys of their own; the schema may name them
+    # `data_prefix`, `reward_standardization` and `args` are free-form dicts; the schema may name their keys
     parent = key.rpartition(".")[0]
     while parent and _node(config, parent) is None:
         parent = parent.rpartition(".")[0]
@@ -227,7 +227,7 @@ def _is_known(config: DictConfig, key: str) -> bool:
 
 
 def _expected(config: DictConfig, key: str) -> str:
-    """The type that a key takes, in the schema's own words: `int`, `list[float]`, `str or None`."""
+    """The type of a key's values, in the words of the schema: `int`, `list[float]`, `str or None`."""
     node = _node(config, key)
     if node is None:
         return "any value"
@@ -245,14 +245,14 @@ def _unknown(key: str, config: DictConfig) -> str:
     if parent and _is_group(config, parent):
         known += [f"{parent}.{name}" for name in _node(config, parent)]
     near = nearest(key, known)
-    words = f"there is no setting {key!r}; did you mean {' or '.join(near)}?"
+    message = f"there is no setting {key!r}; did you mean {' or '.join(near)}?"
     if _likeness(key, near[0]) < 0.8 and parent and _is_group(config, parent):
-        words += f" {parent} has {', '.join(_node(config, parent))}"  # a synonym has no likeness
-    return words
+        message += f" {parent} has {', '.join(_node(config, parent))}"  # a synonym may look quite different
+    return message
 
 
 def nearest(key: str, known: Iterable[str], at_most: int = 3) -> list[str]:
-    """The known keys most like a misspelt one, best first: by their last part first, since parents get confused."""
+    """The known keys that are most similar to a misspelt key, best first. The last part counts most, as parents get confused."""
     scores = {candidate: _likeness(key, candidate) for candidate in known}
     ranked = sorted(scores, key=scores.get, reverse=True)
     return [candidate for candidate in ranked[:at_most] if scores[candidate] > scores[ranked[0]] - 0.03]

@@ -1,7 +1,7 @@
-"""Functions of the user's own in place of the library's: read and checked before anything is started. Imports no torch.
+"""A user's own functions in place of the library's: read and checked before anything starts. Imports no torch.
 
-A kind of job names those that a run may replace (`JobKind.functions`); `functions.NAME=FILE.py` gives another one, of the
-same signature. A function of a notebook's cell travels as its source.
+A kind of job lists the functions that a run may replace (`JobKind.functions`); `functions.NAME=FILE.py` names another function
+with the same signature. A function from a notebook's cell is passed on as its source.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from aligner_lib.config.kind import load
 from aligner_lib.config.kinds import kind_of
 from aligner_lib.errors import ConfigError
 
-# what a function of a cell is given in its file; annotations are not evaluated there
+# the imports in the file of a cell's function; annotations are not evaluated there
 HEADER = "from __future__ import annotations\n\nimport math\n\nimport torch\n\n\n"
 
 
 @dataclass(frozen=True)
-class Own:
-    """One of the library's functions that a run may replace."""
+class LibraryFunction:
+    """A function of the library that a run may replace."""
 
-    place: str  # "module:function"
+    place: str
+    """module:function."""
 
     @property
     def name(self) -> str:
@@ -44,7 +45,7 @@ class Own:
 
     @property
     def parameters(self) -> str:
-        """As in `(ratio, advantages, low, high)`."""
+        """The parameters, such as `(ratio, advantages, low, high)`."""
         return _shown(self.definition)
 
     @property
@@ -53,7 +54,7 @@ class Own:
 
 
 def own_functions(kind: str) -> SimpleNamespace:
-    """The library's own functions under the names that runs of this kind replace them by. Imports torch."""
+    """The library's functions under the names by which runs of this kind replace them. Imports torch."""
     return SimpleNamespace(**{name: load(place) for name, place in kind_of(kind).functions.items()})
 
 
@@ -62,17 +63,19 @@ def own_functions(kind: str) -> SimpleNamespace:
 
 @dataclass(frozen=True)
 class FunctionFile:
-    """A file with a function, as it was when it was read."""
+    """A file with a function, with its text at the time of reading."""
 
-    path: str  # absolute
+    path: str
+    """Absolute."""
     text: str
-    name: str  # of the function
+    name: str
+    """The function's name."""
 
     @classmethod
     def read(cls, use: str, place: str) -> FunctionFile:
-        """`FILE.py` or `FILE.py:NAME`, in place of the library's "module:function".
+        """Read `FILE.py` or `FILE.py:NAME`, to replace the library's function at `place`, "module:function".
 
-        Raises ConfigError for a file that can't be read, is no Python, or whose function could not run there.
+        Raises ConfigError for a file that can't be read, is not Python, or whose function can't replace the library's.
         """
         path, name = place_in(use)
         try:
@@ -82,11 +85,16 @@ class FunctionFile:
         return cls(str(path), text, check(text, place, str(path), name))
 
     def load(self) -> Callable:
-        """Run the file; its function. Raises ConfigError when the file raises."""
+        """Run the file. Returns its function. Raises ConfigError when the file raises."""
         module = ModuleType(f"function_{Path(self.path).stem}")
         module.__file__ = self.path
         lines = self.text.splitlines(keepends=True)
-        linecache.cache[self.path] = (len(self.text), None, lines, self.path)  # tracebacks show what ran
+        linecache.cache[self.path] = (
+            len(self.text),
+            None,
+            lines,
+            self.path,
+        )  # tracebacks show the text that ran
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:
@@ -97,16 +105,18 @@ class FunctionFile:
 
 
 def place_in(use: str) -> tuple[Path, str]:
-    """`FILE.py` or `FILE.py:NAME` as a file, and the function's name or none."""
+    """Split `FILE.py` or `FILE.py:NAME` into the file and the function's name, or an empty name."""
     file, _, name = use.rpartition(":") if use.rpartition(":")[0].endswith(".py") else (use, "", "")
     return Path(file).expanduser().absolute(), name
 
 
 def check_functions(functions: Mapping[str, str], places: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first file whose function can't stand in for the library's. places: by the same names."""
+    """Raise ConfigError for the first file whose function can't replace the library's. places: by the same names."""
     for name, use in functions.items():
         if name not in places:
-            known = f"there are {', '.join(places)}" if places else "this kind of job has none to replace"
+            known = (
+                f"the functions are {', '.join(places)}" if places else "this kind of job has none to replace"
+            )
             raise ConfigError(f"there is no setting 'functions.{name}': {known}")
         try:
             FunctionFile.read(use, places[name])
@@ -115,16 +125,17 @@ def check_functions(functions: Mapping[str, str], places: Mapping[str, str]) -> 
 
 
 def check(text: str, place: str, where: str, name: str = "", first_line: int = 1) -> str:
-    """The name of the function in a file's text that stands in for the library's "module:function".
+    """The name of the function in a file's text that replaces the library's function at `place`, "module:function".
 
-    where, first_line: what errors call the text, and its first line; name: the function's, empty for the only one. Raises
-    ConfigError where there is none, where it takes other arguments, and for a name that nothing in the text defines.
+    where, first_line: the text's name in errors, and the number of its first line; name: the function's name, empty for the
+    only function. Raises ConfigError when there is no such function, when it takes other arguments, and for a name that
+    nothing in the text defines.
     """
-    tree, own = _tree(text, where, first_line), Own(place)
+    tree, own = _tree(text, where, first_line), LibraryFunction(place)
     name = _chosen(tree, name, own, where)
     _check_names(tree, text, name, where, first_line)
     definition = _definitions(tree).get(name)
-    if definition is not None:  # else it is imported
+    if definition is not None:  # otherwise it is imported
         _check_arguments(definition, own, f"{where}, line {definition.lineno - first_line + 1}")
     return name
 
@@ -137,7 +148,7 @@ def _tree(text: str, where: str, first_line: int) -> ast.Module:
 
 
 def _check_names(tree: ast.Module, text: str, name: str, where: str, first_line: int) -> None:
-    """Raises ConfigError for a name that the text reads and nothing in it defines."""
+    """Raises ConfigError for a name that the text uses and does not define."""
     for unknown, line in _undefined(tree, text).items():
         raise ConfigError(
             f"{where}, line {line - first_line + 1}: {name} uses {unknown!r}, which is not defined there. It runs in another "
@@ -146,30 +157,35 @@ def _check_names(tree: ast.Module, text: str, name: str, where: str, first_line:
         )
 
 
-def _chosen(tree: ast.Module, name: str, own: Own, where: str) -> str:
-    """The function that is meant: named, the only one, or the one with the library's name."""
+def _chosen(tree: ast.Module, name: str, own: LibraryFunction, where: str) -> str:
+    """The name of the function to use: the given one, the only one, or the one with the library's name."""
     imported = [
-        one.asname or one.name for node in tree.body if isinstance(node, ast.ImportFrom) for one in node.names
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     ]
-    there = [one for one in _definitions(tree) if not one.startswith("_")] or [
-        one for one in imported if one == own.name
+    candidates = [function for function in _definitions(tree) if not function.startswith("_")] or [
+        function for function in imported if function == own.name
     ]
-    if name and name not in there:
-        raise ConfigError(f"{where} has no function {name}; it has {', '.join(there) or 'none'}")
-    if not there:
+    if name and name not in candidates:
+        raise ConfigError(f"{where} has no function {name}; it has {', '.join(candidates) or 'none'}")
+    if not candidates:
         raise ConfigError(f"{where} has no function: write def {own.name}{own.parameters}")
-    if not name and len(there) > 1 and own.name not in there:
+    if not name and len(candidates) > 1 and own.name not in candidates:
         raise ConfigError(
-            f"{where} has {len(there)} functions ({', '.join(there)}): say which as FILE.py:{there[0]}"
+            f"{where} has {len(candidates)} functions ({', '.join(candidates)}): choose one as FILE.py:{candidates[0]}"
         )
-    return name or (there[0] if len(there) == 1 else own.name)
+    return name or (candidates[0] if len(candidates) == 1 else own.name)
 
 
-def _check_arguments(definition: ast.FunctionDef, own: Own, where: str) -> None:
-    """Raises ConfigError unless it can be called as the library's own is: in order, and by keyword after a `*`."""
-    taken = _signature(own.definition).parameters.values()
-    by_keyword = {one.name: None for one in taken if one.kind is one.KEYWORD_ONLY}
-    in_order = [None for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD]
+def _check_arguments(definition: ast.FunctionDef, own: LibraryFunction, where: str) -> None:
+    """Raises ConfigError unless the function can be called like the library's: in order, and by keyword after a `*`."""
+    parameters = _signature(own.definition).parameters.values()
+    by_keyword = {
+        parameter.name: None for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    in_order = [None for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     try:
         _signature(definition).bind(*in_order, **by_keyword)
     except TypeError as error:
@@ -183,11 +199,11 @@ def _check_arguments(definition: ast.FunctionDef, own: Own, where: str) -> None:
 
 
 def source_of(function: Callable, name: str, place: str | None = None) -> str:
-    """The text of a file with a function of a notebook's cell, which is to stand in for the library's "module:function".
+    """The text of a file with a function from a notebook's cell, to replace the library's function at `place`.
 
-    name: what the user gives it as, told in errors; place: None where the library has none, as for a reward. Raises
-    ConfigError, naming the line, for one that would not stand by itself there. A function of this library is imported where
-    it doesn't.
+    name: the user's name for it, for errors; place: "module:function", or None when it replaces no function, as a reward.
+    Raises ConfigError, with the line, for a function that needs more than its own text. A function of this library that does
+    is imported instead.
     """
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         raise ConfigError(f"{name}={function!r}: give a function that is written with def")
@@ -225,37 +241,37 @@ def _definitions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
 
 
 def _signature(definition: ast.FunctionDef) -> inspect.Signature:
-    """Without annotations, and with None for every default: nothing of the code runs."""
+    """The signature without annotations, and with None for every default, so that none of the code runs."""
     scope: dict = {}
     exec(f"def it{_shown(definition, defaults=True)}: pass", scope)
     return inspect.signature(scope["it"])
 
 
 def _shown(definition: ast.FunctionDef, defaults: bool = False) -> str:
-    """The parameters' names, in brackets."""
-    given = definition.args
+    """The names of the parameters, in brackets."""
+    arguments = definition.args
 
-    def bare(one: ast.arg | None) -> ast.arg | None:
-        return one and ast.arg(one.arg)
+    def bare(argument: ast.arg | None) -> ast.arg | None:
+        return argument and ast.arg(argument.arg)
 
     none = ast.Constant(None)
     shown = ast.arguments(
-        posonlyargs=[bare(one) for one in given.posonlyargs],
-        args=[bare(one) for one in given.args],
-        vararg=bare(given.vararg),
-        kwonlyargs=[bare(one) for one in given.kwonlyargs],
-        kw_defaults=[none if one and defaults else None for one in given.kw_defaults],
-        kwarg=bare(given.kwarg),
-        defaults=[none for _ in given.defaults] if defaults else [],
+        posonlyargs=[bare(argument) for argument in arguments.posonlyargs],
+        args=[bare(argument) for argument in arguments.args],
+        vararg=bare(arguments.vararg),
+        kwonlyargs=[bare(argument) for argument in arguments.kwonlyargs],
+        kw_defaults=[none if default and defaults else None for default in arguments.kw_defaults],
+        kwarg=bare(arguments.kwarg),
+        defaults=[none for _ in arguments.defaults] if defaults else [],
     )
     return f"({ast.unparse(shown)})"
 
 
 def _undefined(tree: ast.Module, text: str) -> dict[str, int]:
-    """Names that the text reads and nothing in it defines, with the line of each: those of other cells and of closures."""
+    """The names that the text uses and does not define, with their lines: names of other cells and of closures."""
     nodes = list(ast.walk(tree))
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
-        return {}  # it may be anything
+        return {}  # a star import may define any name
     module = symtable.symtable(text, "", "exec")
     known, read, scopes = {*vars(builtins), "__file__"}, set(), [module]
     while scopes:

@@ -1,4 +1,4 @@
-"""Settings of NeMo-Reinforcer's commands, which have other names: what to write here."""
+"""The names of NeMo-Reinforcer's settings, with what to write here instead."""
 
 OTHER_NAMES = {
     name: f"NeMo-Reinforcer's: here it is {here}"

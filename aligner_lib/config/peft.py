@@ -1,4 +1,4 @@
-"""model.peft: adapters (LoRA) that are trained in place of a model's weights, with NeMo's key names."""
+"""model.peft: adapters (LoRA) that are trained instead of a model's weights, with NeMo's key names."""
 
 from __future__ import annotations
 
@@ -28,26 +28,30 @@ _TARGETS = Bound(
 _DROPOUT = Bound(lambda value: 0 <= value < 1, "at least 0 and below 1")
 _FUSED = Bound(
     lambda value: value == "nemo",
-    "nemo: queries, keys and values share an adapter's A, as they share a matrix",
+    "nemo: queries, keys and values share an adapter's A, because they share a matrix",
 )
-_GLOROT = Bound(lambda value: value == "xavier", "xavier, which A begins with")
+_GLOROT = Bound(lambda value: value == "xavier", "xavier, the initial values of A")
 _ZERO = Bound(
-    lambda value: value == "zero", "zero, which B begins with, so that adapters change nothing at first"
+    lambda value: value == "zero", "zero, the initial values of B, so that adapters change nothing at first"
 )
-_ALL_LAYERS = Bound(lambda value: False, "null: every layer has its adapters")
+_ALL_LAYERS = Bound(lambda value: False, "null: all layers have adapters")
 _UNTIED = Bound(lambda value: value is False, "False: every layer has adapters of its own")
-_NOT_TIED = Bound(lambda value: False, "null: it is a part of weight_tying, which is not here")
+_NOT_TIED = Bound(lambda value: False, "null: it belongs to weight_tying, which is not supported")
 
 
 @dataclass
 class LoRATuning:
-    """model.peft.lora_tuning: which layers get adapters, and of what size."""
+    """model.peft.lora_tuning: the layers with adapters, and the adapters' size."""
 
     target_modules: list[str] = setting(["attention_qkv"], _TARGETS)
-    adapter_dim: int = setting(32, at_least(1))  # rank
-    alpha: float | None = setting(None, above(0))  # the scale is alpha / adapter_dim; None: adapter_dim
-    use_rslora: bool = False  # the scale is alpha / √adapter_dim
-    adapter_dropout: float = setting(0.0, _DROPOUT)  # of what goes into the adapters, in training
+    adapter_dim: int = setting(32, at_least(1))
+    """The rank."""
+    alpha: float | None = setting(None, above(0))
+    """The scale is alpha / adapter_dim; None: alpha is adapter_dim."""
+    use_rslora: bool = False
+    """The scale is alpha / √adapter_dim."""
+    adapter_dropout: float = setting(0.0, _DROPOUT)
+    """Dropout on the input of the adapters, in training."""
     variant: str = setting("nemo", _FUSED)
     column_init_method: str = setting("xavier", _GLOROT)
     row_init_method: str = setting("zero", _ZERO)
@@ -60,10 +64,10 @@ class LoRATuning:
 class Peft:
     """model.peft: parameter-efficient fine-tuning."""
 
-    # null or none: all weights are trained
     peft_scheme: str | None = setting(None, one_of("lora", "none"))
-    # adapters to begin with: a run, a checkpoint or a folder of PEFT's; null: new ones
+    """null or none: all weights are trained."""
     restore_from_path: str | None = None
+    """Initial adapters: a run, a checkpoint or a folder of PEFT's; null: new adapters."""
     lora_tuning: LoRATuning = field(default_factory=LoRATuning)
 
 
@@ -78,9 +82,9 @@ def target_layers(peft: DictConfig) -> list[str]:
 
 
 def without_effect(peft: DictConfig) -> dict[str, str]:
-    """Which of these settings do nothing, and why: their names below model.peft."""
+    """The settings below model.peft that have no effect, with the reasons."""
     if not is_lora(peft):
-        names = ("restore_from_path", *(f"lora_tuning.{one.name}" for one in fields(LoRATuning)))
+        names = ("restore_from_path", *(f"lora_tuning.{entry.name}" for entry in fields(LoRATuning)))
         return dict.fromkeys(
             names, "peft_scheme is not lora: there are no adapters, and all weights are trained."
         )

@@ -1,7 +1,7 @@
-"""Settings that several kinds of job share, with NeMo-Aligner's key names, and how a setting is written down.
+"""Settings that several kinds of job share, with NeMo-Aligner's key names, and the way to write a setting.
 
-A setting has its default, its bound and, where it is accepted for compatibility alone, the sentence that says so, all in
-one place. `None` means: not set, or off. What a kind of job adds is in `aligner_lib.config.kinds`;
+A setting has its default, its bound and, if it is accepted only for compatibility, a sentence that says so, all in one
+place. `None` means: not set, or off. The other settings of a kind are in `aligner_lib.config.kinds`;
 `aligner_lib.config.compose` puts defaults, a profile and overrides together.
 """
 
@@ -18,29 +18,31 @@ from aligner_lib.run_folder.alarms import Thresholds
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# ---- how a setting is written down ----------------------------------------------------------------------------------
+# ---- the way to write a setting -------------------------------------------------------------------------------------
 
 
 class Bound(NamedTuple):
-    """What a value has to satisfy; None (not set) always may be."""
+    """The condition on a value; None (not set) is always allowed."""
 
     holds: Callable[[Any], bool]
-    words: str  # completes "must be …"
-    choices: tuple = ()  # all values that hold, where they are few
+    words: str
+    """Completes "must be …"."""
+    choices: tuple = ()
+    """All allowed values, when they are few."""
 
 
 def at_least(low: float) -> Bound:
-    """Of a number: low or more."""
+    """A number that is low or more."""
     return Bound(lambda value: value >= low, f"at least {low}")
 
 
 def above(low: float) -> Bound:
-    """Of a number: more than low."""
+    """A number that is more than low."""
     return Bound(lambda value: value > low, f"above {low}")
 
 
 def within(low: float, high: float) -> Bound:
-    """Of a number: low to high, both included."""
+    """A number from low to high, both included."""
     return Bound(lambda value: low <= value <= high, f"between {low} and {high}")
 
 
@@ -70,8 +72,8 @@ PROBABILITY = Bound(lambda value: 0 < value <= 1, "above 0 and at most 1")
 def setting(
     default: Any, bound: Bound | None = None, *, names: tuple[str, ...] = (), without_effect: str = ""
 ) -> Any:
-    """A dataclass field. names: the keys that a free-form dict may have. without_effect: why it does nothing in any job,
-    for a user who sets it."""
+    """A dataclass field. names: the keys of a free-form dict. without_effect: why the setting does nothing in any job, for a
+    user who sets it."""
     metadata = {"bound": bound, "names": names, "without_effect": without_effect}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
@@ -81,15 +83,15 @@ def setting(
 def settings(schema: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
     """Every setting of a schema with its full name, such as `trainer.ppo.initial_policy_kl_penalty`."""
     types = get_type_hints(schema)
-    for one in fields(schema):
-        if is_dataclass(types[one.name]):
-            yield from settings(types[one.name], f"{prefix}{one.name}.")
+    for entry in fields(schema):
+        if is_dataclass(types[entry.name]):
+            yield from settings(types[entry.name], f"{prefix}{entry.name}.")
         else:
-            yield f"{prefix}{one.name}", one
+            yield f"{prefix}{entry.name}", entry
 
 
 def named_groups(schema: type, prefix: str = "") -> Iterator[tuple[str, type]]:
-    """Every field that holds groups of settings by a name of the user's, and the groups' schema: `dict[str, Group]`."""
+    """Every field with groups of settings by names of the user's, and the groups' schema: `dict[str, Group]`."""
     for name, kind in get_type_hints(schema).items():
         if is_dataclass(kind):
             yield from named_groups(kind, f"{prefix}{name}.")
@@ -102,13 +104,17 @@ def named_groups(schema: type, prefix: str = "") -> Iterator[tuple[str, type]]:
 
 @dataclass
 class Sched:
-    """model.optim.sched: the learning rate over optimiser steps."""
+    """model.optim.sched: the learning rate over optimizer steps."""
 
     name: str = setting("CosineAnnealing", one_of("CosineAnnealing", "constant"))
-    warmup_steps: int = setting(10, at_least(0))  # optimiser steps of linear warm-up from 0
-    constant_steps: int = setting(0, at_least(0))  # optimiser steps at min_lr at the end of the decay
-    min_lr: float = setting(0.0, at_least(0))  # where the decay ends
-    max_steps: int | None = setting(None, at_least(1))  # length of the decay; None: the run's own length
+    warmup_steps: int = setting(10, at_least(0))
+    """Optimizer steps of linear warm-up from 0."""
+    constant_steps: int = setting(0, at_least(0))
+    """Optimizer steps at min_lr after the decay."""
+    min_lr: float = setting(0.0, at_least(0))
+    """The learning rate at the end of the decay."""
+    max_steps: int | None = setting(None, at_least(1))
+    """Length of the decay; None: the run's own length."""
 
 
 _BETAS = Bound(
@@ -120,10 +126,12 @@ _BETAS = Bound(
 class Optim:
     """model.optim: AdamW."""
 
-    # Megatron's distributed AdamW, the only one there is
     name: str = setting("distributed_fused_adam", one_of("distributed_fused_adam"))
-    lr: float = setting(9e-6, above(0))  # peak learning rate
-    weight_decay: float = setting(0.1, at_least(0))  # decoupled; not on norms and biases
+    """Megatron's distributed AdamW, the only optimizer."""
+    lr: float = setting(9e-6, above(0))
+    """Peak learning rate."""
+    weight_decay: float = setting(0.1, at_least(0))
+    """Decoupled; not on norms and biases."""
     betas: list[float] = setting([0.9, 0.98], _BETAS)
     eps: float = setting(1e-8, above(0))
     sched: Sched = field(default_factory=Sched)
@@ -131,74 +139,88 @@ class Optim:
 
 _MCORE = Bound(
     lambda value: value is True,
-    "True: every model here is Megatron Core's; `aligner model import` brings others",
+    "True: every model here is Megatron Core's; `aligner model import` converts others",
 )
 
 
 _CONSTANT = Bound(
-    lambda value: False, "null: batches have one size all along; set model.global_batch_size to it"
+    lambda value: False, "null: all batches have the same size; set model.global_batch_size to it"
 )
 
 
 @dataclass
 class Model:
-    """model: what every job with a model has."""
+    """model: the settings of every job with a model."""
 
-    seed: int = setting(1234, at_least(0))  # of data order, sampling and new weights
-    micro_batch_size: int = setting(1, at_least(1))  # samples in one forward-backward
-    global_batch_size: int = setting(64, at_least(1))  # samples in one optimiser step
+    seed: int = setting(1234, at_least(0))
+    """Seed for data order, sampling and new weights."""
+    micro_batch_size: int = setting(1, at_least(1))
+    """Samples in one forward-backward pass."""
+    global_batch_size: int = setting(64, at_least(1))
+    """Samples in one optimizer step."""
     rampup_batch_size: Any = setting(None, _CONSTANT)
-    # longest sample in tokens; longer ones are dropped (SFT: the input's longest paragraph is cut), counted and reported
     encoder_seq_length: int = setting(4096, at_least(2))
+    """Tokens of the longest sample; longer ones are dropped (SFT: the input's longest paragraph is cut), counted and
+    reported."""
     tensor_model_parallel_size: int = setting(1, at_least(1))
     pipeline_model_parallel_size: int = setting(1, at_least(1))
-    # tensor-parallel ranks share the tokens between their matrix products; null: on CUDA with Transformer Engine
     sequence_parallel: bool | None = None
+    """Tensor-parallel ranks share the tokens between their matrix products; null: on CUDA with Transformer Engine."""
     megatron_amp_O2: bool = setting(
         False,
         without_effect="trainer.precision decides: with bf16, parameters are bf16 and have float32 copies in the optimiser.",
     )
     mcore_gpt: bool = setting(True, _MCORE)
-    # recomputation of activations
     activations_checkpoint_granularity: str | None = setting(None, one_of("selective", "full"))
-    activations_checkpoint_method: str | None = setting(None, one_of("uniform", "block"))  # with full
-    activations_checkpoint_num_layers: int | None = setting(None, at_least(1))  # layers a recomputed chunk
-    share_prefix: bool = True  # compute a prefix that rows of a micro batch have in common once; exact
+    """Recomputation of activations."""
+    activations_checkpoint_method: str | None = setting(None, one_of("uniform", "block"))
+    """With granularity full."""
+    activations_checkpoint_num_layers: int | None = setting(None, at_least(1))
+    """Layers in a recomputed chunk."""
+    share_prefix: bool = True
+    """Compute a common prefix of a micro batch's rows only once; exact."""
     optim: Optim = field(default_factory=Optim)
 
 
 @dataclass
 class WandbKwargs:
-    """Names of a run at Weights & Biases."""
+    """The names of a run at Weights & Biases."""
 
-    project: str | None = None  # null: aligner-lab
-    name: str | None = None  # null: the run folder's
+    project: str | None = None
+    """null: aligner-lab."""
+    name: str | None = None
+    """null: the run folder's name."""
 
 
 @dataclass
 class MLFlowKwargs:
-    """Where a run goes to in MLflow."""
+    """The place of a run in MLflow."""
 
-    experiment_name: str | None = None  # null: aligner-lab
-    tracking_uri: str | None = None  # null: MLFLOW_TRACKING_URI, else mlruns/ beside the run folder
+    experiment_name: str | None = None
+    """null: aligner-lab."""
+    tracking_uri: str | None = None
+    """null: MLFLOW_TRACKING_URI, else mlruns/ beside the run folder."""
 
 
 @dataclass
 class TrackioKwargs:
-    """Names of a run at trackio."""
+    """The names of a run at trackio."""
 
-    project: str | None = None  # null: aligner-lab
-    name: str | None = None  # null: the run folder's
+    project: str | None = None
+    """null: aligner-lab."""
+    name: str | None = None
+    """null: the run folder's name."""
 
 
 @dataclass
 class CheckpointCallbackParams:
-    """Which checkpoints stay."""
+    """The checkpoints to keep."""
 
     monitor: str | None = setting(
         None, without_effect="checkpoints are not ranked by a metric; the newest stay."
     )
-    save_top_k: int = setting(1, at_least(1))  # how many checkpoints stay; the newest are kept
+    save_top_k: int = setting(1, at_least(1))
+    """The number of newest checkpoints that stay."""
     save_nemo_on_train_end: bool = setting(
         False,
         without_effect="no .nemo file is written at the end: `aligner model export RUN --to nemo` writes one.",
@@ -209,7 +231,7 @@ class CheckpointCallbackParams:
     )
 
 
-# The limits of `aligner_lib.run_folder.alarms` as settings; that of the heartbeat is for onlookers alone.
+# The limits of `aligner_lib.run_folder.alarms` as settings, without the heartbeat's, which only monitors use.
 Alarms = make_dataclass(
     "Alarms",
     [
@@ -224,36 +246,45 @@ Alarms = make_dataclass(
 class ExpManager:
     """exp_manager: the run folder, and what is written there."""
 
-    explicit_log_dir: str | None = None  # the run folder
-    # exporters, processes of their own that follow the run folder
-    create_tensorboard_logger: bool = True  # into <run>/tensorboard
+    explicit_log_dir: str | None = None
+    """The run folder."""
+
+    # exporters, which are processes of their own that follow the run folder
+    create_tensorboard_logger: bool = True
+    """Writes into <run>/tensorboard."""
     create_wandb_logger: bool = False
     wandb_logger_kwargs: WandbKwargs = field(default_factory=WandbKwargs)
     create_mlflow_logger: bool = False
     mlflow_logger_kwargs: MLFlowKwargs = field(default_factory=MLFlowKwargs)
     create_trackio_logger: bool = False
     trackio_logger_kwargs: TrackioKwargs = field(default_factory=TrackioKwargs)
-    create_checkpoint_callback: bool = True  # False: no checkpoint is written
+    create_checkpoint_callback: bool = True
+    """False: no checkpoint is written."""
     checkpoint_callback_params: CheckpointCallbackParams = field(default_factory=CheckpointCallbackParams)
-    # go on from the run folder's latest checkpoint; False: begin anew, with all that was there in a folder old-N
     resume_if_exists: bool = True
-    resume_ignore_no_checkpoint: bool = True  # False: a run folder without a checkpoint is an error
-    alarms: Alarms = field(default_factory=Alarms)  # when the run's own alarms (alarms.jsonl) sound
+    """Continue from the run folder's latest checkpoint; False: begin anew, and move all earlier files into a folder old-N."""
+    resume_ignore_no_checkpoint: bool = True
+    """False: a run folder without a checkpoint is an error."""
+    alarms: Alarms = field(default_factory=Alarms)
+    """The limits of the run's own alarms (alarms.jsonl)."""
 
 
 @dataclass
 class Loop:
-    """What trainer.sft, trainer.rm, trainer.dpo and trainer.ppo share. Steps are optimiser steps (PPO: rollout-and-train steps)."""
+    """The settings that trainer.sft, trainer.rm, trainer.dpo and trainer.ppo share. Steps are optimizer steps (PPO: steps of
+    rollout and training)."""
 
     max_epochs: int = setting(1, at_least(1))
-    max_steps: int = setting(-1, STEPS)  # -1: as many as max_epochs gives
-    val_check_interval: int = setting(10, at_least(1))  # steps between validations
-    save_interval: int = setting(
-        10, at_least(1)
-    )  # steps between checkpoints; one is always written at the end
-    # global batches (PPO: rollout micro batches) of a validation, or the share of them; -1 and 1.0: all
+    max_steps: int = setting(-1, STEPS)
+    """-1: as many as max_epochs gives."""
+    val_check_interval: int = setting(10, at_least(1))
+    """Steps between validations."""
+    save_interval: int = setting(10, at_least(1))
+    """Steps between checkpoints; one is always written at the end."""
     limit_val_batches: Any = setting(-1, BATCHES)
-    gradient_clip_val: float = setting(1.0, at_least(0))  # norm of the gradient is clipped to this; 0: not
+    """Global batches (PPO: rollout micro batches) of a validation, or a share of them; -1 and 1.0: all."""
+    gradient_clip_val: float = setting(1.0, at_least(0))
+    """The gradient's norm is clipped to this value; 0: no clipping."""
 
 
 @dataclass
@@ -261,18 +292,20 @@ class Trainer:
     """trainer: processes and precision."""
 
     num_nodes: int = setting(1, at_least(1))
-    devices: int = setting(1, at_least(1))  # processes a node: one a GPU; on a CPU, one a rank
-    # bf16: 32 where the machine has no units for it, as jobs say; auto: the faster one
+    devices: int = setting(1, at_least(1))
+    """Processes on a node: one for each GPU; on a CPU, one for each rank."""
     precision: str = setting("bf16", one_of("bf16", "32", "auto"))
-    # minutes that a rank waits for other ranks, and an actor for its critic's answer, before it takes them to hang
+    """bf16 becomes 32 on a machine that has no units for it, which jobs log. auto: the faster of the two."""
     distributed_timeout_minutes: float = setting(60.0, above(0))
+    """Minutes that a rank waits for other ranks, and an actor for its critic's answer, before they count as hanging."""
 
 
 @dataclass
 class PretrainedCheckpoint:
-    """Where a model comes from."""
+    """The origin of a model."""
 
-    restore_from_path: str | None = None  # model name, model folder, checkpoint or run folder
+    restore_from_path: str | None = None
+    """A model name, model folder, checkpoint or run folder."""
 
 
 NO_LOADERS = "no loader processes are started; tokens are prepared once, before the first step."
@@ -283,36 +316,37 @@ NO_TEST_SPLIT = {
 
 @dataclass
 class Templated:
-    """How conversations are written, in all that a job reads."""
+    """The template of conversations, for all data that a job reads."""
 
-    # plain: `User: …`, `Assistant: …`, as the files have them; tokenizer: by its chat template.
-    # null: as the model has learnt it; of a model that does not say, plain, and an environment's by the tokenizer's
     chat_template: str | None = setting(None, one_of("plain", "tokenizer"))
-    # the day that some chat templates write into every prompt, so that a run does not depend on when it runs
+    """plain: `User: …`, `Assistant: …`, as in the files; tokenizer: the tokenizer's chat template. null: the template that the
+    model was trained on; for a model without a record plain, and the tokenizer's for conversations of environments."""
     chat_template_date: str = setting("2025-01-01", DATE)
+    """The date for chat templates that write a date into every prompt; it is fixed, so that runs can be repeated."""
 
 
 @dataclass
 class Data(Templated):
     """model.data of jobs that read files by split."""
 
-    data_impl: str = setting("jsonl", one_of("jsonl", "mmap"))  # mmap: token files of `aligner data mmap`
-    # {train: [files], validation: [files], test: [files]}; with mmap a file is the prefix of a .bin and an .idx
+    data_impl: str = setting("jsonl", one_of("jsonl", "mmap"))
+    """mmap: token files of `aligner data mmap`."""
     data_prefix: dict[str, Any] = setting({}, names=("train", "validation", "test"))
+    """{train: [files], validation: [files], test: [files]}; with mmap a file is the prefix of a .bin and an .idx file."""
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
 
 
 @dataclass
 class Packed:
-    """Micro batches of so many tokens in place of so many samples; the step stays the same."""
+    """Micro batches limited by tokens instead of samples; the optimizer step stays the same."""
 
     packed_sequence: bool = False
-    # tokens in a micro batch; null: as many as micro_batch_size of the longest samples have
     packed_sequence_size: int | None = setting(None, at_least(1))
+    """Tokens in a micro batch; null: as many as micro_batch_size of the longest samples have."""
 
 
 def packing_without_effect(config: DictConfig) -> dict[str, str]:
-    """What does nothing where micro batches have a number of samples."""
+    """The settings without effect when micro batches are limited by samples."""
     if config.model.data.packed_sequence:
         return {}
     return {

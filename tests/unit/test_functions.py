@@ -15,7 +15,7 @@ import torch
 from aligner_lib.algorithms import ppo
 from aligner_lib.algorithms.policy_gradient import group_advantages
 from aligner_lib.config.compose import compose, notices
-from aligner_lib.config.functions import FunctionFile, Own, own_functions, source_of
+from aligner_lib.config.functions import FunctionFile, LibraryFunction, own_functions, source_of
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError, FunctionError
 from aligner_lib.kinds.functions import functions_of, hashes_of_functions
@@ -41,12 +41,12 @@ def lab(smoke, tmp_path, monkeypatch, capsys) -> Workspace:
 def test_what_is_declared_is_there_and_read_without_running_it(kind):
     for name, place in kinds()[kind].functions.items():
         function = getattr(own_functions(kind), name)
-        assert function.__name__ == Own(place).name
-        assert Own(place).docstring == inspect.getdoc(function)
+        assert function.__name__ == LibraryFunction(place).name
+        assert LibraryFunction(place).docstring == inspect.getdoc(function)
         taken = function.__code__.co_varnames[
             : function.__code__.co_argcount + function.__code__.co_kwonlyargcount
         ]
-        assert all(argument in Own(place).parameters for argument in taken)
+        assert all(argument in LibraryFunction(place).parameters for argument in taken)
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in kinds().values() if kind.functions])
@@ -54,7 +54,7 @@ def test_the_page_has_a_row_for_each(kind):
     rows = [line for line in PAGE.splitlines() if f"`{kind}`" in line or line.startswith("| all")]
     for name, place in kinds()[kind].functions.items():
         own = f"`{place.removeprefix('aligner_lib.').replace(':', '.')}`"
-        parameters = Own(place).parameters[1:-1].partition(", max_steps")[0]
+        parameters = LibraryFunction(place).parameters[1:-1].partition(", max_steps")[0]
         assert any(f"`{name}`" in row and own in row and f"`{parameters}" in row for row in rows), (
             kind,
             name,
@@ -201,7 +201,7 @@ def test_a_name_that_no_function_has_is_told_with_those_that_there_are(lab):
         ("def f(ratio, advantages, low, high):\n    return x", r"own.py, line 2: f uses 'x'"),
         ("def f(ratio, advantages, low, high: return 1", r"own.py, line 1: "),
         ("x = 1", r"own.py has no function: write def clipped_surrogate\(ratio, advantages, low, high\)"),
-        ("def f(): pass\ndef g(): pass", r"own.py has 2 functions \(f, g\): say which as FILE.py:f"),
+        ("def f(): pass\ndef g(): pass", r"own.py has 2 functions \(f, g\): choose one as FILE.py:f"),
     ],
 )
 def test_a_file_is_read_before_the_job_starts(tmp_path, text, said):
@@ -240,7 +240,7 @@ def test_a_function_of_the_library_with_helpers_is_imported():
     ],
 )
 def test_a_function_that_would_not_be_called_is_refused(tmp_path, kind, name, setting, said):
-    own, file = Own(kinds()[kind].functions[name]), tmp_path / "own.py"
+    own, file = LibraryFunction(kinds()[kind].functions[name]), tmp_path / "own.py"
     file.write_text(f"def f{own.parameters}:\n    return 0")
     compose(kind, [f"functions.{name}='{file}'"])
     with pytest.raises(ConfigError, match=re.escape(said)):

@@ -56,7 +56,7 @@ def test_names_of_groups_are_the_sums_of_their_parts():
         ("lora_tuning.adapter_dim=0", "at least 1"),
         ("lora_tuning.adapter_dropout=1.0", "at least 0 and below 1"),
         ("lora_tuning.variant=canonical", "nemo"),
-        ("lora_tuning.layer_selection=[1,2]", "null: every layer has its adapters"),
+        ("lora_tuning.layer_selection=[1,2]", "null: all layers have adapters"),
         ("lora_tuning.weight_tying=True", "False: every layer has adapters of its own"),
     ],
 )
