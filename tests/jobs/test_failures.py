@@ -346,7 +346,7 @@ def test_what_is_left_of_a_run_that_went_wrong_is_told_as_it_is(tmp_path, step, 
     control = r"Lower critic\.model\.optim\.lr \(set to 3e-06\) or gradient_clip_val in critic\.trainer"
     with pytest.raises(UserError, match=control), explain_errors("ppo", config):
         raise NonFiniteError("in the critic, the loss is nan", settings="critic.")
-    goes_on = "goes on from step_000004" if step else "begins anew, because there is no checkpoint yet"
+    goes_on = "continues from step_000004" if step else "begins anew, because there is no checkpoint yet"
     sentence = f"start the same command again; it {goes_on}"
     with pytest.raises(UserError, match=sentence), explain_errors("sft", config):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -126,7 +126,7 @@ def test_a_server_without_rewards_is_no_reward_model(fake):
     at, tokenizer = Endpoint("reward_model", "here", 1, None), SimpleNamespace(hash="same")
     servers = ServerConnections({at: {"rewards"}}, tokenizer, "run", 10.0, 10.0, longest_sample=128)
     with pytest.raises(
-        UserError, match=r"gives values, and no rewards: it is another kind of server; check its port$"
+        UserError, match=r"gives values, but no rewards: it is another kind of server; check its port$"
     ):
         servers.reach(lambda: None, lambda: False)
 

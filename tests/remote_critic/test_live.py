@@ -109,7 +109,7 @@ def test_a_checkpoint_that_is_not_there_is_told(link, jobs):
 def test_a_second_actor_is_turned_away(link, critic, jobs):
     second = ServerConnection(Endpoint("critic", "127.0.0.1", critic.port, None), "second#1")
     second.connect()
-    with pytest.raises(UserError, match=r"it serves another actor, .*/here, which was heard of"):
+    with pytest.raises(UserError, match=r"it serves another actor, .*/here, which was last heard"):
         begin(second, jobs.out / "second")
     second.close("done")
 

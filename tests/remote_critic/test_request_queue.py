@@ -222,7 +222,7 @@ def test_going_back_forgets_what_came_later(request_queue):
 
 
 def test_another_actor_is_turned_away_and_the_same_run_started_again_is_not(request_queue):
-    with pytest.raises(Refusal, match="it serves another actor, run, which was heard of"):
+    with pytest.raises(Refusal, match="it serves another actor, run, which was last heard"):
         ask(request_queue, "begin", actor="other#1", run="other")
     ask(request_queue, "begin", actor="run#2")
     with pytest.raises(NotReady, match="this actor has not begun"):

@@ -419,7 +419,7 @@ class Memory(Service):
 @pytest.fixture
 def memory(monkeypatch):
     """The service `memory`, empty."""
-    known = services.Known("Memory", "json", "json", f"{__name__}:Memory")
+    known = services.ServiceEntry("Memory", "json", "json", f"{__name__}:Memory")
     monkeypatch.setitem(SERVICES, "memory", known)
     monkeypatch.setattr(services, "import_module", lambda _: sys.modules[__name__])
     monkeypatch.setattr(os, "fsync", lambda _: None)  # hundreds of times, where others use the disk, too

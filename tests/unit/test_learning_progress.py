@@ -196,7 +196,7 @@ def test_the_command_shows_the_newest_workspace_below_runs(tmp_path, monkeypatch
 
 def test_without_a_workspace_the_command_says_what_makes_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for arguments, said in [((), "no workspace in runs/"), (("elsewhere",), "elsewhere is no folder")]:
+    for arguments, said in [((), "no workspace in runs/"), (("elsewhere",), "elsewhere is not a folder")]:
         monkeypatch.setattr(sys, "argv", ["aligner", "progress", *arguments])
         with pytest.raises(SystemExit, match="2"):
             cli.main()

@@ -155,7 +155,7 @@ def test_a_score_that_is_no_number_is_named(number):
 
 def test_scores_of_another_shape_are_refused():
     arrays = serialization.pack_scores("rewards", torch.zeros(3), 4)
-    with pytest.raises(serialization.WireError, match=r"shape \[3, 1\], and 2 samples were sent"):
+    with pytest.raises(serialization.WireError, match=r"shape \[3, 1\], but 2 samples were sent"):
         serialization.unpack_scores("rewards", arrays, BATCH)
     narrow = serialization.pack_scores("values", torch.zeros(2, 1), 2)
     with pytest.raises(
