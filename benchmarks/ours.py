@@ -68,7 +68,9 @@ def grpo(setting: Setting, connection, lengths: range) -> None:
     )
     trainer = GRPOTrainer(
         policy=policy,
-        roll_out=RolloutCollector(policy, GivenRewards(), setting.seed, setting.max_length + setting.new_tokens),
+        roll_out=RolloutCollector(
+            policy, GivenRewards(), setting.seed, setting.max_length + setting.new_tokens
+        ),
         tasks=FileTasks(setting.grpo_prompts(lengths), [], setting.seed),
         objective=PRESETS["grpo"],
         lr_schedule=lambda step: setting.grpo_lr,

@@ -203,7 +203,9 @@ def test_adapters_of_another_model_are_not_begun_with(jobs, trained, here, tmp_p
         "model__restore_from_path": f"'{trained('sft').path}'",
         "model__peft__restore_from_path": f"'{trained('sft').path}'",
     }
-    with pytest.raises(UserError, match=r"these adapters belong to the model in .*, but this run starts from"):
+    with pytest.raises(
+        UserError, match=r"these adapters belong to the model in .*, but this run starts from"
+    ):
         prepare(compose("sft", jobs.settings("sft", "none", **settings), "smoke"))
 
 

@@ -11,7 +11,7 @@ from aligner_lib.config.compose import compose
 from aligner_lib.kinds.grpo.settings import objective_of
 from aligner_lib.kinds.grpo.trainer import GRPOTrainer
 from aligner_lib.kinds.policy_gradient.trainer import PolicyGradientTrainer
-from aligner_lib.rollouts.collect import Collected, Outcome
+from aligner_lib.rollouts.collect import Collected, EpisodeOutcome
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.timers import Timers
 

@@ -103,7 +103,7 @@ class FakePolicy:
 def trainer_of(events: list[str], **settings):
     """A PPO trainer of two rollouts of two a step, with settings of model.ppo; it notes what it does."""
     from aligner_lib.kinds.ppo.trainer import PPOTrainer
-    from aligner_lib.rollouts.collect import Rollout
+    from aligner_lib.rollouts.collect import RolloutCollector
     from aligner_lib.rollouts.tasks import FileTasks
 
     prompt = PromptSample([1, 1], "")

@@ -25,7 +25,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
 from aligner_lib.kinds.prepared_job import PreparedJob
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.rollouts.collect import Rollout
+from aligner_lib.rollouts.collect import RolloutCollector
 
 REWARD_MODEL = "critic.pretrained_checkpoint.restore_from_path"
 
@@ -53,7 +53,9 @@ def prepare(config: DictConfig) -> PreparedJob:
             config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
         )
         return Evaluation(
-            roll_out=Rollout(policy, reward_source, config.model.seed, config.model.encoder_seq_length),
+            roll_out=RolloutCollector(
+                policy, reward_source, config.model.seed, config.model.encoder_seq_length
+            ),
             tasks=tasks,
             num_prompts=rollout.num_val_samples,
             generations_per_prompt=config.evaluation.num_generations_per_prompt,

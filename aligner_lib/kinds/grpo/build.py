@@ -32,7 +32,7 @@ from aligner_lib.kinds.policy_gradient.settings import judged_by_programs
 from aligner_lib.kinds.prepared_job import PreparedJob
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.rollouts.collect import Rollout
+from aligner_lib.rollouts.collect import RolloutCollector
 from aligner_lib.rollouts.interfaces import RewardSource
 from aligner_lib.rollouts.policy import TokenScorer
 from aligner_lib.run_folder.writer import RunWriter
@@ -74,7 +74,7 @@ def prepare(config: DictConfig) -> PreparedJob:
         policy = build_policy(engine, config, tokenizer, opened)
         return GRPOTrainer(
             policy=policy,
-            roll_out=Rollout(
+            roll_out=RolloutCollector(
                 policy, _reward_source(config, tokenizer, scalar, run), model.seed, model.encoder_seq_length
             ),
             tasks=tasks,

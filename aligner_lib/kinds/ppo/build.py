@@ -33,7 +33,7 @@ from aligner_lib.kinds.ppo.trainer import PPOTrainer
 from aligner_lib.kinds.prepared_job import PreparedJob
 from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.rollouts.collect import Rollout
+from aligner_lib.rollouts.collect import RolloutCollector
 from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.lr import LRSchedule
@@ -68,7 +68,7 @@ def prepare(config: DictConfig) -> PreparedJob:
         policy = build_policy(engine, config, tokenizer, opened)
         trainer = PPOTrainer(
             policy=policy,
-            roll_out=Rollout(policy, reward_source, model.seed, model.encoder_seq_length, critic),
+            roll_out=RolloutCollector(policy, reward_source, model.seed, model.encoder_seq_length, critic),
             tasks=tasks,
             objective=replace(
                 PRESETS["ppo"],
