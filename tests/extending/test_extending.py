@@ -201,7 +201,7 @@ def _log(folder: Path, steps: range) -> None:
 
 
 def test_an_exporter_sends_each_step_once(tmp_path, monkeypatch):
-    known = services.Known("CSV", "csv", "csv", "csv_exporter:CsvFile")
+    known = services.ServiceEntry("CSV", "csv", "csv", "csv_exporter:CsvFile")
     monkeypatch.setitem(services.SERVICES, "csv", known)
     for steps in (range(3), range(3, 5)):
         _log(tmp_path / "run", steps)

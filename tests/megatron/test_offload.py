@@ -79,7 +79,7 @@ def test_generation_makes_room_too(starts, events, monkeypatch):
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_setting_reaches_the_critic(starts, asked, monkeypatch):
     from aligner_lib.config.compose import compose
-    from aligner_lib.jobs import build_models
+    from aligner_lib.kinds import build_models
 
     monkeypatch.setattr(build_models, "Tokenizer", lambda folder: None)  # these models have none
     config = compose("critic", [f"model.offload_adam_states={asked}"], profile="smoke")

@@ -649,7 +649,7 @@ def test_runs_are_found_newest_first(tmp_path):
 
 
 def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
-    from aligner_lib.jobs import inputs
+    from aligner_lib.kinds import inputs
 
     monkeypatch.setattr(inputs, "model_hash", lambda folder: "m")
     files = [tmp_path / folder / "data.jsonl" for folder in ("train", "validation")]
