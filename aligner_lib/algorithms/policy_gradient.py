@@ -28,9 +28,8 @@ def grpo_advantages(rewards: Tensor, group: Tensor) -> Tensor:
     for number in group.unique():
         in_group = group == number
         group_rewards = rewards[in_group]
-        if (
-            group_rewards.min() < group_rewards.max()
-        ):  # rounding would give equal rewards advantages that are not 0
+        # rounding would give equal rewards advantages that are not 0
+        if group_rewards.min() < group_rewards.max():
             advantages[in_group] = (group_rewards - group_rewards.mean()) / (group_rewards.std() + 1e-4)
     return advantages
 

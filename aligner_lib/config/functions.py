@@ -89,12 +89,8 @@ class FunctionFile:
         module = ModuleType(f"function_{Path(self.path).stem}")
         module.__file__ = self.path
         lines = self.text.splitlines(keepends=True)
-        linecache.cache[self.path] = (
-            len(self.text),
-            None,
-            lines,
-            self.path,
-        )  # tracebacks show the text that ran
+        # tracebacks show the text that ran
+        linecache.cache[self.path] = (len(self.text), None, lines, self.path)
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:

@@ -324,9 +324,8 @@ def _next_other(values: Sequence) -> list[int]:
     """For each value, the index of the next different value, from the end on to the start. Needs two different values."""
     count = len(values)
     following = [0] * count
-    for i in reversed(
-        range(2 * count)
-    ):  # two rounds, so that the last values find their successors at the start
+    # two rounds, so that the last values find their successors at the start
+    for i in reversed(range(2 * count)):
         here, after = i % count, (i + 1) % count
         following[here] = after if values[after] != values[here] else following[after]
     return following

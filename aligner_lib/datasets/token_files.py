@@ -79,9 +79,8 @@ class Unfinished:
     def is_complete(self) -> bool:
         """Whether the files are complete. Raises UserError when existing files have another source or other options."""
         if self._same(self._about):
-            if (
-                not self._bin.exists() and self.bin.exists()
-            ):  # the earlier call was killed while it renamed the files
+            # the earlier call was killed while it renamed the files
+            if not self._bin.exists() and self.bin.exists():
                 self.bin.replace(self._bin)
             return False
         there = [path for path in (self.bin, self.idx) if path.exists()]
@@ -103,9 +102,8 @@ class Unfinished:
     def opened(self) -> Iterator[np.ndarray]:
         """Open the files for appending. Yields the lengths of the documents that an earlier call wrote, int32 [D]."""
         if not (self._same(self._about) and self._bin.exists() and self._lengths.exists()):
-            self._about.unlink(
-                missing_ok=True
-            )  # first, so that a kill here leaves no old files with a new description
+            # first, so that a kill here leaves no old files with a new description
+            self._about.unlink(missing_ok=True)
             self._bin.write_bytes(b"")
             self._lengths.write_bytes(b"")
             self._about.write_text(json.dumps(self.about))

@@ -16,9 +16,8 @@ from aligner_lib.config.kinds import kind_of
 from cluster.resources import Resources
 
 Settings = Mapping[str, object]
-_PLAIN = re.compile(
-    r"[A-Za-z_/][A-Za-z0-9_./-]*"
-)  # needs no quotes, unless it would be read as another value:
+# needs no quotes, unless it would be read as another value:
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _OTHER_VALUES = {"null", "true", "false", "inf", "nan"}
 
 

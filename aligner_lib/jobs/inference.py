@@ -93,9 +93,8 @@ def scored_tokens(tokenizer: Tokenizer, prompt: str, answer: str) -> list[int]:
     if drawn and answer.tokens and answer.tokenizer == tokenizer.hash:
         return [*encode_prompt(tokenizer, prompt), *answer.tokens]
     row, begins = with_response(tokenizer, prompt, f" {answer}")
-    if (
-        drawn and not answer.finished
-    ):  # cut before the stop token, behind which a template may write more text
+    # cut before the stop token, behind which a template may write more text
+    if drawn and not answer.finished:
         return row[: next(at for at in range(begins, len(row)) if row[at] in tokenizer.stop_ids)]
     return row
 

@@ -33,13 +33,8 @@ NOT_DONE: dict[str, Any] = {
     "response_format": {"type": "text"},
     "modalities": ["text"],
 }
-WITHOUT_EFFECT = (
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "parallel_tool_calls",
-)  # do not change the answer
+# do not change the answer
+WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")
 
 
 class ApiError(Exception):

@@ -25,9 +25,8 @@ def explain_full_disk(folder: Path, elsewhere: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, DiskFull) or not is_full(
-            error
-        ):  # a DiskFull from an inner block names the full folder
+        # a DiskFull from an inner block names the full folder
+        if isinstance(error, DiskFull) or not is_full(error):
             raise
         raise DiskFull(
             f"the disk is full: free space for {folder}, or choose another disk ({elsewhere})"
@@ -44,9 +43,8 @@ def whole_or_absent(out: Path, elsewhere: str) -> Iterator[Path]:
     _check_free(out)
     with explain_full_disk(out, elsewhere), atomic_path(out) as partial:
         yield partial
-        _check_free(
-            out
-        )  # writing a large model takes minutes, and a rename replaces an existing file silently
+        # writing a large model takes minutes, and a rename replaces an existing file silently
+        _check_free(out)
         os.rename(partial, out)
 
 

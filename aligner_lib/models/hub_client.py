@@ -25,11 +25,8 @@ FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensor
          "chat_template.jinja"]  # fmt: skip
 # these contain the weights a second time, in another layout
 OTHER_FILES = ["consolidated*", "*/*"]
-NEEDED = (
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)  # beside the weights, which `sha256` names
+# beside the weights, which `sha256` names
+NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 class HubRefusal(UserError):

@@ -40,9 +40,8 @@ class TokenScorer:
             logprobs, entropy = selected_logprobs(
                 model, batch.tokens, hidden, mask, self.temperature, with_entropy
             )
-            rows = torch.zeros(
-                2, *mask.shape, device=mask.device
-            )  # one tensor, for the exchange between pipeline stages
+            # one tensor, for the exchange between pipeline stages
+            rows = torch.zeros(2, *mask.shape, device=mask.device)
             rows[0][mask] = logprobs
             if entropy is not None:
                 rows[1][mask] = entropy

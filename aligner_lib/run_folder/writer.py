@@ -130,9 +130,8 @@ class RunWriter:
         self._begun = True
         (self.path / "control").mkdir(exist_ok=True)
         if not self._is_dispatched():
-            (self.path / "control" / "stop").unlink(
-                missing_ok=True
-            )  # the request was meant for the earlier attempt
+            # the request was meant for the earlier attempt
+            (self.path / "control" / "stop").unlink(missing_ok=True)
 
     def _go_on(self, step: int) -> None:
         """From here on, write as the run's current attempt."""

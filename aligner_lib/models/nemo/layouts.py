@@ -17,10 +17,8 @@ from aligner_lib.models.names import Weight, weights
 from aligner_lib.models.nemo.stored import Piece, StoredTensor, layer_of
 from aligner_lib.models.stream import CARRIERS
 
-PREFIXES = (
-    "model.module.",
-    "model.",
-)  # the first: NeMo kept the parameters in half precision (megatron_amp_O2)
+# the first: NeMo kept the parameters in half precision (megatron_amp_O2)
+PREFIXES = ("model.module.", "model.")
 NO_WEIGHTS = re.compile(r".*(_extra_state(/.*)?|rotary_pos_emb\.inv_freq|rotary_emb\.inv_freq)")
 OUTSIDE = {
     "language_model.embedding.word_embeddings.weight": "embedding.word_embeddings.weight",

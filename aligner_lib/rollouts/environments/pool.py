@@ -69,9 +69,8 @@ class Environments:
     def __init__(self, settings: Mapping[str, PoolSettings], split: str):
         self.names = list(settings)
         self._processes = {name: environment.processes for name, environment in settings.items()}
-        atexit.register(
-            self.close
-        )  # runs before pebble's own exit function, which waits seconds for each process
+        # runs before pebble's own exit function, which waits seconds for each process
+        atexit.register(self.close)
         self._folder = tempfile.TemporaryDirectory(prefix="aligner-environments-")
         self._pools: dict[str, ProcessPool] = {}
         self._blueprints: dict[str, Blueprint] = {}

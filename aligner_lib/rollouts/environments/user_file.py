@@ -61,12 +61,8 @@ class UserFile:
         sys.modules[module.__name__] = module  # dataclasses look their module up here
         sys.path.append(str(Path(self.path).parent))  # for files beside it
         lines = self.text.splitlines(keepends=True)
-        linecache.cache[self.path] = (
-            len(self.text),
-            None,
-            lines,
-            self.path,
-        )  # tracebacks show the text that ran
+        # tracebacks show the text that ran
+        linecache.cache[self.path] = (len(self.text), None, lines, self.path)
         try:
             exec(compile(self.text, self.path, "exec"), module.__dict__)
         except Exception as error:

@@ -99,9 +99,8 @@ class VllmGenerator:
                 "0.11; update it"
             )
         if sampling.greedy:
-            logprobs = [0.0] * len(
-                tokens
-            )  # as in Megatron's generation: greedy decoding draws a token with probability 1
+            # as in Megatron's generation: greedy decoding draws a token with probability 1
+            logprobs = [0.0] * len(tokens)
         return Response(tokens, logprobs, finished=choice["finish_reason"] == "stop")
 
     def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:

@@ -116,9 +116,8 @@ class Tail:
     def catch_up(self) -> None:
         """Send all new steps. Raises Superseded, and the errors of the service."""
         while records := self._metrics.poll(CHUNK_BYTES):
-            if (
-                self._metrics.restarts != self._restarts
-            ):  # the file was cut off: these are its first records again
+            # the file was cut off: these are its first records again
+            if self._metrics.restarts != self._restarts:
                 self._restarts, self._at = self._metrics.restarts, 0
             for record in records:
                 if isinstance(record.get("step"), int):
