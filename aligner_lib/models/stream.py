@@ -90,9 +90,8 @@ class StoredArrays(StoreIndex):
         for path, key, block in pieces:
             place = tuple(slice(start, start + size) for start, size in zip(block.offset, block.shape))
             start, end = block.flat or (0, math.prod(block.shape))
-            values = whole[place].reshape(
-                -1
-            )  # what other parts of the block have filled, for this one may be a part
+            # what other parts of the block have filled, for this one may be a part
+            values = whole[place].reshape(-1)
             values[start:end] = self._files[path].read(key).reshape(-1)
             whole[place] = values.reshape(block.shape)
             filled += end - start
