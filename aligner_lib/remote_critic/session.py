@@ -76,7 +76,7 @@ class ActorSession:
                 )
         if self.silence_s > self.timeout_s:
             silent = (
-                f"its actor, {self.run_path}, was not heard for" if self.run_path else "no actor came within"
+                f"its actor, {self.run_path}, sent nothing for" if self.run_path else "no actor came within"
             )
             return ServiceEnd("stopped", f"{silent} {self.timeout_s:.0f} s (actor_timeout)")
         return None

@@ -181,7 +181,7 @@ def test_a_classifier_of_one_label_is_a_reward_model():
 def test_what_no_class_of_transformers_computes_is_not_written():
     from tiny_families import GPT_2B
 
-    with pytest.raises(ValueError, match=r"layernorm1p and swiglu, as GPT-2B-001 is; write it as \.nemo"):
+    with pytest.raises(ValueError, match=r"layernorm1p and swiglu, such as GPT-2B-001; write it as \.nemo"):
         families.to_hf(GPT_2B)
     arch = Architecture(2, 8, 2, 2, 8, 8, 8, 4, qk_norm=True)
     with pytest.raises(ValueError, match=r"transformers' Llama can't represent qk_norm=True"):

@@ -290,7 +290,7 @@ def test_a_reward_s_scale_is_in_head_and_constant(tmp_path, reward_model):
     assert torch.equal(tensors_of(tmp_path / "out")["score.weight"], 2 * head)
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["reward_constant"] == -2.5
-    assert "every reward is less by -2.5" in notes[0]
+    assert "every reward is lower by -2.5" in notes[0]
 
 
 def test_a_reward_model_exported_and_imported_has_the_same_rewards(tmp_path, reward_model):

@@ -78,7 +78,7 @@ def rewound(jobs, critic, resumed):
 
 def test_without_its_actor_the_critic_ends(killed):
     assert killed.status == "stopped"
-    assert "was not heard of for 6 s (actor_timeout)" in killed.message
+    assert "sent nothing for 6 s (actor_timeout)" in killed.message
     assert killed.updates >= 6
     assert set(killed.checkpoints) <= {"step_000004", "step_000008"}  # what the actor had it save
 

@@ -81,7 +81,7 @@ def test_another_program_at_the_port_is_told(jobs):
         port = other.getsockname()[1]
         settings = actor_settings(jobs, "other", nobody(jobs, port), remote_critic_rm__timeout=1)
         with pytest.raises(
-            UserError, match=rf"the critic at 127.0.0.1:{port} listens, and has not said its token"
+            UserError, match=rf"the critic at 127.0.0.1:{port} listens, but has not published its token"
         ):
             run_smoke_job("ppo", settings)
 

@@ -232,7 +232,7 @@ def test_notices_tell_what_was_asked_for_without_an_effect_and_why():
     assert notices("sft", compose("sft")) == []
     alone = compose("sft", ["model.sequence_parallel=true"])
     assert notices("sft", alone) == [
-        "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is nobody to share tokens with."
+        "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is no other rank to share tokens with."
     ]
 
 

@@ -573,7 +573,7 @@ def test_a_run_s_exporter_has_sent_all_when_the_run_has_ended(run, caplog):
             log(writer, step, 1.0)
         writer.finish("finished")
     assert caplog.text == ""
-    assert "all is there, up to step 3" in (run / "exporters" / "tensorboard.log").read_text()
+    assert "everything was sent, up to step 3" in (run / "exporters" / "tensorboard.log").read_text()
     assert_the_same(run, "tensorboard")
 
 
