@@ -223,8 +223,7 @@ class _Machine:
         whole = f"{module}.{name}"
         if not self.allowed(whole):
             raise Refused(
-                f"its pickle contains {ascii(whole)[:80]}, which weights do not need: nothing of it was run, and the "
-                "file is refused"
+                f"its pickle contains {ascii(whole)[:80]}, which weights do not need: nothing of it was run"
             )
         self.stack.append(Global(whole))
 
