@@ -148,10 +148,10 @@ def test_to_hf_undoes_to_megatron(model_type, queries):
 @pytest.mark.parametrize(
     ("model_type", "settings", "message"),
     [
-        ("mixtral", {}, "model_type is 'mixtral'; the importer reads llama, mistral, "),
-        ("gemma3", {}, "model_type is 'gemma3'; .* gemma3_text"),
+        ("mixtral", {}, "model_type is 'mixtral', but the importer reads only llama, mistral, "),
+        ("gemma3", {}, "model_type is 'gemma3', .* gemma3_text"),
         ("llama", {"attention_bias": True}, "attention_bias is true, which the importer does not support"),
-        ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; the importer reads silu here"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu can be read here"),
         ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not supported"),
         ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "has no 'low_freq_factor'"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
@@ -162,7 +162,7 @@ def test_to_hf_undoes_to_megatron(model_type, queries):
             {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
             "scaled rotary positions in sliding layers are not supported",
         ),
-        ("mistral", {"sliding_window": "4096"}, "sliding_window is '4096'; it must be a whole number"),
+        ("mistral", {"sliding_window": "4096"}, "sliding_window is '4096'; it must be an integer"),
         ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "a classifier with 2 labels"),
     ],
 )
@@ -191,7 +191,7 @@ def test_what_no_class_of_transformers_computes_is_not_written():
 @pytest.mark.parametrize(
     ("switches", "message"),
     [
-        ({"activation": "relu"}, "activation is 'relu'; it is 'swiglu' or"),
+        ({"activation": "relu"}, "activation is 'relu'; it must be 'swiglu' or"),
         ({"rotary_fraction": 0.25}, "rotary_fraction=0.25 of a head's 4 values is not an even number"),
         ({"sliding_window": 5}, "need each other"),
         ({"nope_layers": (2,)}, r"there are no layers \[2\] in a model of 2"),
