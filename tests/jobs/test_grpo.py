@@ -406,6 +406,6 @@ def test_one_rollout_shows_what_each_objective_makes_of_it(jobs, grpo):
         assert weights == pytest.approx(
             [tokens * one / share for one in response["token_advantage"]], abs=2e-4
         )
-    with pytest.raises(UserError, match="baseline=critic: the run had none"):
+    with pytest.raises(UserError, match="baseline=critic: the run had the baseline "):
         compare_objectives(grpo, ["ppo"])
     assert "<script" not in compared._repr_html_() and "dapo" in repr(compared)

@@ -190,7 +190,7 @@ def test_adapters_of_another_model_of_the_hub_are_refused(exported, tmp_path):
     for name, is_refused in (("org/two", True), ("Org/One", False)):
         (tmp_path / "source.json").write_text(json.dumps({"origin": f"hub {name} abc"}))
         with (
-            pytest.raises(ValueError, match=r"adapters of org/one .*, and the model is org/two")
+            pytest.raises(ValueError, match=r"adapters of org/one .*, but the model is org/two")
             if is_refused
             else nullcontext()
         ):
@@ -258,8 +258,8 @@ def changed(exported, folder, config: dict | None = None, tensors=None):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"use_dora": True}, "use_dora=True, which is not read"),
-        ({"bias": "all"}, "bias=all, which is not read"),
+        ({"use_dora": True}, "use_dora=True, but only use_dora=False can be read"),
+        ({"bias": "all"}, "bias=all, but only bias=none can be read"),
         (
             {"init_lora_weights": "pissa"},
             "init_lora_weights=pissa: .*path_initial_model_for_weight_conversion",

@@ -393,7 +393,7 @@ def another_shape(model):
         (
             lambda model: None,
             {"dtype": "int8"},
-            "--dtype int8: there are float64, float32, float16, bfloat16",
+            "--dtype int8 is unknown; give one of float64, float32, float16, bfloat16",
         ),
     ],
 )

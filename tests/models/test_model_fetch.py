@@ -328,7 +328,7 @@ def test_a_hub_that_keeps_silent_is_left(net, wheel, tmp_path, monkeypatch, caps
 
 
 def test_an_unknown_name_lists_the_known():
-    with pytest.raises(ValueError, match="no model named 'smollm3'; there are 'smollm2-135m', 'smoke'"):
+    with pytest.raises(ValueError, match="no model named 'smollm3'; the names are 'smollm2-135m', 'smoke'"):
         fetch("smollm3")
 
 

@@ -102,7 +102,7 @@ def test_other_content_than_the_hub_lists_is_refused(net, files, tmp_path):
     files.content[path] = body[:-1] + b"\x55", headers
     with serve(files) as hub:
         net(hub=hub)
-        with pytest.raises(DownloadError, match=r"model-00002-of-00003\.safetensors came with SHA-256"):
+        with pytest.raises(DownloadError, match=r"model-00002-of-00003\.safetensors has SHA-256"):
             fetched(REPO, tmp_path)
     assert not (tmp_path / "cache/models" / REPO).exists()
 
@@ -138,7 +138,7 @@ def test_the_token_goes_along(net, files, tmp_path, monkeypatch):
     [
         ((401, "RepoNotFound"), f"the hub has no model {REPO}, or it is private: .*{TOKEN}"),
         ((404, "RepoNotFound"), f"the hub has no model {REPO}, or it is private"),
-        ((403, ""), f"the hub does not give {REPO} to you .*{TOKEN}"),
+        ((403, ""), f"the hub does not give you access to {REPO} .*{TOKEN}"),
     ],
 )
 def test_what_the_hub_does_not_give_is_told(net, files, tmp_path, answer, message):

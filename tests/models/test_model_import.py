@@ -196,9 +196,9 @@ def untied_head(tensors, config):
         (add_layer, r"9 weights are missing, the first: model\.layers\.2"),
         (wrong_shape, r"gate_proj\.weight has shape \[96, 64\], but the configuration says \[100, 64\]"),
         (small_vocabulary, r"the tokenizer has 1024 tokens, but the model's embedding only 1000"),
-        (integers, r"model\.norm\.weight is I8; the importer reads F64, F32, F16, BF16"),
+        (integers, r"model\.norm\.weight is I8; only F64, F32, F16, BF16 can be read"),
         (mixed_dtypes, r"become one weight, but their dtypes differ: \['F16', 'F32'\]"),
-        (another_family, r"model_type is 'gpt_neox'; the importer reads llama, mistral, qwen2"),
+        (another_family, r"model_type is 'gpt_neox', but the importer reads only llama, mistral, qwen2"),
         (rope_scaling, r"config\.json: rope_scaling: rope_type 'yarn' is not supported"),
         (quantised, r"quantised weights"),
         (no_heads, r"config\.json has no 'num_attention_heads'"),
@@ -229,7 +229,7 @@ def test_a_stored_copy_of_a_tied_head_and_rotary_buffers_are_no_leftovers(tmp_pa
     ("remove", "message"),
     [
         ("config.json", "has no config.json"),
-        ("tokenizer.json", "has no tokenizer.json"),
+        ("tokenizer.json", "has neither a tokenizer.json nor"),
         ("model-00002-of-00002.safetensors", "is incomplete: .* names model-00002-of-00002.safetensors"),
         ("model.safetensors.index.json", "has neither model.safetensors nor"),
     ],
@@ -245,7 +245,7 @@ def test_missing_files_are_named(tmp_path, smoke, remove, message):
     ("name", "text", "message"),
     [
         ("config.json", "[]", r"config\.json is not a JSON object; download it again"),
-        ("config.json", "[" * 100_000, r"config\.json is no JSON"),
+        ("config.json", "[" * 100_000, r"config\.json is not JSON"),
         ("tokenizer_config.json", "null", r"tokenizer_config\.json is not a JSON object"),
         ("tokenizer_config.json", '{"eos_token": 5}', r"names no eos_token"),
         ("tokenizer_config.json", '{"eos_token": {"id": 5}}', r"names no eos_token"),
@@ -290,7 +290,7 @@ def test_a_configuration_of_wrong_types_is_refused(tmp_path, smoke, key, value):
 def test_a_safetensors_header_that_is_a_list(tmp_path, smoke):
     source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
     (source / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"[]      ")
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged: its header is no JSON object"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged: its header is not a JSON object"):
         import_hf(source, tmp_path / "model")
 
 

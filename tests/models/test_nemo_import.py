@@ -231,7 +231,7 @@ def test_zarr_with_stacked_layers(place, tp):
         ({"chunks": [1, 1], "shape": [1024, 65]}, "claims to have more than 65536 chunks"),
         ({"shape": [1 << 40, 64]}, "claims to have more than 65536 chunks"),
         ({"shape": [-1, 64]}, "is not a zarr array"),
-        ({"dtype": "|O"}, "weights are F64, F32, F16, BF16"),
+        ({"dtype": "|O"}, "weights must be F64, F32, F16, BF16"),
         ({"chunks": [2048, 64]}, "has 131072 bytes: it is damaged, or compressed"),
     ],
 )
@@ -411,8 +411,11 @@ def test_settings_become_an_architecture(change, expected):
         ({"rotary_percentage": "half"}, "rotary_percentage is 'half'; it must be a number"),
         ({"layernorm_epsilon": "nan"}, "layernorm_epsilon is 'nan'; it must be a number"),
         ({"rotary_percentage": 0.2}, r"rotary_fraction=0\.2 of a head"),
-        ({"ffn_hidden_size": "${oc.env:HOME}"}, r"ffn_hidden_size is '\$\{oc\.env:HOME\}', a reference"),
-        ({"mcore_customization_config": {"x": 1}}, "is known for name: megatron_gemma2 only"),
+        (
+            {"ffn_hidden_size": "${oc.env:HOME}"},
+            r"ffn_hidden_size is '\$\{oc\.env:HOME\}', an unknown reference",
+        ),
+        ({"mcore_customization_config": {"x": 1}}, "is only supported for name: megatron_gemma2"),
         ({"share_embeddings_and_output_weights": "yes"}, "it must be true or false"),
         ({"window_size": 16}, "window_size is 16; it must be two integers"),
     ],

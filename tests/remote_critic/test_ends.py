@@ -111,7 +111,7 @@ def test_both_go_on_together_to_the_unbroken_run_s_end(resumed, critic, in_proce
 
 def test_checkpoints_of_different_steps_go_back_to_the_newest_common_one(rewound, jobs, critic, in_process):
     assert "step_000005 can't be gone on from" in rewound
-    assert "it has no checkpoint after 10 train steps (there are: 4, 8)" in rewound
+    assert "it has no checkpoint after 10 train steps (its checkpoints: 4, 8)" in rewound
     run = jobs.run_folder("ends")
     assert steps(run) == list(range(7))  # no step twice
     assert figures(run)[:5] == figures(in_process)[:5]
@@ -123,7 +123,7 @@ def test_a_critic_of_another_run_is_refused(jobs, rewound):
     before = jobs.run_folder("ends").info
     with pytest.raises(AssertionError):
         run_actor(jobs, "ends", stranger, **(steps_to(7) | KEEP))
-    assert "it has no checkpoint after 4 train steps (there are: none)" in jobs.log("ends").read_text()
+    assert "it has no checkpoint after 4 train steps (its checkpoints: none)" in jobs.log("ends").read_text()
     assert jobs.run_folder("ends").info == before  # the finished run is as it was
     stranger.until_it_ended()
     assert stranger.run.status == "stopped" and "ended before it began" in stranger.run.info["message"]

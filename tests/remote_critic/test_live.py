@@ -102,7 +102,7 @@ def test_a_critic_that_has_not_taken_the_actor_s_steps_says_so(link):
 
 def test_a_checkpoint_that_is_not_there_is_told(link, jobs):
     request = {"kind": "load", "updates": 12, "actor": link.actor, "actor_run": str(jobs.out / "here")}
-    with pytest.raises(UserError, match=r"no checkpoint after 12 train steps \(there are: none\)"):
+    with pytest.raises(UserError, match=r"no checkpoint after 12 train steps \(its checkpoints: none\)"):
         link.ask("checkpoint", serialization.text(request, "request"))
 
 
