@@ -308,7 +308,7 @@ def test_log_sends_a_run_by_its_name(inside, two_runs, capsys, tmp_path):
     assert capsys.readouterr().out == "tensorboard has all of first, up to step 1\n"
     assert list((tmp_path / "runs" / "first" / "tensorboard").glob("events.out.tfevents.*"))
     assert inside("log", "first", "--to", "tensorbord") == 2
-    assert "no exporter sends to 'tensorbord'; there are tensorboard, wandb" in capsys.readouterr().err
+    assert "no exporter sends to 'tensorbord'; the services are tensorboard, wandb" in capsys.readouterr().err
 
 
 def test_runs_tell_when_those_that_go_on_were_last_heard_of(inside, two_runs, capsys, tmp_path):

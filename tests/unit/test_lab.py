@@ -143,9 +143,9 @@ def test_an_environment_without_pytriton_says_what_that_costs(clone, python, say
 
 def stand_in_bundle(clone) -> Path:
     """In the place of the module that opens bundles, one that says what it was asked for and brings a uv."""
-    room = clone.root / "aligner_lib" / "tutorial"
+    room = clone.root / "aligner_lib" / "tutorial" / "workshop"
     room.mkdir(parents=True)
-    for package in (room.parent, room):
+    for package in (room.parent.parent, room.parent, room):
         (package / "__init__.py").touch()
     (room / "bundle.py").write_text(
         "import os, shutil, sys\n"

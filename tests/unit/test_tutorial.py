@@ -198,7 +198,7 @@ def test_a_torn_record_is_said_and_left_out(tmp_path, name, torn):
     run_notebooks._write_summary(
         tmp_path, "smoke", {"04_reward_model": 2.0}, {"04_reward_model": 1.5}, None, said.append
     )
-    assert said == [f"{tmp_path / name} is damaged, and is left out of the summary; run its notebooks again"]
+    assert said == [f"{tmp_path / name} is damaged, so the summary leaves it out; run its notebooks again"]
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "profile": "smoke",
         "seconds": {"04_reward_model": 2.0},
