@@ -88,8 +88,9 @@ def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
     config = compose("ppo", settings)
     with caplog.at_level("INFO", "aligner_lib"):
         choose_precision("ppo", config)
-    [line] = caplog.messages
-    assert line.startswith("trainer.precision=auto, critic.trainer.precision=auto: ") and why in line
+    choice = "trainer.precision=auto, critic.trainer.precision=auto: "
+    [line] = [message for message in caplog.messages if message.startswith(choice)]
+    assert why in line
     assert config.trainer.precision == config.critic.trainer.precision == computed
     with open_run("ppo", config, None, {}) as run:
         run.start(0)

@@ -95,7 +95,7 @@ def test_a_reward_model_of_its_own_that_is_killed_and_started_again(jobs, in_pro
         "remote_critic_rm__reward_model__run": f"'{rewards.run.path}'",
     }
     for server, gives, lacks in ((critic, "values", "rewards"), (rewards, "rewards", "values")):
-        with pytest.raises(UserError, match=f"gives {gives}, and no {lacks}: it is another kind of server"):
+        with pytest.raises(UserError, match=f"gives {gives}, but no {lacks}: it is another kind of server"):
             run_smoke_job("ppo", actor_settings(jobs, f"no_{lacks}", server.until_it_serves()))
     actor = start_actor(jobs, "alone", critic, **(STEPS | apart))
     until(lambda: rewards.process.exitcode is not None or actor.exitcode is not None, "the blow")

@@ -78,7 +78,8 @@ class FakePolicy:
 
     def __init__(self, events: list[str]):
         self.events = events
-        self.engine = SimpleNamespace(train_step=self.train_step, steps=0)
+        module = SimpleNamespace(config=SimpleNamespace(bf16=False))
+        self.engine = SimpleNamespace(train_step=self.train_step, steps=0, module=module)
         self.sampling = SimpleNamespace(max_length=1, temperature=1.0)
 
     def refresh_generator(self):
