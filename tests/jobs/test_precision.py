@@ -1,11 +1,12 @@
 """trainer.precision: bf16 where the machine has units for it, else float32; the job says so, and run.json records it."""
 
 import json
+import logging
 
 import pytest
 
 from aligner_lib.config.compose import compose
-from aligner_lib.jobs.runtime import choose_precision, log_notices, open_run
+from aligner_lib.jobs.runtime import OURS, choose_precision, log_notices, open_run
 from aligner_lib.megatron import cpu, precision
 from aligner_lib.run_folder.explain.evidence import Evidence
 from aligner_lib.run_folder.reader import RunFolder
@@ -20,9 +21,25 @@ def machine(monkeypatch):
     def set_up(has_cuda: bool, has_units: bool) -> None:
         monkeypatch.setattr(cpu, "HAS_CUDA", has_cuda)
         monkeypatch.setattr(precision, "has_bf16_units", lambda: has_units)
-        monkeypatch.setattr("aligner_lib.jobs.runtime.OURS.propagate", True)
 
     return set_up
+
+
+@pytest.fixture
+def logged():
+    """
+    The library's log lines, from a handler of their own: caplog's is at the root, which an earlier job of the process
+    may have cut off.
+    """
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    before = OURS.level
+    OURS.addHandler(handler)
+    OURS.setLevel(logging.INFO)
+    yield lines
+    OURS.removeHandler(handler)
+    OURS.setLevel(before)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +54,7 @@ def machine(monkeypatch):
     ],
 )
 def test_a_job_says_and_records_the_precision_of_its_machine(
-    tmp_path, machine, caplog, setting, has_cuda, has_units, computed
+    tmp_path, machine, logged, setting, has_cuda, has_units, computed
 ):
     machine(has_cuda, has_units)
     config = compose(
@@ -48,9 +65,8 @@ def test_a_job_says_and_records_the_precision_of_its_machine(
             "critic.trainer.precision=32",
         ],
     )
-    with caplog.at_level("INFO", "aligner_lib"):
-        log_notices("ppo", config, None)
-    notices = {line for line in caplog.messages if WITHOUT_UNITS in line}
+    log_notices("ppo", config, None)
+    notices = [line for line in logged if WITHOUT_UNITS in line]
     assert len(notices) == (setting != computed)
     assert all(line.startswith("note: trainer.precision=bf16: ") for line in notices)
     with open_run("ppo", config, None, {}) as run:
@@ -76,7 +92,7 @@ def test_this_machine_computes_in_bf16_only_with_the_units_that_its_processor_li
     ],
 )
 def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
-    tmp_path, machine, monkeypatch, caplog, has_cuda, has_units, seconds, computed, why
+    tmp_path, machine, monkeypatch, logged, has_cuda, has_units, seconds, computed, why
 ):
     settings = [
         f"exp_manager.explicit_log_dir={tmp_path}",
@@ -86,10 +102,9 @@ def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
     machine(has_cuda, has_units)
     monkeypatch.setattr(precision, "probe", lambda: seconds)
     config = compose("ppo", settings)
-    with caplog.at_level("INFO", "aligner_lib"):
-        choose_precision("ppo", config)
+    choose_precision("ppo", config)
     choice = "trainer.precision=auto, critic.trainer.precision=auto: "
-    [line] = [message for message in caplog.messages if message.startswith(choice)]
+    [line] = [message for message in logged if message.startswith(choice)]
     assert why in line
     assert config.trainer.precision == config.critic.trainer.precision == computed
     with open_run("ppo", config, None, {}) as run:
@@ -118,12 +133,11 @@ def test_a_run_of_before_precision_was_recorded_is_read_by_its_setting(tmp_path)
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(machine, caplog, remote):
+def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(machine, logged, remote):
     machine(has_cuda=False, has_units=False)
     elsewhere = ["remote_critic_rm.critic.ip=localhost"] if remote else []
     config = compose("ppo", ["trainer.precision=32", "critic.trainer.precision=bf16", *elsewhere])
-    with caplog.at_level("INFO", "aligner_lib"):
-        log_notices("ppo", config, None)
-    notices = {line for line in caplog.messages if WITHOUT_UNITS in line}
+    log_notices("ppo", config, None)
+    notices = [line for line in logged if WITHOUT_UNITS in line]
     assert len(notices) == (not remote)
     assert all(line.startswith("note: critic.trainer.precision=bf16: ") for line in notices)
