@@ -1,8 +1,11 @@
 """`python -m benchmarks.mutants`: how many planted mistakes the tests notice.
 
-Each mutant changes one expression of the library, cluster/, data/ or widgets/ (`benchmarks/mutations.py`). A seed draws the mutants, so two
-commits meet the same draw where their code is the same. For each mutant, the test files that name the mutated module run first,
-then every test file that can reach it (`./lab test --since HEAD`), until a test fails.
+Each mutant changes one expression of the library, cluster/, data/ or widgets/ (`benchmarks/mutations.py`). A seed draws the
+mutants. For each mutant, the test files that name the mutated module run first, then every test file that can reach it
+(`./lab test --since HEAD`), until a test fails.
+
+To compare the tests of two commits, give the second run the first one's record with `--again`: it plants the same mutants,
+wherever their expressions stand now, and begins with the test file that caught each of them.
 
 Run it in a clean clone: the mutant is written into the checkout and taken back afterwards.
 
@@ -10,6 +13,7 @@ Run it in a clean clone: the mutant is written into the checkout and taken back 
     --list                print the mutants and run no test
     --minutes 10          the limit for each mutant; a test that hangs longer than that is counted as `slow`, not as caught
     --json FILE           the verdicts; a mutant that stands there already is not run again
+    --again FILE          plant the mutants of these verdicts; expressions that no longer exist are listed and left out
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -64,11 +69,31 @@ def draw(count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
     return list(drawn.values())
 
 
+def found_again(verdicts: Iterable[MutantVerdict], root: Path = ROOT) -> dict[Mutant, str]:
+    """By each mutant of an earlier record, where its expression stands now, the test file that caught it ("" for none).
+
+    An expression that stands more than once is planted where it is nearest to its earlier line. Gone ones are left out.
+    """
+    again = {}
+    for verdict in verdicts:
+        old, path = verdict.mutant, root / verdict.mutant.path
+        source = path.read_text(encoding="utf-8") if path.exists() else ""
+        same = [
+            mutant
+            for mutant in mutants_of(old.path, source)
+            if (mutant.mistake, mutant.before, mutant.after) == (old.mistake, old.before, old.after)
+        ]
+        if same:
+            mutant = min(same, key=lambda mutant: abs(mutant.line - old.line))
+            again[mutant] = verdict.by.partition("::")[0]
+    return again
+
+
 # ---- the trial ------------------------------------------------------------------------------------------------------
 
 
-def try_out(mutant: Mutant, seconds: float) -> MutantVerdict:
-    """Run the tests with the mutant in the checkout, those that name its module first.
+def try_out(mutant: Mutant, seconds: float, first: str = "") -> MutantVerdict:
+    """Run the tests with the mutant in the checkout: the test file `first`, those that name its module, all others.
 
     seconds: the limit for all of them.
     """
@@ -76,7 +101,8 @@ def try_out(mutant: Mutant, seconds: float) -> MutantVerdict:
     source = path.read_text(encoding="utf-8")
     path.write_text(planted(source, mutant), encoding="utf-8")
     try:
-        for chosen in (_naming(mutant.path), ["--since", "HEAD"]):
+        earlier = [first] if first and (ROOT / first).exists() else []
+        for chosen in (earlier, _naming(mutant.path), ["--since", "HEAD"]):
             left = seconds - (time.monotonic() - begin)
             failed = _first_failure(chosen, left) if chosen else None
             if failed is not None:
@@ -123,17 +149,23 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--again", type=Path)
     options = parser.parse_args(words)
-    mutants = draw(options.count, options.seed)
+    if options.again:
+        earlier = _known(options.again)
+        mutants = found_again(earlier.values())
+        print(f"{len(earlier) - len(mutants)} of {len(earlier)} expressions no longer exist")
+    else:
+        mutants = dict.fromkeys(draw(options.count, options.seed), "")
     if options.list:
         print(*mutants, sep="\n")
         return
     if changes := _changes():
         sys.exit(f"error: {ROOT} has changes that are not committed; run this in a clean clone:\n{changes}")
     verdicts = _known(options.json)
-    for mutant in mutants:
+    for mutant, first in mutants.items():
         if mutant not in verdicts:
-            verdicts[mutant] = try_out(mutant, 60 * options.minutes)
+            verdicts[mutant] = try_out(mutant, 60 * options.minutes, first)
             if options.json:
                 records = [asdict(verdict) for verdict in verdicts.values()]
                 options.json.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")

@@ -75,9 +75,25 @@ def test_verdicts_are_kept_between_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(mutants, "draw", lambda count, seed: [mutant])
     monkeypatch.setattr(mutants, "_changes", lambda: "")
     monkeypatch.setattr(
-        mutants, "try_out", lambda m, seconds: tried.append(seconds) or MutantVerdict(m, "caught", 2.0, "t")
+        mutants,
+        "try_out",
+        lambda m, seconds, first: tried.append((seconds, first)) or MutantVerdict(m, "caught", 2.0, "t"),
     )
     for _ in range(2):
         mutants.main(["--json", str(tmp_path / "verdicts.json"), "--minutes", "3"])
-    assert tried == [180]
+    assert tried == [(180, "")]
     assert capsys.readouterr().out.count("1 of 1 = 1.00") == 2
+
+
+def test_mutants_of_an_earlier_record_are_found_again_nearest_to_their_earlier_line(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/m.py").write_text("x = a + b\n\n\nz = a + b\n")
+    verdicts = [
+        MutantVerdict(
+            Mutant("sign", "data/m.py", line, 4, before, f"({before.replace('+', '-')})"), "caught", 2.0, by
+        )
+        for line, before, by in [(3, "a + b", "tests/test_m.py::test_sum"), (2, "a + c", "")]
+    ] + [MutantVerdict(Mutant("sign", "data/gone.py", 1, 4, "a + b", "(a - b)"), "survived", 2.0)]
+    assert mutants.found_again(verdicts, tmp_path) == {
+        Mutant("sign", "data/m.py", 4, 4, "a + b", "(a - b)"): "tests/test_m.py"
+    }
