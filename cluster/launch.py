@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from cluster.cores import thread_variables
 from cluster.hostlist import expand
 from cluster.processes import JOB_VARIABLE
 
@@ -55,18 +56,6 @@ def from_slurm(environ: Mapping[str, str], component: int = 0) -> dict[str, str]
     )
 
 
-def threads_per_rank(environ: Mapping[str, str], local_size: int) -> int:
-    """CPU threads for each rank: OMP_NUM_THREADS if set, else its share of the job's CPUs on this node.
-
-    local_size: ranks on this node. Without this every rank would start as many threads as the machine has
-    cores, and they would wait for each other.
-    """
-    if wanted := environ.get("OMP_NUM_THREADS"):
-        return int(wanted)
-    cores = os.cpu_count() or 1
-    return max(1, min(int(environ.get("SLURM_CPUS_ON_NODE", cores)), cores) // local_size)
-
-
 def main(argv: list[str]) -> None:
     """Set the variables and exec the command in argv: --component K -- COMMAND."""
     flag, component, dashes, *command = argv
@@ -76,7 +65,7 @@ def main(argv: list[str]) -> None:
         host, port = variables["MASTER_ADDR"], variables["MASTER_PORT"]
         folder = os.environ.get(JOB_VARIABLE, "")
         print(f"[launch] {variables['WORLD_SIZE']} ranks, rendezvous at {host}:{port}, {folder}", flush=True)
-    variables["OMP_NUM_THREADS"] = str(threads_per_rank(os.environ, int(variables["LOCAL_WORLD_SIZE"])))
+    variables |= thread_variables(int(variables["LOCAL_WORLD_SIZE"]))
     try:
         os.execvpe(command[0], command, {**os.environ, **variables})
     except OSError as error:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import processes, record
-from cluster.launch import rank_variables, threads_per_rank
+from cluster.cores import thread_variables
+from cluster.launch import rank_variables
 from cluster.rendezvous import free_port
 
 _POLL_S = 0.05
@@ -53,7 +54,7 @@ def rank_specifications(components: list[dict]) -> Iterator[tuple[str, int, list
             variables = {}  # a single rank may start ranks of its own
             if size > 1:
                 variables = rank_variables(rank, size, rank, size, "127.0.0.1", port)
-                variables |= {"OMP_NUM_THREADS": str(threads_per_rank(os.environ, size))}
+                variables |= thread_variables(size)
             yield component["name"], rank, component["command"], variables
 
 

@@ -17,6 +17,7 @@ from aligner_lib.cli.workshop import workshop
 from aligner_lib.config.kind import JobKind, load
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import UserError
+from cluster.cores import thread_variables
 from cluster.schedulers import schedulers
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout: notebooks/, tests/ and benchmarks/ are here
@@ -149,7 +150,7 @@ def _add_job(kind: JobKind) -> None:
 
         from aligner_lib.config.compose import compose
         from aligner_lib.jobs.command_line import written
-        from aligner_lib.jobs.torchrun import needs_launcher, relaunch, share_cores
+        from aligner_lib.jobs.torchrun import needs_launcher, relaunch
 
         overrides = list(overrides or ())
         if run is not None:
@@ -160,10 +161,9 @@ def _add_job(kind: JobKind) -> None:
             return
         if config.exp_manager.explicit_log_dir is None:
             config.exp_manager.explicit_log_dir = str(RUNS / f"{kind.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-        if kind.shares_cores(config):
-            share_cores()
         if needs_launcher(config):
             relaunch(kind.command, config, profile, overrides)
+        os.environ.update(thread_variables(ranks=1))  # libgomp reads them when torch loads it
         load(kind.run)(kind.name, config, profile)
 
     app.command(kind.command, help=kind.summary)(job)

@@ -123,7 +123,6 @@ class JobKind:
     checks: tuple[Check, ...] = ()  # beside the bounds: what several settings have to satisfy together
     # settings (or groups, with a dot at the end) that do nothing in such a job, and why; a user who sets one is told
     without_effect: Callable[[DictConfig], Mapping[str, str]] = lambda config: {}
-    shares_cores: Callable[[DictConfig], bool] = lambda config: False  # with another job on the same machine
     defaults: str = ""  # where its defaults stand in a profile, as `ppo.critic`; empty: under its name
     run: str = "aligner_lib.jobs.run:run_job"  # "module:function" that runs it: (kind, config, profile)
     stage: int = 100  # its place where kinds are listed: from a model to an aligned one

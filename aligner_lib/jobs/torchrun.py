@@ -1,4 +1,4 @@
-"""Several processes on one node: a job starts itself again under torch's elastic launcher, and PPO's two share cores."""
+"""Several processes on one node: a job starts itself again under torch's elastic launcher."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ import sys
 from omegaconf import DictConfig
 
 from aligner_lib.errors import UserError
-
-
-def share_cores() -> None:
-    """Let OpenMP's idle threads sleep soon where two jobs share a machine: spinning, they would take the other's cores.
-
-    1000 turns are what libgomp takes by itself where one process has more threads than there are processors; of another
-    process it knows nothing. It reads the variable when torch loads it, so this comes first.
-    """
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+from cluster.cores import thread_variables
 
 
 def needs_launcher(config: DictConfig) -> bool:
@@ -55,6 +47,6 @@ def relaunch(name: str, config: DictConfig, profile: str | None, overrides: list
     """Replace this process by the launcher: whoever started the job keeps one process id to signal and wait for."""
     arguments = command(name, config, profile, overrides)
     # the launcher would give each rank one thread, whatever the machine has
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // config.trainer.devices)))
+    os.environ.update(thread_variables(config.trainer.devices))
     sys.stdout.flush()
     os.execv(arguments[0], arguments)

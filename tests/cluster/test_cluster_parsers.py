@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cluster import logs
 from cluster.hostlist import expand
-from cluster.launch import from_slurm, master_port, threads_per_rank
+from cluster.launch import from_slurm, master_port
 from cluster.queue import parse_sacct, parse_squeue
 from cluster.sweep import last_values
 
@@ -52,21 +52,6 @@ def test_torchs_variables_come_from_the_steps():
         "MASTER_ADDR": "gpu07",
         "MASTER_PORT": "23457",
     }
-
-
-@pytest.mark.parametrize(
-    ("environ", "ranks", "threads"),
-    [
-        ({"SLURM_CPUS_ON_NODE": "16"}, 4, 2),
-        ({"SLURM_CPUS_ON_NODE": "2"}, 1, 2),  # not the 8 of the whole machine
-        ({"SLURM_CPUS_ON_NODE": "2"}, 8, 1),
-        ({}, 2, 4),
-        ({"OMP_NUM_THREADS": "3"}, 8, 3),
-    ],
-)
-def test_ranks_share_a_nodes_cpus(monkeypatch, environ, ranks, threads):
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert threads_per_rank(environ, ranks) == threads
 
 
 @given(st.integers(1, 10**9), st.integers(0, 9), st.integers(1, 9000))

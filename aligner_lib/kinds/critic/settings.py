@@ -87,7 +87,6 @@ KIND = JobKind(
     build="aligner_lib.kinds.critic.build:prepare",
     run="aligner_lib.jobs.serve_critic:serve_job",
     defaults="ppo.critic",
-    shares_cores=lambda config: True,
     without_effect=lambda config: (
         SERVED
         | dict.fromkeys(

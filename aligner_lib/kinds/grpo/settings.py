@@ -259,7 +259,6 @@ KIND = JobKind(
         _check_used_functions,
     ),
     without_effect=_without_effect,
-    shares_cores=has_remote_rm,
     stage=7,
     **declared_in(Path(__file__).parent),
 )

@@ -242,7 +242,6 @@ KIND = JobKind(
         _check_used_functions,
     ),
     without_effect=_without_effect,
-    shares_cores=has_remote_critic,
     stage=3,
     **declared_in(Path(__file__).parent),
 )

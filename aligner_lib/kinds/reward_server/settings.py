@@ -40,7 +40,6 @@ KIND = JobKind(
     schema=RewardServerConfig,
     build="aligner_lib.kinds.reward_server.build:prepare",
     run="aligner_lib.jobs.serve_critic:serve_job",
-    shares_cores=lambda config: True,
     without_effect=lambda config: (
         SERVED
         | {

@@ -1,0 +1,153 @@
+"""`python -m benchmarks.busy`: what a training step costs on a machine that does something else, too.
+
+SFT steps of the laptop profile, alone, beside one process that uses a core fully, and beside three; with idle threads that
+sleep soon, as jobs start them (`cluster/cores.py`), and with threads that spin as libgomp lets them. The two alternate in
+one run. Then five users train at once, against the sum of five trainings one after another.
+
+    --steps 8 --repeats 3   steps of each job (the first two set libraries up and do not count), and jobs of each setting
+    --users 5               how many train at once; 0 leaves them out. One takes 3 GB with the laptop profile
+    --profile laptop        smoke: a machine with less memory
+    --out FOLDER            runs and busy.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from aligner_lib.tutorial.workspace.workspace import Workspace
+from cluster.cores import SPIN_COUNT
+
+THREADS = {"sleep soon": SPIN_COUNT, "spin": "300000"}  # libgomp's own number of turns
+BESIDE = {"nothing": 0, "one busy process": 1, "three busy processes": 3}
+BOUNDS = {"one busy process": 2.2, "three busy processes": 4.5}  # times an idle machine's step
+USERS_BOUND = 1.15  # times the sum of the trainings one after another
+WARM_UP = 2  # steps in which libraries set themselves up
+BUSY = "while True: pass"
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many processes that each use a core fully."""
+    started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def start(lab: Workspace, name: str, spin_count: str, steps: int) -> subprocess.Popen:
+    """A new SFT job with threads of that patience."""
+    settings = {
+        "trainer.sft.max_steps": steps,
+        "trainer.sft.val_check_interval": steps,
+        "trainer.sft.limit_val_batches": 1,
+        "exp_manager.create_checkpoint_callback": False,
+    }
+    [command] = lab.commands("sft", name, **settings).values()
+    log = (lab.out / f"{name.replace(' ', '-')}.log").open("wb")
+    return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"GOMP_SPINCOUNT": spin_count})
+
+
+def finish(job: subprocess.Popen, name: str) -> None:
+    if job.wait():
+        sys.exit(f"the job {name} ended with {job.returncode}; see its log")
+
+
+def step_seconds(lab: Workspace, name: str) -> float:
+    """The median step of a finished run."""
+    seconds = [
+        record["timers/step_time"] for record in lab.run(name).metrics() if "timers/step_time" in record
+    ]
+    return median(seconds[WARM_UP:])
+
+
+def measure_steps(lab: Workspace, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Seconds of a step: by what runs beside it, by what idle threads do, of every repeat."""
+    seconds = {beside: {threads: [] for threads in THREADS} for beside in BESIDE}
+    for repeat in range(options.repeats):
+        for beside, processes in BESIDE.items():
+            for threads, spin_count in THREADS.items():
+                name = f"{beside}-{threads}-{repeat}".replace(" ", "-")
+                with busy(processes):
+                    finish(start(lab, name, spin_count, options.steps), name)
+                seconds[beside][threads].append(step_seconds(lab, name))
+                print(f"{name}: {seconds[beside][threads][-1]:.2f} s a step", flush=True)
+    return seconds
+
+
+def measure_users(lab: Workspace, options: argparse.Namespace) -> dict[str, float]:
+    """Wall seconds of `users` trainings one after another, and at once, by what idle threads do."""
+    walls = {}
+    for threads, spin_count in THREADS.items():
+        for users, rounds in ((1, options.users), (options.users, 1)):
+            begin = time.monotonic()
+            for number in range(rounds):
+                names = [f"{threads}-{users}-{number}-{user}".replace(" ", "-") for user in range(users)]
+                jobs = [start(lab, name, spin_count, options.steps) for name in names]
+                for job, name in zip(jobs, names):
+                    finish(job, name)
+            order = "at once" if users > 1 else "one after another"
+            walls[f"{threads}, {order}"] = time.monotonic() - begin
+            print(
+                f"{options.users} users, {threads}, {order}: {walls[f'{threads}, {order}']:.0f} s", flush=True
+            )
+    return walls
+
+
+def table_of(seconds: dict[str, dict[str, list[float]]]) -> Table:
+    table = Table(title="An SFT step beside other work, seconds", title_justify="left")
+    for column in ("beside", "idle threads", "step", "lowest – highest", "of an idle machine's", "bound"):
+        table.add_column(column, justify="right")
+    for beside, by_threads in seconds.items():
+        for threads, runs in by_threads.items():
+            ratio = median(runs) / median(seconds["nothing"]["spin"])
+            bound = BOUNDS.get(beside, 1.03) if threads == "sleep soon" else None
+            table.add_row(
+                beside,
+                threads,
+                f"{median(runs):.2f}",
+                f"{min(runs):.2f} – {max(runs):.2f}",
+                f"{ratio:.2f} ×",
+                "" if bound is None else f"≤ {bound:g} {'held' if ratio <= bound else 'missed'}",
+            )
+    return table
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.busy", description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--users", type=int, default=5)
+    parser.add_argument("--profile", default="laptop")
+    parser.add_argument("--out", type=Path, default=Path("runs/busy"))
+    options = parser.parse_args(words)
+    lab = Workspace(options.out, options.profile)
+    seconds = measure_steps(lab, options)
+    Console().print(table_of(seconds))
+    figures: dict[str, object] = {"step_seconds": seconds}
+    if options.users:
+        figures["users_seconds"] = walls = measure_users(lab, options)
+        for threads in THREADS:
+            ratio = walls[f"{threads}, at once"] / walls[f"{threads}, one after another"]
+            print(
+                f"{options.users} users at once, idle threads {threads}: {ratio:.2f} × the sum (bound {USERS_BOUND})"
+            )
+    (options.out / "busy.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

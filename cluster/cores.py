@@ -1,0 +1,77 @@
+"""How many cores this process may use, and the threads that a job's ranks start on them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+SPIN_COUNT = "1000"
+"""Turns that an idle OpenMP thread waits for work before it sleeps.
+
+libgomp's own value keeps a thread spinning for milliseconds, on a core that another process needs. It takes 1000 by itself
+where one process has more threads than the machine has processors, but it knows nothing of other processes.
+"""
+
+
+def usable_cores(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
+    """Cores that this process may use, at least 1: by its affinity, its cgroups' CPU limits and LAB_THREADS.
+
+    environ: LAB_THREADS, for instance a Hub's limit for one user, lowers the number. root: holds proc/ and sys/ (a test's
+    own folder). Raises ValueError for a LAB_THREADS that is not a whole number above 0.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limits = [math.ceil(limit) for limit in _cgroup_limits(root)]
+    if told := environ.get("LAB_THREADS"):
+        if not told.isdecimal() or int(told) == 0:
+            raise ValueError(f"LAB_THREADS={told}: set a whole number of threads above 0, or leave it unset")
+        limits.append(int(told))
+    return max(1, min([affinity, *limits]))
+
+
+def thread_variables(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables from which the OpenMP threads of each rank get their number and their patience.
+
+    ranks: on this machine. A job on the whole machine is left with torch's own number, one thread for each physical core.
+    Values that the environment has already are kept.
+    """
+    variables = {"GOMP_SPINCOUNT": SPIN_COUNT}
+    cores = _allocated(environ)
+    if ranks > 1 or cores < (os.cpu_count() or 1):
+        variables["OMP_NUM_THREADS"] = str(max(1, cores // ranks))
+    return {name: environ.get(name, value) for name, value in variables.items()}
+
+
+def _allocated(environ: Mapping[str, str]) -> int:
+    """Usable cores, in a Slurm job at most those that Slurm gave it on this node."""
+    cores = usable_cores(environ)
+    return min(cores, int(environ.get("SLURM_CPUS_ON_NODE", cores)))
+
+
+def _cgroup_limits(root: Path) -> Iterator[float]:
+    """The CPU limits, in cores, of the cgroups (version 1 and 2) that this process lies in."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return  # not Linux
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or "cpu" in controllers.split(","):
+            mount = root / "sys/fs/cgroup" / (controllers and "cpu")
+            place = PurePosixPath(path.lstrip("/"))
+            for folder in (mount / place, *(mount / above for above in place.parents)):
+                yield from _limit(folder)
+
+
+def _limit(folder: Path) -> Iterator[float]:
+    try:
+        if (file := folder / "cpu.max").exists():  # version 2: "200000 100000" or "max 100000"
+            quota, period = file.read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()  # version 1: -1 for none
+            period = (folder / "cpu.cfs_period_us").read_text()
+    except OSError:
+        return
+    if quota not in ("max", "-1"):
+        yield int(quota) / int(period)
