@@ -21,6 +21,7 @@ from aligner_lib.errors import FunctionError, Interruption, UnmatchedCheckpoint,
 from aligner_lib.megatron import parallel
 from aligner_lib.models.tensor_store import check_store
 from aligner_lib.run_folder.writer import RunWriter
+from aligner_lib.trainers.processor_wait import ProcessorWait
 
 Metrics = dict[str, float]
 
@@ -150,11 +151,13 @@ class TrainingLoop:
 
     def _step(self) -> None:
         """One step, and the validation that is due after it."""
-        started = time.perf_counter()
+        started, processor = time.perf_counter(), ProcessorWait()
         with _at(self.done + 1):
             metrics = self.trainer.step(self.done + 1)
         self.done += 1
         metrics["timers/step_time"] = time.perf_counter() - started
+        if (waited := processor.seconds()) is not None:
+            metrics["timers/processor_wait"] = waited
         try:
             if self._is_last() or self.done % self.settings.val_check_interval == 0:
                 metrics |= self._validate(self.done)

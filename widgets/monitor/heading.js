@@ -1,5 +1,7 @@
 // What the runs are doing: a line for each, with state, progress, speed, and the last sign of life.
 
+// From this share of a step's time on, waiting for a core is worth a sentence.
+const BUSY = 0.2;
 const STATES = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "lost", deleted: "deleted", waiting: "not started yet" };
 
 class RunHeading {
@@ -34,6 +36,9 @@ class RunHeading {
     const facts = [run.max_steps ? `step ${run.step} of ${run.max_steps}` : `step ${run.step}`];
     if (run.eta_seconds !== null && !frozen) facts.push(`about ${duration(run.eta_seconds)} left`);
     if (run.tokens_a_second !== null && !frozen) facts.push(`${number(Math.round(run.tokens_a_second))} tokens/s`);
+    if (running && run.waits_for_cores > BUSY && !frozen) {
+      facts.push(`waits for a processor ${Math.round(100 * run.waits_for_cores)} % of the time: other programs use this machine, too`);
+    }
     if (running && age !== null && !frozen) facts.push(age < 5 ? "alive" : `last sign of life ${duration(age)} ago`);
     say(this.facts, facts.join(" · "));
     set(this.facts, { "data-stale": running && !frozen && age > store.head.stale_seconds });

@@ -11,6 +11,7 @@ from widgets.runs.series import Series
 from widgets.runs.waiting import SUBMITTED_AGAIN
 
 WINDOW = 30  # records that a rate is taken over
+RECENT = 5  # steps that tell whether the machine is busy now
 
 
 def progress(run, series: Series, submitted_again: bool = False, alarm_steps: Iterable[int] = ()) -> dict:
@@ -20,7 +21,7 @@ def progress(run, series: Series, submitted_again: bool = False, alarm_steps: It
     alarm_steps: the steps since which the run's alarms hold.
 
     Keys: name, kind, status, message, way_back (how to undo a change of settings before a failure or alarm), step,
-    max_steps, eta_seconds, tokens_a_second, heartbeat (unix seconds).
+    max_steps, eta_seconds, tokens_a_second, waits_for_cores (the share of a step's time), heartbeat (unix seconds).
     """
     info = run.info
     heartbeat = info.get("heartbeat") or {}
@@ -45,6 +46,7 @@ def progress(run, series: Series, submitted_again: bool = False, alarm_steps: It
         "max_steps": info.get("max_steps"),
         "eta_seconds": eta,
         "tokens_a_second": tokens_a_second(series),
+        "waits_for_cores": waits_for_cores(series),
         "heartbeat": heartbeat.get("time"),
     }
 
@@ -67,3 +69,14 @@ def tokens_a_second(series: Series) -> float | None:
     if not good.any() or not tokens[1:][good].any():
         return None
     return float(tokens[1:][good].sum() / seconds[good].sum())
+
+
+def waits_for_cores(series: Series) -> float | None:
+    """The share of a step's time that it waited for a core: the median over the last steps; None where it is not known."""
+    rows, waited = series.column("timers/processor_wait")
+    of_steps, seconds = series.column("timers/step_time")
+    together = np.isin(of_steps, rows) & (seconds > 0)
+    if not together.any():
+        return None
+    shares = waited[np.isin(rows, of_steps[together])] / seconds[together]
+    return float(np.median(shares[-RECENT:]))
