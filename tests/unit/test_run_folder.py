@@ -19,21 +19,27 @@ from aligner_lib.run_folder.reader import RunFolder, find_runs
 from aligner_lib.run_folder.writer import RunWriter
 from cluster import processes
 
+HERE = os.uname().nodename
+
 
 def writer(path, **changes) -> RunWriter:
-    what = {"kind": "ppo", "config": {"a": 1}, "seed": 7, "hashes": {"model": "abc"}, "max_steps": 9}
-    what["alarms"] = alarms_of("ppo")
-    return RunWriter(path, **(what | changes))
+    settings = {"kind": "ppo", "config": {"a": 1}, "seed": 7, "hashes": {"model": "abc"}, "max_steps": 9}
+    return RunWriter(path, **(settings | {"alarms": alarms_of("ppo")} | changes))
 
 
-def ended_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
+def begin(path, steps=(), end: str = "", **changes) -> RunFolder:
+    """A run that logs a loss of 1 at each step; without an end its status stays `running`."""
+    with writer(path, **changes) as run:
+        run.start(0)
+        for step in steps:
+            run.log(step, {"train/loss": 1.0})
+        if end:
+            run.finish(end)
+    return RunFolder(path)
 
 
 def another_process() -> dict:
-    """A process that is not this one, as run.json names it."""
+    """A living process that is not this one, as run.json names it."""
     return {"pid": os.getppid(), "identity": processes.identity(os.getppid())}
 
 
@@ -42,17 +48,18 @@ def change_info(path, **changes) -> None:
     (path / "run.json").write_text(json.dumps(info | changes))
 
 
+def files_of(path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in path.glob("*.json*")}
+
+
+def steps_of(records: list[dict]) -> list[int]:
+    return [record["step"] for record in records]
+
+
 def test_a_run_that_is_not_there_is_empty(tmp_path):
     run = RunFolder(tmp_path / "none")
-    assert (run.status, run.kind, run.info, run.metrics(), run.latest_checkpoint()) == (
-        "waiting",
-        "",
-        {},
-        [],
-        None,
-    )
-    assert run.heartbeat_age == float("inf")
-    assert not run.is_over
+    assert (run.status, run.kind, run.info, run.metrics()) == ("waiting", "", {}, [])
+    assert run.latest_checkpoint() is None and run.heartbeat_age == float("inf") and not run.is_over
     assert not run.path.exists()
 
 
@@ -63,148 +70,103 @@ def test_a_run_tells_what_it_is(tmp_path):
         run.log(2, {"train/loss": 1.5, "validation/loss": 2.0})
         seen = RunFolder(tmp_path / "run")
         assert (seen.status, seen.kind, seen.name) == ("running", "ppo", "run")
-        assert seen.info["heartbeat"]["step"] == 2
-        assert 0 <= seen.heartbeat_age < 60
+        assert seen.info["heartbeat"]["step"] == 2 and 0 <= seen.heartbeat_age < 60
         run.finish("finished", "2 steps")
-    assert seen.status == "finished"
-    assert seen.is_over
-    assert [record["step"] for record in seen.follow()] == [1, 2]
+    assert seen.status == "finished" and seen.is_over
+    assert steps_of(seen.follow()) == [1, 2]
     assert seen.series("train/loss") == ([1, 2], [2.5, 1.5])
     assert seen.series("validation/loss") == ([2], [2.0])
-    wanted = {
-        "name",
-        "kind",
-        "status",
-        "message",
-        "config",
-        "seed",
-        "versions",
-        "git_commit",
-        "hashes",
-        "created",
-        "pid",
-        "host",
+    expected = {
+        "name": "run",
+        "message": "2 steps",
+        "config": {"a": 1},
+        "seed": 7,
+        "max_steps": 9,
+        "host": HERE,
     }
-    assert wanted | {"max_steps", "heartbeat"} <= set(seen.info)
-    assert {"python", "torch", "megatron-core"} <= set(seen.info["versions"])
+    assert expected.items() <= seen.info.items() and {"git_commit", "created"} <= seen.info.keys()
+    assert {"python", "torch", "megatron-core"} <= seen.info["versions"].keys()
 
 
-def test_an_exception_makes_the_run_failed_with_its_message(tmp_path):
-    with pytest.raises(RuntimeError), writer(tmp_path) as run:
+@pytest.mark.parametrize(
+    "error, status", [(RuntimeError("the loss is nan"), "failed"), (KeyboardInterrupt(), "stopped")]
+)
+def test_an_exception_or_an_interrupt_ends_the_run_with_its_message(tmp_path, error, status):
+    with pytest.raises(type(error)), writer(tmp_path) as run:
         run.start(0)
-        raise RuntimeError("the loss is nan")
-    assert (RunFolder(tmp_path).status, RunFolder(tmp_path).info["message"]) == ("failed", "the loss is nan")
+        raise error
+    assert (RunFolder(tmp_path).status, RunFolder(tmp_path).info["message"]) == (
+        status,
+        str(error) or "KeyboardInterrupt",
+    )
 
 
-def test_an_interrupt_makes_the_run_stopped(tmp_path):
-    with pytest.raises(KeyboardInterrupt), writer(tmp_path) as run:
-        run.start(0)
-        raise KeyboardInterrupt
-    assert RunFolder(tmp_path).status == "stopped"
-
-
-def test_a_run_whose_process_died_is_lost(tmp_path):
-    with writer(tmp_path) as run:
-        run.start(0)
-    change_info(tmp_path, status="running", pid=ended_pid())
-    assert RunFolder(tmp_path).status == "lost"
-    assert RunFolder(tmp_path).is_over
-
-
-def test_a_later_process_with_the_pid_is_not_the_run(tmp_path):
-    """In a container every run may be pid 1."""
-    with writer(tmp_path) as run:
-        run.start(0)
-    change_info(tmp_path, status="running", pid=os.getppid(), identity="an earlier process's")
-    assert RunFolder(tmp_path).status == "lost"
-    with writer(tmp_path) as run:
-        run.start(0)
-        assert RunFolder(tmp_path).status == "running"
-
-
-@pytest.mark.parametrize("pid, status", [(os.getppid(), "running"), (None, "lost")])
-def test_a_run_of_before_identities_is_known_by_its_pid(tmp_path, pid, status):
-    with writer(tmp_path) as run:
-        run.start(0)
-    change_info(tmp_path, status="running", pid=pid or ended_pid(), identity=None)
-    assert RunFolder(tmp_path).status == status
-
-
-def test_another_host_s_process_can_t_be_asked(tmp_path):
-    with writer(tmp_path) as run:
-        run.start(0)
-    change_info(tmp_path, status="running", pid=ended_pid(), host="some-other-node")
-    assert RunFolder(tmp_path).status == "running"
+@pytest.mark.parametrize(
+    "changes, lives, status",
+    [
+        ({}, True, "running"),
+        ({"identity": "an earlier process's"}, True, "lost"),  # in a container every run may be pid 1
+        ({"identity": None}, True, "running"),  # a run of before identities
+        ({}, False, "lost"),
+        ({"identity": None}, False, "lost"),
+        ({"host": "some-other-node"}, False, "running"),  # its process can't be asked
+        ({"host": "some-other-node", "heartbeat": {"time": 0, "step": 0}}, False, "lost"),
+    ],
+)
+def test_a_run_is_lost_when_its_process_is_gone(tmp_path, changes, lives, status):
+    begin(tmp_path)
+    process = another_process()
+    if not lives:
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        process = {"pid": ended.pid}
+    change_info(tmp_path, **process | changes)
+    assert (RunFolder(tmp_path).status, RunFolder(tmp_path).is_over) == (status, status == "lost")
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
-    with writer(tmp_path) as run:
-        run.start(0)
-    change_info(tmp_path, status="running", **another_process())
+    begin(tmp_path)
+    change_info(tmp_path, **another_process())
     with pytest.raises(FileExistsError, match=rf"still going \(pid {os.getppid()}\).*choose another folder"):
         writer(tmp_path)
 
 
-def slurm(monkeypatch, job: str, attempt: int, host: str) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", job)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", str(attempt))
+def set_slurm(monkeypatch, job: str | None, attempt: int, host: str) -> None:
+    for name, value in {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": str(attempt)}.items():
+        monkeypatch.setenv(name, value) if job else monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("platform.node", lambda: host)
 
 
 @pytest.mark.parametrize(
-    "job, attempt, host, taken_over",
+    "before, job, attempt, host, is_taken_over",
     [
-        ("7", 2, "node-b", True),
-        ("7", 1, "node-b", False),  # two tasks of one attempt
-        ("8", 2, "node-b", False),
-        ("7", 2, os.uname().nodename, False),  # its process lives: ask it
+        ("7", "7", 2, "node-b", True),
+        ("7", "7", 1, "node-b", False),  # two tasks of one attempt
+        ("7", "8", 2, "node-b", False),
+        ("7", "7", 2, HERE, False),  # its process lives: ask it
+        (None, None, 0, "node-b", False),  # outside of Slurm
     ],
 )
 def test_a_job_that_slurm_queued_again_takes_over_from_a_lost_node(
-    tmp_path, monkeypatch, job, attempt, host, taken_over
+    tmp_path, monkeypatch, before, job, attempt, host, is_taken_over
 ):
     """The heartbeat of the attempt before is seconds old."""
-    here = os.uname().nodename
-    slurm(monkeypatch, "7", 1, here if host == here else "node-a")
-    with writer(tmp_path) as run:
-        run.start(0)
-    change_info(tmp_path, status="running", **another_process())
-    slurm(monkeypatch, job, attempt, host)
-    with nullcontext() if taken_over else pytest.raises(FileExistsError, match="still going"):
-        with writer(tmp_path) as run:
-            run.start(0)
+    set_slurm(monkeypatch, before, 1, HERE if host == HERE else "node-a")
+    begin(tmp_path)
+    change_info(tmp_path, **another_process())
+    set_slurm(monkeypatch, job, attempt, host)
+    with nullcontext() if is_taken_over else pytest.raises(FileExistsError, match="still going"):
+        begin(tmp_path)
         assert RunFolder(tmp_path).info["slurm"] == {"job": job, "attempt": attempt}
 
 
-def test_outside_of_slurm_nobody_takes_over(tmp_path, monkeypatch):
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with writer(tmp_path) as run:
-        run.start(0)
-    change_info(tmp_path, status="running", pid=1, host="node-a")
-    assert RunFolder(tmp_path).info["slurm"] == {}
-    with pytest.raises(FileExistsError):
-        writer(tmp_path)
-
-
-def test_the_heartbeat_goes_on_between_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr("aligner_lib.run_folder.writer.HEARTBEAT_SECONDS", 0.01)
-    with writer(tmp_path) as run:
-        run.start(0)
-        before = RunFolder(tmp_path).info["heartbeat"]["time"]
-        pause = threading.Event()
-        assert any(
-            RunFolder(tmp_path).info["heartbeat"]["time"] > before or pause.wait(0.01) for _ in range(1000)
-        )
-
-
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOSPC])
-def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path, monkeypatch, number):
+def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path, monkeypatch):
     write, refused, pause = Path.write_text, [], threading.Event()
 
     def sometimes(path, text):
         if threading.current_thread() is not threading.main_thread() and len(refused) < 3:
             refused.append(path)
-            raise OSError(number, os.strerror(number))
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return write(path, text)
 
     monkeypatch.setattr("aligner_lib.run_folder.writer.HEARTBEAT_SECONDS", 0.01)
@@ -216,6 +178,9 @@ def test_the_heartbeat_outlives_a_file_system_that_is_away_for_a_moment(tmp_path
             (RunFolder(tmp_path).info["heartbeat"]["time"] > before and len(refused) == 3) or pause.wait(0.01)
             for _ in range(1000)
         )
+
+
+# ---- resuming -------------------------------------------------------------------------------------------------------
 
 
 def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path):
@@ -233,13 +198,12 @@ def test_a_resumed_run_cuts_what_it_does_again_and_forgets_an_old_stop(tmp_path)
         run.log(4, {"train/loss": 2.0})
     again = RunFolder(tmp_path)
     assert again.series("train/loss") == ([1, 2, 3, 4], [1.0, 1.0, 1.0, 2.0])
-    assert [record["step"] for record in again.rollouts()] == [1, 1, 2, 2, 3, 3]
+    assert steps_of(again.rollouts()) == [1, 1, 2, 2, 3, 3]
     assert (again.info["created"], again.info["resumed"]) == (created, 1)
 
 
 def test_run_json_names_the_steps_that_the_run_was_resumed_at(tmp_path):
-    begun(tmp_path)
-    info = RunFolder(tmp_path).info
+    info = begin(tmp_path, (1, 2, 3), "stopped").info
     del info["resumed_at"]  # a run of before it was recorded
     (tmp_path / "run.json").write_text(json.dumps(info))
     resumed_at = []
@@ -251,20 +215,18 @@ def test_run_json_names_the_steps_that_the_run_was_resumed_at(tmp_path):
             run.log(end, {"train/loss": 1.0})
         resumed_at = RunFolder(tmp_path).info["resumed_at"]
     assert resumed_at == [3, 4]
-    with writer(tmp_path) as run:
-        run.start(0)
-    assert RunFolder(tmp_path).info["resumed_at"] == []
+    assert begin(tmp_path).info["resumed_at"] == []
     assert RunFolder(tmp_path / "old-1").info["resumed_at"] == [3, 4]
 
 
 def test_a_damaged_line_hinders_no_resume(tmp_path, caplog):
     caplog.set_level("INFO")
-    begun(tmp_path)
+    begin(tmp_path, (1, 2, 3))
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('nonsense\n{"step": 4, "time": 0}\n{"step": 5, "time": 0}\n')
     with writer(tmp_path) as run:
         run.start(4)
-    assert [record["step"] for record in RunFolder(tmp_path).metrics()] == [1, 2, 3, 4]
+    assert steps_of(RunFolder(tmp_path).metrics()) == [1, 2, 3, 4]
     assert "metrics.jsonl: 1 lines that are not records are ignored" in caplog.text
 
 
@@ -278,12 +240,137 @@ def test_a_stop_that_came_while_a_dispatched_run_was_loading_counts(tmp_path, mo
             assert run.requests(()).stop == heard
 
 
-def test_a_new_run_in_an_old_folder_starts_its_files_anew(tmp_path):
+@pytest.mark.parametrize(
+    "hashes, named",
+    [
+        ({"model": "m2", "train.jsonl": "t"}, "(model)"),
+        ({"model": "m", "more.jsonl": "t"}, "(train.jsonl, more.jsonl)"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_inputs(tmp_path, hashes, named):
+    begin(tmp_path, (1, 2, 3), "stopped", hashes={"model": "m", "train.jsonl": "t"})
+    files = files_of(tmp_path)
+    for _ in range(2):  # a refusal must not make the next attempt pass
+        with pytest.raises(UserError) as error, writer(tmp_path, hashes=hashes) as run:
+            run.start(2)
+        for words in (str(tmp_path), named, "another run folder", "exp_manager.resume_if_exists=False"):
+            assert words in str(error.value)
+    assert files == files_of(tmp_path)
+    assert begin(tmp_path, hashes=hashes).info["hashes"] == hashes  # anew it may
+
+
+def test_a_run_that_never_said_its_inputs_goes_on(tmp_path):
+    begin(tmp_path, (1, 2, 3), hashes={})
+    with writer(tmp_path, hashes={"model": "m"}) as run:
+        run.start(3)
+    assert RunFolder(tmp_path).info["resumed"] == 1
+
+
+def test_a_checkpoint_that_is_refused_leaves_the_finished_run_as_it_was(tmp_path):
+    begin(tmp_path, (1, 2, 3), "stopped", config={"rank": 4})
+    files = files_of(tmp_path)
+    with pytest.raises(UserError, match="rank 8"), writer(tmp_path, config={"rank": 8}) as run:
+        run.start_loading(2)  # the lines after step 2 stay until the checkpoint is loaded
+        info = RunFolder(tmp_path).info
+        assert (info["status"], info["config"], info["pid"]) == ("running", {"rank": 4}, os.getpid())
+        raise UserError("the checkpoint holds adapters of rank 4, and the settings say rank 8")
+    assert files == files_of(tmp_path)
+
+
+def test_a_checkpoint_that_is_loaded_is_gone_on_from(tmp_path):
+    begin(tmp_path, (1, 2, 3), "stopped", config={"rate": 4})
+    with writer(tmp_path, config={"rate": 8}) as run:
+        run.start_loading(2)
+        run.rewind(2)
+        info = RunFolder(tmp_path).info
+        assert (info["status"], info["config"], info["resumed"]) == ("running", {"rate": 8}, 1)
+        assert "rate 4 → 8" in info["message"]
+        assert steps_of(RunFolder(tmp_path).metrics()) == [1, 2]
+        run.log(3, {"train/loss": 0.5})
+        run.finish("finished")
+    assert RunFolder(tmp_path).status == "finished"
+
+
+def test_a_failure_while_a_checkpoint_is_loaded_is_written_down(tmp_path):
+    begin(tmp_path, (1, 2, 3), "stopped", config={"rank": 4})
+    with pytest.raises(RuntimeError), writer(tmp_path, config={"rank": 8}) as run:
+        run.start_loading(3)
+        raise RuntimeError("out of memory")
+    info = RunFolder(tmp_path).info
+    assert (info["status"], info["message"], info["config"]) == ("failed", "out of memory", {"rank": 4})
+
+
+def test_settings_that_changed_are_told_in_a_line_and_others_are_not(tmp_path, caplog):
+    caplog.set_level("INFO")
+    begin(tmp_path, (1, 2, 3), config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"})
     for _ in range(2):
-        with writer(tmp_path) as run:
-            run.start(0)
-            run.log(0, {"validation/loss": 1.0})
-    assert len(RunFolder(tmp_path).metrics()) == 1
+        with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}) as run:
+            run.start(3)
+            message = RunFolder(tmp_path).info["message"]
+        told = ["continues with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"]
+        assert caplog.messages == told
+    assert message == ""
+
+
+# ---- alarms ---------------------------------------------------------------------------------------------------------
+
+
+def log_entropy(path, after: int, values: dict[int, float], **changes) -> None:
+    with writer(path, **changes) as run:
+        run.start(after)
+        for step, value in values.items():
+            run.log(step, {"train_rollouts/entropy": value})
+
+
+def alarms(path) -> list[tuple[str, int]]:
+    return [(alarm["name"], alarm["step"]) for alarm in RunFolder(path).alarms()]
+
+
+HIGH = dict.fromkeys(range(1, 7), 2.0)
+
+
+def low(first: int, last: int) -> dict[int, float]:
+    return dict.fromkeys(range(first, last + 1), 0.1)
+
+
+@pytest.mark.parametrize(
+    "attempts, steps",
+    [
+        ({0: HIGH | low(7, 7), 6: low(7, 10)}, [9]),  # against the start before a resume
+        ({0: HIGH | low(7, 11), 10: low(11, 13)}, [9]),  # it sounded before the resume
+        ({0: HIGH | low(7, 11), 8: low(9, 11)}, [9]),  # the run goes back to before it sounded
+    ],
+)
+def test_a_collapse_is_one_alarm_however_often_the_run_is_resumed(tmp_path, attempts, steps):
+    for after, values in attempts.items():
+        log_entropy(tmp_path, after, values)
+    assert alarms(tmp_path) == [("entropy", step) for step in steps]
+
+
+def test_a_run_begun_anew_has_a_start_of_its_own(tmp_path):
+    log_entropy(tmp_path, 0, HIGH)
+    log_entropy(tmp_path, 0, low(1, 6))
+    assert alarms(tmp_path) == []
+
+
+def test_odd_records_before_a_resume_raise_nothing(tmp_path):
+    log_entropy(tmp_path, 0, {1: 2.0})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(
+            f'{{"step": 2, "train_rollouts/entropy": "x", "a": 1{"0" * 400}}}\n{{"step": 3, "b": null}}\n'
+        )
+    log_entropy(tmp_path, 3, {4: 2.0})
+    assert alarms(tmp_path) == []
+
+
+def test_the_limits_are_the_run_s(tmp_path):
+    values = HIGH | dict.fromkeys(range(7, 12), 1.5)
+    log_entropy(tmp_path / "usual", 0, values)
+    log_entropy(tmp_path / "strict", 0, values, limits=Thresholds(entropy=0.8))
+    assert (alarms(tmp_path / "usual"), alarms(tmp_path / "strict")) == ([], [("entropy", 9)])
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", [None, RuntimeError("no")])
@@ -298,192 +385,51 @@ def test_the_last_records_are_on_the_disk_when_the_run_has_ended(tmp_path, monke
     assert {os.path.basename(path) for path in synced} >= {"metrics.jsonl", "rollouts.jsonl", "alarms.jsonl"}
 
 
-# ---- alarms ---------------------------------------------------------------------------------------------------------
-
-
-def alarms(path) -> list[tuple[str, int]]:
-    return [(alarm["name"], alarm["step"]) for alarm in RunFolder(path).alarms()]
-
-
-def log_entropy(path, after: int, values: dict[int, float], **what) -> None:
-    with writer(path, **what) as run:
-        run.start(after)
-        for step, value in values.items():
-            run.log(step, {"train_rollouts/entropy": value})
-
-
-def test_a_collapse_against_the_start_before_a_resume_is_an_alarm(tmp_path):
-    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 2.0) | {7: 0.1})
-    log_entropy(tmp_path, 6, dict.fromkeys(range(7, 11), 0.1))
-    assert alarms(tmp_path) == [("entropy", 9)]
-
-
-def test_an_alarm_that_sounded_before_a_resume_is_not_written_again(tmp_path):
-    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 2.0) | dict.fromkeys(range(7, 12), 0.1))
-    log_entropy(tmp_path, 10, dict.fromkeys(range(11, 14), 0.1))
-    assert alarms(tmp_path) == [("entropy", 9)]
-    log_entropy(tmp_path, 8, dict.fromkeys(range(9, 12), 0.1))  # before it sounded
-    assert alarms(tmp_path) == [("entropy", 9)]
-
-
-def test_a_run_begun_anew_has_a_start_of_its_own(tmp_path):
-    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 2.0))
-    log_entropy(tmp_path, 0, dict.fromkeys(range(1, 7), 0.1))
-    assert alarms(tmp_path) == []
-
-
-def test_odd_records_before_a_resume_raise_nothing(tmp_path):
-    log_entropy(tmp_path, 0, {1: 2.0})
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write(
-            '{"step": 2, "train_rollouts/entropy": "x", "a": 1%s}\n{"step": 3, "b": null}\n' % ("0" * 400)
-        )
-    log_entropy(tmp_path, 3, {4: 2.0})
-    assert alarms(tmp_path) == []
-
-
-def test_the_limits_are_the_run_s(tmp_path):
-    values = dict.fromkeys(range(1, 7), 2.0) | dict.fromkeys(range(7, 12), 1.5)
-    log_entropy(tmp_path / "usual", 0, values)
-    log_entropy(tmp_path / "strict", 0, values, limits=Thresholds(entropy=0.8))
-    assert (alarms(tmp_path / "usual"), alarms(tmp_path / "strict")) == ([], [("entropy", 9)])
-
-
-# ---- what a run goes on with ----------------------------------------------------------------------------------------
-
-
-def begun(path, **what) -> None:
-    with writer(path, **what) as run:
-        run.start(0)
-        for step in (1, 2, 3):
-            run.log(step, {"train/loss": 1.0})
-        run.finish("stopped", "as asked")
-
-
-@pytest.mark.parametrize(
-    "hashes, named",
-    [
-        ({"model": "m2", "train.jsonl": "t"}, "(model)"),
-        ({"model": "m", "train.jsonl": "t2"}, "(train.jsonl)"),
-        ({"model": "m", "more.jsonl": "t"}, "(train.jsonl, more.jsonl)"),
-    ],
-)
-def test_a_run_does_not_go_on_with_other_inputs(tmp_path, hashes, named):
-    begun(tmp_path, hashes={"model": "m", "train.jsonl": "t"})
-    files = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
-    for _ in range(2):  # a refusal must not make the next attempt pass
-        with pytest.raises(UserError) as error, writer(tmp_path, hashes=hashes) as run:
-            run.start(2)
-        for words in (str(tmp_path), named, "another run folder", "exp_manager.resume_if_exists=False"):
-            assert words in str(error.value)
-    assert files == {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
-    with writer(tmp_path, hashes=hashes) as run:
-        run.start(0)  # anew it may
-    assert RunFolder(tmp_path).info["hashes"] == hashes
-
-
-def test_a_checkpoint_that_is_refused_leaves_the_finished_run_as_it_was(tmp_path):
-    begun(tmp_path, config={"rank": 4})
-    files = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
-    with pytest.raises(UserError, match="rank 8"), writer(tmp_path, config={"rank": 8}) as run:
-        run.start_loading(2)  # the lines after step 2 stay until the checkpoint is loaded
-        info = RunFolder(tmp_path).info
-        assert (info["status"], info["config"], info["pid"]) == ("running", {"rank": 4}, os.getpid())
-        raise UserError("the checkpoint holds adapters of rank 4, and the settings say rank 8")
-    assert files == {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
-
-
-def test_a_checkpoint_that_is_loaded_is_gone_on_from(tmp_path):
-    begun(tmp_path, config={"rate": 4})
-    with writer(tmp_path, config={"rate": 8}) as run:
-        run.start_loading(2)
-        run.rewind(2)
-        info = RunFolder(tmp_path).info
-        assert (info["status"], info["config"], info["resumed"]) == ("running", {"rate": 8}, 1)
-        assert "rate 4 → 8" in info["message"]
-        assert [record["step"] for record in RunFolder(tmp_path).metrics()] == [1, 2]
-        run.log(3, {"train/loss": 0.5})
-        run.finish("finished")
-    assert RunFolder(tmp_path).status == "finished"
-
-
-def test_a_failure_while_a_checkpoint_is_loaded_is_written_down(tmp_path):
-    begun(tmp_path, config={"rank": 4})
-    with pytest.raises(RuntimeError), writer(tmp_path, config={"rank": 8}) as run:
-        run.start_loading(3)
-        raise RuntimeError("out of memory")
-    info = RunFolder(tmp_path).info
-    assert (info["status"], info["message"], info["config"]) == ("failed", "out of memory", {"rank": 4})
-
-
-def test_a_run_that_never_said_its_inputs_goes_on(tmp_path):
-    begun(tmp_path, hashes={})
-    with writer(tmp_path, hashes={"model": "m"}) as run:
-        run.start(3)
-    assert RunFolder(tmp_path).info["resumed"] == 1
-
-
-def test_settings_that_changed_are_told_in_a_line(tmp_path, caplog):
-    caplog.set_level("INFO")
-    begun(tmp_path, config={"model": {"optim": {"lr": 0.1}, "seed": 1}, "x": "a"})
-    with writer(tmp_path, config={"model": {"optim": {"lr": 0.2}, "seed": 1}, "x": None}) as run:
-        run.start(3)
-    told = "continues with other settings than before: model.optim.lr 0.1 → 0.2, x a → None"
-    assert caplog.messages == [told]
-    assert RunFolder(tmp_path).info["message"] == told
-
-
-def test_settings_that_stayed_are_not_told(tmp_path, caplog):
-    caplog.set_level("INFO")
-    begun(tmp_path)
-    with writer(tmp_path) as run:
-        run.start(3)
-    assert caplog.messages == []
-
-
-# ---- the end --------------------------------------------------------------------------------------------------------
-
-
 def test_a_full_disk_at_the_end_still_lets_the_error_through(tmp_path, monkeypatch):
     def full(*_, **__):
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(RuntimeError, match="the first error"), writer(tmp_path) as run:
         run.start(0)
         monkeypatch.setattr("pathlib.Path.write_text", full)
         monkeypatch.setattr(os, "fsync", full)
         raise RuntimeError("the first error")
-    assert (
-        json.loads((tmp_path / "run.json").read_text())["status"] == "running"
-    )  # the last thing that was written
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "running"  # written before
 
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def checkpoint(
-    run: RunWriter, step: int, keep: int = 1, check=lambda _: None, content: str = "whole"
-) -> None:
+def checkpoint(run: RunWriter, step: int, keep: int = 1, check=lambda _: None, content="whole") -> None:
     tmp_dir = run.checkpoint_tmp_dir(step)
     (tmp_dir / "weights").write_text(content)
     run.accept_checkpoint(tmp_dir, step, keep, check)
 
 
-def test_checkpoints_beyond_the_kept_ones_go(tmp_path):
+def names(run: RunFolder) -> list[str]:
+    return [path.name for path in run.checkpoints()]
+
+
+def weights(checkpoint: Path) -> str:
+    return (checkpoint / "weights").read_text()
+
+
+def test_checkpoints_beyond_the_kept_ones_go_but_never_the_new_one(tmp_path):
     run = writer(tmp_path)
     for step in (2, 999_999, 1_000_002):
         checkpoint(run, step, keep=2)
-    assert [path.name for path in run.folder.checkpoints()] == ["step_999999", "step_1000002"]
+    assert names(run.folder) == ["step_999999", "step_1000002"]
     assert run.folder.latest_checkpoint().name == "step_1000002"
+    checkpoint(run, 6)
+    assert "step_000006" in names(run.folder)
 
 
 def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path):
     run = writer(tmp_path)
     checkpoint(run, 2)
     (run.checkpoint_tmp_dir(4) / "weights").write_text("ha")  # and here it is killed
-    assert [path.name for path in run.folder.checkpoints()] == ["step_000002"]
     again = writer(tmp_path)
-    assert again.folder.latest_checkpoint().name == "step_000002"
+    assert names(run.folder) == names(again.folder) == ["step_000002"]
     assert list(again.checkpoint_tmp_dir(4).iterdir()) == []
     checkpoint(again, 4)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_000004"]
@@ -491,14 +437,14 @@ def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path):
 
 def test_a_damaged_checkpoint_never_gets_its_name(tmp_path):
     def check(folder):
-        if (folder / "weights").read_text() != "whole":
+        if weights(folder) != "whole":
             raise ValueError("damaged")
 
     run = writer(tmp_path)
     checkpoint(run, 2, check=check)
     with pytest.raises(ValueError, match="damaged"):
         checkpoint(run, 4, check=check, content="half")
-    assert [path.name for path in run.folder.checkpoints()] == ["step_000002"]
+    assert names(run.folder) == ["step_000002"]
 
 
 def test_a_checkpoint_is_on_the_disk_with_its_name_before_another_is_removed(tmp_path, monkeypatch):
@@ -546,17 +492,12 @@ def test_a_checkpoint_written_again_is_there_before_the_old_one_goes(tmp_path, m
     with suppress(KeyboardInterrupt):
         checkpoint(run, 2, content="new")
     assert weights(run.folder.latest_checkpoint()) == "new"
+    monkeypatch.setattr("shutil.rmtree", rmtree)
+    checkpoint(run, 2, content="newest")
+    assert [weights(path) for path in (tmp_path / "checkpoints").iterdir()] == ["newest"]
 
 
-def test_a_checkpoint_written_again_takes_the_old_one_s_place(tmp_path):
-    run = writer(tmp_path)
-    checkpoint(run, 2, content="old")
-    checkpoint(run, 2, content="new")
-    assert (run.folder.latest_checkpoint() / "weights").read_text() == "new"
-
-
-def weights(checkpoint) -> str:
-    return (checkpoint / "weights").read_text()
+# ---- setting aside --------------------------------------------------------------------------------------------------
 
 
 def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplog):
@@ -571,7 +512,6 @@ def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplo
                 run.log_rollouts([{"step": step, "response": f"{attempt}"}])
                 checkpoint(run, step, content=f"{attempt}")
             run.log(13, {"train/loss": float("nan")})  # an alarm
-            assert weights(run.folder.latest_checkpoint()) == f"{attempt}"
             run.finish("stopped", f"attempt {attempt}")
     for attempt, path in ((1, tmp_path / "old-1"), (2, tmp_path / "old-2"), (3, tmp_path)):
         run = RunFolder(path)
@@ -580,19 +520,16 @@ def test_a_run_begun_anew_sets_aside_all_that_was_there_as_a_run(tmp_path, caplo
         assert run.series("train/loss")[0] == [6, 12, 13]
         assert run.series("train/loss")[1][:2] == [attempt, attempt]
         assert [record["response"] for record in run.rollouts()] == [f"{attempt}"] * 2
-        assert [alarm["step"] for alarm in run.alarms()] == [13]
+        assert steps_of(run.alarms()) == [13]
         assert [(path.name, weights(path)) for path in run.checkpoints()] == [("step_000012", f"{attempt}")]
-    assert f"set aside in {tmp_path / 'old-2'}: metrics.jsonl, rollouts.jsonl, alarms.jsonl, step_000012" in (
-        caplog.text
-    )
+    files = "metrics.jsonl, rollouts.jsonl, alarms.jsonl, step_000012"
+    assert f"set aside in {tmp_path / 'old-2'}: {files}" in caplog.text
     assert [run.path for run in find_runs(tmp_path.parent)] == [tmp_path]
 
 
 def test_a_run_that_had_written_nothing_leaves_nothing_to_set_aside(tmp_path):
-    for _ in range(2):
-        with suppress(RuntimeError), writer(tmp_path) as run:
-            run.start(0)
-            raise RuntimeError("no GPU")
+    begin(tmp_path)
+    begin(tmp_path)
     assert not (tmp_path / "old-1").exists()
 
 
@@ -608,57 +545,38 @@ def test_a_run_that_goes_back_to_its_start_goes_on_writing(tmp_path):
     assert RunFolder(tmp_path / "old-1").series("train/loss") == ([1], [1.0])
 
 
-def test_a_run_resumed_earlier_sets_aside_the_later_checkpoints(tmp_path):
+def test_a_resumed_run_keeps_its_checkpoints_and_sets_aside_later_ones(tmp_path):
     for step in (12, 24):
         checkpoint(writer(tmp_path), step, keep=2)
-    with writer(tmp_path) as run:
-        run.start(12)
-    assert [path.name for path in run.folder.checkpoints()] == ["step_000012"]
+    for start, kept in ((24, ["step_000012", "step_000024"]), (12, ["step_000012"])):
+        with writer(tmp_path) as run:
+            run.start(start)
+        assert names(run.folder) == kept
     assert weights(tmp_path / "old-1" / "checkpoints" / "step_000024") == "whole"
 
 
-def test_a_resumed_run_keeps_its_checkpoints(tmp_path):
-    for step in (12, 24):
-        checkpoint(writer(tmp_path), step, keep=2)
-    with writer(tmp_path) as run:
-        run.start(24)
-    assert [path.name for path in run.folder.checkpoints()] == ["step_000012", "step_000024"]
-
-
-def test_the_checkpoint_just_written_stays(tmp_path):
-    run = writer(tmp_path)
-    checkpoint(run, 24)
-    checkpoint(run, 6)
-    assert "step_000006" in [path.name for path in run.folder.checkpoints()]
-
-
-# ---- finding runs ---------------------------------------------------------------------------------------------------
+# ---- finding runs, and their data -----------------------------------------------------------------------------------
 
 
 def test_runs_are_found_newest_first(tmp_path):
     for age, place in ((3, "a"), (1, "deep/er/b"), (2, "deep/c")):
-        with writer(tmp_path / place):
-            pass
-        writer(tmp_path / place).finish("finished")
+        begin(tmp_path / place)
         change_info(tmp_path / place, created=100 - age)
-    assert [run.path.relative_to(tmp_path).as_posix() for run in find_runs(tmp_path)] == [
-        "deep/er/b",
-        "deep/c",
-        "a",
-    ]
+    found = [run.path.relative_to(tmp_path).as_posix() for run in find_runs(tmp_path)]
+    assert found == ["deep/er/b", "deep/c", "a"]
 
 
 def test_data_files_of_one_name_have_a_hash_each(tmp_path, monkeypatch):
     from aligner_lib.kinds import inputs
 
     monkeypatch.setattr(inputs, "model_hash", lambda folder: "m")
-    files = [tmp_path / folder / "data.jsonl" for folder in ("train", "validation")]
+    train, validation = files = [tmp_path / folder / "data.jsonl" for folder in ("train", "validation")]
     for file in files:
         file.parent.mkdir()
         file.write_text(file.parent.name)
     other = tmp_path / "model"
     other.write_text("data, for all its name")
-    hashes = inputs.hashes_of(tmp_path, [str(files[0])], str(files[1]), str(other), str(other))
-    assert set(hashes) == {"model", str(files[0]), str(files[1]), str(other)}
+    hashes = inputs.hashes_of(tmp_path, [str(train)], str(validation), str(other), str(other))
+    assert set(hashes) == {"model", str(train), str(validation), str(other)}
     assert hashes["model"] == "m" and len(set(hashes.values())) == 4
-    assert set(inputs.hashes_of(tmp_path, str(files[0]), str(files[0]))) == {"model", "data.jsonl"}
+    assert set(inputs.hashes_of(tmp_path, str(train), str(train))) == {"model", "data.jsonl"}
