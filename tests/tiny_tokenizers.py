@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from tokenizers import (
@@ -69,6 +70,15 @@ def write(folder: Path, tokenizer: Tokenizer, tokenizer_class: str, **config: ob
     names = {"tokenizer_class": tokenizer_class, "bos_token": BOS, "eos_token": EOS, "unk_token": "<unk>"}
     settings = {"clean_up_tokenization_spaces": False, "model_max_length": 512}
     (folder / "tokenizer_config.json").write_text(json.dumps(names | settings | config))
+    return folder
+
+
+def with_settings(source: Path, folder: Path, **config: object) -> Path:
+    """A copy of a tokenizer's folder with other settings in its tokenizer_config.json."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(source / "tokenizer.json", folder)
+    settings = json.loads((source / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | config))
     return folder
 
 

@@ -5,12 +5,13 @@ The templates are small ones with the constructs of SmolLM3's and Qwen3's.
 
 import json
 import re
-import shutil
 from datetime import date
 
 import pytest
 from test_chat_template import as_transformers
+from tiny_tokenizers import with_settings
 
+from aligner_lib.config.compose import load
 from aligner_lib.datasets.chat_template import (
     OWN,
     answered_texts,
@@ -22,6 +23,7 @@ from aligner_lib.datasets.chat_template import (
 )
 from aligner_lib.datasets.load import load_preferences, load_sft
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.kinds.inputs import policy_tokenizer
 
 MARKED = """{%- set mode = namespace(thinks=enable_thinking is not defined or enable_thinking) -%}
 {{- "<|im_start|>system\nToday: " ~ strftime_now("%d %B %Y") ~ "<|im_end|>\n" -}}
@@ -69,14 +71,9 @@ SECOND = f"{FIRST}Two.<|im_end|>\n<|im_start|>user\nAnd one?<|im_end|>\n<|im_sta
 
 @pytest.fixture
 def with_template(smoke, tmp_path):
-    def make(template: str) -> Tokenizer:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(smoke / name, tmp_path)
-        config = json.loads((smoke / "tokenizer_config.json").read_text()) | {"chat_template": template}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-        return use_template(Tokenizer(tmp_path), OWN)
-
-    return make
+    return lambda template: use_template(
+        Tokenizer(with_settings(smoke, tmp_path, chat_template=template)), OWN
+    )
 
 
 @pytest.fixture
@@ -113,10 +110,7 @@ def test_a_template_that_leaves_thoughts_out_gives_each_answer_behind_what_is_re
     with_template, jsonl
 ):
     tokenizer = with_template(FORGETS_THOUGHTS)
-    texts = [
-        [FIRST, "<think>\n1+1\n</think>\n\nTwo.<|im_end|>"],
-        [SECOND, "<think>\n2+1\n</think>\n\nThree.<|im_end|>"],
-    ]
+    texts = [[FIRST, f"{TURNS[1]['content']}<|im_end|>"], [SECOND, f"{TURNS[3]['content']}<|im_end|>"]]
     assert answered_texts(tokenizer, TURNS) == texts
     assert [render(tokenizer, TURNS[:turns]) for turns in (1, 3)] == [FIRST, SECOND]
     samples, report = load_sft(jsonl({"messages": TURNS}), tokenizer, 256)
@@ -138,36 +132,23 @@ def test_of_a_pair_the_last_answer_alone_is_learnt(with_template, jsonl):
     assert tokenizer.decode(row[begins:], special_tokens=True) == "<think>\n\n</think>\n\nThree.<|im_end|>"
 
 
-# ---- the date -------------------------------------------------------------------------------------------------------
-
-
-def test_the_day_in_a_prompt_is_the_setting_s_and_not_today(with_template, smoke):
-    from aligner_lib.config.compose import load
-    from aligner_lib.kinds.inputs import policy_tokenizer
-
+def test_the_day_in_a_prompt_is_the_setting_s_and_not_today(with_template):
     folder = with_template(MARKED).folder
-    settings = {"model": {"data": {"chat_template": "tokenizer"}}}
-    config = load("sft", settings)
+    config = load("sft", {"model": {"data": {"chat_template": "tokenizer"}}})
     assert "Today: 01 January 2025<" in render(policy_tokenizer(config, folder), TURNS[:1])
     config.model.data.chat_template_date = "2024-02-29"
     tokenizer = policy_tokenizer(config, folder)
     assert "Today: 29 February 2024<" in render(tokenizer, TURNS[:1])
+    tokenizer.date, before = None, date.today()
+    text = render(tokenizer, TURNS[:1])
+    assert any(f"Today: {day:%d %B %Y}<" in text for day in (before, date.today()))
 
 
 def test_a_model_folder_says_which_day_it_has_learnt_from(with_template, smoke, tmp_path):
     tokenizer = with_template(MARKED)
     tokenizer.date = date(2024, 2, 29)
     (tmp_path / "out").mkdir()
-    save_tokenizer(tokenizer, tmp_path / "out")
-    assert recorded_date(tmp_path / "out") == date(2024, 2, 29)
+    for saved, day in ((tokenizer, date(2024, 2, 29)), (use_template(Tokenizer(smoke), OWN), None)):
+        save_tokenizer(saved, tmp_path / "out")  # the second template writes no date
+        assert recorded_date(tmp_path / "out") == day
     assert recorded_date(smoke) is None
-    save_tokenizer(use_template(Tokenizer(smoke), OWN), tmp_path / "out")  # a template without a date
-    assert recorded_date(tmp_path / "out") is None
-
-
-def test_without_a_day_it_is_today(with_template):
-    tokenizer = with_template(MARKED)
-    tokenizer.date = None
-    before = date.today()
-    text = render(tokenizer, TURNS[:1])
-    assert any(f"Today: {day:%d %B %Y}<" in text for day in (before, date.today()))

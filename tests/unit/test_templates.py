@@ -1,15 +1,15 @@
 """One template in SFT's samples, pairs and prompts: the ids of transformers, and a mask that ends with the stop token."""
 
 import json
-import shutil
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_chat_template import FORGETFUL, TRIMMED
-from tiny_tokenizers import llama_2
+from tiny_tokenizers import llama_2, with_settings
 
+from aligner_lib.config.functions import own_functions
 from aligner_lib.datasets.chat_template import (
     OWN,
     PLAIN,
@@ -42,6 +42,8 @@ MESSAGES = [
     {"role": "assistant", "content": "Yes, well."},
 ]
 PROMPT = "User: Hi?\n\nAssistant: Hello.\n\nUser: Well?\n\nAssistant:"
+PAIR = {"text": f"{PROMPT} A"}, {"text": f"{PROMPT} B"}
+SHORT = {"input": "Hi?", "output": "Hello."}
 
 
 @pytest.fixture
@@ -52,15 +54,15 @@ def tokenizer(smoke) -> Tokenizer:
 @pytest.fixture
 def with_template(smoke, tmp_path):
     """The smoke tokenizer with another template."""
+    return lambda template: Tokenizer(with_settings(smoke, tmp_path, chat_template=template))
 
-    def make(template: str | None) -> Tokenizer:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(smoke / name, tmp_path)
-        config = json.loads((smoke / "tokenizer_config.json").read_text()) | {"chat_template": template}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-        return Tokenizer(tmp_path)
 
-    return make
+@pytest.fixture
+def of_two_stops(smoke, tmp_path) -> Tokenizer:
+    """As Gemma's instruct models: a text ends with one token, a turn with another, which generation_config.json names."""
+    folder = with_settings(smoke, tmp_path, eos_token="<|endoftext|>")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2]}))
+    return Tokenizer(folder)
 
 
 @pytest.fixture
@@ -102,8 +104,7 @@ def test_a_conversation_is_learnt_as_transformers_writes_it(smoke, with_template
 
 def test_input_and_output_are_two_turns(tokenizer, jsonl):
     (sample,), _ = load_sft(jsonl({"input": " Hi? ", "output": "Hello.\n"}), tokenizer, 64)
-    asked, answered = MESSAGES[1:3]
-    assert sample.tokens == as_transformers(tokenizer.folder, [asked, answered])[: len(sample.tokens)]
+    assert sample.tokens == as_transformers(tokenizer.folder, MESSAGES[1:3])[: len(sample.tokens)]
     assert sample.tokens[: sample.answer_start] == encode_prompt(tokenizer, "Hi?")
     assert learnt(tokenizer, sample) == ["Hello.<|im_end|>"]
 
@@ -119,8 +120,7 @@ def test_of_an_input_that_is_too_long_the_template_and_the_question_stay(tokeniz
 
 
 def test_pairs_and_prompts_are_the_same_conversation(tokenizer, jsonl):
-    texts = [f"{PROMPT} {answer}" for answer in ("Yes, well.", "No.")]
-    files = jsonl(*({"text": text} for text in texts))
+    files = jsonl(*({"text": f"{PROMPT} {answer}"} for answer in ("Yes, well.", "No.")))
     messages = MESSAGES[1:]
     prompt = as_transformers(tokenizer.folder, messages[:-1], ready=True)
     whole = as_transformers(tokenizer.folder, messages)
@@ -131,10 +131,9 @@ def test_pairs_and_prompts_are_the_same_conversation(tokenizer, jsonl):
     assert learnt(tokenizer, pair) == ["Yes, well.<|im_end|>", "No.<|im_end|>"]
     (asked,), _ = load_prompts(jsonl({"text": PROMPT}), tokenizer, 256)
     assert asked.tokens == prompt and asked.text == render(tokenizer, messages[:-1])
-    other = {"prompt": "User: A?\n\nAssistant:", "response": "B", "label": False}
-    labelled, _ = load_labelled(
-        jsonl({"prompt": PROMPT, "response": "No.", "label": True}, other), tokenizer, 256
-    )
+    records = [{"prompt": PROMPT, "response": "No.", "label": True}]
+    records += [{"prompt": "User: A?\n\nAssistant:", "response": "B", "label": False}]
+    labelled, _ = load_labelled(jsonl(*records), tokenizer, 256)
     assert labelled[0].rows[0] == pair.rejected and labelled[0].starts[0] == pair.rejected_start
 
 
@@ -144,15 +143,14 @@ def test_a_text_without_turns_is_a_user_s(tokenizer):
 
 
 contents = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).map(str.strip)
+turns = st.tuples(st.sampled_from(["system", "user", "assistant"]), contents)
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), contents), min_size=1, max_size=5)
-)
+@given(st.lists(turns, min_size=1, max_size=5))
 def test_the_turns_of_a_plain_text_are_found_again(turns):
     messages = [{"role": role, "content": content} for role, content in turns]
-    text = "\n\n".join(f"{one['role'].title()}: {one['content']}" for one in messages)
-    expected = messages[:-1] if messages[-1] == {"role": "assistant", "content": ""} else messages
+    text = "\n\n".join(f"{role.title()}: {content}" for role, content in turns)
+    expected = messages[:-1] if turns[-1] == ("assistant", "") else messages
     assert turns_of(text) == expected
 
 
@@ -160,8 +158,8 @@ def test_plain_is_what_it_was(smoke, jsonl):
     """Of a tokenizer that has a template, too."""
     chosen, unset = use_template(Tokenizer(smoke), PLAIN), Tokenizer(smoke)
     for load, records in (
-        (load_sft, [{"input": "Hi?", "output": "Hello."}, {"messages": MESSAGES}]),
-        (load_preferences, [{"text": f"{PROMPT} A"}, {"text": f"{PROMPT} B"}]),
+        (load_sft, [SHORT, {"messages": MESSAGES}]),
+        (load_preferences, PAIR),
         (load_prompts, [{"text": PROMPT}]),
     ):
         assert load(jsonl(*records), chosen, 128)[0] == load(jsonl(*records), unset, 128)[0]
@@ -174,59 +172,39 @@ def test_plain_is_what_it_was(smoke, jsonl):
 
 def test_a_template_that_ends_a_turn_otherwise_is_refused_with_place_and_cure(with_template, jsonl):
     tokenizer = use_template(with_template(OTHER_STOP), OWN)
-    files = jsonl({"input": "Hi?", "output": "Hello."})
-    cure = r"data\.jsonl:1: the loss would not cover its stop token '<\|im_end\|>': .*ends an answer with '<end_of_turn>'.*eos_token.*plain"
-    with pytest.raises(StopTokenError, match=cure):
-        load_sft(files, tokenizer, 64)
+    words = r"data\.jsonl:1: the loss would not cover its stop token '<\|im_end\|>': .*'<end_of_turn>'.*eos_token.*plain"
+    with pytest.raises(StopTokenError, match=words):
+        load_sft(jsonl(SHORT), tokenizer, 64)
     with pytest.raises(StopTokenError):
-        load_preferences(jsonl({"text": f"{PROMPT} A"}, {"text": f"{PROMPT} B"}), tokenizer, 64)
+        load_preferences(jsonl(*PAIR), tokenizer, 64)
 
 
 def test_a_stop_token_that_is_read_as_text_is_refused(tmp_path, jsonl):
     """It has an id, but no place among the added tokens: a template's text would have `<`, `/`, `s` in its stead."""
-    folder = llama_2(tmp_path / "model")
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": TRIMMED}))
-    files = jsonl({"input": "Hi?", "output": "Hello."})
-    (sample,), _ = load_sft(files, use_template(Tokenizer(folder), OWN), 64)
+    folder = with_settings(llama_2(tmp_path / "model"), tmp_path, chat_template=TRIMMED)
+    (sample,), _ = load_sft(jsonl(SHORT), use_template(Tokenizer(folder), OWN), 64)
     assert sample.tokens[-1] == Tokenizer(folder).eos_id
     stored = json.loads((folder / "tokenizer.json").read_text())
-    stored["added_tokens"] = [one for one in stored["added_tokens"] if one["content"] != "</s>"]
+    stored["added_tokens"] = [token for token in stored["added_tokens"] if token["content"] != "</s>"]
     (folder / "tokenizer.json").write_text(json.dumps(stored))
-    with pytest.raises(
-        StopTokenError, match=r"data\.jsonl:1: the loss would not cover its stop token '</s>': .*added_tokens"
-    ):
-        load_sft(files, use_template(Tokenizer(folder), OWN), 64)
+    words = r"data\.jsonl:1: the loss would not cover its stop token '</s>': .*added_tokens"
+    with pytest.raises(StopTokenError, match=words):
+        load_sft(jsonl(SHORT), use_template(Tokenizer(folder), OWN), 64)
 
 
 @pytest.mark.parametrize("template", [PLAIN, OWN])
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"input": "Hi?", "output": "Hello.<|im_end|>"},
-        {"input": "Hi?", "output": "Hel<|im_end|>lo."},
-        {"messages": [MESSAGES[1], {"role": "assistant", "content": "Hello.<|im_end|>"}]},
-    ],
-)
-def test_an_answer_with_a_stop_token_of_its_own_is_left_out(smoke, jsonl, template, record):
-    """Behind the first one a policy writes nothing, so the second would never be learnt to any use."""
-    tokenizer = use_template(Tokenizer(smoke), template)
-    samples, report = load_sft(jsonl({"input": "Hi?", "output": "Hello."}, record), tokenizer, 64)
+@pytest.mark.parametrize("stop", ["<|im_end|>", "<|endoftext|>"])
+def test_an_answer_that_holds_any_stop_token_is_left_out(of_two_stops, jsonl, template, stop):
+    """Behind the first one a policy writes nothing, so the rest would never be learnt to any use."""
+    tokenizer = use_template(of_two_stops, template)
+    answers = [f"Hello.{stop}", f"Hel{stop}lo."]
+    records = [SHORT | {"output": answer} for answer in answers]
+    records += [{"messages": [MESSAGES[1], {"role": "assistant", "content": answers[0]}]}]
+    samples, report = load_sft(jsonl(SHORT, *records), tokenizer, 64)
     assert len(samples) == 1
     assert report.lines()[0].startswith(
-        "1 of 2 samples left out: an answer contains the stop token '<|im_end|>'"
+        f"3 of 4 samples left out: an answer contains the stop token '{stop}'"
     )
-
-
-@pytest.fixture
-def of_two_stops(smoke, tmp_path) -> Tokenizer:
-    """As Gemma's instruct models: a text ends with one token, a turn with another, which generation_config.json names."""
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(smoke / name, tmp_path)
-    config = json.loads((smoke / "tokenizer_config.json").read_text()) | {"eos_token": "<|endoftext|>"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2]}))
-    return Tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -240,40 +218,25 @@ def test_stop_tokens_are_those_of_the_tokenizer_and_of_the_generation_settings(o
 @pytest.mark.parametrize("wrong", [[0, 10**6], ["<|im_end|>"], [-1], [True]])
 def test_a_stop_token_that_is_not_in_the_vocabulary_is_refused(of_two_stops, wrong):
     (of_two_stops.folder / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
-    with pytest.raises(
-        ValueError, match=r"generation_config\.json: eos_token_id contains .*, which is not a token of"
-    ):
+    words = r"generation_config\.json: eos_token_id contains .*, which is not a token of"
+    with pytest.raises(ValueError, match=words):
         Tokenizer(of_two_stops.folder).stop_ids  # noqa: B018
 
 
 def test_what_is_learnt_ends_with_the_stop_token_that_the_template_writes(of_two_stops, jsonl):
     """Plain texts have the tokenizer's stop token; ChatML's answers end with <|im_end|> (2), not with <|endoftext|> (0)."""
-    record = {"input": "Hi?", "output": "Hello."}
     for template, end in ((PLAIN, 0), (OWN, 2)):
         tokenizer = use_template(Tokenizer(of_two_stops.folder), template)
-        (sample,), _ = load_sft(jsonl(record), tokenizer, 64)
-        assert sample.tokens[-1] == end and sample.learnt[-1]
-        (conversation,), _ = load_sft(jsonl({"messages": MESSAGES}), tokenizer, 128)
-        assert conversation.tokens[-1] == end
-        (pair,), _ = load_preferences(jsonl({"text": f"{PROMPT} A"}, {"text": f"{PROMPT} B"}), tokenizer, 128)
+        samples, _ = load_sft(jsonl(SHORT, {"messages": MESSAGES}), tokenizer, 128)
+        assert [sample.tokens[-1] for sample in samples] == [end, end] and samples[0].learnt[-1]
+        (pair,), _ = load_preferences(jsonl(*PAIR), tokenizer, 128)
         assert pair.chosen[-1] == pair.rejected[-1] == answer_end(tokenizer) == end
 
 
-@pytest.mark.parametrize("template", [PLAIN, OWN])
-@pytest.mark.parametrize("stop", ["<|im_end|>", "<|endoftext|>"])
-def test_an_answer_that_holds_any_stop_token_is_left_out(of_two_stops, jsonl, template, stop):
-    tokenizer = use_template(of_two_stops, template)
-    records = [{"input": "Hi?", "output": "Hello."}, {"input": "Hi?", "output": f"Hel{stop}lo."}]
-    samples, report = load_sft(jsonl(*records), tokenizer, 64)
-    assert len(samples) == 1 and f"contains the stop token '{stop}'" in report.lines()[0]
-
-
 def test_an_observation_behind_any_stop_token_does_not_end_the_turn_twice(of_two_stops):
-    asked = [{"role": "user", "content": "Hi?"}]
-    assert render_observation(of_two_stops, asked, "Well?", stopped=True).startswith("\n<|im_start|>user")
-    assert render_observation(of_two_stops, asked, "Well?", stopped=False).startswith(
-        "<|im_end|>\n<|im_start|>user"
-    )
+    for stopped, end in ((True, "\n"), (False, "<|im_end|>\n")):
+        observation = render_observation(of_two_stops, MESSAGES[1:2], "Well?", stopped)
+        assert observation.startswith(f"{end}<|im_start|>user")
 
 
 @given(contents.filter(bool))
@@ -285,15 +248,17 @@ def test_every_answer_is_learnt_whole_with_its_stop_token(smoke, answer):
     assert tokens[start:].count(tokenizer.eos_id) == 1
 
 
-def test_a_template_that_rewrites_what_was_learnt_from_leaves_samples_out(with_template, jsonl):
-    with pytest.raises(ValueError, match="writes a conversation differently once it has an answer"):
-        load_sft(jsonl({"messages": MESSAGES}), use_template(with_template(FORGETFUL), OWN), 64)
-
-
 # ---- which template -------------------------------------------------------------------------------------------------
 
 
-def test_it_is_recorded_beside_the_tokenizer(smoke, tmp_path):
+def test_templates_that_can_t_be_used_are_refused(with_template, jsonl):
+    with pytest.raises(ValueError, match="writes a conversation differently once it has an answer"):
+        load_sft(jsonl({"messages": MESSAGES}), use_template(with_template(FORGETFUL), OWN), 64)
+    with pytest.raises(UserError, match=r"has no chat template: give model\.data\.chat_template=plain"):
+        use_template(with_template(None), OWN)
+
+
+def test_the_template_is_recorded_beside_the_tokenizer(smoke, tmp_path):
     assert recorded_template(smoke) is None
     for name in (OWN, PLAIN):
         save_tokenizer(use_template(Tokenizer(smoke), name), tmp_path)
@@ -303,52 +268,41 @@ def test_it_is_recorded_beside_the_tokenizer(smoke, tmp_path):
         recorded_template(tmp_path)
 
 
-def test_a_tokenizer_without_one_has_none_to_use(with_template):
-    with pytest.raises(UserError, match=r"has no chat template: give model\.data\.chat_template=plain"):
-        use_template(with_template(None), OWN)
-
-
 # ---- what is shown is what is learnt --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("template", [PLAIN, OWN])
 def test_the_mask_that_is_shown_is_the_trainers(smoke, formatted, template):
-    pytest.importorskip("torch")
-    from aligner_lib.config.functions import own_functions
     from aligner_lib.kinds.dpo.trainer import DPOTrainer
     from aligner_lib.kinds.sft.trainer import SFTTrainer
 
     tokenizer = use_template(Tokenizer(smoke), template)
     trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=True, functions=own_functions("sft"))
     samples, _ = load_sft([formatted / "train.jsonl"], tokenizer, 128)
-    batch = SFTTrainer.collate(trainer, samples[:16])
-    for sample, mask in zip(samples, batch.mask):
-        ((_, tokens),) = show_mask(sample, tokenizer).rows
-        assert [on for *_, on in tokens][1:] == mask[: len(sample) - 1].tolist() and not mask[
-            len(sample) - 1 :
-        ].any()
     pairs, _ = load_preferences([formatted / "train_comparisons.jsonl"], tokenizer, 128)
+    masks = SFTTrainer.collate(trainer, samples[:16]).mask
+    shown = [(show_mask(sample, tokenizer).rows[0], mask) for sample, mask in zip(samples, masks)]
     mask = DPOTrainer.collate(trainer, pairs[:16]).response_mask
     for row, pair in enumerate(pairs[:16]):
-        for side, (_, tokens) in enumerate(show_mask(pair, tokenizer).rows):
-            assert [on for *_, on in tokens][1:] == mask[16 * side + row, : len(tokens) - 1].tolist()
+        shown += zip(show_mask(pair, tokenizer).rows, (mask[row], mask[16 + row]))
+    assert len(shown) == 48
+    for (_, tokens), mask in shown:
+        assert [on for *_, on in tokens][1:] == mask[: len(tokens) - 1].tolist()
+        assert not mask[len(tokens) - 1 :].any()
 
 
-def test_it_is_told_by_more_than_colour_and_escaped(smoke, jsonl):
+def test_the_mask_is_shown_by_more_than_colour_and_escaped(smoke, jsonl):
     tokenizer = Tokenizer(smoke)
     (sample,), _ = load_sft(jsonl({"input": "<b>Hi?</b>\n", "output": "Hello."}), tokenizer, 64)
-    shown = show_mask(sample, tokenizer)
+    shown, count = show_mask(sample, tokenizer), sum(sample.learnt)
     html = shown._repr_html_()
-    assert html.count('class="lab-learnt"') == sum(sample.learnt)
+    assert html.count('class="lab-learnt"') == count
     assert "<b>Hi" not in html and "border-bottom" in html and "↵" in html
-    assert repr(shown).startswith(
-        f"sample: {sum(sample.learnt)} of {len(sample)} tokens are learnt\n<b>Hi?</b>"
-    )
+    assert repr(shown).startswith(f"sample: {count} of {len(sample)} tokens are learnt\n<b>Hi?</b>")
 
 
 def test_of_a_prompt_nothing_is_learnt_and_of_a_reward_model_s_pair_the_end(smoke, jsonl):
     tokenizer = Tokenizer(smoke)
     (prompt,), _ = load_prompts(jsonl({"text": PROMPT}), tokenizer, 64)
-    assert learnt(tokenizer, prompt) == []
-    (pair,), _ = load_pairs(jsonl({"text": f"{PROMPT} A"}, {"text": f"{PROMPT} B"}), tokenizer, 64)
-    assert learnt(tokenizer, pair) == ["<|im_end|>", "<|im_end|>"]
+    (pair,), _ = load_pairs(jsonl(*PAIR), tokenizer, 64)
+    assert (learnt(tokenizer, prompt), learnt(tokenizer, pair)) == ([], ["<|im_end|>", "<|im_end|>"])

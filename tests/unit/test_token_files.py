@@ -1,19 +1,20 @@
 """Megatron's token files: written with any number of workers, killed and gone on with, and read as the same samples."""
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import until
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_tokenizers import STYLES
+from tiny_tokenizers import STYLES, with_settings
 from typer.testing import CliRunner
 
 from aligner_lib.cli.main import app
@@ -41,35 +42,48 @@ def tokenizer(smoke) -> Tokenizer:
     return Tokenizer(smoke)
 
 
-@pytest.fixture
-def written(formatted, tokenizer, tmp_path):
-    """The token files of the bundled comparisons, as the seeds' command writes them."""
+@pytest.fixture(scope="module")
+def comparisons(formatted, smoke, tmp_path_factory) -> Path:
+    """The prefix of the bundled comparisons' token files, as the seeds' command writes them."""
+    prefix = tmp_path_factory.mktemp("comparisons") / "hh"
     return tokenize_file(
-        formatted / "test_comparisons.jsonl", tmp_path / "hh", tokenizer, append_eod=True
+        formatted / "test_comparisons.jsonl", prefix, Tokenizer(smoke), append_eod=True
     ).prefix
+
+
+@pytest.fixture
+def written(comparisons, tmp_path) -> Path:
+    """A copy of these files that a test may change."""
+    for path in (*files_of_prefix(comparisons), about_file(comparisons)):
+        shutil.copy(path, tmp_path)
+    return tmp_path / comparisons.name
 
 
 def content(prefix: Path) -> list[bytes]:
     return [path.read_bytes() for path in (*files_of_prefix(prefix), about_file(prefix))]
 
 
-def lines(path: Path, *texts: str | bytes) -> Path:
+def write_lines(path: Path, *texts: str | bytes) -> Path:
     records = [text if isinstance(text, bytes) else json.dumps({"text": text}).encode() for text in texts]
     path.write_bytes(b"\n".join(records))
     return path
+
+
+def write_documents(prefix: Path, documents: list[list[int]], dtype: int) -> None:
+    binary, index = files_of_prefix(prefix)
+    binary.write_bytes(np.array([token for ids in documents for token in ids], DTYPES[dtype]).tobytes())
+    with open(index, "wb") as file:
+        write_index(file, dtype, np.array(list(map(len, documents)), np.int32))
 
 
 # ---- the format -----------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.lists(st.integers(0, 65_499), max_size=5)), st.sampled_from([UINT16, INT32]))
-def test_what_is_written_is_read(tmp_path_factory, documents, dtype):
+def test_documents_are_read_as_they_were_written(tmp_path_factory, documents, dtype):
     prefix = tmp_path_factory.mktemp("files") / "a.b"
-    binary, index = files_of_prefix(prefix)
-    assert (binary.name, index.name) == ("a.b.bin", "a.b.idx")
-    binary.write_bytes(np.array([i for ids in documents for i in ids], DTYPES[dtype]).tobytes())
-    with open(index, "wb") as file:
-        write_index(file, dtype, np.array(list(map(len, documents)), np.int32))
+    assert [path.name for path in files_of_prefix(prefix)] == ["a.b.bin", "a.b.idx"]
+    write_documents(prefix, documents, dtype)
     read = IndexedDataset(prefix)
     assert list(read) == documents
     assert (len(read), read.tokens) == (len(documents), sum(map(len, documents)))
@@ -79,11 +93,14 @@ def test_a_vocabulary_below_65500_has_two_bytes_an_id():
     assert best_dtype(65_499) == UINT16 and best_dtype(65_500) == INT32
 
 
+CUT_OFF = r"describes .*cut off or belongs to another data set"
+
+
 @pytest.mark.parametrize(
     ("which", "change", "words"),
     [
-        ("bin", lambda old: old[:-2], r"describes .*cut off or belongs to another data set"),
-        ("bin", lambda old: old + b"\0\0", r"describes .*cut off or belongs to another data set"),
+        ("bin", lambda old: old[:-2], CUT_OFF),
+        ("bin", lambda old: old + b"\0\0", CUT_OFF),
         ("bin", lambda old: b"", r"has 0 bytes"),
         ("idx", lambda old: old[:-8], r"cut off, or was written twice"),
         ("idx", lambda old: old + old, r"cut off, or was written twice"),
@@ -92,11 +109,7 @@ def test_a_vocabulary_below_65500_has_two_bytes_an_id():
         ("idx", lambda old: b"PK" + old[2:], r"not an index of Megatron's"),
         ("idx", lambda old: old[:17] + b"\x09" + old[18:], r"dtype 9"),
         ("idx", lambda old: old[:-16] + old[-8:] + old[-16:-8], r"documents don't follow one another"),
-        (
-            "idx",
-            lambda old: old[:34] + b"\xff" * 4 + old[38:],
-            r"cut off or belongs to another data set|don't follow",
-        ),
+        ("idx", lambda old: old[:34] + b"\xff" * 4 + old[38:], rf"{CUT_OFF}|don't follow"),
     ],
 )
 def test_files_that_are_not_whole_are_refused(written, tokenizer, which, change, words):
@@ -118,22 +131,18 @@ def test_a_missing_file_is_named(written, tokenizer):
 def test_a_document_is_a_line(formatted, tokenizer, tmp_path):
     source = formatted / "test_comparisons.jsonl"
     texts = [json.loads(line)["text"] for line in source.read_text().splitlines()]
-    made = tokenize_file(source, tmp_path / "deep" / "hh", tokenizer, append_eod=True)
-    assert made.prefix == tmp_path / "deep" / "hh_text_document"
-    documents = IndexedDataset(made.prefix)
-    assert list(documents) == [[*tokenizer.encode(text), tokenizer.eos_id] for text in texts]
-    assert made.documents == len(texts) and made.tokens == documents.tokens
-    without = tokenize_file(source, tmp_path / "bare", tokenizer)
-    assert list(IndexedDataset(without.prefix)) == [tokenizer.encode(text) for text in texts]
+    for name, end in (("deep/hh", [tokenizer.eos_id]), ("bare", [])):
+        made = tokenize_file(source, tmp_path / name, tokenizer, append_eod=bool(end))
+        assert made.prefix == tmp_path / f"{name}_text_document"
+        documents = IndexedDataset(made.prefix)
+        assert list(documents) == [tokenizer.encode(text) + end for text in texts]
+        assert (made.documents, made.tokens) == (len(texts), documents.tokens)
 
 
-def test_neither_workers_nor_chunks_change_a_byte(formatted, tokenizer, tmp_path):
+def test_neither_workers_nor_chunks_change_a_byte(formatted, comparisons, tokenizer, tmp_path):
     source = formatted / "test_comparisons.jsonl"
-    made = [
-        tokenize_file(source, tmp_path / name, tokenizer, append_eod=True, workers=workers, chunk_size=size)
-        for name, workers, size in (("one", 1, 100), ("two", 2, 7))
-    ]
-    assert content(made[0].prefix) == content(made[1].prefix)
+    made = tokenize_file(source, tmp_path / "two", tokenizer, append_eod=True, workers=2, chunk_size=7)
+    assert content(made.prefix) == content(comparisons)
 
 
 KILLED = """
@@ -145,31 +154,30 @@ tokenize_file(Path(sys.argv[1]), Path(sys.argv[2]), Tokenizer(Path(sys.argv[3]))
 """
 
 
-@pytest.mark.parametrize("torn", [0, 3])
-def test_a_killed_call_goes_on_and_writes_the_same(formatted, tokenizer, smoke, tmp_path, torn):
-    """torn: bytes that the kill cost both files, as a machine that lost its power might."""
+def test_a_killed_call_goes_on_and_writes_the_same(formatted, tokenizer, smoke, tmp_path):
+    """The kill costs both files three bytes, as on a machine that loses its power."""
     source = tmp_path / "many.jsonl"
     source.write_text(((formatted / "train_comparisons.jsonl").read_text() + "\n") * 8)
     whole = tokenize_file(source, tmp_path / "whole", tokenizer, append_eod=True)
     process = subprocess.Popen([sys.executable, "-c", KILLED, source, tmp_path / "hh", smoke])
-    done = tmp_path / ".hh_text_document.lengths.partial"
-    until = time.monotonic() + 60
-    while not (done.exists() and done.stat().st_size > 400) and time.monotonic() < until:
-        assert process.poll() is None, "it ended before it could be killed"
+    lengths = tmp_path / ".hh_text_document.lengths.partial"
+    until(
+        lambda: process.poll() is not None or (lengths.exists() and lengths.stat().st_size > 400), "100 lines"
+    )
+    assert process.poll() is None, "it ended before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not any(path.exists() for path in files_of_prefix(tmp_path / "hh_text_document"))
-    for path in (done, tmp_path / ".hh_text_document.bin.partial"):
-        os.truncate(path, path.stat().st_size - torn)
+    for path in (lengths, tmp_path / ".hh_text_document.bin.partial"):
+        os.truncate(path, path.stat().st_size - 3)
     made = tokenize_file(source, tmp_path / "hh", tokenizer, append_eod=True)
     assert 90 < made.went_on < made.documents
     assert content(made.prefix) == content(whole.prefix)
     assert not list(tmp_path.glob(".hh*")), "hidden files are left"
 
 
-def test_files_that_are_there_are_kept_and_others_not_written_over(formatted, tokenizer, written):
-    before = content(written)
-    prefix = written.with_name("hh")
+def test_complete_files_are_kept_and_others_are_not_written_over(formatted, tokenizer, written):
+    before, prefix = content(written), written.with_name("hh")
     again = tokenize_file(formatted / "test_comparisons.jsonl", prefix, tokenizer, append_eod=True)
     assert again.went_on == again.documents and content(written) == before
     with pytest.raises(UserError, match=r"exists already, and was not made from this file.*--output-prefix"):
@@ -177,8 +185,8 @@ def test_files_that_are_there_are_kept_and_others_not_written_over(formatted, to
     assert content(written) == before
 
 
-def test_what_an_earlier_call_left_of_something_else_is_begun_anew(tmp_path, tokenizer, smoke):
-    source = lines(tmp_path / "a.jsonl", "one", "two")
+def test_what_an_earlier_call_left_of_something_else_is_begun_anew(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "a.jsonl", "one", "two")
     (tmp_path / ".a_text_document.about.partial").write_text('{"source": "of another file"}')
     (tmp_path / ".a_text_document.bin.partial").write_bytes(b"1234")
     (tmp_path / ".a_text_document.lengths.partial").write_bytes(b"\2\0\0\0")
@@ -187,21 +195,21 @@ def test_what_an_earlier_call_left_of_something_else_is_begun_anew(tmp_path, tok
 
 
 def test_a_kill_while_the_files_get_their_names_costs_nothing(tmp_path, tokenizer):
-    source = lines(tmp_path / "a.jsonl", "one", "two")
+    source = write_lines(tmp_path / "a.jsonl", "one", "two")
     made = tokenize_file(source, tmp_path / "a", tokenizer)
     before = content(made.prefix)
     about = json.loads(about_file(made.prefix).read_text())
-    lengths = [len(tokenizer.encode(text)) for text in ("one", "two")]
     about_file(made.prefix).unlink()
     del about["documents"], about["tokens"]
     (tmp_path / ".a_text_document.about.partial").write_text(json.dumps(about))
-    (tmp_path / ".a_text_document.lengths.partial").write_bytes(np.array(lengths, "<i4").tobytes())
+    lengths = np.array([len(tokenizer.encode(text)) for text in ("one", "two")], "<i4")
+    (tmp_path / ".a_text_document.lengths.partial").write_bytes(lengths.tobytes())
     again = tokenize_file(source, tmp_path / "a", tokenizer)
     assert again.went_on == 2 and content(again.prefix) == before
 
 
 def test_a_record_without_a_text_is_an_empty_document_and_is_told(tmp_path, tokenizer):
-    source = lines(tmp_path / "a.jsonl", "good", b"{", "fine", " ", "better", "worse", b"", b"  ")
+    source = write_lines(tmp_path / "a.jsonl", "good", b"{", "fine", " ", "better", "worse", b"", b"  ")
     made = tokenize_file(source, tmp_path / "a", tokenizer, append_eod=True, chunk_size=2)
     assert [len(ids) > 0 for ids in IndexedDataset(made.prefix)] == [True, False, True, False, True, True]
     assert made.report.lines() == [
@@ -213,13 +221,17 @@ def test_a_record_without_a_text_is_an_empty_document_and_is_told(tmp_path, toke
     assert report.total == 3 and sum(report.dropped.values()) == 2
 
 
-def test_an_empty_line_between_two_is_refused(tmp_path, tokenizer):
-    source = lines(tmp_path / "a.jsonl", "good", b"", "bad")
+def test_an_empty_line_between_two_and_a_second_call_are_refused(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "a.jsonl", "good", b"", "bad")
     with pytest.raises(UserError, match=r"a\.jsonl:2 is empty"):
         tokenize_file(source, tmp_path / "a", tokenizer)
+    with open(tmp_path / ".a_text_document.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another call is writing"):
+            tokenize_file(source, tmp_path / "a", tokenizer)
 
 
-def test_the_tutorial_s_command_is_taken(formatted, smoke, tmp_path, tokenizer):
+def test_the_tutorial_s_command_is_taken(formatted, smoke, tmp_path):
     """But for the script's name, and a tokenizer of ours in place of its own."""
     command = f"""data mmap --input {formatted / "test_comparisons.jsonl"} --output-prefix {tmp_path / "hh_comparison_test"}
         --tokenizer-model {smoke / "tokenizer.json"} --tokenizer-library=sentencepiece --json-keys text --dataset-impl mmap
@@ -234,7 +246,6 @@ def test_the_tutorial_s_command_is_taken(formatted, smoke, tmp_path, tokenizer):
 def test_lengths_and_padding_are_told(formatted, smoke):
     file = formatted / "train.jsonl"
     done = CliRunner().invoke(app, f"data lengths {file} --tokenizer {smoke} --micro-batch-size 1".split())
-    assert done.exit_code == 0, done.output
     name, lengths, _, counted, packed = done.output.splitlines()[:5]
     assert name.startswith("train.jsonl: 576 samples, ") and "the longest" in lengths
     assert counted.split() == ["1", "samples", "64.0", "0.0%"]  # a sample alone has no padding
@@ -244,8 +255,7 @@ def test_lengths_and_padding_are_told(formatted, smoke):
 # ---- the same samples -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("append_eod", [True, False])
-@pytest.mark.parametrize("template", [PLAIN, OWN])
+@pytest.mark.parametrize(("template", "append_eod"), [(PLAIN, False), (OWN, True), (OWN, False)])
 def test_the_samples_are_those_of_the_lines(formatted, smoke, tmp_path, template, append_eod):
     tokenizer = use_template(Tokenizer(smoke), template)
     for name in ("test_comparisons", "test_prompts"):
@@ -259,35 +269,28 @@ def test_the_samples_are_those_of_the_lines(formatted, smoke, tmp_path, template
 
 
 TURNS = "User: How are you, in 北京 😀?\n\nAssistant: Fine.\n\nUser: Why?\n\nAssistant:"
-TEXTS = [
-    f"{TURNS} The weather is fine.",
-    f"{TURNS} Go away 😀.",
-    "User: Hi\n\nAssistant: Hello!",
-    "User: Hi\n\nAssistant: No",
-]
+TEXTS = [f"{TURNS} The weather is fine.", f"{TURNS} Go away 😀."]
+TEXTS += [f"User: Hi\n\nAssistant: {answer}" for answer in ("Hello!", "No")]
 
 
 @pytest.mark.parametrize("with_bos", [True, False], ids=["BOS", "as NeMo's tool"])
 @pytest.mark.parametrize("style", STYLES)
 def test_every_kind_of_tokenizer_finds_the_response_again(tmp_path, style, with_bos):
     tokenizer = Tokenizer(STYLES[style](tmp_path / "model"))
-    source = lines(tmp_path / "a.jsonl", *TEXTS)
+    source = write_lines(tmp_path / "a.jsonl", *TEXTS)
     prefix = tokenize_file(source, tmp_path / "a", tokenizer, append_eod=True).prefix
     if not with_bos:  # another tool's files, which say nothing of themselves
         about_file(prefix).unlink()
         documents = [ids[len(tokenizer.bos_ids) :] for ids in IndexedDataset(prefix)]
-        binary, index = files_of_prefix(prefix)
-        binary.write_bytes(np.array([i for ids in documents for i in ids], "<u2").tobytes())
-        with open(index, "wb") as file:
-            write_index(file, UINT16, np.array(list(map(len, documents)), np.int32))
+        write_documents(prefix, documents, UINT16)
     for loader in LOADERS:
         expected, _ = getattr(load, loader)([source], tokenizer, 512)
         assert getattr(load_indexed, loader)([prefix], tokenizer, 512)[0] == expected
 
 
-def test_either_file_names_both(written, tokenizer):
-    by_prefix, _ = load_indexed.load_pairs([written], tokenizer, 256)
-    for path in files_of_prefix(written):
+def test_either_file_names_both(comparisons, tokenizer):
+    by_prefix, _ = load_indexed.load_pairs([comparisons], tokenizer, 256)
+    for path in files_of_prefix(comparisons):
         assert load_indexed.load_pairs([path], tokenizer, 256)[0] == by_prefix
 
 
@@ -295,67 +298,29 @@ def test_either_file_names_both(written, tokenizer):
 
 
 def test_an_odd_number_of_documents_is_no_pairs(tmp_path, tokenizer):
-    prefix = tokenize_file(lines(tmp_path / "a.jsonl", "a", "b", "c"), tmp_path / "a", tokenizer).prefix
+    prefix = tokenize_file(write_lines(tmp_path / "a.jsonl", "a", "b", "c"), tmp_path / "a", tokenizer).prefix
     with pytest.raises(UserError, match="has 3 documents: chosen and rejected documents alternate"):
         load_indexed.load_pairs([prefix], tokenizer, 64)
 
 
-@pytest.fixture
-def another(smoke, tmp_path) -> Tokenizer:
-    """The smoke tokenizer with two tokens exchanged."""
-    folder = tmp_path / "another"
-    folder.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(smoke / name, folder)
+def test_another_tokenizer_or_template_is_refused(comparisons, smoke, tmp_path):
+    folder = with_settings(smoke, tmp_path / "another")
     stored = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = stored["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (folder / "tokenizer.json").write_text(json.dumps(stored))
-    return Tokenizer(folder)
-
-
-def test_another_tokenizer_is_refused(written, another):
     with pytest.raises(UserError, match=r"written with another tokenizer than that of .*another"):
-        load_indexed.load_pairs([written], another, 256)
+        load_indexed.load_pairs([comparisons], Tokenizer(folder), 256)
+    words = r"--chat-template plain, but this run has model\.data\.chat_template=tokenizer"
+    with pytest.raises(UserError, match=words):
+        load_indexed.load_pairs([comparisons], use_template(Tokenizer(smoke), OWN), 256)
 
 
-def test_without_the_json_an_id_beyond_the_vocabulary_tells_of_it(written, tmp_path):
+def test_without_the_json_ids_and_stop_tokens_tell_of_another_tokenizer(written, smoke, tmp_path):
     about_file(written).unlink()
     small = Tokenizer(STYLES["gpt2"](tmp_path / "small"))
-    with pytest.raises(
-        UserError, match=rf"the vocabulary of .*small ends at {small.vocab_size - 1}: another"
-    ):
+    with pytest.raises(UserError, match=rf"vocabulary of .*small ends at {small.vocab_size - 1}: another"):
         load_indexed.load_pairs([written], small, 256)
-
-
-def test_without_the_json_the_stop_token_tells_of_another_tokenizer(tmp_path, smoke, tokenizer):
-    """Of the same size, but with another stop token."""
-    texts = ["User: Hi\n\nAssistant: Hello", "User: Hi\n\nAssistant: Go"] * 6
-    prefix = tokenize_file(
-        lines(tmp_path / "a.jsonl", *texts), tmp_path / "a", tokenizer, append_eod=True
-    ).prefix
-    about_file(prefix).unlink()
-    folder = tmp_path / "other"
-    folder.mkdir()
-    shutil.copy(smoke / "tokenizer.json", folder)
-    config = json.loads((smoke / "tokenizer_config.json").read_text()) | {"eos_token": "<|im_start|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    other = Tokenizer(with_settings(smoke, tmp_path / "other", eos_token="<|im_start|>"))
     with pytest.raises(UserError, match=r"documents end with token \d+, but the stop token .* is \d+"):
-        load_indexed.load_pairs([prefix], Tokenizer(folder), 256)
-
-
-def test_another_template_is_refused(written, smoke):
-    with pytest.raises(
-        UserError, match=r"--chat-template plain, but this run has model\.data\.chat_template=tokenizer"
-    ):
-        load_indexed.load_pairs([written], use_template(Tokenizer(smoke), OWN), 256)
-
-
-def test_two_calls_at_once_are_one_too_many(tmp_path, tokenizer):
-    import fcntl
-
-    source = lines(tmp_path / "a.jsonl", "one", "two")
-    with open(tmp_path / ".a_text_document.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another call is writing"):
-            tokenize_file(source, tmp_path / "a", tokenizer)
+        load_indexed.load_pairs([written], other, 256)
