@@ -1,6 +1,7 @@
 """One objective with six switches: each named algorithm against a formula that is written from its paper alone."""
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -44,21 +45,29 @@ def test_a_group_s_advantages_have_mean_0_and_deviation_1():
     assert advantages[4:].tolist() == [0, 0]  # all alike
 
 
-def test_grpo_s_advantages_in_any_order_and_by_another_s_hand():
+def test_grpo_s_advantages_in_any_order_and_by_another_formula():
     order = torch.tensor([4, 0, 5, 3, 1, 2])
     expected = [0, 0.5 / (3**-0.5 + 1e-4), 0]  # 1 of 1, 0, 0, 1, whose deviation is 1 / √3
     assert grpo_advantages(REWARDS[order], GROUP[order])[:3].tolist() == pytest.approx(expected)
-    with_a_lost_one = torch.cat([REWARDS, torch.tensor([math.nan])]), torch.cat([GROUP, GROUP[:1]])
-    ranks = group_advantages(
-        *with_a_lost_one, "group_mean", "group_std", lambda rewards, group: rewards.argsort().double()
-    )
+    rewards, group = torch.cat([REWARDS, torch.tensor([math.nan])]), torch.cat([GROUP, GROUP[:1]])
+    by_rank = lambda rewards, group: rewards.argsort().double()  # noqa: E731
+    ranks = group_advantages(rewards, group, "group_mean", "group_std", by_rank)
     assert ranks.isfinite().all() and ranks[-1] == 0 and len(ranks) == 7
 
 
-def test_a_response_without_others_learns_nothing():
+def test_a_response_without_others_or_without_differences_learns_nothing():
     assert grpo_advantages(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0, 1, 1]))[0] == 0
     for baseline in ("group_mean", "leave_one_out"):
         assert group_advantages(torch.tensor([3.0]), torch.tensor([0]), baseline, "group_std").tolist() == [0]
+    alike = torch.full((3,), 0.1)  # rounding makes no advantage
+    assert group_advantages(alike, torch.zeros(3), "group_mean", "group_std").tolist() == [0, 0, 0]
+    mask = torch.ones(3, 2, dtype=torch.bool)
+    assert not reinforce_pp_advantages(alike, torch.ones(3, 2), mask, 0.0).any()
+
+
+def test_a_response_without_a_reward_is_excluded_from_its_group_s_mean():
+    rewards, group = torch.tensor([1.0, math.nan, 0.0, math.nan]), torch.tensor([0, 0, 0, 1])
+    assert group_advantages(rewards, group, "group_mean", "none").tolist() == [0.5, 0, -0.5, 0]
 
 
 # ---- presets against their papers' formulas -------------------------------------------------------------------------
@@ -90,104 +99,78 @@ def ours(name: str, logprobs: list[torch.Tensor]) -> torch.Tensor:
     return (losses * weights[rows]).mean()
 
 
-def group_of(i: int) -> list[int]:
-    return [j for j in range(4) if GROUPS[j] == GROUPS[i]]
+def others(i: int) -> list[float]:
+    """The rewards of the other responses in a response's group."""
+    return [R[j].item() for j in range(4) if GROUPS[j] == GROUPS[i] and j != i]
 
 
-def group_mean(i: int) -> float:
-    return sum(R[j].item() for j in group_of(i)) / 2
+def centred(i: int) -> float:
+    return R[i].item() - statistics.fmean([R[i].item(), *others(i)])
 
 
-def group_std(i: int) -> float:
-    return math.sqrt(sum((R[j].item() - group_mean(i)) ** 2 for j in group_of(i)) / 1)
+def standardised(i: int) -> float:
+    return centred(i) / (statistics.stdev([R[i].item(), *others(i)]) + 1e-4)
 
 
-def clip(x, low: float, high: float):
-    return torch.clamp(x, 1 - low, 1 + high)
+def ratio(i: int, logprobs):
+    return torch.exp(logprobs - OLD[i])
 
 
-def grpo(logprobs):
+def clipped(ratio, advantage: float, low: float = 0.2, high: float = 0.2):
+    return torch.min(ratio * advantage, torch.clamp(ratio, 1 - low, 1 + high) * advantage)
+
+
+# Each paper's objective is a sum over the responses; a function gives the term of response i, whose tokens have `own`.
+
+
+def grpo(i, own):
     """Equation 3 of arXiv:2402.03300, with the KL estimate of its equation 4."""
-    total = 0
-    for i, own in enumerate(logprobs):
-        advantage = (R[i].item() - group_mean(i)) / (group_std(i) + 1e-4)
-        inner = 0
-        for t in range(len(own)):
-            r = torch.exp(own[t] - OLD[i][t])
-            kl = torch.exp(REFERENCE[i][t] - own[t]) - (REFERENCE[i][t] - own[t]) - 1
-            inner += torch.min(r * advantage, clip(r, 0.2, 0.2) * advantage) - 0.1 * kl
-        total += inner / len(own)
-    return -total / 4
+    kl = torch.exp(REFERENCE[i] - own) - (REFERENCE[i] - own) - 1
+    return (clipped(ratio(i, own), standardised(i)) - 0.1 * kl).sum() / len(own) / 4
 
 
-def dr_grpo(logprobs):
+def dr_grpo(i, own):
     """arXiv:2503.20783, section 3.2: no standard deviation, a constant in place of the length."""
-    total = 0
-    for i, own in enumerate(logprobs):
-        advantage = R[i].item() - group_mean(i)
-        r = torch.exp(own - OLD[i])
-        total += torch.min(r * advantage, clip(r, 0.2, 0.2) * advantage).sum()
-    return -total / (4 * CONSTANT)
+    return clipped(ratio(i, own), centred(i)).sum() / (4 * CONSTANT)
 
 
-def dapo(logprobs):
+def dapo(i, own):
     """Equation 8 of arXiv:2503.14476."""
-    total = 0
-    for i, own in enumerate(logprobs):
-        advantage = (R[i].item() - group_mean(i)) / (group_std(i) + 1e-4)
-        r = torch.exp(own - OLD[i])
-        total += torch.min(r * advantage, clip(r, 0.2, 0.28) * advantage).sum()
-    return -total / sum(LENGTHS)
+    return clipped(ratio(i, own), standardised(i), high=0.28).sum() / sum(LENGTHS)
 
 
-def rloo(logprobs):
+def rloo(i, own):
     """arXiv:2402.14740, equation 7 (the KL is in the reward): REINFORCE against the other responses' mean."""
-    total = 0
-    for i, own in enumerate(logprobs):
-        others = [R[j].item() for j in group_of(i) if j != i]
-        total += (R[i].item() - sum(others) / len(others)) * own.sum()
-    return -total / (4 * CONSTANT)
+    return (R[i].item() - statistics.fmean(others(i))) * own.sum() / (4 * CONSTANT)
 
 
-def reinforce_pp(logprobs):
+def reinforce_pp(i, own):
     """arXiv:2501.03262: PPO's clip on advantages that are normalised over the batch."""
-    mean, total = R.mean().item(), 0
-    std = math.sqrt(sum((x - mean) ** 2 for x in R.tolist()) / 3)
-    for i, own in enumerate(logprobs):
-        advantage = (R[i].item() - mean) / (std + 1e-4)
-        r = torch.exp(own - OLD[i])
-        total += torch.min(r * advantage, clip(r, 0.2, 0.2) * advantage).sum()
-    return -total / sum(LENGTHS)
+    advantage = (R[i].item() - statistics.fmean(R.tolist())) / (statistics.stdev(R.tolist()) + 1e-4)
+    return clipped(ratio(i, own), advantage).sum() / sum(LENGTHS)
 
 
-def gspo(logprobs):
+def gspo(i, own):
     """Equations 5 and 7 of arXiv:2507.18071."""
-    total = 0
-    for i, own in enumerate(logprobs):
-        advantage = (R[i].item() - group_mean(i)) / (group_std(i) + 1e-4)
-        s = torch.exp((own - OLD[i]).sum() / len(own))
-        total += torch.min(s * advantage, clip(s, 3e-4, 4e-4) * advantage)
-    return -total / 4
+    return clipped(torch.exp((own - OLD[i]).sum() / len(own)), standardised(i), 3e-4, 4e-4) / 4
 
 
-def cispo(logprobs):
+def cispo(i, own):
     """Equation 4 of arXiv:2506.13585."""
-    total = 0
-    for i, own in enumerate(logprobs):
-        advantage = (R[i].item() - group_mean(i)) / (group_std(i) + 1e-4)
-        weight = torch.exp(own - OLD[i]).detach().clamp(0.0, 1.28)
-        total += (weight * advantage * own).sum()
-    return -total / sum(LENGTHS)
+    return (ratio(i, own).detach().clamp(0.0, 1.28) * standardised(i) * own).sum() / sum(LENGTHS)
 
 
 @pytest.mark.parametrize(
     "paper", [grpo, dr_grpo, dapo, rloo, reinforce_pp, gspo, cispo], ids=lambda f: f.__name__
 )
 def test_a_preset_is_its_paper_s_formula(paper):
+    def theirs(logprobs):
+        return -sum(paper(i, own) for i, own in enumerate(logprobs))
+
     results = []
-    for formula in (lambda x: ours(paper.__name__, x), paper):
+    for loss_of in (lambda logprobs: ours(paper.__name__, logprobs), theirs):
         logprobs = [x.clone().requires_grad_() for x in NEW]
-        loss = formula(logprobs)
+        loss = loss_of(logprobs)
         loss.backward()
         results.append((loss.detach(), torch.cat([x.grad for x in logprobs])))
     torch.testing.assert_close(results[0], results[1], atol=1e-7, rtol=1e-6)
@@ -202,16 +185,6 @@ def test_responses_that_are_left_out_change_no_sum(normalizer):
     part = token_weights(lengths[:2], normalizer, CONSTANT, responses=4, tokens=10, learnt=4)
     with_all = (whole * losses * lengths).sum() / 10
     assert (part * losses[:2] * lengths[:2]).sum().item() / 4 == pytest.approx(with_all.item())
-
-
-def test_a_response_without_a_reward_is_nobody_s_company():
-    rewards, group = torch.tensor([1.0, math.nan, 0.0, math.nan]), torch.tensor([0, 0, 0, 1])
-    assert group_advantages(rewards, group, "group_mean", "none").tolist() == [0.5, 0, -0.5, 0]
-
-
-def test_rounding_makes_no_advantage_out_of_equal_rewards():
-    rewards = torch.full((3,), 0.1)
-    assert group_advantages(rewards, torch.zeros(3), "group_mean", "group_std").tolist() == [0, 0, 0]
 
 
 # ---- what is taken from a reward, and given back to a weight --------------------------------------------------------
@@ -258,14 +231,10 @@ def test_k1_and_k3_have_the_kl_as_their_mean_and_k2_its_gradient():
     weights = logprobs.exp().detach()  # how often each token is drawn
     for name in ("k1", "k3"):
         assert (weights * kl_loss(logprobs, reference, name)).sum().item() == pytest.approx(kl.item())
-    (of_k2,) = torch.autograd.grad(
-        (weights * kl_loss(logprobs, reference, "k2")).sum(), logits, retain_graph=True
-    )
-    torch.testing.assert_close(of_k2, exact)
-    (of_k1,) = torch.autograd.grad((weights * kl_loss(logprobs, reference, "k1")).sum(), logits)
-    torch.testing.assert_close(
-        of_k1, torch.zeros(4, dtype=torch.float64), atol=1e-12, rtol=0
-    )  # it pulls nowhere
+    for name, gradient in (("k2", exact), ("k1", torch.zeros_like(exact))):  # k1 pulls nowhere
+        loss = (weights * kl_loss(logprobs, reference, name)).sum()
+        (found,) = torch.autograd.grad(loss, logits, retain_graph=True)
+        torch.testing.assert_close(found, gradient, atol=1e-12, rtol=1e-7)
 
 
 # ---- what an objective makes of a token -----------------------------------------------------------------------------
@@ -311,15 +280,8 @@ def test_reinforce_pp_takes_from_a_token_the_kl_from_it_on():
     rewards = torch.tensor([2.0, 0.0], dtype=torch.float64)
     kl = torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 9.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True], [True, True, False]])
-    raw = torch.tensor([[2 - 3.0, 2 - 2.5, 2 - 1.5], [-3.0, -2.0, 0.0]], dtype=torch.float64)  # mean −1.2
-    centred = torch.tensor([[0.2, 0.7, 1.7], [-1.8, -0.8, 0.0]], dtype=torch.float64)
-    assert torch.allclose(((raw + 1.2) * mask), centred)
-    ours = reinforce_pp_advantages(rewards, kl, mask, 0.5, scaled=False)
-    torch.testing.assert_close(ours, centred)
-    deviation = (centred.square().sum() / 5).sqrt()
-    torch.testing.assert_close(reinforce_pp_advantages(rewards, kl, mask, 0.5), centred / deviation)
-
-
-def test_reinforce_pp_of_equal_rewards_without_a_kl_learns_nothing():
-    mask = torch.ones(3, 2, dtype=torch.bool)
-    assert not reinforce_pp_advantages(torch.full((3,), 0.1), torch.ones(3, 2), mask, 0.0).any()
+    # 2 − 3, 2 − 2.5, 2 − 1.5 and −3, −2, whose mean is −1.2
+    expected = torch.tensor([[0.2, 0.7, 1.7], [-1.8, -0.8, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(reinforce_pp_advantages(rewards, kl, mask, 0.5, scaled=False), expected)
+    deviation = (expected.square().sum() / 5).sqrt()
+    torch.testing.assert_close(reinforce_pp_advantages(rewards, kl, mask, 0.5), expected / deviation)
