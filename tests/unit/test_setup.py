@@ -1,7 +1,6 @@
 """pyproject.toml, the locks and environment.yml say the same, and hold what the project needs."""
 
 import importlib.metadata
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from functools import cache
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -24,27 +24,34 @@ import aligner_lib
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-MACHINES = [
-    {"python_version": python, "python_full_version": f"{python}.5", "sys_platform": system, "platform_machine": machine,
-     "platform_system": "Linux" if system == "linux" else "Darwin", "implementation_name": "cpython",
-     "platform_python_implementation": "CPython", "os_name": "posix"}
+EXTRAS = ("pytriton", "bench", "environments", "exporters", "hub", "gpu")
+MACHINES = {
+    f"{system} {python}": {
+        "python_version": python, "python_full_version": f"{python}.5", "sys_platform": system,
+        "platform_machine": machine, "platform_system": "Linux" if system == "linux" else "Darwin",
+        "implementation_name": "cpython", "platform_python_implementation": "CPython", "os_name": "posix",
+    }
     for python in ("3.11", "3.12", "3.13")
     for system, machine in (("linux", "x86_64"), ("darwin", "arm64"))
-]  # fmt: skip
+}  # fmt: skip
 
 
-EXTRAS = ("pytriton", "bench", "environments", "exporters", "hub", "gpu")
+@cache
+def lines(lock: str) -> list[tuple[str, str, Marker | None]]:
+    """A lock's packages, their versions, and the machines that take them."""
+    text = (ROOT / lock).read_text()
+    found = re.findall(r"^([\w.-]+)==(\S+)(?: ; (.*?))? \\$", text, re.MULTILINE)
+    return [(package, version, Marker(marker) if marker else None) for package, version, marker in found]
 
 
-def locked(name: str, machine: dict) -> dict[str, str]:
+@cache
+def locked(lock: str, machine: str) -> dict[str, str]:
     """A lock's versions on one kind of machine."""
     pins = {}
-    for line in (ROOT / name).read_text().splitlines():
-        if match := re.match(r"([\w.-]+)==(\S+)(?: ; (.*?))? \\$", line):
-            package, version, marker = match.groups()
-            if marker is None or Marker(marker).evaluate(machine):
-                assert package not in pins, f"{package} stands twice for {machine}"
-                pins[canonicalize_name(package)] = version
+    for package, version, marker in lines(lock):
+        if marker is None or marker.evaluate(MACHINES[machine]):
+            assert package not in pins, f"{package} stands twice for {machine}"
+            pins[canonicalize_name(package)] = version
     return pins
 
 
@@ -52,45 +59,34 @@ def direct(group: str = "lab") -> list[Requirement]:
     return [Requirement(line) for line in PYPROJECT["dependency-groups"][group]]
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m['sys_platform']}-{m['python_version']}")
 @pytest.mark.parametrize("extra", [None, *EXTRAS])
-def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(extra, machine):
-    pins = locked("requirements.lock", machine)
-    if extra is not None:
-        more = locked(f"requirements-{extra}.lock", machine)
-        other = {name for name in pins.keys() & more.keys() if pins[name] != more[name]}
-        assert other <= ({"numpy"} if "nvidia-pytriton" in more else set()), "an extra agrees with the lock"
-        pins |= more
-    for requirement in direct(extra or "lab"):
-        if requirement.marker is None or requirement.marker.evaluate(machine):
-            version = pins.get(canonicalize_name(requirement.name))
-            assert version is not None, f"{requirement} is not in the lock: ./lab lock"
-            assert requirement.specifier.contains(version, prereleases=True), (
-                f"{requirement}: {version}: ./lab lock"
+def test_the_locks_hold_every_direct_dependency_at_a_version_that_is_allowed(extra):
+    for name, machine in MACHINES.items():
+        pins = locked("requirements.lock", name)
+        if extra is not None:
+            more = locked(f"requirements-{extra}.lock", name)
+            other = {package for package in pins.keys() & more.keys() if pins[package] != more[package]}
+            assert other <= ({"numpy"} if "nvidia-pytriton" in more else set()), (
+                "an extra agrees with the lock"
             )
+            pins = pins | more
+        for requirement in direct(extra or "lab"):
+            if requirement.marker is None or requirement.marker.evaluate(machine):
+                version = pins.get(canonicalize_name(requirement.name))
+                assert version is not None, f"{requirement} is not in the lock: ./lab lock"
+                allowed = requirement.specifier.contains(version, prereleases=True)
+                assert allowed, f"{requirement}: {version}: ./lab lock"
 
 
 def test_every_pin_has_a_hash():
-    for name in (
-        "requirements.lock",
-        *(f"requirements-{extra}.lock" for extra in EXTRAS),
-    ):
-        entries = re.split(
-            r"\n(?=\S)", re.sub(r"^ *#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE).strip()
-        )
-        for entry in entries:
+    for name in ("requirements.lock", *(f"requirements-{extra}.lock" for extra in EXTRAS)):
+        text = re.sub(r"^ *#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE)
+        for entry in re.split(r"\n(?=\S)", text.strip()):
             assert "==" in entry and "--hash=sha256:" in entry, f"{name}: {entry[:80]}"
 
 
-OPTIONAL = {
-    "pytriton",
-    "tritonclient",
-    "reasoning_gym",
-    "verifiers",
-    "wandb",
-    "mlflow",
-    "trackio",
-}  # the extra `pytriton`, and packages with an adapter, which says how to install them
+# the extra `pytriton`, and packages with an adapter, which says how to install them
+OPTIONAL = set("pytriton tritonclient reasoning_gym verifiers wandb mlflow trackio".split())
 
 
 def test_what_the_project_imports_is_asked_for_or_comes_with_what_is():
@@ -108,29 +104,21 @@ def test_what_the_project_imports_is_asked_for_or_comes_with_what_is():
                 assert found & (asked | with_it), f"{module} imports {top}"
 
 
-def test_megatron_core_goes_with_the_python_version():
-    versions = {m["python_version"]: locked("requirements.lock", m)["megatron-core"] for m in MACHINES}
-    assert versions["3.11"] == "0.16.1"
-    assert versions["3.12"] == versions["3.13"] and versions["3.12"].startswith("0.19.")
-
-
-def test_pytriton_and_its_numpy_are_in_one_extra_for_linux_with_python_3_11_and_3_12():
-    for machine in MACHINES:
-        base, extra = (locked(name, machine) for name in ("requirements.lock", "requirements-pytriton.lock"))
+def test_a_machine_gets_the_megatron_and_the_numpy_that_its_python_and_pytriton_need():
+    for name, machine in MACHINES.items():
+        base, extra = locked("requirements.lock", name), locked("requirements-pytriton.lock", name)
         fits = machine["sys_platform"] == "linux" and machine["python_version"] != "3.13"
         assert "nvidia-pytriton" not in base and ("nvidia-pytriton" in extra) == fits
         assert base["numpy"].startswith("2.") and extra.get("numpy", "").startswith("1.26." if fits else "2.")
-        assert "torch" in base and "megatron-core" in base
+        assert "torch" in base
+        assert base["megatron-core"].startswith("0.16." if machine["python_version"] == "3.11" else "0.19.")
 
 
 def test_what_the_cpu_build_of_torch_leaves_out_only_torch_asks_for():
     """`./lab` leaves these packages out by their names, and a lock says who asks for a package."""
-    entries = re.findall(
-        r"^([\w.-]+)==.*((?:\n +.*)+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE
-    )
-    left_out = {
-        name for name, _ in entries if name in ("torch", "triton") or name.startswith(("cuda-", "nvidia-"))
-    }
+    text = (ROOT / "requirements.lock").read_text()
+    entries = re.findall(r"^([\w.-]+)==.*((?:\n +.*)+)", text, re.MULTILINE)
+    left_out = {name for name, _ in entries if re.match(r"torch$|triton$|cuda-|nvidia-", name)}
     for name, text in entries:
         askers = re.findall(r"^ +# (?:via |  )([\w.-]+)", text, re.MULTILINE)
         if name in left_out - {"torch"}:
@@ -140,102 +128,68 @@ def test_what_the_cpu_build_of_torch_leaves_out_only_torch_asks_for():
 def test_a_lock_of_the_cpu_build_is_of_the_locked_torch():
     if not (ROOT / "requirements-cpu.lock").exists():
         pytest.skip("./lab lock could not reach the index that has PyTorch's CPU build")
-    torch = locked("requirements.lock", MACHINES[0])["torch"]
-    assert locked("requirements-cpu.lock", MACHINES[0]) == {"torch": f"{torch}+cpu"}
+    torch = locked("requirements.lock", "linux 3.11")["torch"]
+    assert locked("requirements-cpu.lock", "linux 3.11") == {"torch": f"{torch}+cpu"}
 
 
 def test_conda_installs_the_same_lock():
     environment = OmegaConf.to_container(OmegaConf.load(ROOT / "environment.yml"))
     python, pip, packages = environment["dependencies"]
-    assert pip == "pip"
-    assert packages == {"pip": ["-e .[pytriton]"]}
-    assert Requirement(PROJECT["name"] + PROJECT["requires-python"]).specifier.contains(
-        python.removeprefix("python=")
-    )
+    assert (pip, packages) == ("pip", {"pip": ["-e .[pytriton]"]})
+    allowed = Requirement(PROJECT["name"] + PROJECT["requires-python"]).specifier
+    assert allowed.contains(python.removeprefix("python="))
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m['sys_platform']}-{m['python_version']}")
-def test_an_editable_install_asks_for_the_locks_pins(machine):
-    def asked(extra: str) -> dict[str, set[str]]:
+def test_an_editable_install_asks_for_the_locks_pins():
+    [installed] = Distribution.discover(name=PROJECT["name"], path=[sysconfig.get_path("purelib")])
+    requirements = [Requirement(line) for line in installed.requires]
+
+    def asked(machine: str, extra: str) -> dict[str, set[str]]:
         """Of the metadata that pip sees: `name==version ; marker`, with `extra == "…"` in the marker."""
-        pins = {}
-        for line in installed.requires:
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate(machine | {"extra": extra}):
+        pins, environment = {}, MACHINES[machine] | {"extra": extra}
+        for requirement in requirements:
+            if requirement.marker is None or requirement.marker.evaluate(environment):
                 pins.setdefault(canonicalize_name(requirement.name), set()).add(str(requirement.specifier))
         return pins
 
-    def pinned(*locks: str) -> dict[str, set[str]]:
+    def pinned(machine: str, *locks: str) -> dict[str, set[str]]:
         """The extra `pytriton` takes an older numpy, so the project itself pins no more than its newest version."""
         pins = {}
-        for name in locks:
-            for package, version in locked(name, machine).items():
-                newest = (name, package) == ("requirements.lock", "numpy")
-                pins.setdefault(package, set()).add(f"{'<=' if newest else '=='}{version}")
+        for lock in locks:
+            for package, version in locked(lock, machine).items():
+                sign = "<=" if (lock, package) == ("requirements.lock", "numpy") else "=="
+                pins.setdefault(package, set()).add(f"{sign}{version}")
         return pins
 
-    [installed] = Distribution.discover(name=PROJECT["name"], path=[sysconfig.get_path("purelib")])
-    assert asked("") == pinned("requirements.lock")
-    for extra in ("pytriton", "bench", "exporters", "hub", "gpu"):
-        assert asked(extra) == pinned("requirements.lock", f"requirements-{extra}.lock")
+    for machine in MACHINES:
+        assert asked(machine, "") == pinned(machine, "requirements.lock")
+        for extra in ("pytriton", "bench", "exporters", "hub", "gpu"):
+            locks = "requirements.lock", f"requirements-{extra}.lock"
+            assert asked(machine, extra) == pinned(machine, *locks), f"{machine}, {extra}"
 
 
 def test_the_build_without_isolation_finds_its_setuptools_in_the_lock():
-    [build] = PYPROJECT["build-system"]["requires"]
-    requirement = Requirement(build)
+    [requirement] = map(Requirement, PYPROJECT["build-system"]["requires"])
     for machine in MACHINES:
         assert requirement.specifier.contains(locked("requirements.lock", machine)[requirement.name])
 
 
-def test_the_interpreter_that_runs_this_has_the_locked_versions():
-    here = {"python_version": f"{sys.version_info[0]}.{sys.version_info[1]}", "sys_platform": sys.platform}
-    machine = next(m for m in MACHINES if here.items() <= m.items())
-    pins = locked("requirements.lock", machine)
-    if importlib.util.find_spec("pytriton"):
-        pins |= locked("requirements-pytriton.lock", machine)
-    for requirement in direct():
-        if requirement.marker is None or requirement.marker.evaluate():
-            # a local version, as in 2.15.0+cpu, is the same release
-            installed = importlib.metadata.version(requirement.name).partition("+")[0]
-            assert installed == pins[canonicalize_name(requirement.name)], requirement.name
-
-
-# ---- what is in the repository --------------------------------------------------------------------------------------
-
-
-def tracked() -> list[Path]:
-    """The repository's files: committed, or about to be."""
+def test_no_file_names_a_package_index_and_none_is_of_one_persons_tools():
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if answer.returncode:
         pytest.skip("not a git checkout")
-    return [ROOT / name for name in answer.stdout.split("\0") if name and (ROOT / name).is_file()]
-
-
-def test_no_file_names_a_package_index():
-    hosts = re.compile(
-        rb"|".join(
-            host.encode()
-            for host in ("pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".org", "npmjs" + ".com")
-        )
-    )
-    found = [path for path in tracked() if hosts.search(path.read_bytes())]
-    assert found == []
-
-
-def test_no_files_of_one_persons_tools_are_tracked():
-    names = {path.name for path in tracked()}
-    assert not names & {"uv.lock", ".python-version", ".DS_Store", "poetry.lock"}
+    tracked = [ROOT / name for name in answer.stdout.split("\0") if name and (ROOT / name).is_file()]
+    assert not {path.name for path in tracked} & {"uv.lock", ".python-version", ".DS_Store", "poetry.lock"}
+    # the names are put together here, as this file is searched, too
+    hosts = [b"pypi" + b".org", b"pythonhosted" + b".org", b"npmjs" + b".org", b"npmjs" + b".com"]
+    assert [path for path in tracked if any(host in path.read_bytes() for host in hosts)] == []
 
 
 def test_ruff_is_content():
-    answer = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--quiet", "."], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "."]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout
-
-
-# ---- licence and version --------------------------------------------------------------------------------------------
 
 
 def test_a_wheel_carries_its_licence(tmp_path):

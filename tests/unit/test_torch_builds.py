@@ -1,6 +1,5 @@
 """PyTorch's build: which one `./lab` takes, with a stand-in for uv, and both with the real uv and an index on this machine."""
 
-import base64
 import functools
 import hashlib
 import http.server
@@ -52,11 +51,6 @@ def lock_the_cpu_build(clone) -> None:
     (clone.root / "requirements-cpu.lock").write_text("torch==9.9+cpu \\\n    --hash=sha256:0\n")
 
 
-def add_program(clone, name: str) -> None:
-    (clone.tools / name).write_text("#!/bin/sh\n")
-    (clone.tools / name).chmod(0o755)
-
-
 def took_the_cpu_build(clone) -> bool:
     return any("--torch-backend cpu" in call for call in clone.installs())
 
@@ -68,28 +62,32 @@ def test_a_machine_without_a_gpu_gets_the_cpu_build_whose_hash_is_locked(clone):
     assert "--torch-backend cpu --require-hashes -r " in cpu and "requirements-cpu.lock" in cpu
     assert "--require-hashes -r " in rest and "lab.requirements" in rest
     installed = (clone.root / ".venv" / "lab.requirements").read_text()
-    assert [line.split("==")[0] for line in installed.splitlines() if "==" in line and line[0] != " "] == [
-        "tiny",
-        "torchless",
-        "tritonclient",
-    ]
+    names = [line.split("==")[0] for line in installed.splitlines() if line[0] != " "]
+    assert names == ["tiny", "torchless", "tritonclient"]
     assert "sha256:3" in installed and "sha256:2" not in installed
 
 
-@pytest.mark.parametrize("program", ["nvidia-smi", "sbatch"])
-def test_a_machine_that_may_use_a_gpu_gets_the_locks_build(clone, program):
-    lock_the_cpu_build(clone)
-    add_program(clone, program)
+@pytest.mark.parametrize("program", ["nvidia-smi", "sbatch", None])
+def test_a_machine_that_may_use_a_gpu_or_has_no_locked_cpu_build_gets_the_locks_build(clone, program):
+    if program:
+        lock_the_cpu_build(clone)
+        (clone.tools / program).write_text("#!/bin/sh\n")
+        (clone.tools / program).chmod(0o755)
     clone.lab("runs")
     assert not took_the_cpu_build(clone)
 
 
-def test_without_a_locked_hash_the_cpu_build_is_only_taken_on_request(clone):
-    clone.lab("runs", LAB_VENV="unasked")
-    assert not took_the_cpu_build(clone)
+def test_a_requested_build_is_kept_and_another_one_refused(clone):
     code, _, err = clone.lab("runs", LAB_TORCH="cpu")
     assert code == 0 and "no lock has a hash of PyTorch's CPU build" in err
     assert " --torch-backend cpu torch==9.9+cpu " in clone.installs()[0]
+    (clone.root / "requirements.lock").write_text(LOCK + "# changed\n")
+    clone.lab("runs")
+    assert took_the_cpu_build(clone)
+    code, _, err = clone.lab("runs", LAB_TORCH="cuda")
+    assert code == 1 and "was made with LAB_TORCH=cpu" in err and "LAB_VENV=DIR LAB_TORCH=cuda" in err
+    unknown = clone.lab("runs", LAB_TORCH="rocm", LAB_VENV="other")
+    assert unknown[::2] == (1, "lab: LAB_TORCH=rocm is neither cpu nor cuda")
 
 
 def test_where_the_cpu_build_cannot_be_had_the_locks_build_is_installed_and_a_sentence_says_why(clone):
@@ -100,22 +98,6 @@ def test_where_the_cpu_build_cannot_be_had_the_locks_build_is_installed_and_a_se
     assert clone.lab("runs", LAB_TORCH="cpu") == (0, "handed over: aligner_lib runs", "")
     assert clone.installs() == []
 
-
-def test_an_environment_keeps_the_build_it_was_made_with(clone):
-    clone.lab("runs", LAB_TORCH="cpu")
-    clone.installs()
-    (clone.root / "requirements.lock").write_text(LOCK + "# changed\n")
-    clone.lab("runs")
-    assert took_the_cpu_build(clone)
-    code, _, err = clone.lab("runs", LAB_TORCH="cuda")
-    assert code == 1 and "was made with LAB_TORCH=cpu" in err and "LAB_VENV=DIR LAB_TORCH=cuda" in err
-
-
-def test_an_unknown_build_is_named(clone):
-    assert clone.lab("runs", LAB_TORCH="rocm")[::2] == (1, "lab: LAB_TORCH=rocm is neither cpu nor cuda")
-
-
-# ---- with the real uv, and an index on this machine -----------------------------------------------------------------
 
 # builds the project, without setuptools
 BACKEND = """
@@ -149,21 +131,16 @@ def add_wheel(index: Path, name: str, version: str, requires: str = "") -> str:
     folder = index / name
     folder.mkdir(parents=True, exist_ok=True)
     needs = f"Requires-Dist: {requires}\n" if requires else ""
-    files = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
-        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    lines = []
     with zipfile.ZipFile(folder / f"{record}-py3-none-any.whl", "w") as wheel:
-        for file, text in files.items():
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-            lines.append(f"{record}.dist-info/{file},sha256={digest},{len(text)}")
-            wheel.writestr(f"{record}.dist-info/{file}", text)
-        wheel.writestr(f"{record}.dist-info/RECORD", "\n".join([*lines, f"{record}.dist-info/RECORD,,"]))
+        info = f"{record}.dist-info"
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+        )
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.whl")}
-    (folder / "index.html").write_text(
-        "".join(f'<a href="{file}#sha256={digest}">{file}</a>' for file, digest in digests.items())
-    )
+    links = [f'<a href="{file}#sha256={digest}">{file}</a>' for file, digest in digests.items()]
+    (folder / "index.html").write_text("".join(links))
     return digests[f"{record}-py3-none-any.whl"]
 
 
@@ -185,9 +162,8 @@ def indexes(clone, tmp_path):
     add_wheel(folder / "main", "nvidia-cublas", "13.4")
     add_wheel(folder / "main", "tiny", "1.0")
     add_wheel(folder / "main", "torch", "9.9", requires="nvidia-cublas==13.4")
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
-    )
+    handler = functools.partial(Quiet, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
@@ -208,9 +184,9 @@ def indexes(clone, tmp_path):
     thread.join()
 
 
-def versions(clone) -> set[str]:
+def versions(clone, environment: str = ".venv") -> set[str]:
     """What is installed, such as `torch-9.9`."""
-    found = (clone.root / ".venv").glob("lib/*/site-packages/*.dist-info")
+    found = (clone.root / environment).glob("lib/*/site-packages/*.dist-info")
     return {folder.name.removesuffix(".dist-info") for folder in found}
 
 
@@ -220,38 +196,26 @@ def lock(clone) -> str:
     return err
 
 
-def test_the_cpu_build_is_locked_with_its_hash_and_installed_without_the_libraries_of_cuda(clone, indexes):
+def test_the_cpu_build_is_installed_without_the_libraries_of_cuda_if_its_hash_is_the_locked_one(
+    clone, indexes
+):
     digest = add_wheel(indexes / "cpu", "torch", "9.9+cpu")
     assert lock(clone) == ""
-    assert (
-        f"torch==9.9+cpu ; sys_platform == 'linux' \\\n    --hash=sha256:{digest}"
-        in (clone.root / "requirements-cpu.lock").read_text()
-    )
+    locked = f"torch==9.9+cpu ; sys_platform == 'linux' \\\n    --hash=sha256:{digest}"
+    assert locked in (clone.root / "requirements-cpu.lock").read_text()
     code, out, err = clone.lab("runs")
     assert (code, out) == (0, "handed over: runs"), err
     assert versions(clone) == {"aligner_lab-1.0", "tiny-1.0", "torch-9.9+cpu"}
-
-
-def test_a_cpu_build_whose_hash_is_not_the_locks_is_not_installed(clone, indexes):
-    add_wheel(indexes / "cpu", "torch", "9.9+cpu")
-    lock(clone)
     add_wheel(indexes / "cpu", "torch", "9.9+cpu", requires="something-else")
     shutil.rmtree(clone.environment["UV_CACHE_DIR"])
-    code, _, err = clone.lab("runs")
+    code, _, err = clone.lab("runs", LAB_VENV="other")
     assert code == 0 and "PyTorch's CPU build can't be fetched" in err
-    assert versions(clone) == {"aligner_lab-1.0", "nvidia_cublas-13.4", "tiny-1.0", "torch-9.9"}
+    assert versions(clone, "other") == {"aligner_lab-1.0", "nvidia_cublas-13.4", "tiny-1.0", "torch-9.9"}
 
 
-def test_an_index_without_the_cpu_build_leaves_no_lock_and_the_request_falls_back(clone, indexes):
+def test_an_index_without_the_cpu_build_leaves_no_lock_and_a_requested_one_needs_none(clone, indexes):
     assert "no requirements-cpu.lock was written" in lock(clone)
     assert not (clone.root / "requirements-cpu.lock").exists()
-    code, _, err = clone.lab("runs", LAB_TORCH="cpu")
-    assert code == 0 and "PyTorch's CPU build can't be fetched" in err
-    assert "torch-9.9" in versions(clone)
-
-
-def test_a_requested_cpu_build_is_installed_without_a_lock(clone, indexes):
-    lock(clone)
     add_wheel(indexes / "cpu", "torch", "9.9+cpu")
     code, _, err = clone.lab("runs", LAB_TORCH="cpu")
     assert code == 0, err
