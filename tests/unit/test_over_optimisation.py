@@ -17,16 +17,8 @@ from aligner_lib.tutorial.comparison.over_optimisation import (
 
 
 def answer(split, step, group, reward, obeys, token_kl=(), finished=True):
-    return {
-        "split": split,
-        "step": step,
-        "group": group,
-        "reward": reward,
-        "metrics": {"obeys": obeys},
-        "token_kl": list(token_kl),
-        "length": 4,
-        "finished": finished,
-    }
+    record = {"split": split, "step": step, "group": group, "reward": reward, "metrics": {"obeys": obeys}}
+    return record | {"token_kl": list(token_kl), "length": 4, "finished": finished}
 
 
 def folder(path, records, alarms=()):
@@ -44,10 +36,7 @@ def trained(path, last, alarms=()):
             for group, part in enumerate((0.25, 0.75)):
                 records.append(answer("train", step, group, 0.0, 0.0, [part * (step - 1), part * (step - 1)]))
         if step in (0, 2, last):
-            records += [
-                answer("validation", step, 0, step, 0.0),
-                answer("validation", step, 1, 3.0 * step, 1.0),
-            ]
+            records += [answer("validation", step, i, (2 * i + 1) * step, float(i)) for i in (0, 1)]
     return folder(path, records, alarms)
 
 
@@ -78,9 +67,8 @@ def test_the_judge_chooses_and_the_program_says_what_was_got(tmp_path):
 
 def test_too_few_answers_are_refused(tmp_path):
     records = [answer("evaluation", 0, 0, 1.0, 1.0)] * 2 + [answer("evaluation", 0, 1, 1.0, 1.0)]
-    with pytest.raises(
-        ValueError, match=r"with only 1 answers, .* best of 2. Set evaluation.num_generations_per_prompt=2"
-    ):
+    words = r"with only 1 answers, .* best of 2. Set evaluation.num_generations_per_prompt=2"
+    with pytest.raises(ValueError, match=words):
         best_of_n_points(folder(tmp_path / "answers", records), (1, 2))
 
 

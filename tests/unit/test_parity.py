@@ -21,15 +21,10 @@ SEEDS = sorted((ROOT.parent / "shared" / "seeds").glob("*.txt"))
 GROUPS = (
     "trainer model exp_manager pretrained_checkpoint remote_critic_rm critic reward_model remote_rm policy"
 )
+COMMAND = r"aligner (\w[\w-]+(?: (?!RUN\b)[a-z]+)?)"
 SETTING = re.compile(rf"(?:{'|'.join(GROUPS.split())})(?:\.\w+)+(?:\.\*)?")
-WITHOUT_A_TEST = (
-    "different:",
-    "not here:",
-    "not measured:",
-)  # how a cell begins that says why nothing shows it
-
-
-# ---- the page -------------------------------------------------------------------------------------------------------
+# how a cell begins that says why nothing shows it
+WITHOUT_A_TEST = ("different:", "not here:", "not measured:")
 
 
 @cache
@@ -50,10 +45,9 @@ def settings() -> frozenset[str]:
 def is_setting(name: str) -> bool:
     """Whether some job has it: a setting, a group of them, or a key of a free-form one such as data_prefix.train."""
     name = name.removesuffix(".*")
-    return name in settings() or any(
-        key.startswith(f"{name}.") or (name.startswith(f"{key}.") and "data_prefix" in key)
-        for key in settings()
-    )
+    parts = {key for key in settings() if key.startswith(f"{name}.")}
+    group = name.rpartition(".")[0]
+    return name in settings() or bool(parts) or (group in settings() and "data_prefix" in group)
 
 
 @cache
@@ -76,12 +70,9 @@ def test_a_name_has_one_row():
 
 
 def test_the_tests_that_rows_name_exist():
-    named = {name for row in rows() for name in quoted(row[2])}
-    assert {name for name in named if not exists(*name.partition("::")[::2])} == set()
-
-
-def exists(path: str, function: str) -> bool:
-    return (ROOT / path).is_file() and function in functions_in(ROOT / path)
+    for name in {name for row in rows() for name in quoted(row[2])}:
+        path, _, function = name.partition("::")
+        assert (ROOT / path).is_file() and function in functions_in(ROOT / path), name
 
 
 def test_the_settings_that_rows_name_exist():
@@ -98,21 +89,11 @@ def test_the_files_and_commands_that_rows_name_exist():
     named = {name for row in rows() for name in quoted(row[1])}
     files = {name for name in named if re.fullmatch(r"[\w./-]+/[\w.-]+\.\w+|[\w-]+\.yml", name)}
     assert {name for name in files if not (ROOT / name).is_file()} == set()
-    commands = {
-        found[1] for name in named if (found := re.match(r"aligner (\w[\w-]+(?: (?!RUN\b)[a-z]+)?)", name))
-    }
-    assert {"ppo", "data hh"} < commands and commands <= there_are()
-
-
-def there_are() -> set[str]:
-    """The commands of `aligner`; of a group, `group command`."""
-    found = {command.name or command.callback.__name__ for command in app.registered_commands}
+    commands = {found[1] for name in named if (found := re.match(COMMAND, name))}
+    there = {command.name or command.callback.__name__ for command in app.registered_commands}
     for group in app.registered_groups:
-        found |= {f"{group.name} {command.name}" for command in group.typer_instance.registered_commands}
-    return found
-
-
-# ---- the documents --------------------------------------------------------------------------------------------------
+        there |= {f"{group.name} {command.name}" for command in group.typer_instance.registered_commands}
+    assert {"ppo", "data hh"} < commands and commands <= there
 
 
 def names_in(text: str) -> set[str]:
@@ -136,24 +117,6 @@ def alternatives(name: str) -> list[str]:
     """`{train,test}.jsonl` is two files; braces without a comma are a program's own."""
     parts = [part.split(",") for part in re.split(r"\{(\w+(?:,\w+)+)\}", name)]
     return ["".join(chosen) for chosen in product(*parts)]
-
-
-def test_names_are_found_as_documents_write_them():
-    text = "python a/b.py ++model.x.y=1 'trainer.z=2' --in-file c.nemo `m.p.{q,r}.s` #SBATCH -A me --time 4:00\nexport HOME_X=1"
-    assert names_in(text) == {
-        *(
-            "b.py",
-            "model.x.y",
-            "trainer.z",
-            "--in-file",
-            "c.nemo",
-            "m.p.q.s",
-            "m.p.r.s",
-            "-A",
-            "--time",
-            "HOME_X",
-        )
-    }
 
 
 @pytest.mark.parametrize("document", SEEDS or [None], ids=lambda path: path.stem if path else "none")

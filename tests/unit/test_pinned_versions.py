@@ -30,13 +30,8 @@ def test_a_package_that_was_lifted_above_the_lock_is_named(monkeypatch):
 
 
 def test_extras_count_where_they_are_installed_and_other_platforms_never(monkeypatch):
-    requires = [
-        "a==1",
-        'b==2; extra == "bench"',
-        'c==3; extra == "gpu"',
-        'd==4; sys_platform == "plan9"',
-        'a==1; extra == "bench"',
-    ]
+    requires = ["a==1", 'a==1; extra == "bench"', 'b==2; extra == "bench"', 'c==3; extra == "gpu"']
+    requires += ['d==4; sys_platform == "plan9"']
     installed(monkeypatch, requires, {"a": "1", "b": "2.1", "d": "5"})
     assert pinned_versions().detail.startswith("b 2.1 (pinned: 2):")
 
@@ -45,11 +40,7 @@ def test_extras_count_where_they_are_installed_and_other_platforms_never(monkeyp
     ("versions", "ok", "detail"),
     [
         ({"nvidia-pytriton": "0.7.0", "numpy": "1.26.4"}, True, "0.7.0"),
-        (
-            {"nvidia-pytriton": "0.7.0", "numpy": "2.5.5"},
-            False,
-            "answers with empty arrays under numpy 2.5.5",
-        ),
+        ({"nvidia-pytriton": "0.7.0", "numpy": "2.5.5"}, False, "empty arrays under numpy 2.5.5"),
         ({"numpy": "2.5.5"}, False, "not installed: critic and reward model can't be jobs of their own"),
     ],
 )
@@ -67,7 +58,6 @@ def test_the_newest_numpy_of_the_lock_and_pytritons_older_one_both_fit(monkeypat
 
 
 def test_the_lock_of_environments_leaves_numpy_as_it_is():
-    names = [
-        line.partition("==")[0] for line in (ROOT / "requirements-environments.lock").read_text().splitlines()
-    ]
+    lines = (ROOT / "requirements-environments.lock").read_text().splitlines()
+    names = [line.partition("==")[0] for line in lines]
     assert "verifiers" in names and "reasoning-gym" in names and "numpy" not in names

@@ -36,23 +36,17 @@ def test_a_fault_is_stored_like_a_learner_s_function(name):
         assert f"def {name}(" in text
 
 
-def test_kl_sign():
+def test_rewards():
     right, wrong = ppo.rewards_with_kl(REWARDS, KL, MASK, 0.5), planted("kl_sign")(REWARDS, KL, MASK, 0.5)
     assert right.tolist() == [[0, -0.5, -1, 8.5], [0, 18, 0, 0]]
     assert wrong.tolist() == [[0, 0.5, 1, 11.5], [0, 22, 0, 0]]
-
-
-def test_reward_token():
     assert planted("reward_token")(REWARDS, KL, MASK, 0.5).tolist() == [[0, 9.5, -1, -1.5], [0, 18, 0, 0]]
 
 
-def test_mask_shift():
-    """The last prediction of the first row falls out; behind the second response, padding is learnt."""
+def test_masks():
+    """Shifted, the last prediction of the first row falls out; behind the second response, padding is learnt."""
     assert planted("mask_shift")(MASK, BOTH).int().tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
     assert not planted("mask_shift")(MASK, ~BOTH).any()
-
-
-def test_stop_token():
     assert planted("stop_token")(MASK, BOTH).int().tolist() == [[0, 1, 1, 0], [0, 0, 0, 0]]
 
 
@@ -66,14 +60,8 @@ def test_padding():
 
 
 def test_learning_rate():
-    schedule = {
-        "peak": 2.0,
-        "max_steps": 10,
-        "warmup_steps": 2,
-        "constant_steps": 1,
-        "min_lr": 0.5,
-        "name": "CosineAnnealing",
-    }
+    schedule = {"peak": 2.0, "max_steps": 10, "warmup_steps": 2, "constant_steps": 1}
+    schedule |= {"min_lr": 0.5, "name": "CosineAnnealing"}
     for step in range(1, 12):
         assert planted("learning_rate")(step, **schedule) == 30 * learning_rate(step, **schedule)
 

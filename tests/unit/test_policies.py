@@ -20,12 +20,9 @@ def evaluated(folder, rewards, lengths, prompts=("Why?", "How?"), obeys=None):
             "split": "evaluation",
             "prompt": prompts[i // 2],
             "response": "a b a b",
-            "reward": reward,
-            "length": length,
             "finished": i != 3,
-            "group": i // 2,
-            "token_kl": [0.5] * length,
         }
+        | {"reward": reward, "length": length, "group": i // 2, "token_kl": [0.5] * length}
         | ({} if obeys is None else {"metrics": {"obeys": obeys[i]}})
         for i, (reward, length) in enumerate(zip(rewards, lengths))
     ]
@@ -81,9 +78,8 @@ def test_a_kl_at_another_temperature_is_not_compared(runs):
         (run.path / "run.json").write_text(json.dumps(settings))
     table = compare_policies(runs, against="SFT")
     assert all("kl_per_token" not in measures for measures in table.figures.values())
-    assert (
-        "no KL, because the answers were drawn at different temperatures (SFT 0.7, PPO 1.0)" in table.caption
-    )
+    words = "no KL, because the answers were drawn at different temperatures (SFT 0.7, PPO 1.0)"
+    assert words in table.caption
 
 
 def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):
@@ -102,10 +98,12 @@ def test_seeds_are_pooled_and_each_is_shown(tmp_path, runs):
     assert compare_policies(once, "SFT") == compare_policies(runs, "SFT")
 
 
-def test_seeds_that_answered_other_prompts_are_refused(tmp_path, runs):
+def test_other_prompts_are_refused(tmp_path, runs):
     other = evaluated(tmp_path / "other", [0.0] * 4, [5] * 4, prompts=("Why?", "Who?"))
     with pytest.raises(ValueError, match=r"other and .*sft answered different prompts"):
         compare_policies({"SFT": [runs["SFT"], other]}, against="SFT")
+    with pytest.raises(ValueError, match="DPO and SFT answered different prompts"):
+        compare_policies(runs | {"DPO": other}, against="SFT")
 
 
 def test_answers_without_a_reward_are_left_out_on_both_sides_and_counted(tmp_path, runs):
@@ -113,9 +111,3 @@ def test_answers_without_a_reward_are_left_out_on_both_sides_and_counted(tmp_pat
     table = compare_policies(runs, against="SFT")
     assert table.figures["SFT"]["reward"].value == pytest.approx(2 / 3)
     assert "1 answers without a reward are left out" in table.caption
-
-
-def test_other_prompts_are_refused(tmp_path, runs):
-    runs["DPO"] = evaluated(tmp_path / "dpo", [0.0] * 4, [5] * 4, prompts=("Why?", "Who?"))
-    with pytest.raises(ValueError, match="DPO and SFT answered different prompts"):
-        compare_policies(runs, against="SFT")

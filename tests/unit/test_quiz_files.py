@@ -15,24 +15,19 @@ from widgets import Quiz
 ROOT = Path(__file__).parents[2]
 QUESTIONS = [(name, question) for name in quiz_names() for question in load_quiz(name).questions]
 
-# ---- the files ------------------------------------------------------------------------------------------------------
-
 
 def test_every_notebook_has_five_questions_and_the_final_quiz_fifteen():
     notebooks = sorted(path.name[:2] for path in (ROOT / "notebooks" / "src").glob("0*.py"))
-    assert {name: len(load_quiz(name).questions) for name in quiz_names()} == dict.fromkeys(notebooks, 5) | {
-        "final": 15
-    }
+    counts = {name: len(load_quiz(name).questions) for name in quiz_names()}
+    assert counts == dict.fromkeys(notebooks, 5) | {"final": 15}
 
 
 def test_every_choice_has_its_own_explanation():
     for name, question in QUESTIONS:
         assert len(question.choices) == 4, (name, question.id)
         whys = [choice.why for choice in question.choices]
-        assert len(set(whys)) == 4 and all(why[-1] in ".?" and len(why) > 25 for why in whys), (
-            name,
-            question.id,
-        )
+        are_sentences = all(why[-1] in ".?" and len(why) > 25 for why in whys)
+        assert len(set(whys)) == 4 and are_sentences, (name, question.id)
 
 
 def test_the_length_of_a_choice_does_not_reveal_the_answer():
@@ -45,12 +40,9 @@ def test_the_length_of_a_choice_does_not_reveal_the_answer():
         assert right <= 0.4 * len(lengths), f"the {extreme.__name__} is right {right} times of {len(lengths)}"
 
 
-def test_the_right_choice_stands_at_each_place_about_equally_often():
+def test_choices_are_shuffled_by_the_seed_alone_to_each_place_about_equally_often():
     places = Counter([c.place for c in q.shuffled(0)].index(0) for _, q in QUESTIONS)
     assert len(places) == 4 and min(places.values()) >= len(QUESTIONS) / 8, places
-
-
-def test_the_order_of_choices_depends_on_the_seed_alone():
     question = QUESTIONS[0][1]
     assert question.shuffled(3) == question.shuffled(3)
     assert len({tuple(c.place for c in question.shuffled(seed)) for seed in range(20)}) > 5
@@ -83,25 +75,14 @@ def test_an_error_in_a_quiz_file_names_the_question(before, after, said):
     assert GOOD.count(before) >= 1
     with pytest.raises(ValueError, match=re.escape(said)):
         parse_quiz("1", GOOD.replace(before, after))
-
-
-def test_two_questions_with_the_same_id_raise():
     with pytest.raises(ValueError, match="two questions of one id: q, q"):
         parse_quiz("1", GOOD + GOOD.replace('title = "A"', ""))
-
-
-# ---- the widget -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
     monkeypatch.setattr(learning_progress, "_workspace", None)
     return Workspace(tmp_path / "w", "smoke").out
-
-
-def test_an_unknown_quiz_raises_and_lists_the_quizzes():
-    with pytest.raises(ValueError, match="there is no quiz '3'; there are 00, 01"):
-        Quiz("3")
 
 
 def test_answers_are_saved_once_and_restored(workspace):
@@ -118,10 +99,12 @@ def test_answers_are_saved_once_and_restored(workspace):
     assert result.answers["stop-token"] == [2, 0, 0] and result.at_first == {"first-loss"}
 
 
-def test_invalid_answers_are_not_saved(workspace):
+def test_invalid_answers_are_not_saved_and_an_unknown_quiz_is_refused(workspace):
     quiz = Quiz("03")
     quiz.answers = {"no-such-question": [0], "stop-token": [7, "0", 1]}
     assert read_progress(workspace).quizzes["03"].answers == {"stop-token": [1]}
+    with pytest.raises(ValueError, match="there is no quiz '3'; there are 00, 01"):
+        Quiz("3")
 
 
 def test_without_a_kernel_the_page_contains_every_explanation():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from aligner_lib.datasets.load import load_labelled, load_pairs, load_preferences, load_prompts, load_sft
-from aligner_lib.datasets.record_keys import METADATA, UnreadKey
+from aligner_lib.datasets.record_keys import UnreadKey
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 TURNS = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
@@ -30,6 +30,7 @@ def with_key(turns: list[dict], number: int, **more) -> dict:
 
 REFUSED = {
     "alpaca": ({"instruction": "Translate.", "input": "Hund", "output": "dog"}, "'instruction'", "into one text"),
+    "context": ({"input": "a", "output": "b", "context": "c"}, "'context'", "into one text"),
     "weight": (with_key(TURNS, 1, weight=0), "'weight' of turn 2 in 'messages'", "another file"),
     "tools": ({"messages": TURNS, "tools": [{"name": "add"}]}, "'tools'", "system turn"),
     "tool_calls": (with_key(TURNS, 1, tool_calls=[{"id": "1"}]), "'tool_calls' of turn 2", "turn's text"),
@@ -50,25 +51,14 @@ def test_sft_refuses_a_key_that_it_does_not_read(tmp_path, tokenizer, case):
         assert words in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("load", "records"),
-    [
-        (load_pairs, [PAIR[0], PAIR[1] | {"margin": 2}]),
-        (load_preferences, [PAIR[0], PAIR[1] | {"margin": 2}]),
-        (load_prompts, [PAIR[0], PAIR[1] | {"margin": 2}]),
-        (load_labelled, [PAIR[0], PAIR[1] | {"margin": 2}]),
-        (
-            load_labelled,
-            [
-                {"prompt": "a", "response": "b", "label": True},
-                {"prompt": "c", "response": "d", "label": False, "margin": 2},
-            ],
-        ),
-    ],
-)
-def test_preferences_labels_and_prompts_refuse_it_at_the_line_that_has_it(tmp_path, tokenizer, load, records):
-    with pytest.raises(UnreadKey, match=r"data\.jsonl:2: the key 'margin' is not read"):
-        load(written(tmp_path, *records), tokenizer, 512)
+ANSWERS = [{"prompt": "a", "response": "b", "label": True}, {"prompt": "c", "response": "d", "label": False}]
+
+
+@pytest.mark.parametrize("load", [load_pairs, load_preferences, load_prompts, load_labelled])
+def test_preferences_labels_and_prompts_refuse_it_at_the_line_that_has_it(tmp_path, tokenizer, load):
+    for first, second in (PAIR, ANSWERS) if load is load_labelled else (PAIR,):
+        with pytest.raises(UnreadKey, match=r"data\.jsonl:2: the key 'margin' is not read"):
+            load(written(tmp_path, first, second | {"margin": 2}), tokenizer, 512)
 
 
 def test_metadata_is_ignored_on_purpose_and_listed(tmp_path, tokenizer):
@@ -78,15 +68,9 @@ def test_metadata_is_ignored_on_purpose_and_listed(tmp_path, tokenizer):
         {"messages": [turn | {"id": 7} for turn in TURNS]},
     ]
     samples, report = load_sft(written(tmp_path, *records), tokenizer, 512)
-    assert len(samples) == 3
-    assert report.lines() == []
-    assert (
-        report.ignored_keys()
-        == "metadata keys, which are ignored on purpose: category (2 records), id (2 records)"
-    )
-    assert METADATA.isdisjoint(
-        {"instruction", "context", "weight", "tools", "tool_calls", "reasoning_content"}
-    )
+    assert (len(samples), report.lines()) == (3, [])
+    ignored = "metadata keys, which are ignored on purpose: category (2 records), id (2 records)"
+    assert report.ignored_keys() == ignored
 
 
 def test_a_value_that_changes_nothing_is_no_reason_to_refuse(tmp_path, tokenizer):

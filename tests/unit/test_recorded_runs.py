@@ -21,19 +21,14 @@ def record_run(lab: Workspace, kind: str, **settings) -> RunFolder:
     texts = [
         f"{key}={json.dumps(str(value)) if key in inputs else value}"
         for key, value in (inputs | settings).items()
+        if "data_prefix" not in key
     ]
-    texts = [text for text in texts if "data_prefix" not in text]
-    files = [
-        one
-        for value in inputs.values()
-        for one in (value if isinstance(value, list) else [value])
-        if one.is_file()
-    ]
+    lists = [value if isinstance(value, list) else [value] for value in inputs.values()]
+    files = [path for paths in lists for path in paths if path.is_file()]
     hashes = {"model": model_hash(lab.model())} | {file.name: file_hash(file) for file in files}
     config = save(compose(kind, texts, lab.profile))
-    run = RunWriter(
-        lab.run(kind).path, kind=kind, config=config, seed=1, hashes=hashes, max_steps=2, profile=lab.profile
-    )
+    what = {"kind": kind, "config": config, "seed": 1, "hashes": hashes, "profile": lab.profile}
+    run = RunWriter(lab.run(kind).path, max_steps=2, **what)
     with run:
         run.start(0)
         for step in (1, 2):
@@ -83,13 +78,18 @@ def started(monkeypatch):
     return folders
 
 
-def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, tmp_path, capsys):
-    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
-    job = lab.submit("sft")
+@pytest.fixture
+def seat(recorded, started, tmp_path, capsys) -> Workspace:
+    """A learner's workspace on a machine that has the recording."""
+    return Workspace(tmp_path / "seat", "smoke", start="recorded")
+
+
+def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, seat, tmp_path, capsys):
+    job = seat.submit("sft")
     assert started == [] and job.wait() == "FINISHED"
-    run = lab.run("sft")
+    run = seat.run("sft")
     assert run.status == "finished" and run.series("train/loss") == recorded.series("train/loss")
-    assert lab.policy() == run.path
+    assert seat.policy() == run.path
     assert model_hash(run.latest_checkpoint()) == model_hash(recorded.latest_checkpoint())
     assert not (run.latest_checkpoint() / "optimizer").exists()
     assert "sft: recorded" in capsys.readouterr().out
@@ -98,77 +98,63 @@ def test_a_recorded_run_takes_the_place_of_the_training(recorded, started, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("name", "settings", "why"),
     [
-        ({"model.optim.lr": 1e-2}, "model.optim.lr="),
-        ({"model.seed": 7}, "the recording has model.seed=1234, and this run 7"),
+        ("sft", {"model.optim.lr": 1e-2}, "model.optim.lr="),
+        ("sft", {"model.seed": 7}, "the recording has model.seed=1234, and this run 7"),
+        ("sft", None, "the recording used another train.jsonl"),
+        ("sft-2", {}, "has no run sft-2"),
     ],
 )
-def test_a_run_with_other_settings_is_trained(recorded, started, tmp_path, capsys, settings, why):
-    Workspace(tmp_path / "seat", "smoke", start="recorded").submit("sft", **settings)
-    assert started == ["sft"] and why in capsys.readouterr().out
-
-
-def test_a_run_on_other_data_is_trained(recorded, started, tmp_path, capsys):
-    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
-    with open(lab.sft_data() / "train.jsonl", "a") as file:
-        file.write('{"input": "a", "output": "b"}\n')
-    lab.submit("sft")
-    assert started == ["sft"] and "the recording used another train.jsonl" in capsys.readouterr().out
+def test_a_run_with_other_settings_data_or_name_is_trained(started, seat, capsys, name, settings, why):
+    if settings is None:
+        with open(seat.sft_data() / "train.jsonl", "a") as file:
+            file.write('{"input": "a", "output": "b"}\n')
+    seat.submit("sft", name, **settings or {})
+    assert started == [name] and why in capsys.readouterr().out
 
 
 def losses(logprobs):
     return -logprobs
 
 
-def test_a_learner_s_own_code_is_trained_unless_it_is_the_recorded_one(recorded, started, tmp_path, capsys):
-    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
-    lab.submit("sft", loss=losses)
+def test_a_learner_s_own_code_is_trained_unless_it_is_the_recorded_one(started, seat, capsys):
+    seat.submit("sft", loss=losses)
     assert started == ["sft"] and "your own code trains sft (functions.loss)" in capsys.readouterr().out
     path = recorded_runs.recorded_root("smoke") / "sft" / "run.json"
     info = json.loads(path.read_text())
     info["hashes"]["functions.loss"] = text_hash(source_of(losses, "loss"))
     path.write_text(json.dumps(info))
-    lab.submit("sft", loss=losses)
+    seat.submit("sft", loss=losses)
     assert started == ["sft"] and "this cell trains nothing" in capsys.readouterr().out
-    lab.submit("sft")  # where nothing is written yet, the library's own function would give the same figures
+    seat.submit("sft")  # where nothing is written yet, the library's own function would give the same figures
     assert started == ["sft"]
 
 
-def test_what_no_bundle_has_brought_is_said_and_trained(recorded, started, tmp_path, capsys):
-    Workspace(tmp_path / "seat", "smoke", start="recorded").submit("sft", "sft-2")
-    assert started == ["sft-2"] and "has no run sft-2" in capsys.readouterr().out
-
-
-def test_a_late_notebook_finds_the_recorded_policy_without_the_earlier_ones(recorded, tmp_path, capsys):
-    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
-    assert lab.policy() == lab.run("sft").path and "this cell trains nothing" in capsys.readouterr().out
+def test_a_late_notebook_finds_the_recorded_policy_without_the_earlier_ones(seat, tmp_path, capsys):
+    assert seat.policy() == seat.run("sft").path and "this cell trains nothing" in capsys.readouterr().out
     fresh = Workspace(tmp_path / "other", "smoke")
     assert fresh.policy() == fresh.model()
 
 
-def test_training_after_all_begins_anew_and_leaves_the_recording(recorded, started, tmp_path):
-    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
-    lab.submit("sft")
-    Workspace(tmp_path / "seat", "smoke").submit("sft")
-    assert started == ["sft"] and not (lab.run("sft").path / "metrics.jsonl").exists()
+def test_training_after_all_begins_anew_and_leaves_the_recording(started, seat):
+    seat.submit("sft")
+    Workspace(seat.out, "smoke").submit("sft")
+    assert started == ["sft"] and not (seat.run("sft").path / "metrics.jsonl").exists()
     assert recorded_runs.recorded("smoke", "sft").latest_checkpoint()
 
 
 @pytest.mark.parametrize("start", ["recorded", "fresh"])
-def test_a_learner_s_own_files_are_kept_when_a_run_takes_their_place(
-    recorded, started, tmp_path, capsys, start
-):
-    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
-    own = lab.run("sft").path
+def test_a_learner_s_own_files_are_kept_when_a_run_takes_their_place(started, seat, capsys, start):
+    own = seat.run("sft").path
     if start == "recorded":  # an hour's training of the learner's own
         (own / "checkpoints" / "step_000009").mkdir(parents=True)
         (own / "run.json").write_text(json.dumps({"name": "sft", "kind": "sft", "status": "finished"}))
     else:  # notes beside a recording
-        lab.submit("sft")
+        seat.submit("sft")
         (own / "checkpoints" / "step_000009").mkdir()
     (own / "notes.txt").write_text("kept")
-    Workspace(tmp_path / "seat", "smoke", start=start).submit("sft")
+    Workspace(seat.out, "smoke", start=start).submit("sft")
     kept = own.with_name("sft-kept-1")
     assert (kept / "notes.txt").read_text() == "kept" and (kept / "checkpoints" / "step_000009").is_dir()
     assert str(kept) in capsys.readouterr().out
@@ -188,15 +174,14 @@ def test_there_are_two_ways_to_start(tmp_path):
         Workspace(tmp_path, "smoke", start="late")
 
 
-def test_a_monitor_plays_it_and_waits_for_the_end(recorded, tmp_path, monkeypatch):
+def test_a_monitor_plays_it_and_waits_for_the_end(seat, monkeypatch):
     from widgets import Monitor
     from widgets.recordings.replay import PLAYED_SECONDS
 
-    lab = Workspace(tmp_path / "seat", "smoke", start="recorded")
-    job = lab.submit("sft")
+    job = seat.submit("sft")
     clock = [0.0]
     monkeypatch.setattr("widgets.recordings.replay.time.monotonic", lambda: clock[0])
-    monitor = Monitor(lab.run("sft"), job=job)
+    monitor = Monitor(seat.run("sft"), job=job)
     try:
         (player,) = monitor.runs
         assert player.name == "sft (recorded)" and player.status == "running" and monitor.job is None

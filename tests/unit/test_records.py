@@ -32,24 +32,14 @@ def test_rows_are_padded_on_the_right():
     assert lengths.tolist() == [3, 1]
 
 
-def test_prompt_and_response_come_apart_again():
-    batch = rollouts(([5, 6], [7, 8, 9]), ([5], [7]))
-    assert batch.size == 2
-    assert batch.generation_lengths.tolist() == [3, 1]
-    assert (batch.prompt_tokens(0), batch.response_tokens(0)) == ([5, 6], [7, 8, 9])
-    assert (batch.prompt_tokens(1), batch.response_tokens(1)) == ([5], [7])
-
-
 def test_chosen_rows_lose_columns_that_none_of_them_uses():
     batch = rollouts(([1], [2, 3, 4]), ([5, 6], [7]), ([8], [9]))
     table = torch.arange(9.0).reshape(3, 3)  # predictions are one column fewer than tokens
     experience = Experience(
         **vars(batch),
-        logprobs=table,
+        **dict.fromkeys(("logprobs", "advantages", "sampler_weights"), table),
         reference_logprobs=table + 0.5,
-        advantages=table,
         loss_mask=batch.response_mask,
-        sampler_weights=table,
     )
     chosen = experience.rows([2, 1])
     assert chosen.tokens.tolist() == [[8, 9, PAD], [5, 6, 7]]
@@ -85,9 +75,8 @@ def test_rows_keep_their_tokens(rows, data):
     index = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=6))
     batch = TokenBatch(*pad_rows(rows, PAD)).rows(index)
     assert batch.tokens.shape[1] == max(len(rows[i]) for i in index)
-    assert [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths)] == [
-        rows[i] for i in index
-    ]
+    kept = [row[:length].tolist() for row, length in zip(batch.tokens, batch.lengths)]
+    assert kept == [rows[i] for i in index]
 
 
 def test_rewards_that_no_response_has_are_null_in_training_validation_and_evaluation():

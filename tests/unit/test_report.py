@@ -14,8 +14,6 @@ from aligner_lib.tutorial.report.summary import summary_section
 from aligner_lib.tutorial.workspace import learning_progress
 from aligner_lib.tutorial.workspace.learning_progress import record_answer, record_exercise
 
-# ---- the top of the report ------------------------------------------------------------------------------------------
-
 
 def write_run(folder: Path, metrics: list[dict], rollouts: list[dict] = ()) -> None:
     folder.mkdir(parents=True)
@@ -23,19 +21,22 @@ def write_run(folder: Path, metrics: list[dict], rollouts: list[dict] = ()) -> N
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def answers(step: int, *rewards: float) -> list[dict]:
+def answers(step: int, *rewards: float, **more) -> list[dict]:
     """A validation in which prompt i got rewards[i]."""
+    record = {"step": step, "split": "validation", "finished": True} | more
     return [
         {
-            "step": step,
-            "split": "validation",
             "prompt": f"Question {i}\n\nAssistant:",
+            "response": f"<b>answer {i} of step {step}</b>",
             "reward": reward,
-            "finished": True,
         }
-        | {"response": f"<b>answer {i} of step {step}</b>"}
+        | record
         for i, reward in enumerate(rewards)
     ]
+
+
+def top_of(summary: dict, folder: Path) -> str:
+    return summary_section(summary, folder).split("<details>")[0]
 
 
 SUMMARY = {
@@ -48,35 +49,25 @@ SUMMARY = {
 
 
 def test_the_report_opens_with_a_row_for_each_stage_that_was_reached(tmp_path):
-    top = summary_section(SUMMARY, tmp_path).split("<details>")[0]
-    for figure in (
-        "2.50 → 2.00",
-        "88 %",
-        "a coin: 50 %",
-        "−0.25 → 0.50",
-        "+1.5 standard deviations",
-        "0.08 nats",
-    ):
-        assert figure in top, figure
-    assert "profile laptop · 4 min" in top and "val_loss_before" not in top
+    top = top_of(SUMMARY, tmp_path)
+    figures = ["2.50 → 2.00", "88 %", "a coin: 50 %", "−0.25 → 0.50", "+1.5 standard deviations", "0.08 nats"]
+    assert [figure for figure in [*figures, "profile laptop · 4 min"] if figure not in top] == []
     assert re.findall(r'<th scope="rowgroup"[^>]*>([^<]*)</th>', top) == ["SFT", "Reward model", "PPO"]
-    for missing in ("scores higher", "DPO", "GRPO", "checked by a program", "end before the length limit"):
-        assert missing not in top, "no row without its figure"
+    without_figure = ("scores higher", "DPO", "GRPO", "checked by a program", "end before the length limit")
+    assert [words for words in (*without_figure, "val_loss_before") if words in top] == []
 
 
 def test_a_row_is_drawn_to_its_scale(tmp_path):
     """Of the loss from 0, of shares from 0 to 100 %, of rewards within two deviations of the first one."""
     grpo = {"val_accuracy_before": 0.25, "val_accuracy_after": 0.75, "val_best_of_4_before": 0.5}
-    top = summary_section(SUMMARY | {"grpo": grpo | {"train_seconds": 60.0}}, tmp_path).split("<details>")[0]
+    top = top_of(SUMMARY | {"grpo": grpo}, tmp_path)
     drawings = re.findall(r'<svg viewBox="0 0 260 26".*?</svg>', top)
     places = [[float(x) for x in re.findall(r'cx="([\d.]+)"', drawing)] for drawing in drawings]
     assert places == [[252, 203.2], [221.5], [130, 221.5], [69, 191]]  # the axis is from 8 to 252
-    assert [re.findall(r'class="baseline" d="M([\d.]+)', drawing) for drawing in drawings] == [
-        [], ["130.0"], [], ["130.0"],
-    ]  # fmt: skip
-    assert (
-        'aria-label="GRPO, held-out sums right: 25 % → 75 %; untrained, the best of 4: 50 %"' in drawings[3]
-    )
+    baselines = [re.findall(r'class="baseline" d="M([\d.]+)', drawing) for drawing in drawings]
+    assert baselines == [[], ["130.0"], [], ["130.0"]]
+    label = "GRPO, held-out sums right: 25 % → 75 %; untrained, the best of 4: 50 %"
+    assert f'aria-label="{label}"' in drawings[3]
 
 
 @pytest.mark.parametrize(
@@ -88,18 +79,14 @@ def test_a_row_is_drawn_to_its_scale(tmp_path):
 )
 def test_figures_of_the_gold_standard_stand_beside_what_is_had_for_nothing(tmp_path, low, said):
     ppo = {"gold_sft": 0.41, "gold_ppo": 0.555, "gold_gain_low": low, "ended_sft": 0.9}
-    top = summary_section({"rm": {"val_acc": 0.78, "best_baseline": 0.68}, "ppo": ppo}, tmp_path)
-    top = top.split("<details>")[0]
+    top = top_of({"rm": {"val_acc": 0.78, "best_baseline": 0.68}, "ppo": ppo}, tmp_path)
     for figure in ("41 % → 56 %", "90 %", "78 %", "the best trivial judge: 68 %", said):
         assert figure in top, figure
     assert "a coin: 50 %" not in top
 
 
 def test_the_report_s_picture_is_of_the_runs_that_are_there(tmp_path):
-    write_run(
-        tmp_path / "sft",
-        [{"step": 0, "validation/loss": 2.5}, {"step": 12, "validation/loss": 2.0, "train/loss": 1.9}],
-    )
+    write_run(tmp_path / "sft", [{"step": 0, "validation/loss": 2.5}, {"step": 12, "validation/loss": 2.0}])
     section = summary_section(SUMMARY, tmp_path)
     assert section.count("<polyline") == 1 and 'aria-label="SFT: loss: 2.5 at first, 2 at last"' in section
     (points,) = re.findall(r'class="strong" points="([^"]*)"', section)
@@ -117,39 +104,23 @@ def test_answers_before_and_after_go_from_the_largest_gain_to_the_smallest(tmp_p
 
 
 def test_three_policies_answer_beside_each_other_where_they_were_evaluated(tmp_path):
-    for name, rewards in {
-        "sft": (0.0, 0.0),
-        "dpo": (0.5, -1.0),
-        "ppo": (1.0, 2.0),
-        "grpo": (0.0, 0.0),
-    }.items():
-        records = [one | {"environment": "conversations"} for one in answers(0, *rewards)]
-        sums = [one | {"environment": "sums", "prompt": "3 + 5 ="} for one in answers(0, 0.0)]
+    for name, rewards in {"sft": (0, 0), "dpo": (0.5, -1), "ppo": (1, 2), "grpo": (0, 0)}.items():
+        records = answers(0, *rewards, environment="conversations")
+        sums = answers(0, 0.0, environment="sums", prompt="3 + 5 =")
         write_run(tmp_path / f"evaluate-{name}", [], sums + records + records[:1])
     section = summary_section(SUMMARY, tmp_path)
     assert re.findall(r"<h3>(\w+) ", section) == ["SFT", "PPO", "DPO"] * 2
-    assert re.findall(r"reward ([+−][^<]+)<", section) == [
-        "+0.00",
-        "+2.00",
-        "−1.00",
-        "+0.00",
-        "+1.00",
-        "+0.50",
-    ]
+    rewards = ["+0.00", "+2.00", "−1.00", "+0.00", "+1.00", "+0.50"]
+    assert re.findall(r"reward ([+−][^<]+)<", section) == rewards
     assert re.findall(r"Question (\d)", section) == ["1", "0"] and "3 + 5" not in section
 
 
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        "system\nYou are a helpful AI assistant\nuser\nWhy?\nassistant\n",
-        "user\nWhy?\nassistant",
-        "Why?\n\nAssistant:",
-    ],
-)
+CHATML = "system\nYou are a helpful AI assistant\nuser\nWhy?\nassistant\n"
+
+
+@pytest.mark.parametrize("prompt", [CHATML, "user\nWhy?\nassistant", "Why?\n\nAssistant:"])
 def test_a_prompt_is_shown_without_its_template(tmp_path, prompt):
-    records = [one | {"prompt": prompt} for step in (0, 6) for one in answers(step, 0.0)]
-    write_run(tmp_path / "ppo", [], records)
+    write_run(tmp_path / "ppo", [], answers(0, 0.0, prompt=prompt) + answers(6, 0.0, prompt=prompt))
     assert '<p class="prompt">Why?</p>' in summary_section({}, tmp_path)
 
 
@@ -158,8 +129,6 @@ def test_an_answer_without_a_reward_is_in_no_comparison(tmp_path):
     write_run(tmp_path / "ppo", [], before + [after[0], after[1] | {"reward": None, "failure": "timeout"}])
     assert "1 of 1 held-out prompts" in summary_section(SUMMARY, tmp_path)
 
-
-# ---- the portfolio ----------------------------------------------------------------------------------------------------
 
 USER, HOST, TOKEN = "ada.lovelace", "seat-17.example.org", "hf_veryprivate"
 
@@ -172,41 +141,31 @@ def lab(tmp_path, monkeypatch):
         monkeypatch.setenv(variable, USER)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     lab = Workspace(tmp_path / "home" / USER / "runs", "smoke")
-    private = {"path": f"/home/{USER}/models", "token": TOKEN, "host": HOST}
+    home = f"/home/{USER}"
+    private = {"path": f"{home}/models", "token": TOKEN, "host": HOST}
     for kind in ("sft", "ppo"):
         folder = lab.out / "runs" / kind
         write_run(folder, [{"step": 0, "validation/loss": 2.5}, {"step": 9, "validation/loss": 2.0}])
-        info = {
-            "kind": kind,
-            "status": "finished",
-            "seed": 7,
+        info = {"kind": kind, "status": "finished", "seed": 7, "profile": "smoke", "created": 1.0, "pid": 1}
+        info |= {
             "heartbeat": {"step": 9, "time": 1.0},
-            "created": 1.0,
+            "message": f"at {home}",
+            "hashes": {f"{home}/a": TOKEN},
         }
-        info |= {
-            "config": {"model": {"optim": {"lr": 5e-5}} | private},
-            "profile": "smoke",
-            "message": f"at /home/{USER}",
-        }
-        info |= {
-            "versions": {"torch": "2.15.0", "host": HOST},
-            "hashes": {f"/home/{USER}/a": TOKEN},
-            "pid": 1,
-            **private,
-        }
+        info |= {"config": {"model": {"optim": {"lr": 5e-5}} | private}}
+        info |= {"versions": {"torch": "2.15.0", "host": HOST}} | private
         (folder / "run.json").write_text(json.dumps(info))
     for name, reward in {"sft": 0.0, "ppo": 1.0, "dpo": 0.5}.items():
-        records = [one | {"prompt_file": f"/home/{USER}/data"} for one in answers(0, reward)]
-        write_run(lab.out / "runs" / f"evaluate-{name}", [], records)
-    lab.record("01", {"model": {"name": f"/home/{USER}/models/own", "parameters": 3}})
-    lab.record("03", {"sft": {"val_loss_before": 2.5, "val_loss_after": 2.0, "run": f"/home/{USER}/x"}})
+        write_run(lab.out / "runs" / f"evaluate-{name}", [], answers(0, reward, prompt_file=f"{home}/data"))
+    lab.record("01", {"model": {"name": f"{home}/models/own", "parameters": 3}})
+    lab.record("03", {"sft": {"val_loss_before": 2.5, "val_loss_after": 2.0, "run": f"{home}/x"}})
     record_exercise("gae", True)
     record_exercise("masked_loss", False)
     record_answer("03", "stop-token", 0, True)
     return lab
 
 
-def test_it_shows_what_was_done_and_reached_and_opens_offline(lab, tmp_path):
+def test_the_portfolio_shows_what_was_done_and_reached_and_opens_offline(lab, tmp_path):
     page = write_portfolio(tmp_path / "p.html", lab.out).read_text()
     assert external_references(page) == [] and "<h1>Portfolio</h1>" in page
     assert "<code>gae</code>" in page and "masked_loss" not in page
@@ -215,23 +174,17 @@ def test_it_shows_what_was_done_and_reached_and_opens_offline(lab, tmp_path):
     assert "finished, step 9, learning rate 5e-05, seed 7, profile smoke" in page and "torch 2.15.0" in page
 
 
-def test_nothing_of_the_machine_or_its_user_is_on_it(lab, tmp_path):
+def test_nothing_of_the_machine_or_its_user_is_on_the_page_but_a_given_name(lab, tmp_path):
     page = write_portfolio(tmp_path / "p.html", lab.out).read_text()
     for private in (USER, HOST, TOKEN, str(tmp_path), "/home", os.uname().nodename + ".", os.getcwd()):
         assert private not in page, private
+    named = write_portfolio(tmp_path / "p.html", lab.out, "Grace <Hopper>").read_text()
+    assert "<h1>Grace &lt;Hopper&gt;</h1>" in named
 
 
-def test_it_names_the_learner_only_where_a_name_is_given(lab, tmp_path):
-    page = write_portfolio(tmp_path / "p.html", lab.out, "Grace <Hopper>").read_text()
-    assert "<h1>Grace &lt;Hopper&gt;</h1>" in page
-
-
-def test_of_an_empty_workspace_it_is_a_page_too(tmp_path):
+def test_an_empty_workspace_has_a_portfolio_too(tmp_path):
     page = write_portfolio(tmp_path / "p.html", tmp_path).read_text()
     assert "Progress" in page and "Results" not in page and "Answers of the policies" not in page
-
-
-# ---- the drawing ----------------------------------------------------------------------------------------------------
 
 
 def test_the_drawing_of_the_readme_is_that_of_the_first_notebook():

@@ -21,9 +21,8 @@ def token_batches(draw) -> TokenBatch:
     lengths = draw(st.lists(st.integers(2, 40), min_size=1, max_size=6))
     tokens = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
     for row, length in enumerate(lengths):
-        tokens[row, :length] = torch.tensor(
-            draw(st.lists(st.integers(0, VOCAB - 1), min_size=length, max_size=length))
-        )
+        ids = st.lists(st.integers(0, VOCAB - 1), min_size=length, max_size=length)
+        tokens[row, :length] = torch.tensor(draw(ids))
     return TokenBatch(tokens=tokens, lengths=torch.tensor(lengths))
 
 
@@ -31,30 +30,13 @@ def experience_of(batch: TokenBatch, seed: int = 0) -> CriticExperience:
     generator = torch.Generator().manual_seed(seed)
     size, width = batch.tokens.shape
     values, returns = (torch.randn(size, width - 1, generator=generator) for _ in range(2))
-    return CriticExperience(
-        tokens=batch.tokens,
-        lengths=batch.lengths,
-        response_mask=torch.ones(size, width - 1, dtype=torch.bool),
-        values=values,
-        returns=returns,
-    )
-
-
-# ---- lengths --------------------------------------------------------------------------------------------------------
+    mask = torch.ones(size, width - 1, dtype=torch.bool)
+    return CriticExperience(**vars(batch), response_mask=mask, values=values, returns=returns)
 
 
 def test_lengths_are_few():
-    assert sorted({serialization.padded_length(n) for n in range(1, 257)}) == [
-        16,
-        24,
-        32,
-        48,
-        64,
-        96,
-        128,
-        192,
-        256,
-    ]
+    few = {16, 24, 32, 48, 64, 96, 128, 192, 256}
+    assert {serialization.padded_length(n) for n in range(1, 257)} == few
 
 
 @given(st.integers(1, 1 << 20))
@@ -67,20 +49,12 @@ def test_pad_to_length_is_the_length_until_something_is_longer():
     assert [serialization.padded_length(n, pad_to=100) for n in (3, 100, 101)] == [100, 100, 128]
 
 
-# ---- there and back -------------------------------------------------------------------------------------------------
-
-
 @given(token_batches(), st.integers(0, 30))
-def test_tokens_arrive_as_they_were(batch, more):
-    width = batch.tokens.shape[1]
+def test_tokens_and_scores_arrive_as_they_were(batch, more):
+    size, width = batch.tokens.shape
     there = serialization.unpack_tokens(serialization.pack_tokens(batch, width + more), VOCAB)
     assert torch.equal(there.tokens[:, :width], batch.tokens)
     assert torch.equal(there.lengths, batch.lengths)
-
-
-@given(token_batches(), st.integers(0, 30))
-def test_scores_arrive_as_they_were(batch, more):
-    size, width = batch.tokens.shape
     for kind, scores in (("rewards", torch.randn(size)), ("values", torch.randn(size, width - 1))):
         arrays = serialization.pack_scores(kind, scores, width + more)
         assert torch.equal(serialization.unpack_scores(kind, arrays, batch), scores)
@@ -112,27 +86,23 @@ def test_a_refusal_arrives_as_it_was(error):
     assert (type(there), str(there)) == (type(error), str(error))
 
 
-# ---- what must not cross --------------------------------------------------------------------------------------------
-
 BATCH = TokenBatch(tokens=torch.tensor([[1, 2, 3, 0], [4, 5, 6, 7]]), lengths=torch.tensor([3, 4]))
+AT_1_2 = np.array([[False] * 3, [False, False, True]])
 
 
-@pytest.mark.parametrize("token", [-1, VOCAB])
-def test_a_token_that_the_model_does_not_know_is_named(token):
+@pytest.mark.parametrize(
+    ("name", "place", "number", "words"),
+    [
+        ("tokens", (1, 2), -1, r"token 2 of sample 1 of 2 is -1, but the model knows only 0 to 49"),
+        ("tokens", (1, 2), VOCAB, r"token 2 of sample 1 of 2 is 50, but the model knows only 0 to 49"),
+        ("lengths", 1, 0, r"sample 1 of 2 has length 0"),
+        ("lengths", 1, 5, r"sample 1 of 2 has length 5"),
+    ],
+)
+def test_a_token_or_a_length_that_can_t_be_is_named(name, place, number, words):
     arrays = serialization.pack_tokens(BATCH, 4)
-    arrays["tokens"][1, 2] = token
-    with pytest.raises(
-        serialization.WireError,
-        match=rf"token 2 of sample 1 of 2 is {token}, but the model knows only 0 to 49",
-    ):
-        serialization.unpack_tokens(arrays, VOCAB)
-
-
-@pytest.mark.parametrize("length", [0, 5])
-def test_a_length_that_can_t_be_is_named(length):
-    arrays = serialization.pack_tokens(BATCH, 4)
-    arrays["lengths"][1] = length
-    with pytest.raises(serialization.WireError, match=rf"sample 1 of 2 has length {length}"):
+    arrays[name][place] = number
+    with pytest.raises(serialization.WireError, match=words):
         serialization.unpack_tokens(arrays, VOCAB)
 
 
@@ -144,41 +114,37 @@ def test_a_score_that_is_no_number_is_named(number):
         arrays[kind][place] = number
         return serialization.unpack_scores(kind, arrays, BATCH)
 
-    with pytest.raises(
-        serialization.WireError, match=r"the reward of sample 1 of 2 \(tokens \[4, 5, 6, 7\]…\) is"
-    ):
+    words = r"the reward of sample 1 of 2 \(tokens \[4, 5, 6, 7\]…\) is"
+    with pytest.raises(serialization.WireError, match=words):
         answer("rewards", (1, 0))
     with pytest.raises(serialization.WireError, match=r"the value of sample 0 of 2 .* at token 1 is"):
         answer("values", (0, 1))
     answer("values", (0, 2))  # beyond the sample's end nobody looks
 
 
-def test_scores_of_another_shape_are_refused():
-    arrays = serialization.pack_scores("rewards", torch.zeros(3), 4)
-    with pytest.raises(serialization.WireError, match=r"shape \[3, 1\], but 2 samples were sent"):
-        serialization.unpack_scores("rewards", arrays, BATCH)
-    narrow = serialization.pack_scores("values", torch.zeros(2, 1), 2)
-    with pytest.raises(
-        serialization.WireError, match="values have 2 columns, but the longest sample needs 3"
-    ):
-        serialization.unpack_scores("values", narrow, BATCH)
+@pytest.mark.parametrize(
+    ("kind", "scores", "words"),
+    [
+        ("rewards", torch.zeros(3), r"shape \[3, 1\], but 2 samples were sent"),
+        ("values", torch.zeros(2, 1), "values have 2 columns, but the longest sample needs 3"),
+    ],
+)
+def test_scores_of_another_shape_are_refused(kind, scores, words):
+    arrays = serialization.pack_scores(kind, scores, 4 if kind == "rewards" else 2)
+    with pytest.raises(serialization.WireError, match=words):
+        serialization.unpack_scores(kind, arrays, BATCH)
 
 
-@pytest.mark.parametrize("name", ["returns", "values"])
-def test_experience_that_is_no_number_is_named(name):
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("returns", lambda old: np.where(AT_1_2, np.nan, old), "returns of sample 1 of 2 at token 2 is nan"),
+        ("values", lambda old: np.where(AT_1_2, np.nan, old), "values of sample 1 of 2 at token 2 is nan"),
+        ("returns", lambda old: old[:, :2], r"returns has shape \[2, 2\], but tokens require \[2, 3\]"),
+        ("response_mask", lambda old: old[:1], r"mask has shape \[1, 3\], but tokens require \[2, 3\]"),
+    ],
+)
+def test_experience_that_is_no_number_or_of_another_shape_is_refused(name, change, words):
     arrays = serialization.pack_experience(experience_of(BATCH))
-    arrays[name][1, 2] = np.nan
-    with pytest.raises(serialization.WireError, match=f"{name} of sample 1 of 2 at token 2 is nan"):
-        serialization.unpack_experience(arrays, VOCAB)
-
-
-def test_experience_of_another_shape_is_refused():
-    arrays = serialization.pack_experience(experience_of(BATCH))
-    with pytest.raises(
-        serialization.WireError, match=r"returns has shape \[2, 2\], but tokens require \[2, 3\]"
-    ):
-        serialization.unpack_experience(arrays | {"returns": arrays["returns"][:, :2]}, VOCAB)
-    with pytest.raises(
-        serialization.WireError, match=r"response_mask has shape \[1, 3\], but tokens require \[2, 3\]"
-    ):
-        serialization.unpack_experience(arrays | {"response_mask": arrays["response_mask"][:1]}, VOCAB)
+    with pytest.raises(serialization.WireError, match=words):
+        serialization.unpack_experience(arrays | {name: change(arrays[name])}, VOCAB)

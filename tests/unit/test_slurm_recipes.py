@@ -9,13 +9,8 @@ from aligner_lib.config.compose import compose, parse_override
 from aligner_lib.errors import ConfigError
 from aligner_lib.tutorial.workspace import slurm_recipes
 
-SITE = {
-    "account": "course",
-    "partition": "batch",
-    "container_image": "/images/lab.sqsh",
-    "container_mounts": ["/shared:/shared"],
-    "python": "python",
-}
+SITE = {"account": "course", "partition": "batch", "python": "python"}
+SITE |= {"container_image": "/images/lab.sqsh", "container_mounts": ["/shared:/shared"]}
 FILES = {"train": "/data/train.jsonl", "validation": "/data/test.jsonl"}
 WANDB = "exp_manager.create_wandb_logger=true exp_manager.wandb_logger_kwargs.project=aligner-lab"
 
@@ -54,19 +49,14 @@ COMMANDS = {
 }
 
 
-def sft(**more):
-    return slurm_recipes.sft("/runs/sft", model="/models/2b", where="print", site=SITE, **FILES, **more)
+def recipe_for(recipe, run: str, **models):
+    """A recipe with everything but the changes of a test."""
+    return lambda **more: recipe(run, where="print", site=SITE, **models, **FILES, **more)
 
 
-def reward_model(**more):
-    return slurm_recipes.reward_model(
-        "/runs/rm", policy="/runs/sft", where="print", site=SITE, **FILES, **more
-    )
-
-
-def ppo(**more):
-    models = {"policy": "/runs/sft", "reward_model": "/runs/rm"}
-    return slurm_recipes.ppo("/runs/ppo", where="print", site=SITE, **models, **FILES, **more)
+sft = recipe_for(slurm_recipes.sft, "/runs/sft", model="/models/2b")
+reward_model = recipe_for(slurm_recipes.reward_model, "/runs/rm", policy="/runs/sft")
+ppo = recipe_for(slurm_recipes.ppo, "/runs/ppo", policy="/runs/sft", reward_model="/runs/rm")
 
 
 def components(text: str) -> dict[str, list[str]]:
@@ -89,12 +79,8 @@ def test_what_is_submitted_composes_to_the_page_s_hyperparameters(kind, recipe, 
     for key, value in map(parse_override, COMMANDS[kind].split()):
         assert OmegaConf.select(config, key) == value, key
     if kind in ("rm", "ppo"):  # which take lists of files
-        files = {
-            "train": [FILES["train"]],
-            "validation": [FILES["validation"]],
-            "test": [FILES["validation"]],
-        }
-        assert config.model.data.data_prefix == files
+        files = {"train": "train", "validation": "validation", "test": "validation"}
+        assert config.model.data.data_prefix == {key: [FILES[name]] for key, name in files.items()}
 
 
 def test_the_actor_finds_its_critic_by_its_run():
@@ -105,15 +91,8 @@ def test_the_actor_finds_its_critic_by_its_run():
 @pytest.mark.parametrize(("recipe", "nodes"), [(sft, 1), (reward_model, 4)])
 def test_the_jobs_flags_are_the_scripts(recipe, nodes):
     flags = recipe().text
-    for flag in (
-        "account=course",
-        "partition=batch",
-        f"nodes={nodes}",
-        "time=4:00:00",
-        "ntasks-per-node=8",
-        "exclusive",
-        "overcommit",
-    ):
+    names = "account=course partition=batch time=4:00:00 ntasks-per-node=8 exclusive overcommit"
+    for flag in (*names.split(), f"nodes={nodes}"):
         assert f"#SBATCH --{flag}\n" in flags
     words = components(flags)["main"]
     assert f"--ntasks={8 * nodes}" in words
@@ -129,20 +108,14 @@ def test_ppo_is_a_hetjob_of_two_such_nodes():
     words = components(text)
     assert list(words) == ["critic", "actor"]
     assert "--het-group=0" in words["critic"] and "--het-group=1" in words["actor"]
-    assert words["critic"][words["critic"].index("aligner_lib") :][1:4] == [
-        "serve-critic",
-        "--run",
-        "/runs/ppo/critic",
-    ]
+    command = words["critic"][words["critic"].index("aligner_lib") + 1 :]
+    assert command[:3] == ["serve-critic", "--run", "/runs/ppo/critic"]
 
 
 def test_a_containers_python_runs_wrapper_and_trainer():
     words = components(sft().text)["main"]
-    assert [words[i - 1] for i, word in enumerate(words) if word in ("-m", "-u")] == [
-        "python",
-        "-u",
-        "python",
-    ]
+    before = [words[i - 1] for i, word in enumerate(words) if word in ("-m", "-u")]
+    assert before == ["python", "-u", "python"]
 
 
 def test_a_change_of_size_or_setting_is_a_keyword():

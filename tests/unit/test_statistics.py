@@ -22,30 +22,11 @@ from aligner_lib.tutorial.comparison.statistics import (
 from benchmarks import coverage
 
 
-def test_interval_is_the_normal_one_for_many_independent_values():
-    values = np.random.default_rng(0).normal(2.0, 1.0, 400)
-    estimate = mean_interval(values, range(400))
-    half = 1.96 * values.std() / math.sqrt(400)
-    assert estimate.value == pytest.approx(values.mean())
-    assert estimate.low == pytest.approx(values.mean() - half, abs=0.01)
-    assert estimate.high == pytest.approx(values.mean() + half, abs=0.01)
-
-
 def test_answers_to_one_prompt_count_as_one():
     """Each prompt's value ten times: no more is known than from the prompts themselves."""
     once = mean_interval([0.0, 1.0, 1.0, 0.0], [0, 1, 2, 3])
     often = mean_interval([0.0, 1.0, 1.0, 0.0] * 10, [0, 1, 2, 3] * 10)
     assert once == often
-
-
-def test_interval_covers_the_truth_about_as_often_as_it_says():
-    """Two answers a prompt that share the prompt's own mean; naive intervals over 60 answers would cover 83 %."""
-    rng, covered = np.random.default_rng(1), 0
-    for _ in range(200):
-        of_prompt = rng.normal(0, 1, 30).repeat(2)
-        estimate = mean_interval(of_prompt + rng.normal(0, 0.2, 60), np.arange(30).repeat(2))
-        covered += estimate.low <= 0 <= estimate.high
-    assert 0.89 <= covered / 200 <= 0.98
 
 
 def test_ties_are_half_a_win():
@@ -72,7 +53,9 @@ def test_quantiles_of_t_are_those_of_the_tables(freedom, quantile):
     assert t_quantile(freedom) == pytest.approx(quantile, abs=1e-4)
 
 
-def test_one_prompt_has_no_interval():
+def test_one_prompt_has_no_interval_and_no_answers_are_refused():
+    with pytest.raises(ValueError, match="no answers"):
+        mean_interval([], [])
     estimate = mean_interval([1.0, 2.0], [0, 0])
     assert estimate.value == 1.5 and math.isnan(estimate.low) and math.isnan(estimate.high)
     assert str(estimate) == "1.5 (interval not identifiable)"
@@ -91,9 +74,8 @@ def test_a_share_s_interval_is_that_of_newcombe_s_examples(right, of, low, high)
 @pytest.mark.parametrize("answers", [1, 4])
 def test_one_more_right_answer_never_lowers_an_end_of_the_interval(answers):
     prompts = np.arange(32).repeat(answers)
-    ends = [
-        share([1.0] * right + [0.0] * (32 * answers - right), prompts) for right in range(32 * answers + 1)
-    ]
+    count = 32 * answers
+    ends = [share([1.0] * right + [0.0] * (count - right), prompts) for right in range(count + 1)]
     assert all(b.high >= a.high - 0.01 and b.low >= a.low - 0.01 for a, b in pairwise(ends))
     assert ends[0].high < ends[1].high and ends[-2].low < ends[-1].low
 
@@ -168,11 +150,6 @@ def test_distinct_n():
     assert distinct_n(["a b a b"], 2) == pytest.approx(2 / 3)  # ab, ba, ab
     assert distinct_n(["A b", "a B"], 2) == 0.5
     assert distinct_n(["a", ""], 2) == 0.0
-
-
-def test_no_answers_are_refused():
-    with pytest.raises(ValueError, match="no answers"):
-        mean_interval([], [])
 
 
 def test_a_gain_in_parts_by_hand():

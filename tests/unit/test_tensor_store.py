@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter, check_store
 
@@ -16,6 +17,9 @@ def block(rows: tuple[int, int], columns: tuple[int, int], flat=None, shape=(4, 
     """Rows [a, b) and columns [c, d) of the tensor `w`."""
     sizes = (rows[1] - rows[0], columns[1] - columns[0])
     return Block("w", shape, (rows[0], columns[0]), sizes, flat)
+
+
+WHOLE = block((0, 4), (0, 6))
 
 
 def cut(b: Block) -> torch.Tensor:
@@ -62,14 +66,6 @@ def test_equal_tensors_make_equal_files_that_others_may_read(tmp_path):
     assert one.stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_file_without_a_list_of_blocks_is_refused(tmp_path):
-    from safetensors.torch import save_file
-
-    save_file({"0": NUMBERS}, tmp_path / "rank00000_00000.safetensors")
-    with pytest.raises(ValueError, match="no list of blocks"):
-        StoreReader(tmp_path)
-
-
 def cuts_of(size: int):
     """Ways to cut [0, size) into ranges."""
     inner = st.sets(st.integers(1, size - 1), max_size=3).map(sorted)
@@ -107,16 +103,11 @@ def test_a_part_that_nobody_wrote_is_told(tmp_path):
         reader.read_whole("w")
 
 
-def test_an_unknown_name_is_told(tmp_path):
-    reader = write(tmp_path, [block((0, 4), (0, 6))])
-    assert "w" in reader
-    assert "v" not in reader
+def test_an_unknown_name_or_another_shape_is_told(tmp_path):
+    reader = write(tmp_path, [WHOLE])
+    assert "w" in reader and "v" not in reader
     with pytest.raises(KeyError, match="no tensor 'v'"):
         reader.read_whole("v")
-
-
-def test_another_shape_is_told(tmp_path):
-    reader = write(tmp_path, [block((0, 4), (0, 6))])
     with pytest.raises(ValueError, match=r"w in .* has shape \[4, 6\], but the model needs \[4, 7\]"):
         reader.read(block((0, 4), (0, 7), shape=(4, 7)))
 
@@ -128,13 +119,13 @@ def test_an_empty_folder_has_no_weights(tmp_path):
 
 def test_values_must_fill_their_block(tmp_path):
     with pytest.raises(AssertionError, match="w: 5 values for a block of 24"):
-        StoreWriter(tmp_path).add(block((0, 4), (0, 6)), torch.zeros(5))
+        StoreWriter(tmp_path).add(WHOLE, torch.zeros(5))
 
 
 @given(keep=st.integers(0, 400))
 def test_a_file_that_lost_its_end_is_named(tmp_path_factory, keep):
     folder = tmp_path_factory.mktemp("store")
-    write(folder, [block((0, 4), (0, 6))])
+    write(folder, [WHOLE])
     (path,) = folder.iterdir()
     whole = path.read_bytes()
     assert check_store(folder) == len(whole)
@@ -143,11 +134,12 @@ def test_a_file_that_lost_its_end_is_named(tmp_path_factory, keep):
         check_store(folder)
 
 
-def test_a_file_with_a_spoilt_header_is_named(tmp_path):
-    write(tmp_path, [block((0, 4), (0, 6))])
-    (path,) = tmp_path.iterdir()
-    content = bytearray(path.read_bytes())
-    content[8:12] = b"\xff\xff\xff\xff"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="its header can't be read"):
+@pytest.mark.parametrize("content", ["no list of blocks", "its header can't be read"])
+def test_a_file_without_a_list_of_blocks_or_with_a_spoilt_header_is_refused(tmp_path, content):
+    path = tmp_path / "rank00000_00000.safetensors"
+    save_file({"0": NUMBERS}, path)
+    if content != "no list of blocks":
+        stored = path.read_bytes()
+        path.write_bytes(stored[:8] + b"\xff" * 4 + stored[12:])
+    with pytest.raises(ValueError, match=content):
         StoreReader(tmp_path)

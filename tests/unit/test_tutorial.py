@@ -28,15 +28,13 @@ def write_notebook(path: Path, *cells) -> None:
 @pytest.fixture(scope="module")
 def notebooks(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("notebooks")
+    text = "# Start\nThe ratio $r_\\theta$ and\n\n$$L = -\\log\\sigma(r_c - r_r)$$\n\n[next](01_next.ipynb)"
     write_notebook(
         folder / "00_start.ipynb",
-        new_markdown_cell(
-            "# Start\nThe ratio $r_\\theta$ and\n\n$$L = -\\log\\sigma(r_c - r_r)$$\n\n[next](01_next.ipynb)"
-        ),
+        new_markdown_cell(text),
         new_code_cell("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()"),
         new_code_cell("import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 2, 3]))"),
         new_code_cell("import ipywidgets\nipywidgets.IntSlider(value=41)"),
-        new_code_cell("filled = b'x' * (400 << 20)"),
         new_code_cell(RESULT.format("00", "{'sft': {'before': 3.5, 'steps': steps, 'profile': profile}}")),
     )
     write_notebook(
@@ -70,27 +68,19 @@ def test_summary_merges_what_the_notebooks_measured(finished):
 
 
 @pytest.mark.notebooks
-def test_executed_notebooks_are_kept_and_the_sources_are_not_touched(finished, notebooks):
-    executed = nbformat.read(finished / "notebooks" / "00_start.ipynb", as_version=4)
-    assert any(cell.get("outputs") for cell in executed.cells)
-    source = nbformat.read(notebooks / "00_start.ipynb", as_version=4)
-    assert not any(cell.get("outputs") for cell in source.cells)
-
-
-@pytest.mark.notebooks
-def test_the_report_opens_offline_with_pictures_charts_and_equations(finished):
+def test_the_report_opens_offline_with_pictures_charts_and_equations(finished, notebooks):
     page = (finished / "report.html").read_text()
     assert external_references(page) == []
+    assert "@media (prefers-color-scheme: dark)" in page
     assert "data:image/png;base64," in page
     assert "Plotly.newPlot" in page and "plotly.js v" in page
     assert page.count("<math") == 2 and "$$" not in page.split("</script>")[-1]
     assert "IntSlider(value=41" in page  # what a widget says of itself
     assert 'href="#01_next"' in page and 'id="01_next"' in page
-
-
-@pytest.mark.notebooks
-def test_the_report_has_a_dark_side(finished):
-    assert "@media (prefers-color-scheme: dark)" in (finished / "report.html").read_text()
+    executed = nbformat.read(finished / "notebooks" / "00_start.ipynb", as_version=4)
+    source = nbformat.read(notebooks / "00_start.ipynb", as_version=4)
+    has_outputs = [any(cell.get("outputs") for cell in notebook.cells) for notebook in (executed, source)]
+    assert has_outputs == [True, False], "the executed notebook is kept, and its source is not touched"
 
 
 @pytest.mark.notebooks
@@ -106,16 +96,14 @@ def test_a_failing_cell_ends_it_with_one_message_and_a_report_of_what_ran(notebo
     assert set(summary["seconds"]) == {"01_next"}  # 02 did not start
     assert "the dam has broken" in (tmp_path / "report.html").read_text()
     # put right, it goes on in the same folder
-    assert run_notebooks.run(chosen, "smoke", tmp_path, {"breaks": False})
+    assert run_notebooks.run(chosen[:1], "smoke", tmp_path, {"breaks": False})
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["ended"] is True and "failed" not in summary and "sft" not in summary
 
 
 @pytest.mark.notebooks
 def test_a_kernel_that_dies_is_a_failure_like_any_other(tmp_path, capsys):
-    write_notebook(
-        tmp_path / "00_dies.ipynb", new_markdown_cell("# Dies"), new_code_cell("import os\nos._exit(9)")
-    )
+    write_notebook(tmp_path / "00_dies.ipynb", new_code_cell("1"), new_code_cell("import os\nos._exit(9)"))
     assert not run_notebooks.run(run_notebooks.choose(tmp_path), "smoke", tmp_path / "out", {})
     assert "00_dies" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").exists()
@@ -139,25 +127,21 @@ def test_a_kernel_whose_port_was_taken_is_started_once_more(tmp_path, monkeypatc
     assert len(started) == 2
 
 
-def test_notebooks_beside_the_way_run_when_they_are_named(tmp_path):
+def test_only_chooses_by_number_and_names_what_there_is(notebooks, tmp_path):
+    assert [n.name for n in run_notebooks.choose(notebooks)] == ["00_start", "01_next", "02_last"]
+    assert [n.name for n in run_notebooks.choose(notebooks, "2,00")] == ["00_start", "02_last"]
+    with pytest.raises(UserError, match="00, 01, 02"):
+        run_notebooks.choose(notebooks, "07")
     for name in ("06_last", "09_beside"):
         (tmp_path / f"{name}.ipynb").touch()
     assert [n.name for n in run_notebooks.choose(tmp_path)] == ["06_last"]
     assert [n.name for n in run_notebooks.choose(tmp_path, "9")] == ["09_beside"]
 
 
-def test_only_chooses_by_number_and_names_what_there_is(notebooks):
-    assert [n.name for n in run_notebooks.choose(notebooks)] == ["00_start", "01_next", "02_last"]
-    assert [n.name for n in run_notebooks.choose(notebooks, "2,00")] == ["00_start", "02_last"]
-    with pytest.raises(UserError, match="00, 01, 02"):
-        run_notebooks.choose(notebooks, "07")
-
-
 def test_a_parameter_that_no_notebook_has_is_refused_with_the_nearest(notebooks, tmp_path):
-    with pytest.raises(UserError, match="steps"):
-        run_notebooks.run(run_notebooks.choose(notebooks), "smoke", tmp_path / "o", {"stpes": 3})
-    with pytest.raises(UserError, match="--profile"):
-        run_notebooks.run(run_notebooks.choose(notebooks), "smoke", tmp_path / "o", {"profile": "gpu"})
+    for wrong, words in (({"stpes": 3}, "steps"), ({"profile": "gpu"}, "--profile")):
+        with pytest.raises(UserError, match=words):
+            run_notebooks.run(run_notebooks.choose(notebooks), "smoke", tmp_path / "o", wrong)
     assert not (tmp_path / "o").exists()
 
 
@@ -174,15 +158,14 @@ def test_a_whole_tutorial_gets_a_new_folder_and_a_part_goes_on_in_the_newest(tmp
     assert run_notebooks.default_output(tmp_path, "smoke", partial=True).parent == tmp_path
     for stamp in ("20250101-000000", "20250102-000000"):
         (tmp_path / f"tutorial-smoke-{stamp}").mkdir()
-    assert (
-        run_notebooks.default_output(tmp_path, "smoke", partial=True).name == "tutorial-smoke-20250102-000000"
-    )
+    newest = run_notebooks.default_output(tmp_path, "smoke", partial=True)
+    assert newest.name == "tutorial-smoke-20250102-000000"
     assert not run_notebooks.default_output(tmp_path, "smoke").exists()
 
 
-def test_external_references_finds_what_a_browser_would_fetch():
-    page = '<script src="//cdn/x.js"></script><img src="data:image/png;base64,x"><a href="http://read.me">more</a>'
-    assert external_references(page + '<link href="s.css">') == ["//cdn/x.js", "s.css"]
+def write_summary(out: Path, peaks: dict[str, float], echo=print) -> dict:
+    run_notebooks._write_summary(out, "smoke", {"04_reward_model": 2.0}, peaks, None, echo)
+    return json.loads((out / "summary.json").read_text())
 
 
 TORN = ["", '{"profile": "smoke", "seco', "[]", "[" * 100_000]
@@ -195,37 +178,24 @@ def test_a_torn_record_is_said_and_left_out(tmp_path, name, torn):
     (tmp_path / "results" / "04.json").write_text('{"rm": {"accuracy": 0.9}}')
     (tmp_path / name).write_text(torn)
     said = []
-    run_notebooks._write_summary(
-        tmp_path, "smoke", {"04_reward_model": 2.0}, {"04_reward_model": 1.5}, None, said.append
-    )
+    peaks = {"04_reward_model": 1.5}
+    figures = {"seconds": {"04_reward_model": 2.0}, "memory_gib": peaks, "peak_memory_gib": 1.5}
+    expected = {"profile": "smoke", "rm": {"accuracy": 0.9}} | figures
+    assert write_summary(tmp_path, peaks, said.append) == expected
     assert said == [f"{tmp_path / name} is damaged, so the summary leaves it out; run its notebooks again"]
-    assert json.loads((tmp_path / "summary.json").read_text()) == {
-        "profile": "smoke",
-        "seconds": {"04_reward_model": 2.0},
-        "memory_gib": {"04_reward_model": 1.5},
-        "peak_memory_gib": 1.5,
-        "rm": {"accuracy": 0.9},
-    }
 
 
 def test_the_summary_is_replaced_never_overwritten(tmp_path):
     (tmp_path / "summary.json").write_text('{"seconds": {"03_sft": 1.0}}')
     os.link(tmp_path / "summary.json", tmp_path / "before")
-    run_notebooks._write_summary(
-        tmp_path, "smoke", {"04_reward_model": 2.0}, {"04_reward_model": 1.5}, None, print
-    )
+    assert set(write_summary(tmp_path, {})["seconds"]) == {"03_sft", "04_reward_model"}
     assert (tmp_path / "before").read_text() == '{"seconds": {"03_sft": 1.0}}'
-    assert set(json.loads((tmp_path / "summary.json").read_text())["seconds"]) == {
-        "03_sft",
-        "04_reward_model",
-    }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "summary.json"]
 
 
 def test_a_notebook_that_runs_again_replaces_its_memory_and_no_other_s(tmp_path):
-    for peaks in ({"04_reward_model": 7.6, "05_ppo": 2.0}, {"04_reward_model": 5.7}):
-        run_notebooks._write_summary(tmp_path, "laptop", {}, peaks, None, print)
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    write_summary(tmp_path, {"04_reward_model": 7.6, "05_ppo": 2.0})
+    summary = write_summary(tmp_path, {"04_reward_model": 5.7})
     assert summary["memory_gib"] == {"04_reward_model": 5.7, "05_ppo": 2.0}
     assert summary["peak_memory_gib"] == 5.7
     assert "largest process 5.7 GiB" in summary_section(summary, tmp_path / "runs")

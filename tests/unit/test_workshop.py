@@ -14,9 +14,6 @@ from widgets.classroom.classroom import Followed
 ROOT = Path(__file__).parents[2]
 
 
-# ---- preflight ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def quick(monkeypatch):
     """Without a kernel and a training: the trials that take seconds."""
@@ -65,9 +62,6 @@ def test_a_kernel_and_a_training_step_for_real(smoke):
     assert preflight._train() == "2 steps of smoke's SFT"
 
 
-# ---- slides ---------------------------------------------------------------------------------------------------------
-
-
 def test_each_heading_begins_a_slide_of_nbconvert():
     from nbconvert import SlidesExporter
 
@@ -77,9 +71,6 @@ def test_each_heading_begins_a_slide_of_nbconvert():
     page, _ = SlidesExporter(exclude_input=True).from_filename(str(notebook))
     assert len(headings) > 5
     assert page.count("<section><section>") == len(headings)
-
-
-# ---- the page -------------------------------------------------------------------------------------------------------
 
 
 def test_the_cards_have_the_recorded_run_times():

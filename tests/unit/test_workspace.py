@@ -82,10 +82,9 @@ def test_a_cell_that_is_run_again_follows_the_job_that_still_goes_on(tmp_path, m
     def busy(*_):
         raise RunBusy("it has a job that is RUNNING")
 
-    monkeypatch.setattr("cluster.submit", busy, raising=False)
-    monkeypatch.setattr(
-        "cluster.Job", SimpleNamespace(attach=lambda run: f"the job of {run.name}"), raising=False
-    )
+    job = SimpleNamespace(attach=lambda run: f"the job of {run.name}")
+    monkeypatch.setattr("cluster.submit", busy)
+    monkeypatch.setattr("cluster.Job", job)
     monkeypatch.setattr(Workspace, "commands", lambda *what, **settings: {})
     assert Workspace(tmp_path, "smoke").submit("sft") == "the job of sft"
     assert "sft is still running with its original settings" in capsys.readouterr().out
@@ -96,10 +95,8 @@ def test_another_profile_s_run_is_not_taken_for_this_one_s(tmp_path):
     (run / "checkpoints" / "step_000001").mkdir(parents=True)
     (run / "run.json").write_text('{"profile": "smoke"}')
     assert Workspace(tmp_path, "smoke").policy() == run
-    with pytest.raises(
-        UserError,
-        match=r"runs/sft is a run of the profile smoke, but this workspace has the profile laptop: choose",
-    ):
+    words = r"runs/sft is a run of the profile smoke, but this workspace has the profile laptop: choose"
+    with pytest.raises(UserError, match=words):
         Workspace(tmp_path, "laptop").policy()
 
 
@@ -117,14 +114,10 @@ def test_what_begins_with_a_model_that_is_being_trained_waits_for_it(tmp_path, m
     assert "rm is still training. This cell needs its model and waits" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("sinfo", "where"),
-    [
-        (None, "local"),
-        ("echo no controller >&2; exit 1", "local"),
-        ("echo 'batch|2|1:00|(null)|up'", "slurm"),
-    ],
-)
+NO_CONTROLLER, ONE_NODE = "echo no controller >&2; exit 1", "echo 'batch|2|1:00|(null)|up'"
+
+
+@pytest.mark.parametrize(("sinfo", "where"), [(None, "local"), (NO_CONTROLLER, "local"), (ONE_NODE, "slurm")])
 def test_auto_is_slurm_where_it_answers(tmp_path, monkeypatch, sinfo, where):
     if sinfo is not None:
         for name, line in {"sbatch": "exit 1", "sinfo": sinfo}.items():
@@ -156,6 +149,5 @@ def test_with_lora_every_model_that_a_job_trains_has_adapters(smoke, tmp_path, m
         assert f"{prefix}model.peft.lora_tuning.target_modules=[all]" in words
     assert "model.optim.lr=0.01" in words
     assert "critic.model.optim.lr=0.0001" in words
-    assert not any(
-        "peft" in word for word in lab.commands("evaluate", **{"policy.restore_from_path": smoke})["main"]
-    )
+    words = lab.commands("evaluate", **{"policy.restore_from_path": smoke})["main"]
+    assert not any("peft" in word for word in words)
