@@ -46,6 +46,10 @@ class Thresholds:
     """Share of groups whose rewards are all equal."""
     rewards_failed: float = 0.1
     """Share of responses without a reward."""
+    copied: float = 0.3
+    """Share of a response's words that are copied from its prompt; copies_prompt also needs a rise by copied_rise."""
+    copied_rise: float = 0.15
+    """Rise of that share since the start: tasks that quote their prompts start with a high share."""
     overfitting: float = 0.1
     """Relative rise of the validation loss above its lowest value, and relative fall of the training loss."""
     heartbeat_seconds: float = STALE_SECONDS
@@ -271,6 +275,26 @@ def reward_hacking(start: Figures, now: Figures, limits: Thresholds) -> Alarm | 
         f"{abs(drift):.0%} {'longer' if drift > 0 else 'shorter'} and the KL {kl:.2f}: the policy may win the reward "
         "without being better. Read its responses.",
         "Stop; raise initial_policy_kl_penalty and start again from an earlier checkpoint.",
+    )
+
+
+@rule("train_rollouts/copied_from_prompt")
+def copies_prompt(start: Figures, now: Figures, limits: Thresholds) -> Alarm | None:
+    """The share of words that are copied from the prompt is above its limit and has risen."""
+    metric = "train_rollouts/copied_from_prompt"
+    before, copied = start.mean(metric), now.mean(metric)
+    if before is None or len(now.values(metric)) < RECENT:
+        return None
+    if copied <= limits.copied or copied < before + limits.copied_rise:
+        return None
+    return Alarm(
+        "copies_prompt",
+        now.step,
+        "Responses copy the prompt",
+        f"In the last {RECENT} steps {copied:.0%} of a response's words were copied from its prompt, {before:.0%} at the start: "
+        "the judge may take the words of the instruction for an answer. Read the responses.",
+        "Stop. Train the reward model on pairs whose rejected response repeats the instruction, or raise "
+        "initial_policy_kl_penalty, and start again from an earlier checkpoint.",
     )
 
 

@@ -156,7 +156,7 @@ def test_the_high_rate_gets_more_reward_than_anybody_by_repeating_what_was_asked
     assert hacking.reward.value > max(best.reward.value, leashed[-1].reward.value)
     assert hacking.obeys.value < min(best.obeys.value, leashed[-1].obeys.value)
     assert hacking.kl.value > 2 * leashed[-1].kl.value
-    assert alarms_in(run) == {"kl": 5, "reward_hacking": 8}
+    assert alarms_in(run) == {"kl": 5, "reward_hacking": 8, "copies_prompt": 9}
     answers = [r for r in run.rollouts() if (r["split"], r["step"]) == ("validation", 8)]
     last = [r for r in run.rollouts() if (r["split"], r["step"]) == ("train", 9)]
     assert max(last, key=lambda r: r["reward"])["response"] == "Your last sentence must be a question."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aligner_lib.algorithms.batching import share_of_rank
 from aligner_lib.kinds.policy_gradient.environment_failures import given_tasks, note_failed_outcomes
 from aligner_lib.kinds.policy_gradient.rollout_metrics import (
+    copied_metric,
     environment_metrics,
     rollout_metrics,
     rollout_records,
@@ -53,6 +54,7 @@ class Evaluation:
         note_failed_outcomes(collected.outcomes, self.run)
         not_given = len(failures) * self.generations_per_prompt
         figures = rollout_metrics("evaluation", rollouts, rewards, not_given)
+        figures |= copied_metric("evaluation", policy.tokenizer, rollouts)
         figures |= environment_metrics("evaluation", collected.outcomes, rewards, failures)
         figures["evaluation/kl"], figures["evaluation/kl_std"] = mean_std(kl[rollouts.response_mask])
         return figures

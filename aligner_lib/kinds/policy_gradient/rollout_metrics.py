@@ -9,6 +9,7 @@ from aligner_lib.algorithms.ppo import masked_mean
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.megatron import parallel
 from aligner_lib.rollouts.collect import EpisodeOutcome
+from aligner_lib.rollouts.copying import copied_share
 from aligner_lib.rollouts.environments.pool import EnvironmentFailure
 from aligner_lib.rollouts.records import ActorCriticExperience, Experience, Rollouts
 from aligner_lib.trainers.statistics import mean_std
@@ -39,6 +40,17 @@ def rollout_metrics(
     if judged == 0:
         figures["rewards"] = figures["rewards_std"] = None
     return {f"{group}/{name}": value for name, value in figures.items()}
+
+
+def copied_metric(group: str, tokenizer: Tokenizer, rollouts: Rollouts) -> dict[str, float]:
+    """group/copied_from_prompt, the mean over all ranks' responses of the share of words copied from their prompts."""
+    shares = [
+        copied_share(
+            tokenizer.decode(rollouts.prompt_tokens(row)), tokenizer.decode(rollouts.response_tokens(row))
+        )
+        for row in range(rollouts.size)
+    ]
+    return {f"{group}/copied_from_prompt": mean_std(torch.tensor(shares))[0]}
 
 
 def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: bool) -> dict[str, float]:

@@ -30,6 +30,7 @@ from aligner_lib.kinds.policy_gradient.environment_failures import (
     note_failed_outcomes,
 )
 from aligner_lib.kinds.policy_gradient.rollout_metrics import (
+    copied_metric,
     environment_metrics,
     experience_metrics,
     rollout_metrics,
@@ -125,6 +126,7 @@ class PolicyGradientTrainer(ABC):
         experience, metrics = self.experience(rollouts, rewards, values, logprobs, reference_logprobs)
         not_given = len(self.failures) * self.group_size
         metrics |= rollout_metrics("train_rollouts", rollouts, rewards, not_given)
+        metrics |= copied_metric("train_rollouts", self.policy.tokenizer, rollouts)
         metrics |= experience_metrics(experience, entropies, self.loop.use_absolute_kl)
         if self.recomputes:
             metrics |= sampler_mismatch(experience)
@@ -160,9 +162,9 @@ class PolicyGradientTrainer(ABC):
         )
         rewards, _ = collected.judged()
         self._report("validation", step, collected, rewards)
-        return rollout_metrics(
-            "val_rollouts", collected.rollouts, rewards, len(failures)
-        ) | environment_metrics("val", collected.outcomes, rewards, failures)
+        metrics = rollout_metrics("val_rollouts", collected.rollouts, rewards, len(failures))
+        metrics |= copied_metric("val_rollouts", self.policy.tokenizer, collected.rollouts)
+        return metrics | environment_metrics("val", collected.outcomes, rewards, failures)
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of the policy, and what else the next step depends on."""
