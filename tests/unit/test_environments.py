@@ -6,13 +6,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
+from forks import until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,50 +47,42 @@ def asked(environment, seed):
 
 
 def test_every_one_digit_sum_is_in_one_of_the_splits():
-    train, validation = make("sums"), make("sums", "validation")
-    seen = [{asked(split, seed) for seed in range(split.size)} for split in (train, validation)]
-    assert [len(one) for one in seen] == [train.size, validation.size] == [68, 30]
-    assert seen[0] | seen[1] | set(train.examples) == {(a, b) for a in range(10) for b in range(10)}
-    assert asked(train, 68) == asked(train, 0)  # seeds go round
+    splits = [make("sums"), make("sums", "validation")]
+    train, validation = ({asked(split, seed) for seed in range(split.size)} for split in splits)
+    assert (len(train), len(validation)) == tuple(split.size for split in splits) == (68, 30)
+    assert train | validation | set(splits[0].examples) == {(a, b) for a in range(10) for b in range(10)}
+    assert asked(splits[0], 68) == asked(splits[0], 0)  # seeds go round
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_worked_examples_are_right_and_none_is_the_question_or_held_out(split):
     environment, held_out = make("sums", split), make("sums", "validation")
     hidden = {asked(held_out, seed) for seed in range(held_out.size)}
-    for seed in range(3 * environment.size):
+    for seed in range(environment.size):
         *examples, question = environment.reset(seed)
         assert [turn["role"] for turn in examples] == ["user", "assistant"] * 2
+        assert examples == make("sums").reset(5)[:-1], "all prompts share their examples"
         for example, answer in zip(examples[::2], examples[1::2]):
             a, b = map(int, re.findall(r"\d+", example["content"]))
             assert int(answer["content"]) == a + b
             assert (a, b) not in hidden and example != question
 
 
-def test_all_prompts_share_their_examples():
-    assert make("sums").reset(5) == make("sums").reset(5)
-    assert make("sums").reset(5)[:-1] == make("sums", "validation").reset(7)[:-1]
-
-
 @pytest.mark.parametrize(
-    ("response", "reward"),
-    [("7", 1), (" 7\n", 1), ("7.", 1), ("7..", 0), ("07", 0), ("+7", 0), ("7!", 0), ("3 + 4 = 7", 0), ("8", 0), ("", 0)],
-)  # fmt: skip
-def test_the_result_as_the_examples_write_it_is_right_and_nothing_else(response, reward):
-    environment = make(
-        "sums", low=3, high=4, examples=0, held_out=0.25
-    )  # of 3 + 4 and 4 + 3 one is here at least
+    ("responses", "reward"), [(["7", " 7\n", "7."], 1), (["7..", "07", "+7", "7!", "3 + 4 = 7", "8", ""], 0)]
+)
+def test_the_result_as_the_examples_write_it_is_right_and_nothing_else(responses, reward):
+    environment = make("sums", low=3, high=4, examples=0, held_out=0.25)  # 3 + 4 or 4 + 3 is here
     environment.reset(next(seed for seed in range(3) if sum(asked(environment, seed)) == 7))
-    assert environment.step(response) == Step(reward, metrics={"exact": reward})
+    for response in responses:
+        assert environment.step(response) == Step(reward, metrics={"exact": reward}), response
 
 
 def test_a_prompt_may_be_worded_otherwise():
     words = {"question": "{a}+{b}=", "answer": "<{sum}>", "instruction": "Add.", "as_turns": False}
     system, user = make("sums", low=10, high=19, **words).reset(0)
     assert system == {"role": "system", "content": "Add."}
-    *examples, question = user["content"].split("\n")
-    assert [bool(re.fullmatch(r"\d\d\+\d\d= <\d\d>", line)) for line in examples] == [True, True]
-    assert re.fullmatch(r"1\d\+1\d=", question)
+    assert re.fullmatch(r"(1\d\+1\d= <\d\d>\n){2}1\d\+1\d=", user["content"])
 
 
 # ---- rules of form --------------------------------------------------------------------------------------------------
@@ -112,44 +105,34 @@ OBEYS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_is_what_its_words_say(form):
-    right, wrong = OBEYS[form]
-    assert [FORMS[form].holds(text) for text in right] == [True] * len(right)
-    assert [FORMS[form].holds(text) for text in wrong] == [False] * len(wrong)
-
-
-@given(st.lists(st.lists(st.from_regex("[a-z]{1,8}", fullmatch=True), min_size=1), min_size=1, max_size=4))
-def test_sentences_are_counted_however_long_they_are(sentences):
-    text = " ".join(" ".join(words) + "." for words in sentences)
-    assert FORMS["one_sentence"].holds(text) == (len(sentences) == 1)
-    assert FORMS["two_sentences"].holds(text) == (len(sentences) == 2)
+    for texts, holds in zip(OBEYS[form], (True, False)):
+        assert [FORMS[form].holds(text) for text in texts] == [holds] * len(texts)
 
 
 def test_every_form_comes_with_every_topic_and_validation_has_topics_of_its_own():
-    seen = {}
-    for split in ("train", "validation"):
-        environment = make("form_rules", split)
-        prompts = [last(environment.reset(seed)) for seed in range(environment.size)]
-        assert environment.size == len(FORMS) * len(environment.topics) == len(set(prompts))
-        for topic in environment.topics:
-            assert sum(prompt.partition(".")[0].endswith(f" {topic}") for prompt in prompts) == len(FORMS)
-        seen[split] = set(environment.topics)
-    assert seen["train"] | seen["validation"] == set(TOPICS) and not seen["train"] & seen["validation"]
-    assert len(TOPICS) >= 40
+    splits = make("form_rules"), make("form_rules", "validation")
+    train, validation = (set(split.topics) for split in splits)
+    assert train | validation == set(TOPICS) and not train & validation
+    for split in splits:
+        prompts = {last(split.reset(seed)) for seed in range(split.size)}
+        assert split.size == len(FORMS) * len(split.topics) == len(prompts)
+        topics = [prompt.partition(".")[0] for prompt in prompts]
+        assert all(sum(text.endswith(f" {topic}") for text in topics) == len(FORMS) for topic in split.topics)
 
 
-def test_a_response_is_judged_by_the_form_that_was_asked_for():
+def test_a_response_is_judged_by_the_form_of_its_prompt():
     environment = make("form_rules", forms=["number", "because"])
-    assert "number" in last(environment.reset(0)) or "figure" in last(environment.reset(0))
-    assert environment.step("It has 7 of them.") == Step(1, metrics={"form/number": 1, "words": 5})
-    assert "because" in last(environment.reset(1))
-    assert environment.step("It has 7 of them.") == Step(0, metrics={"form/because": 0, "words": 5})
+    for seed, form, reward in ((0, "number|figure", 1), (1, "because", 0)):
+        assert re.search(form, last(environment.reset(seed)))
+        metrics = {f"form/{form.split('|')[0]}": reward, "words": 5}
+        assert environment.step("It has 7 of them.") == Step(reward, metrics=metrics)
 
 
 # ---- several turns --------------------------------------------------------------------------------------------------
 
 
 def test_a_calculator_answers_a_call_and_the_last_number_is_the_answer():
-    environment = make("calculator", operations="*", digits=1)
+    environment = make("calculator", operations="*", digits=1, turns=2)
     a, b = map(int, re.findall(r"\d+", last(environment.reset(0))))
     call = environment.step(f"Let me see: <calc>{a} * {b}</calc> that is 99")
     assert call == Step(done=False, observation=str(a * b))
@@ -157,22 +140,17 @@ def test_a_calculator_answers_a_call_and_the_last_number_is_the_answer():
     environment.reset(0)
     assert environment.step("<calc>1 / 0</calc>").observation == "error: division by zero"
     assert environment.step(f"{a * b + 1}").reward == 0
-
-
-def test_an_episode_that_only_calls_ends_without_a_reward():
-    environment = make("calculator", turns=2)
-    environment.reset(0)
+    environment.reset(0)  # an episode of calls alone ends without a reward
     assert not environment.step("<calc>1</calc>").done
     assert environment.step("<calc>1</calc>") == Step(0, metrics={"right": 0, "calls": 2})
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [("12*34", "408"), (" 2 + 3 * 4 ", "14"), ("(2 + 3) * -4", "-20"), ("7 / 2", "3.5"), ("1/3", "0.3333333333"),
-     ("7 // 2", "3"), ("7 % 4", "3"), ("2 ** 10", "1024"), ("6 / 3", "2")],
-)  # fmt: skip
-def test_expressions_have_their_values(expression, value):
-    assert shown(calculate(expression)) == value
+def test_expressions_have_their_values():
+    values = {
+        **{"12*34": "408", " 2 + 3 * 4 ": "14", "(2 + 3) * -4": "-20", "7 / 2": "3.5", "1/3": "0.3333333333"},
+        **{"7 // 2": "3", "7 % 4": "3", "2 ** 10": "1024", "6 / 3": "2"},
+    }
+    assert {expression: shown(calculate(expression)) for expression in values} == values
 
 
 @pytest.mark.parametrize(
@@ -180,7 +158,7 @@ def test_expressions_have_their_values(expression, value):
     ["", "a", "__import__('os').system('ls')", "9**9**9**9", "10 ** 20", "1e400", "(-1) ** 0.5", "1 if 1 else 2", "True",
      "1," * 60, "(" * 90, "'1' * 9", "[1][0]", "1 << 60", "0 ** -1", "2 ** 64.5"],
 )  # fmt: skip
-def test_what_is_no_small_sum_is_refused(expression):
+def test_an_expression_that_is_no_small_sum_is_refused(expression):
     with pytest.raises(ValueError):
         calculate(expression)
 
@@ -196,44 +174,40 @@ def test_a_number_is_found_by_going_higher_and_lower():
     seed = next(seed for seed in range(environment.size) if environment.numbers[seed] in (1, 3))
     number = environment.numbers[seed]
     environment.reset(seed)
-    assert environment.step("Is it 2?").observation == (
-        f"My number is {'higher' if number == 3 else 'lower'} than 2."
-    )
+    hint = f"My number is {'higher' if number == 3 else 'lower'} than 2."
+    assert environment.step("Is it 2?").observation == hint
     assert environment.step("I give up").observation == "That is no number. Answer with a number."
     assert environment.step(f"{number}") == Step(1 - 2 / 4, metrics={"found": 1, "guesses": 3})
     environment.reset(seed)
-    ends = [environment.step("2") for _ in range(4)]
-    assert [one.done for one in ends] == [False] * 3 + [True]
-    assert ends[-1] == Step(0, metrics={"found": 0, "guesses": 4})
+    steps = [environment.step("2") for _ in range(4)]
+    assert [step.done for step in steps] == [False] * 3 + [True]
+    assert steps[-1] == Step(0, metrics={"found": 0, "guesses": 4})
 
 
 @pytest.mark.parametrize("use", ["guess_the_number", "calculator"])
-def test_what_is_held_out_is_in_one_split_alone(use):
-    seen = [
+def test_no_episode_is_in_both_splits(use):
+    train, validation = (
         {str(environment.reset(seed)[-1:]) if use == "calculator" else environment.numbers[seed]
          for seed in range(environment.size)}
         for environment in (make(use), make(use, "validation"))
-    ]  # fmt: skip
-    assert seen[0] and seen[1] and not seen[0] & seen[1]
+    )  # fmt: skip
+    assert train and validation and not train & validation
 
 
 # ---- answers --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"So \boxed{1}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
-        (r"\boxed{4} and \boxed{5", "4"),
-        ("48 / 2 = 24\n#### 72\n", "72"),
-        ("3 of 4. The answer is 12.", "12"),
-        ("First 3, then 1,000 apples.", "1,000"),
-        (" Paris\n", "Paris"),
-        ("", ""),
-    ],
-)
-def test_a_final_answer_is_found(text, answer):
-    assert final_answer(text) == answer
+def test_a_final_answer_is_found():
+    answers = {
+        r"So \boxed{1}, no: \boxed{\frac{1}{2}}.": r"\frac{1}{2}",
+        r"\boxed{4} and \boxed{5": "4",
+        "48 / 2 = 24\n#### 72\n": "72",
+        "3 of 4. The answer is 12.": "12",
+        "First 3, then 1,000 apples.": "1,000",
+        " Paris\n": "Paris",
+        "": "",
+    }
+    assert {text: final_answer(text) for text in answers} == answers
 
 
 @pytest.mark.parametrize(
@@ -291,11 +265,9 @@ def test_any_text_has_an_answer_that_is_the_same_as_itself_or_empty(text):
     assert same_answer(answer, answer) or not re.sub(r"[\s$.]|\\", "", answer)
 
 
-def test_open_math_instructs_fields_and_gsm8ks(tmp_path):
-    records = [
-        {"problem": "1 + 1?", "expected_answer": 2, "generated_solution": r"It is \boxed{2}."},
-        {"question": "Half of 144?", "answer": "144 / 2 = <<144/2=72>>72\n#### 72"},
-    ]
+def test_open_math_instruct_s_fields_and_gsm8k_s(tmp_path):
+    gsm8k = {"question": "Half of 144?", "answer": "144 / 2 = <<144/2=72>>72\n#### 72"}
+    records = [{"problem": "1 + 1?", "expected_answer": 2, "generated_solution": r"It is \boxed{2}."}, gsm8k]
     file = write_lines(tmp_path / "pairs.jsonl", records)
     environment = make("answers", prompts={"train": file, "validation": file}, instruction="Box it.")
     for seed, (question, answer) in enumerate([("1 + 1?", "2"), ("Half of 144?", "72")]):
@@ -307,35 +279,21 @@ def test_open_math_instructs_fields_and_gsm8ks(tmp_path):
 # ---- prompts from files ---------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_prompts_is_split_always_in_the_same_way(tmp_path):
-    file = write_lines(tmp_path / "p.jsonl", [{"prompt": f"number {i}"} for i in range(10)])
-    seen = []
-    for split in ("train", "validation"):
-        environment = make("reward_model", split, prompts=file)
-        seen.append([last(environment.reset(seed)) for seed in range(environment.size)])
-    assert [len(one) for one in seen] == [8, 2] and len({*seen[0], *seen[1]}) == 10
-    assert make("reward_model", prompts=file).reset(3) == [{"role": "user", "content": seen[0][3]}]
+def test_a_file_of_prompts_is_split_always_in_the_same_way_and_equal_prompts_lie_on_one_side(tmp_path):
+    file = write_lines(tmp_path / "p.jsonl", [{"prompt": f"number {i % 10}", "answer": i} for i in range(20)])
+    splits = [make("reward_model", split, prompts=file) for split in ("train", "validation")]
+    train, validation = ([last(split.reset(seed)) for seed in range(split.size)] for split in splits)
+    assert (len(train), len(validation)) == (16, 4) and not set(train) & set(validation)
+    assert make("reward_model", prompts=file).reset(3) == [{"role": "user", "content": train[3]}]
 
 
-def test_equal_prompts_are_on_one_side(tmp_path):
-    file = write_lines(tmp_path / "p.jsonl", [{"prompt": f"number {i % 5}", "answer": i} for i in range(20)])
-    sides = [make("reward_model", split, prompts=file, held_out=0.4) for split in ("train", "validation")]
-    assert [side.size for side in sides] == [12, 8]
-    seen = [{last(side.reset(seed)) for seed in range(side.size)} for side in sides]
-    assert not seen[0] & seen[1]
-
-
-def test_a_prompt_is_a_users_turn_messages_are_taken_as_they_are_and_so_is_a_text(tmp_path):
+def test_a_prompt_is_a_user_s_turn_and_messages_and_texts_are_taken_as_they_are(tmp_path):
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi\u2028there"}]
-    file = write_lines(
-        tmp_path / "p.jsonl", [{"prompt": "Hi"}, {"messages": messages}, {"text": "User: Hi\n\nAssistant:"}]
-    )
+    text = "User: Hi\n\nAssistant:"
+    file = write_lines(tmp_path / "p.jsonl", [{"prompt": "Hi"}, {"messages": messages}, {"text": text}])
     environment = make("reward_model", prompts={"train": file, "validation": file})
-    assert [environment.reset(seed) for seed in range(3)] == [
-        [{"role": "user", "content": "Hi"}],
-        messages,
-        "User: Hi\n\nAssistant:",
-    ]
+    prompts = [[{"role": "user", "content": "Hi"}], messages, text]
+    assert [environment.reset(seed) for seed in range(3)] == prompts
     assert environment.step("Hello.") == Step(0.0)  # the reward model's is not known here
 
 
@@ -375,75 +333,41 @@ def own(tmp_path):
     return environment
 
 
-def test_one_function_is_an_environment(own):
+def test_a_function_gets_the_record_s_fields_and_may_return_metrics(own):
     environment = own(
-        "def length(prompt, response, target, **fields):\n    return prompt, response, target, fields"
+        "def length(prompt, response, target, **fields): return prompt, response, target, fields"
     )
     [message] = environment.reset(2)
     target = int(message["content"].split()[1])
     assert environment.step("yes").reward == (f"number {target}", "yes", target, {})
-
-
-def test_a_function_gets_the_fields_that_it_names(own):
-    environment = own("def reward(prompt, response): return float(len(response))")
-    environment.reset(0)
-    assert environment.step("four") == Step(4.0)
+    for returned, step in [
+        ("float(len(response))", Step(4.0)),
+        ("{'reward': 0.5, 'length': len(response)}", Step(0.5, metrics={"length": 4})),
+    ]:
+        environment = own(f"def reward(prompt, response): return {returned}")
+        environment.reset(0)
+        assert environment.step("four") == step
 
 
 def test_a_record_may_not_bring_a_response_of_its_own(own, tmp_path):
-    file = write_lines(
-        tmp_path / "q.jsonl", [{"prompt": "a", "response": "b"}, {"prompt": "c", "response": "d"}]
-    )
+    records = [{"prompt": prompt, "response": "b"} for prompt in "ac"]
     with pytest.raises(UserError, match="key 'response', which is the policy's; rename it"):
-        own("def reward(prompt, response, **_): return 1.0", prompts=file)
+        own(
+            "def reward(prompt, response, **_): return 1.0",
+            prompts=write_lines(tmp_path / "q.jsonl", records),
+        )
 
 
-def test_a_dict_has_the_reward_and_metrics(own):
-    environment = own("def reward(prompt, response, **_): return {'reward': 0.5, 'length': len(response)}")
-    environment.reset(0)
-    assert environment.step("four") == Step(0.5, metrics={"length": 4})
-
-
-def test_a_class_is_an_environment_with_helpers_beside_it(own):
-    code = """
-from aligner_lib.rollouts.environments.base import Environment, Step
-
-def helper(text):
-    return text.upper()
-
-class Echo(Environment):
-    size, max_turns = 3, 2
-
-    def __init__(self, split="train", *, word="a"):
-        super().__init__(split)
-        self.word = word
-
-    def reset(self, seed):
-        return helper(self.word) + str(seed)
-
-    def step(self, response):
-        return Step(1.0)
-"""
-    assert own(code, word="b").reset(2) == "B2"
-    with pytest.raises(UserError, match=r"there is no args\.wrod; the environment takes word"):
-        own(code, wrod="b")
+TWO_FUNCTIONS = "def a(prompt, response): return 1.0\ndef b(prompt, response): return 2.0\n"
 
 
 def test_of_several_functions_one_is_named(own):
-    code = "def a(prompt, response, **_): return 1.0\ndef b(prompt, response, **_): return 2.0\n"
-    environment = own(code, ":b")
-    environment.reset(0)
-    assert environment.step("") == Step(2.0)
-    with pytest.raises(
-        UserError,
-        match=r"mine\.py has 2 functions or classes: a, b\. Name one of them `reward`, or choose one: use=mine\.py:a",
-    ):
-        own(code)
+    named_reward = f"{TWO_FUNCTIONS}def reward(prompt, response): return 3.0"
+    for environment, value in ((own(TWO_FUNCTIONS, ":b"), 2.0), (own(named_reward), 3.0)):
+        environment.reset(0)
+        assert environment.step("") == Step(value)
     with pytest.raises(UserError, match=r"mine\.py has no c; it has a, b"):
-        own(code, ":c")
-    environment = own(f"{code}def reward(prompt, response, **_): return 3.0")
-    environment.reset(0)
-    assert environment.step("") == Step(3.0)
+        own(TWO_FUNCTIONS, ":c")
 
 
 @pytest.mark.parametrize(
@@ -453,17 +377,14 @@ def test_of_several_functions_one_is_named(own):
         ("import math\nfrom os.path import join", "has no function"),  # another's function is not the file's
         ("def reward(prompt, response:\n    pass", 'mine.py", line 1\n    def reward(prompt, response:'),
         ("y = 1\nx = nothing", 'mine.py", line 2, in <module>\n    x = nothing\n'),
-        (
-            "def reward(response): return 1.0",
-            "reward(response) can't be called with prompt, response, target",
-        ),
+        ("def reward(response): return 1.0", "can't be called with prompt, response, target"),
         ("def reward(prompt, response, length): return 1.0", "missing a required argument: 'length'"),
+        (TWO_FUNCTIONS, "has 2 functions or classes: a, b. Name one of them `reward`, or choose one: use="),
     ],
 )
-def test_a_file_that_is_no_environment_is_told_what_to_write(own, code, words):
-    with pytest.raises(UserError) as error:
+def test_a_file_that_is_no_environment_is_refused_with_the_cure(own, code, words):
+    with pytest.raises(UserError, match=re.escape(words)):
         own(code)
-    assert words in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -487,36 +408,31 @@ def test_a_file_that_is_no_environment_is_told_what_to_write(own, code, words):
         ("answers", {"prompts": {"train": "a.jsonl"}}, "{train: FILE, validation: FILE}"),
     ],
 )
-def test_what_makes_no_sense_is_told_with_value_and_cure(use, args, words):
-    with pytest.raises(UserError) as error:
+def test_arguments_without_sense_are_refused_with_value_and_cure(use, args, words):
+    with pytest.raises(UserError, match=re.escape(words)):
         make(use, **args)
-    assert words in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["reasoning_gym", "verifiers"])
-def test_an_optional_package_that_is_missing_is_told_with_the_command(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "args"), [("reasoning_gym", {"task": "chain_sum"}), ("verifiers", {"taskset": "a"})]
+)
+def test_an_optional_package_that_is_missing_is_named_with_the_command(name, args, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=f"pip install (-U )?{name.replace('_', '-')}"):
-        make(name, **{"reasoning_gym": {"task": "chain_sum"}, "verifiers": {"taskset": "a"}}[name])
+        make(name, **args)
 
 
 def test_a_task_of_reasoning_gym_has_its_own_scorer():
     pytest.importorskip("reasoning_gym")
-    environment, held_out = (
-        make("reasoning_gym", split, task="chain_sum", size=30) for split in ("train", "validation")
-    )
-    questions = [
-        {one.entry["question"] for seed in range(one.size) if one.reset(seed)}
-        for one in (environment, held_out)
-    ]
-    assert not questions[0] & questions[1]
-    asked = last(environment.reset(0)).rpartition(":")[2].strip(" =?").replace(" ", "")
-    assert environment.step(f"Well, <answer>{calculate(asked)}</answer>").reward == 1
-    assert environment.step("<answer>a lot</answer>").reward == 0
+    splits = [make("reasoning_gym", split, task="chain_sum", size=30) for split in ("train", "validation")]
+    train, held_out = ({last(split.reset(seed)) for seed in range(split.size)} for split in splits)
+    assert not train & held_out
+    expression = last(splits[0].reset(0)).rpartition(":")[2].strip(" =?").replace(" ", "")
+    assert splits[0].step(f"Well, <answer>{calculate(expression)}</answer>").reward == 1
+    assert splits[0].step("<answer>a lot</answer>").reward == 0
 
 
 def test_prompts_that_are_drawn_again_are_the_same(here):
-    """As after an interruption, when a run does the steps since its last checkpoint again."""
     from aligner_lib.rollouts.tasks import EnvironmentTasks
 
     train = SimpleNamespace(
@@ -529,25 +445,23 @@ def test_prompts_that_are_drawn_again_are_the_same(here):
     assert [tasks.train(draw, 4) for draw in range(3)] == drawn
 
 
-def test_instructions_are_judged_and_a_reward_models_prompts_are_told(tmp_path):
+def test_instructions_are_judged_and_a_reward_model_s_prompts_are_only_measured(tmp_path):
     texts = [
-        "User: Why do cats purr? Write two sentences.\n\nAssistant:",
-        "User: Hi. End with a question.\n\nAssistant:",
+        f"User: {words}\n\nAssistant:" for words in ("Why? Write two sentences.", "Hi. End with a question.")
     ]
-    file = tmp_path / "prompts.jsonl"
-    file.write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    prompts = {"train": str(file), "validation": str(file)}
-    for use, rewards in (("instructions", (1.0, 0.0)), ("reward_model", (0.0, 0.0))):
+    prompts = dict.fromkeys(
+        ("train", "validation"), write_lines(tmp_path / "p.jsonl", [{"text": t} for t in texts])
+    )
+    for use, reward in (("instructions", 1.0), ("reward_model", 0.0)):
         environment = make(use, prompts=prompts)
         assert environment.reset(0) == texts[0]
-        assert environment.step("Cats purr. Dogs bark.") == Step(
-            rewards[0], metrics={"obeys": 1.0, "form/sentences": 1.0, "words": 4.0}
-        )
+        metrics = {"obeys": 1.0, "form/sentences": 1.0, "words": 4.0}
+        assert environment.step("Cats purr. Dogs bark.") == Step(reward, metrics=metrics)
         environment.reset(1)
         assert environment.step("Hello.") == Step(
-            rewards[1], metrics={"obeys": 0.0, "form/question": 0.0, "words": 1.0}
+            0, metrics={"obeys": 0.0, "form/question": 0.0, "words": 1.0}
         )
-    file.write_text(json.dumps({"text": "User: Hi.\n\nAssistant:"}))
+    write_lines(tmp_path / "p.jsonl", [{"text": "User: Hi.\n\nAssistant:"}])
     with pytest.raises(UserError, match=r"this prompt has no instruction of data/forms\.py: 'User: Hi"):
         make("instructions", prompts=prompts)
     environment = make("reward_model", prompts=prompts)
@@ -556,7 +470,6 @@ def test_instructions_are_judged_and_a_reward_models_prompts_are_told(tmp_path):
 
 
 def test_a_text_is_written_by_the_template_that_was_chosen(smoke):
-    """Else a policy that has learnt turns of the template would be asked in another way than it was trained."""
     from aligner_lib.datasets.chat_template import OWN, PLAIN, encode, use_template
     from aligner_lib.datasets.tokenizer import Tokenizer
     from aligner_lib.rollouts.tasks import EnvironmentTasks
@@ -570,10 +483,8 @@ def test_a_text_is_written_by_the_template_that_was_chosen(smoke):
 
 
 def test_the_files_on_the_page_about_environments_work(tmp_path, monkeypatch):
-    blocks = re.findall(
-        r"```(python|jsonl)\n(.*?)```", (ROOT / "docs/environments.md").read_text(), re.DOTALL
-    )
-    function, prompts, subclass = [text for _, text in blocks]
+    page = (ROOT / "docs/environments.md").read_text()
+    function, prompts, subclass = re.findall(r"```(?:python|jsonl)\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("shorter.py").write_text(function)
     Path("prompts.jsonl").write_text(prompts)
@@ -591,69 +502,47 @@ def test_the_files_on_the_page_about_environments_work(tmp_path, monkeypatch):
 
 MISBEHAVES = """
 import os, random, signal, sys, time
-from pathlib import Path
 
-HERE = Path(__file__).parent
+def fail():
+    raise ValueError("too short")
+
+DO = {
+    "hang": lambda: time.sleep(600),
+    "die": lambda: os._exit(3),
+    "nan": lambda: float("nan"),
+    "metric": lambda: {"reward": 1.0, "length": float("inf")},
+    "nothing": lambda: None,
+    "raise": fail,
+    "exit": lambda: sys.exit(0),
+    "draw": random.random,
+    "torch": lambda: float("torch" in sys.modules),
+    "pid": os.getpid,
+}
 
 def reward(prompt, response, target, **fields):
-    if response == "hang":
-        time.sleep(600)
-    if response == "spin":
-        while True: pass
-    if response == "die":
-        os._exit(3)
-    if response == "nan":
-        return float("nan")
-    if response == "metric":
-        return {"reward": 1.0, "length": float("inf")}
-    if response == "nothing":
-        return None
-    if response == "raise":
-        raise ValueError("too short")
-    if response == "exit":
-        sys.exit(0)
     if response == "warned":
         os.kill(os.getpid(), signal.SIGTERM)
-    if response == "draw":
-        return random.random()
-    if response == "torch":
-        return float("torch" in sys.modules)
-    if response == "pid":
-        return os.getpid()
-    if response == "together":
-        mark = HERE / "under_way" / str(os.getpid())
-        mark.touch()
-        end = time.monotonic() + 0.5
-        while (count := len(list(mark.parent.iterdir()))) < 2 and time.monotonic() < end:
-            pass
-        mark.unlink()
-        return count
-    return float(target)
+    return DO.get(response, lambda: float(target))()
 """
-TIMEOUT = 2
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("environment")
     (folder / "mine.py").write_text(MISBEHAVES)
-    (folder / "under_way").mkdir()
     write_lines(folder / "p.jsonl", PROMPTS)
     return folder
 
 
 def settings(folder, **changes):
-    args = {"prompts": {split: str(folder / "p.jsonl") for split in ("train", "validation")}}
-    return EnvironmentSettings(
-        **{"use": str(folder / "mine.py"), "timeout": TIMEOUT, "args": args, **changes}
-    )
+    args = {"prompts": dict.fromkeys(("train", "validation"), str(folder / "p.jsonl"))}
+    return EnvironmentSettings(**{"use": str(folder / "mine.py"), "timeout": 2, "args": args, **changes})
 
 
 @pytest.fixture(scope="module")
 def pool(folder):
-    with Environments(
-        {"mine": settings(folder), "guess": EnvironmentSettings("guess_the_number")}, "train"
-    ) as pool:
+    environments = {"mine": settings(folder), "guess": EnvironmentSettings("guess_the_number")}
+    with Environments(environments, "train") as pool:
         yield pool
 
 
@@ -673,17 +562,15 @@ def test_episodes_are_answered_in_their_order_each_by_its_environment(pool):
 @pytest.mark.parametrize(
     ("response", "reason", "words"),
     [
-        ("raise", "raised", 'mine.py", line 21, in reward\n    raise ValueError("too short")\n'),
+        ("raise", "raised", 'mine.py", line 5, in fail\n    raise ValueError("too short")\n'),
         ("exit", "raised", "SystemExit: 0"),
         ("nan", "not_finite", "the reward is nan"),
         ("metric", "not_finite", "length is inf"),
         ("nothing", "not_finite", "the reward is None, which is not a number"),
         ("die", "died", "its process ended with exit code 3"),
-        ("hang", "timeout", 'no answer within 2 s; it was here, the innermost call first:\n  File "'),
-        ("spin", "timeout", 'mine.py", line 11 in reward'),
     ],
 )
-def test_one_that_misbehaves_costs_its_sample_and_no_other(pool, response, reason, words):
+def test_a_response_that_misbehaves_costs_its_sample_and_no_other(pool, response, reason, words):
     before, failure, *after = rewards(pool, "a", response, "c", "d", "e")
     assert isinstance(failure, EnvironmentFailure)
     assert (failure.environment, failure.seed, failure.reason) == ("mine", 1, reason)
@@ -692,9 +579,11 @@ def test_one_that_misbehaves_costs_its_sample_and_no_other(pool, response, reaso
 
 
 def test_all_processes_may_hang_at_once_and_the_rest_is_answered(pool):
-    *hung, last, other = rewards(pool, "hang", "hang", "c", "d")
-    assert [one.reason for one in hung] == ["timeout", "timeout"]
-    assert [last, other] == [Step(2.0), Step(3.0)]
+    *hung, third, fourth = rewards(pool, "hang", "hang", "c", "d")
+    assert [failure.reason for failure in hung] == ["timeout", "timeout"]
+    assert "no answer within 2 s; it was here, the innermost call first:" in hung[0].text
+    assert re.search(r'mine\.py", line \d+ in reward', hung[0].text) and "worker.py" not in hung[0].text
+    assert [third, fourth] == [Step(2.0), Step(3.0)]
 
 
 def test_processes_that_are_killed_while_they_wait_are_replaced(pool):
@@ -703,11 +592,15 @@ def test_processes_that_are_killed_while_they_wait_are_replaced(pool):
     assert rewards(pool, *"abc") == [Step(0.0), Step(1.0), Step(2.0)]
 
 
-def test_no_more_requests_are_under_way_than_there_are_processes(pool):
-    end, most = time.monotonic() + 60, 1  # the second process may have to start first
-    while most < 2 and time.monotonic() < end:
-        most = max(one.reward for one in rewards(pool, *["together"] * 6))
-    assert most == 2
+def test_all_processes_of_an_environment_work_and_no_more(pool):
+    seen = set()
+
+    def both_answered():
+        seen.update(step.reward for step in rewards(pool, *["pid"] * 8))
+        return len(seen) >= 2
+
+    until(both_answered, "answers of both processes")
+    assert len(seen) == 2
 
 
 def test_a_workers_process_has_no_torch_and_leaves_a_schedulers_warning_to_the_job(pool):
@@ -723,7 +616,6 @@ def test_what_is_drawn_depends_on_the_episode_alone(pool):
 
 
 def test_an_episode_is_replayed_from_its_seed_and_the_responses(pool):
-    """Any process says what one alone says that sees all of an episode."""
     alone, guesses = make("guess_the_number"), ["10", "what?", "15", "3", "7", "20"]
     for seed in range(4):
         alone.reset(seed)
@@ -741,12 +633,10 @@ def test_an_episode_that_is_over_takes_no_response(pool):
 
 
 def test_a_run_goes_on_with_the_file_that_it_began_with(folder, tmp_path):
-    file = tmp_path / "edited.py"
-    file.write_text(
-        "import os\ndef reward(prompt, response, **_):\n    return os._exit(1) if response == 'die' else 1.0"
-    )
+    file, code = tmp_path / "edited.py", "import os\ndef reward(prompt, response): return {}"
+    file.write_text(code.format("os._exit(1) if response == 'die' else 1.0"))
     with Environments({"mine": settings(folder, use=str(file), processes=1)}, "train") as pool:
-        file.write_text("def reward(prompt, response, **_): return 2.0")
+        file.write_text(code.format("2.0"))
         first, second = rewards(pool, "die", "a")  # the second is another process's
     assert first.reason == "died" and second == Step(1.0)
 
@@ -754,18 +644,16 @@ def test_a_run_goes_on_with_the_file_that_it_began_with(folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"use": "sum"}, "model.environments.mine: use='sum' is unknown; use one of sums"),
-        ({"use": "sums", "args": {"digits": 0}}, "model.environments.mine: digits=0: it must be at least 1"),
-        ({"use": "", "args": {}}, "model.environments.mine: use='mine' is unknown; use one of sums"),
+        ({"use": "sums", "args": {"digits": 0}}, "digits=0: it must be at least 1"),
+        ({"use": "", "args": {}}, "use='mine' is unknown; use one of sums"),
     ],
 )
-def test_a_wrong_environment_is_told_when_a_run_begins(folder, changes, words):
-    with pytest.raises(UserError, match=re.escape(words)):
+def test_a_wrong_environment_is_refused_when_a_run_begins(folder, changes, words):
+    with pytest.raises(UserError, match=re.escape(f"model.environments.mine: {words}")):
         Environments({"mine": settings(folder, **changes)}, "train")
 
 
 def test_a_process_that_hangs_ends_when_its_job_was_killed(folder):
-    """It ends at its own bound: nobody is left to stop it."""
     script = f"""
 from aligner_lib.config.environments import EnvironmentSettings
 from aligner_lib.rollouts.environments.pool import Environments, Episode
@@ -776,106 +664,48 @@ if __name__ == "__main__":
     pool.step([Episode("mine", 0, ("hang",))])
 """
     (folder / "job.py").write_text(script)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, folder / "job.py"], stdout=subprocess.PIPE, env=environment
-    ) as job:
-        worker = int(job.stdout.readline())
+    command, environment = [sys.executable, folder / "job.py"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as job:
+        worker = psutil.Process(int(job.stdout.readline()))
         job.kill()
-    end = time.monotonic() + 30
-    while runs(worker) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not runs(worker)
-
-
-def runs(pid):
-    """Whether a process is there and no zombie."""
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
+    until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, "the worker's end")
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
 
-KIND = """
-from dataclasses import dataclass, field
-from aligner_lib.config.environments import EnvironmentSettings
-from aligner_lib.config.kind import JobKind
-from aligner_lib.config.schema import ExpManager, Model, Trainer, setting
 
-@dataclass
-class OwnModel(Model):
-    environments: dict[str, EnvironmentSettings] = field(default_factory=lambda: {"sums": EnvironmentSettings()})
-
-@dataclass
-class OwnConfig:
-    trainer: Trainer = field(default_factory=Trainer)
-    model: OwnModel = field(default_factory=OwnModel)
-    exp_manager: ExpManager = field(default_factory=ExpManager)
-
-KIND = JobKind(name="own", command="own", summary="", schema=OwnConfig, build="nowhere:nothing")
-"""
-
-
-@pytest.fixture
-def environments(tmp_path, monkeypatch):
-    """model.environments of a kind of job with one, composed from overrides."""
-    (tmp_path / "kind_with_environments.py").write_text(KIND)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("ALIGNER_KINDS", "kind_with_environments")
-    return lambda *overrides: save(compose("own", overrides))["model"]["environments"]
-
-
-def test_a_dotted_key_changes_one_environment_or_adds_one(environments):
-    changed = environments(
-        "model.environments.sums.args.digits=2", "model.environments.mine.use=a/file.py:name"
+def environments(*overrides):
+    """model.environments of a PPO job, composed from overrides."""
+    config = compose(
+        "ppo", ["model.environments={sums: {}}", *(f"model.environments{text}" for text in overrides)]
     )
-    assert changed["sums"]["args"] == {"digits": 2}
-    nested = environments(
-        "model.environments.sums.args.config.size=2", "model.environments.sums.args.config.low=1"
-    )
-    assert nested["sums"]["args"] == {"config": {"size": 2, "low": 1}}
-    assert changed["mine"] == {
-        "use": "a/file.py:name",
-        "weight": 1.0,
-        "timeout": 10.0,
-        "processes": 2,
-        "args": {},
-    }
+    assert load("ppo", save(config)) == config
+    return save(config)["model"]["environments"]
 
 
-def test_a_dict_is_all_there_are(environments):
-    given = environments(
-        "model.environments={mine: {use: sums, weight: 2, args: {prompts: {train: a}}}, calculator: {}}"
-    )
+def test_a_dotted_key_changes_one_environment_or_adds_one_and_a_dict_replaces_all():
+    changed = environments(".sums.args.config.size=2", ".sums.args.config.low=1", ".mine.use=a/file.py:name")
+    assert changed["sums"]["args"] == {"config": {"size": 2, "low": 1}}
+    assert (changed["mine"]["use"], changed["mine"]["weight"]) == ("a/file.py:name", 1.0)
+    given = environments("={mine: {use: sums, weight: 2, args: {prompts: {train: a}}}, calculator: {}}")
     assert list(given) == ["mine", "calculator"]
     assert (given["mine"]["weight"], given["mine"]["args"]) == (2.0, {"prompts": {"train": "a"}})
-    assert list(environments("model.environments={}")) == []
-
-
-def test_settings_of_environments_are_kept_with_the_run(environments):
-    config = compose("own", ["model.environments={mine: {use: sums, args: {digits: 2}}}"])
-    assert load("own", save(config)) == config
+    assert list(environments("={}")) == []
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("model.environments.sums.wieght=2", "did you mean model.environments.sums.weight?"),
-        ("model.environments={mine: {wieght: 2}}", "did you mean model.environments.mine.weight?"),
-        ("model.environments.sums.weight=-1", "model.environments.sums.weight=-1.0: it must be at least 0"),
-        (
-            "model.environments={mine: {processes: 0}}",
-            "model.environments.mine.processes=0: it must be at least 1",
-        ),
-        ("model.environments.sums.timeout=long", "model.environments.sums.timeout takes float"),
-        ("model.environments.sums=3", "model.environments.sums is a group of settings (use, weight"),
-        ("model.environments=3", "model.environments takes dict[str, EnvironmentSettings]"),
-        ("model.environments.sums.args=3", "model.environments.sums.args takes dict[str, Any]"),
+        (".sums.wieght=2", "did you mean model.environments.sums.weight?"),
+        ("={mine: {wieght: 2}}", "did you mean model.environments.mine.weight?"),
+        (".sums.weight=-1", "model.environments.sums.weight=-1.0: it must be at least 0"),
+        ("={mine: {processes: 0}}", "model.environments.mine.processes=0: it must be at least 1"),
+        (".sums.timeout=long", "model.environments.sums.timeout takes float"),
+        (".sums=3", "model.environments.sums is a group of settings (use, weight"),
+        ("=3", "model.environments takes dict[str, EnvironmentSettings]"),
+        (".sums.args=3", "model.environments.sums.args takes dict[str, Any]"),
     ],
 )
-def test_a_wrong_setting_of_an_environment_is_refused_as_any_other(environments, override, words):
-    with pytest.raises(ConfigError) as error:
+def test_a_wrong_setting_of_an_environment_is_refused_as_any_other(override, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
         environments(override)
-    assert words in str(error.value)

@@ -1,7 +1,6 @@
 """Exporters: what each service's own reader finds is what metrics.jsonl holds, whatever happened on the way."""
 
 import json
-import logging
 import math
 import os
 import sqlite3
@@ -26,6 +25,7 @@ from aligner_lib.run_folder.reader import RunFolder
 from aligner_lib.run_folder.writer import RunWriter
 
 Series = dict[str, list[tuple[int, float]]]  # metric → (step, value), as they are stored
+Tables = dict[tuple[str, int], list[dict]]  # (table, step) → rows
 
 
 # ---- a run ----------------------------------------------------------------------------------------------------------
@@ -48,13 +48,15 @@ def rollouts(step: int, split: str, value: float) -> list[dict]:
     return records
 
 
-def write(
-    run: Path, after: int, to: int, value: float = 1.0, status: str = "finished", **exp_manager
-) -> None:
+def write(run: Path, after: int, to: int, value: float = 1.0, status: str = "finished") -> None:
     """A run from the step after `after` to the step `to`, with figures that depend on value."""
-    with RunWriter(
-        run, kind="ppo", config={"exp_manager": exp_manager}, seed=1, hashes={}, max_steps=to
-    ) as writer:
+    names = {
+        f"{name}_logger_kwargs": {"project": "of-mine", "name": f"n-{run.name}"}
+        for name in ("wandb", "trackio")
+    }
+    names["mlflow_logger_kwargs"] = {"experiment_name": "of-mine"}
+    settings = {"kind": "ppo", "config": {"exp_manager": names}, "seed": 1, "hashes": {}, "max_steps": to}
+    with RunWriter(run, **settings) as writer:
         writer.start(after)
         for step in range(after + 1 if after else 0, to + 1):
             log(writer, step, value)
@@ -70,8 +72,7 @@ def log(writer: RunWriter, step: int, value: float) -> None:
 
 
 def expected(run: Path) -> Series:
-    folder = RunFolder(run)
-    return {name: list(zip(*folder.series(name))) for name in ("train/loss", "timers/step_time")}
+    return {name: list(zip(*RunFolder(run).series(name))) for name in ("train/loss", "timers/step_time")}
 
 
 def send(run: Path, name: str) -> int:
@@ -90,24 +91,24 @@ def tensorboard_events(run: Path):
 def read_tensorboard(run: Path) -> Series:
     events = tensorboard_events(run)
     return {
-        tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+        tag: [(point.step, point.value) for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]
     }
 
 
-def tables_tensorboard(run: Path) -> dict:
-    found = {}
-    for tag in tensorboard_events(run).Tags()["tensors"]:
-        for event in tensorboard_events(run).Tensors(tag):
+def tables_tensorboard(run: Path) -> Tables:
+    tables, events = {}, tensorboard_events(run)
+    for tag in events.Tags()["tensors"]:
+        for event in events.Tensors(tag):
             head, _, *rows = event.tensor_proto.string_val[0].decode().split("\n")
             rows = [dict(zip(head.split(" | "), row.split(" | "))) for row in rows]
-            found[tag.removesuffix("/text_summary"), event.step] = rows
-    return found
+            tables[tag.removesuffix("/text_summary"), event.step] = rows
+    return tables
 
 
 def wandb_records(run: Path) -> list:
     """Of the newest offline run, whose file is complete a moment after its process said so."""
     (path,) = (run / "wandb" / "latest-run").glob("*.wandb")
-    until(lambda: [one for one in log_records(path) if one.HasField("exit")], f"an end in {path}")
+    until(lambda: any(record.HasField("exit") for record in log_records(path)), f"an end in {path}")
     return log_records(path)
 
 
@@ -140,71 +141,64 @@ def wandb_rows(run: Path) -> list[dict]:
 
 
 def read_wandb(run: Path) -> Series:
-    series: Series = {}
-    for row in wandb_rows(run):
-        for name in ("train/loss", "timers/step_time"):
-            series.setdefault(name, []).append((row["_step"], row[name]))
-    return series
+    rows = wandb_rows(run)
+    return {name: [(row["_step"], row[name]) for row in rows] for name in ("train/loss", "timers/step_time")}
 
 
-def tables_wandb(run: Path) -> dict:
-    found = {}
-    for row in wandb_rows(run):
-        for name in [name.removesuffix("/path") for name in row if name.endswith("/path")]:
-            table = json.loads((run / "wandb" / "latest-run" / "files" / row[f"{name}/path"]).read_text())
-            found[name, row["_step"]] = [dict(zip(table["columns"], cells)) for cells in table["data"]]
-    return found
+def as_rows(file: Path) -> list[dict]:
+    table = json.loads(file.read_text())
+    return [dict(zip(table["columns"], cells)) for cells in table["data"]]
 
 
-def mlflow_run(run: Path, experiment: str = "aligner-lab"):
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient((run.parent / "mlruns").as_uri())
-    (found,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
-    return client, found
-
-
-def read_mlflow(run: Path) -> Series:
-    client, found = mlflow_run(run)
+def tables_wandb(run: Path) -> Tables:
     return {
-        name: sorted(
-            (point.step, point.value) for point in client.get_metric_history(found.info.run_id, name)
-        )
-        for name in found.data.metrics
+        (key.removesuffix("/path"), row["_step"]): as_rows(run / "wandb" / "latest-run" / "files" / row[key])
+        for row in wandb_rows(run)
+        for key in row
+        if key.endswith("/path")
     }
 
 
-def tables_mlflow(run: Path) -> dict:
+def mlflow_run(run: Path):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient((run.parent / "mlruns").as_uri())
+    (stored,) = client.search_runs([client.get_experiment_by_name("of-mine").experiment_id])
+    return client, stored
+
+
+def read_mlflow(run: Path) -> Series:
     client, stored = mlflow_run(run)
-    found = {}
+    points = {name: client.get_metric_history(stored.info.run_id, name) for name in stored.data.metrics}
+    return {name: sorted((point.step, point.value) for point in history) for name, history in points.items()}
+
+
+def tables_mlflow(run: Path) -> Tables:
+    client, stored = mlflow_run(run)
+    tables = {}
     for split, name in (("train", "table/train_rollouts"), ("validation", "table/val_rollouts")):
         for file in client.list_artifacts(stored.info.run_id, f"rollouts/{split}"):
-            table = json.loads(Path(client.download_artifacts(stored.info.run_id, file.path)).read_text())
             step = int(Path(file.path).stem.removeprefix("step_"))
-            found[name, step] = [dict(zip(table["columns"], cells)) for cells in table["data"]]
-    return found
+            tables[name, step] = as_rows(Path(client.download_artifacts(stored.info.run_id, file.path)))
+    return tables
 
 
 def trackio_rows(run: Path) -> list[tuple[int, dict]]:
-    """Those of the run's folder; its data base is all runs'."""
-    head = json.loads((run / "exporters" / "trackio.jsonl").read_text().split("\n")[0])
-    data_base = sqlite3.connect(Path(os.environ["TRACKIO_DIR"]) / "aligner-lab.db")
-    query = "select step, metrics from metrics where run_name like ? order by id"
-    rows = data_base.execute(query, (f"{run.name}-%",)).fetchall()
-    names = {name for (name,) in data_base.execute("select distinct run_name from metrics")}
-    data_base.close()
-    assert f"{run.name}-{head['id']}" in names
-    return [(step, json.loads(metrics)) for step, metrics in rows]
+    """Those of the run; the data base has all runs of the project."""
+    id = json.loads((run / "exporters" / "trackio.jsonl").read_text().split("\n")[0])["id"]
+    with closing(sqlite3.connect(Path(os.environ["TRACKIO_DIR"]) / "of-mine.db")) as data_base:
+        query = "select run_name, step, metrics from metrics where run_name like ? order by id"
+        rows = data_base.execute(query, (f"n-{run.name}-%",)).fetchall()
+    assert {name for name, *_ in rows} == {f"n-{run.name}-{id}"}
+    return [(step, json.loads(metrics)) for _, step, metrics in rows]
 
 
 def read_trackio(run: Path) -> Series:
     rows = trackio_rows(run)
-    return {
-        name: [(step, metrics[name]) for step, metrics in rows] for name in ("train/loss", "timers/step_time")
-    }
+    return {name: [(step, row[name]) for step, row in rows] for name in ("train/loss", "timers/step_time")}
 
 
-def tables_trackio(run: Path) -> dict:
+def tables_trackio(run: Path) -> Tables:
     return {
         (name, step): value["_value"]
         for step, metrics in trackio_rows(run)
@@ -246,24 +240,23 @@ def run(tmp_path) -> Path:
 
 
 def assert_the_same(run: Path, name: str) -> None:
-    found, wanted = READ[name][0](run), expected(run)
-    assert found.keys() == wanted.keys()
-    for metric, points in wanted.items():
-        assert [step for step, _ in found[metric]] == [step for step, _ in points]
-        assert [value for _, value in found[metric]] == pytest.approx(
-            [value for _, value in points], rel=1e-6
-        )
+    sent, logged = READ[name][0](run), expected(run)
+    assert sent.keys() == logged.keys()
+    for metric, points in logged.items():
+        assert [step for step, _ in sent[metric]] == [step for step, _ in points]
+        assert [value for _, value in sent[metric]] == pytest.approx([value for _, value in points], rel=1e-6)
 
 
 # ---- every service --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_arrives_whole_and_only_once(run, name):
+def test_a_run_arrives_whole_once_dated_and_under_its_names(run, name):
     write(run, 0, 5)
-    assert send(run, name) == 5
-    assert_the_same(run, name)
-    assert send(run, name) == 5
-    assert_the_same(run, name)
+    lines = [record | {"time": 1e9 + 60 * record["step"]} for record in RunFolder(run).metrics()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for _ in range(2):
+        assert send(run, name) == 5
+        assert_the_same(run, name)
     tables = READ[name][1](run)
     assert sorted(tables) == [
         *(("table/train_rollouts", step) for step in range(1, 6)),
@@ -272,63 +265,64 @@ def test_a_run_arrives_whole_and_only_once(run, name):
     first, failed, _ = tables["table/train_rollouts", 3]
     columns = ["step", "prompt", "response", "reward", "kl", "tokens", "token_kl", "metrics", "failure"]
     assert list(first)[: len(columns)] == columns
+    times = None  # trackio dates a point when it arrives
     if name == "tensorboard":
         assert (first["tokens"], first["token_kl"]) == ("r &lt;/s&gt;", "0.1 0.3")
         assert first["prompt"] == "&lt;0&gt; a &#124; b<br>c" and failed["failure"] == "raised"
+        times = [event.wall_time for event in tensorboard_events(run).Scalars("train/loss")]
     else:
         assert (first["tokens"], first["token_kl"]) == (["r", "</s>"], [0.1, 0.3])
         assert (first["prompt"], failed["reward"], failed["failure"]) == ("<0> a | b\nc", None, "raised")
+    if name == "wandb":
+        (named,) = [record.run for record in wandb_records(run) if record.HasField("run")]
+        assert (named.project, named.display_name, named.run_group) == ("of-mine", f"n-{run.name}", run.name)
+        times = [row["_timestamp"] for row in wandb_rows(run)]
+    if name == "mlflow":
+        client, stored = mlflow_run(run)
+        assert (stored.info.run_name, stored.info.status) == (run.name, "FINISHED")
+        assert stored.data.params["exp_manager.mlflow_logger_kwargs.experiment_name"] == "of-mine"
+        points = client.get_metric_history(stored.info.run_id, "train/loss")
+        times = [point.timestamp / 1000 for point in points]
+    assert times in (None, [1e9 + 60 * step for step in range(6)])
 
 
-def test_after_a_resume_it_goes_on_and_points_are_not_doubled(run, name):
-    """Killed after step 5 with a checkpoint of step 3; steps 4 and 5 have the same figures again."""
+def test_a_resumed_run_has_no_point_twice_and_none_of_steps_that_it_took_back(run, name):
+    notes = run / "exporters" / f"{name}.jsonl"
     write(run, 0, 5, status="failed")
     send(run, name)
-    notes = run / "exporters" / f"{name}.jsonl"
     attempt = notes.read_text().split("\n")[0]
-    write(run, 3, 8)
+    write(run, 3, 8)  # from its checkpoint of step 3, with the same figures again
     assert send(run, name) == 8
     assert_the_same(run, name)
     assert notes.read_text().split("\n")[0] == attempt
-
-
-def test_of_a_run_that_went_back_the_figures_of_before_are_gone(run, name):
-    write(run, 0, 5, value=1.0)
-    send(run, name)
-    write(run, 3, 7, value=2.0)
+    write(run, 3, 7, value=2.0)  # with other figures, and fewer steps
     send(run, name)
     assert_the_same(run, name)
-    assert {rows[0]["response"] for (_, step), rows in READ[name][1](run).items() if step > 3} == {"r2"}
+    # TensorBoard's reader keeps the tables, unlike the figures, of steps that a run no longer has
+    responses = {rows[0]["response"] for (_, step), rows in READ[name][1](run).items() if 3 < step <= 7}
+    assert responses == {"r2"}
     write(run, 0, 2, value=3.0)  # begun anew
     send(run, name)
     assert_the_same(run, name)
 
 
-def test_a_run_that_ended_earlier_than_once_leaves_nothing_of_the_later_steps(run, name):
-    write(run, 0, 5, status="failed")
-    send(run, name)
-    write(run, 2, 3)
-    send(run, name)
-    assert_the_same(run, name)
-
-
-@pytest.mark.parametrize("arrived", [True, False])
-def test_a_step_at_which_the_exporter_died_arrives_once(run, name, arrived, monkeypatch):
+def test_a_step_at_which_the_exporter_died_arrives_once(run, name, monkeypatch):
     write(run, 0, 5)
     kind = type(services.make(name))
     real = kind.send
 
     def dies(self, step):
-        if step.step != 3 or arrived:
-            real(self, step)
-        if step.step == 3:
+        if step.step == 2:
             raise ConnectionError("the line is cut")
+        real(self, step)
 
     with monkeypatch.context() as patch:
         patch.setattr(kind, "send", dies)
-        with pytest.raises(
-            UserError, match=r"\(the line is cut\): once it works again, `aligner log .* --to"
-        ):
+        cure = r"\(the line is cut\): once it works again, `aligner log .* --to"
+        with pytest.raises(UserError, match=cure):  # before step 2 arrived
+            send(run, name)
+        patch.setattr(kind, "send", lambda self, step: (real(self, step), 1 / (step.step != 4)))
+        with pytest.raises(UserError, match="division by zero"):  # after step 4 arrived
             send(run, name)
     send(run, name)
     assert_the_same(run, name)
@@ -344,51 +338,16 @@ def test_on_a_full_disk_nothing_is_lost_in_silence_and_with_room_all_arrives(run
     if subprocess.run(tmpfs, capture_output=True).returncode:
         pytest.skip("no file system of a few bytes can be made here: that takes root")
     try:
-        if name == "trackio":
-            monkeypatch.setattr("aligner_lib.run_folder.exporters.trackio.WRITTEN_SECONDS", 1.0)
-        with pytest.raises(UserError, match=r"sending to .* fails .*(No space left|is its disk full)"):
-            send(run, name)
+        with monkeypatch.context() as patch:
+            if name == "trackio":
+                patch.setattr("aligner_lib.run_folder.exporters.trackio.WRITTEN_SECONDS", 1.0)
+            with pytest.raises(UserError, match=r"sending to .* fails .*(No space left|is its disk full)"):
+                send(run, name)
         subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
         send(run, name)
         assert_the_same(run, name)
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
-
-
-def test_names_that_are_asked_for_are_those_that_are_used(run, name):
-    if name == "tensorboard":
-        pytest.skip("its place is the run folder")
-    project = "experiment_name" if name == "mlflow" else "project"
-    write(run, 0, 1, **{f"{name}_logger_kwargs": {project: "of-mine", "name": "n"}})
-    send(run, name)
-    if name == "wandb":
-        (told,) = [record.run for record in wandb_records(run) if record.HasField("run")]
-        assert (told.project, told.display_name, told.run_group) == ("of-mine", "n", run.name)
-    if name == "mlflow":
-        _, found = mlflow_run(run, "of-mine")
-        assert (found.info.run_name, found.info.status) == (run.name, "FINISHED")
-        assert found.data.params["exp_manager.mlflow_logger_kwargs.experiment_name"] == "of-mine"
-    if name == "trackio":
-        data_base = sqlite3.connect(Path(os.environ["TRACKIO_DIR"]) / "of-mine.db")
-        assert data_base.execute("select run_name from metrics").fetchone()[0].startswith("n-")
-
-
-def test_a_point_is_dated_when_it_was_logged(run, name):
-    write(run, 0, 1)
-    lines = [record | {"time": 1e9 + 60 * number} for number, record in enumerate(RunFolder(run).metrics())]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    send(run, name)
-    if name == "tensorboard":
-        times = [event.wall_time for event in tensorboard_events(run).Scalars("train/loss")]
-    elif name == "wandb":
-        times = [row["_timestamp"] for row in wandb_rows(run)]
-    elif name == "mlflow":
-        client, found = mlflow_run(run)
-        points = client.get_metric_history(found.info.run_id, "train/loss")
-        times = [point.timestamp / 1000 for point in points]
-    else:
-        pytest.skip("trackio dates a point when it arrives")
-    assert times == [1e9, 1e9 + 60]
 
 
 # ---- the way there --------------------------------------------------------------------------------------------------
@@ -476,7 +435,6 @@ def opened(run: Path, before: tail.Tail | None) -> tail.Tail:
 def test_rollouts_that_a_step_left_before_the_run_went_back_are_not_those_of_a_later_one(
     run, memory, monkeypatch
 ):
-    """An interrupted step has written its rollouts, and no figures."""
     seen = {}
     monkeypatch.setattr(
         Memory, "send", lambda self, step: seen.update({step.step: step.rollouts.get("train", [])})
@@ -501,7 +459,6 @@ def test_rollouts_that_a_step_left_before_the_run_went_back_are_not_those_of_a_l
 def test_a_service_that_fails_is_tried_again_and_again_while_the_run_goes_on(
     run, memory, monkeypatch, caplog
 ):
-    """Then a few times more: the last pauses are seconds, and the exporter ends."""
     pauses = []
     monkeypatch.setattr(Memory, "send", lambda self, step: 1 / 0)
     with RunWriter(run, kind="ppo", config={}, seed=1, hashes={}, max_steps=9) as writer:
@@ -521,41 +478,38 @@ def test_a_service_that_fails_is_tried_again_and_again_while_the_run_goes_on(
 
 def test_one_exporter_at_a_time(run, memory, monkeypatch):
     write(run, 0, 2)
-
-    def send_too(self, step):
-        send(run, "memory")
-
-    monkeypatch.setattr(Memory, "send", send_too)
+    monkeypatch.setattr(Memory, "send", lambda self, step: send(run, "memory"))
     with pytest.raises(UserError, match=f"process {os.getpid()} is already sending .* to Memory"):
         send(run, "memory")
 
 
-def test_what_is_no_figure_is_passed_over(run, memory):
+def test_values_that_are_no_figures_and_damaged_lines_are_passed_over(run, memory, monkeypatch):
     write(run, 0, 0)
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"step": 1, "x": 1.5, "a": null, "b": "text", "c": NaN}\n{"x": 2}\n["step"]\nnonsense\n')
-    Memory.store = {0: 0.0}
-    (run / "exporters").mkdir()
     seen = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Memory, "send", lambda self, step: seen.append(step.metrics))
-        Memory.store = {}
-        send(run, "memory")
+    monkeypatch.setattr(Memory, "send", lambda self, step: seen.append(step.metrics))
+    send(run, "memory")
+    assert len(seen) == 2
     assert seen[1].keys() == {"x", "c"} and seen[1]["x"] == 1.5 and math.isnan(seen[1]["c"])
 
 
 def test_a_call_that_hangs_ends_the_exporter(run):
     write(run, 0, 1)
     script = f"""
-import sys, threading
-from aligner_lib.run_folder.exporters import services, tail
+import threading
+from aligner_lib.run_folder.exporters import tail
 from aligner_lib.run_folder.exporters.tensorboard import TensorBoard
 from aligner_lib.run_folder.reader import RunFolder
-tail.CALL_SECONDS = 0.2
-TensorBoard.send = lambda self, step: threading.Event().wait(60)
+def open(self, run, noted):
+    tail.CALL_SECONDS = 0.2  # from the next call on
+    return opens(self, run, noted)
+opens, TensorBoard.open = TensorBoard.open, open
+TensorBoard.send = lambda self, step: threading.Event().wait()
 tail.follow(RunFolder({str(run)!r}), "tensorboard", until_over=False)
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=forks.BOUND_S)
     assert ended.returncode == 1
     assert "sending to TensorBoard takes more than 0.2 s: given up" in ended.stderr
     send(run, "tensorboard")
@@ -563,10 +517,7 @@ tail.follow(RunFolder({str(run)!r}), "tensorboard", until_over=False)
 
 
 def test_a_run_s_exporter_has_sent_all_when_the_run_has_ended(run, caplog, monkeypatch):
-    """It is asleep most of its time: the run wakes it at the end, and waits until it has sent everything."""
-    monkeypatch.setattr(
-        process, "END_SECONDS", forks.BOUND_S
-    )  # a busy machine may need longer than a run waits
+    monkeypatch.setattr(process, "END_SECONDS", forks.BOUND_S)
     with (
         closing(process.Exporters()) as exporters,
         RunWriter(run, kind="ppo", config={}, seed=1, hashes={}, max_steps=3) as writer,
@@ -592,32 +543,20 @@ def test_a_missing_package_is_one_sentence_and_the_run_goes_on(run, monkeypatch,
     ):
         send(run, "mlflow")
     assert not (run / "exporters").exists()
-    exporters = process.Exporters()
-    with caplog.at_level(logging.WARNING):
+    with closing(process.Exporters()) as exporters:
         exporters.start(run, ["wandb"])
-    exporters.close()
     assert f"nothing is sent; `aligner log {run} --to wandb` does so later" in caplog.text
 
 
-def test_an_exporter_that_can_t_be_started_is_told(run, caplog):
-    write(run, 0, 1)
-    (run / "exporters").write_text("in the way")
-    exporters = process.Exporters()
-    exporters.start(run, ["tensorboard"])
-    exporters.close()
-    assert "the exporter to TensorBoard can't be started" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("to", "words"),
-    [("neptune", "no exporter sends to 'neptune'; the services are tensorboard, wandb, mlflow, trackio")],
-)
-def test_an_unknown_service_is_named_with_those_there_are(run, to, words):
-    write(run, 0, 1)
-    with pytest.raises(UserError, match=words):
-        send(run, to)
-
-
-def test_a_folder_without_a_run_is_told(tmp_path):
+def test_exporters_without_a_place_a_service_or_a_run_are_refused(run, tmp_path, caplog):
     with pytest.raises(UserError, match=r"has no run\.json"):
         send(tmp_path, "tensorboard")
+    write(run, 0, 1)
+    with pytest.raises(
+        UserError, match="sends to 'neptune'; the services are tensorboard, wandb, mlflow, trackio"
+    ):
+        send(run, "neptune")
+    (run / "exporters").write_text("in the way")
+    with closing(process.Exporters()) as exporters:
+        exporters.start(run, ["tensorboard"])
+    assert "the exporter to TensorBoard can't be started" in caplog.text
