@@ -54,19 +54,10 @@ def test_the_masked_mean_is_of_each_row_s_masked_values_alone():
 
 
 def test_the_score_stands_at_the_last_token_and_the_kl_at_every_token():
-    kl, mask = table([0, 1, 2, 4], [0, 1, 0, 0]), table([0, 1, 1, 1], [0, 1, 0, 0])
-    rewards = rewards_with_kl(torch.tensor([10.0, -7.0]), kl, mask, coefficient=0.5)
-    assert_close(rewards, table([0, -0.5, -1, 8], [0, -7.5, 0, 0]))
-
-
-def test_a_single_token_is_scored_where_it_is():
-    assert_close(rewards_with_kl(torch.tensor([3.0]), table([0.0]), table([1]), 1.0), table([3]))
-
-
-def test_a_response_of_two_turns_is_scored_at_the_last_token_of_the_second():
-    kl, mask = table([0, 1, 0, 0, 2, 0]), table([0, 1, 0, 0, 1, 0])
-    rewards = rewards_with_kl(torch.tensor([3.0]), kl, mask, coefficient=0.5)
-    assert_close(rewards, table([0, -0.5, 0, 0, 2, 0]))
+    kl = table([0, 1, 2, 4, 0], [0, 1, 0, 0, 0], [1, 0, 0, 2, 0])
+    mask = table([0, 1, 1, 1, 0], [0, 1, 0, 0, 0], [1, 0, 0, 1, 0])  # the third has two turns
+    rewards = rewards_with_kl(torch.tensor([10.0, -7.0, 3.0]), kl, mask, coefficient=0.5)
+    assert_close(rewards, table([0, -0.5, -1, 8, 0], [0, -7.5, 0, 0, 0], [-0.5, 0, 0, 2, 0]))
 
 
 # ---- advantages -----------------------------------------------------------------------------------------------------
@@ -79,18 +70,12 @@ def test_advantages_by_hand():
     # advantages: 2;  1 + 2/2 = 2;  1 + 2/2 = 2;  what lies before the mask counts nowhere
     assert_close(advantages, table([0, 2, 2, 2]))
     assert_close(returns, table([0, 3, 4, 5]))
-
-
-def test_the_discount_shrinks_what_follows():
-    advantages, _ = advantages_and_returns(table([0, 4]), table([0, 8]), table([1, 1]), 0.5, gae_lambda=1.0)
+    discounted, _ = advantages_and_returns(table([0, 4]), table([0, 8]), table([1, 1]), 0.5, gae_lambda=1.0)
     # last: 8 - 4 = 4; first: 0 + 0.5 * 4 - 0 + 0.5 * 4 = 4
-    assert_close(advantages, table([4, 4]))
-
-
-def test_a_response_that_was_cut_off_gets_no_bootstrap():
-    """The value after the last token is 0, also where the row is as wide as the table."""
-    advantages, _ = advantages_and_returns(table([0, 0, 7]), table([0, 0, 0]), table([1, 1, 1]), 1.0, 0.0)
-    assert_close(advantages, table([0, 7, -7]))
+    assert_close(discounted, table([4, 4]))
+    # no bootstrap after the last token, also where the row is as wide as the table
+    cut_off, _ = advantages_and_returns(table([0, 0, 7]), table([0, 0, 0]), table([1, 1, 1]), 1.0, 0.0)
+    assert_close(cut_off, table([0, 7, -7]))
 
 
 finite = st.floats(-10, 10, width=32)
@@ -130,7 +115,6 @@ def test_advantages_pass_over_what_lies_between_two_turns():
     st.floats(0, 1, width=32),
 )
 def test_advantages_are_those_of_the_response_tokens_alone(tokens, discount, gae_lambda):
-    """Whatever stands in the holes, and wherever they are: to the bit."""
     values, rewards = (torch.tensor([column]) for column in list(zip(*tokens))[:2])
     mask = torch.tensor([[counts for *_, counts in tokens]])
     whole = advantages_and_returns(values, rewards, mask, discount, gae_lambda)
@@ -146,11 +130,8 @@ def test_normalised_advantages_by_hand():
     normal = normalize(table([1, 3, 99], [5, 99, 99]), table([1, 1, 0], [1, 0, 0]))
     unit = 2 / math.sqrt(8 / 3)
     assert_close(normal, table([-unit, 0, 0], [unit, 0, 0]))
-
-
-def test_equal_advantages_become_zeros():
-    assert_close(normalize(table([2, 2]), table([1, 1])), table([0, 0]))
-    assert_close(normalize(table([2, 2]), table([0, 0])), table([0, 0]))
+    for mask in ([1, 1], [0, 0]):
+        assert_close(normalize(table([2, 2]), table(mask)), table([0, 0]))
 
 
 def test_normalisation_takes_all_ranks_together():
@@ -183,27 +164,23 @@ def on_ranks(work, ranks: int) -> list:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "loss"),
+    ("ratio", "advantage", "loss", "learns"),
     [
-        (1.0, 2.0, -2.0),
-        (1.5, 2.0, -2.4),  # good and already likelier: the gain stops at 1.2
-        (0.5, 2.0, -1.0),  # good and less likely: not clipped, so that it can come back
-        (1.5, -2.0, 3.0),  # bad and likelier: not clipped
-        (0.5, -2.0, 1.6),  # bad and already less likely: the gain stops at 0.8
+        (1.0, 2.0, -2.0, True),
+        (1.5, 2.0, -2.4, False),  # good and already likelier: the gain stops at 1.2
+        (0.5, 2.0, -1.0, True),  # good and less likely: not clipped, so that it can come back
+        (1.5, -2.0, 3.0, True),  # bad and likelier: not clipped
+        (0.5, -2.0, 1.6, False),  # bad and already less likely: the gain stops at 0.8
     ],
 )
-def test_the_clip_takes_the_pessimistic_side_for_both_signs(ratio, advantage, loss):
-    losses, clipped = clipped_surrogate(torch.tensor([ratio]), torch.tensor([advantage]), 0.2, 0.2)
+def test_the_clip_takes_the_pessimistic_side_and_only_the_gain_side_has_no_gradient(
+    ratio, advantage, loss, learns
+):
+    ratios = torch.tensor([ratio], requires_grad=True)
+    losses, clipped = clipped_surrogate(ratios, torch.tensor([advantage]), 0.2, 0.2)
     assert losses.item() == pytest.approx(loss)
     assert clipped.item() == pytest.approx(min(max(ratio, 0.8), 1.2))
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "learns"), [(1.5, 2, False), (0.5, 2, True), (1.5, -2, True), (0.5, -2, False)]
-)
-def test_only_the_gain_side_of_the_clip_has_no_gradient(ratio, advantage, learns):
-    ratios = torch.tensor([ratio], requires_grad=True)
-    clipped_surrogate(ratios, torch.tensor([float(advantage)]), 0.2, 0.2)[0].sum().backward()
+    losses.sum().backward()
     assert (ratios.grad.item() != 0) == learns
 
 
@@ -229,10 +206,13 @@ def test_the_value_loss_and_its_clip(value, old, target, clip, loss):
     assert critic_loss(*numbers, clip=clip).item() == pytest.approx(loss)
 
 
-def test_equal_rewards_give_ln_2_and_no_success():
-    scores = torch.tensor([0.0, 5.0])
-    assert_close(preference_loss(scores, scores), torch.full((2,), math.log(2)))
-    assert preference_accuracy(scores, scores).tolist() == [0.0, 0.0]
+def test_the_preference_loss_by_hand():
+    # equal scores give ln 2 and no success; far scores stay finite
+    chosen = torch.tensor([math.log(3), 0.0, 5.0, 1e4, -1e4])
+    rejected = torch.tensor([0.0, math.log(3), 5.0, 0.0, 0.0])
+    losses = torch.tensor([math.log(4 / 3), math.log(4), math.log(2), 0.0, 1e4])
+    assert_close(preference_loss(chosen, rejected), losses)
+    assert preference_accuracy(chosen, rejected).tolist() == [1.0, 0.0, 0.0, 1.0, 0.0]
 
 
 def test_centering_is_the_mean_square_over_a_text_s_tokens():
@@ -243,35 +223,16 @@ def test_centering_is_the_mean_square_over_a_text_s_tokens():
     assert rewards.grad[2, 0] == 0, "padding holds nothing"
 
 
-def test_the_preference_loss_by_hand():
-    chosen, rejected = torch.tensor([math.log(3), 0.0]), torch.tensor([0.0, math.log(3)])
-    assert_close(preference_loss(chosen, rejected), torch.tensor([math.log(4 / 3), math.log(4)]))
-    assert preference_accuracy(chosen, rejected).tolist() == [1.0, 0.0]
-
-
-@pytest.mark.parametrize("difference", [1e4, -1e4])
-def test_the_preference_loss_stays_finite(difference):
-    loss = preference_loss(torch.tensor([difference]), torch.zeros(1)).item()
-    assert loss == pytest.approx(max(-difference, 0.0))
-
-
 # ---- the learning rate ----------------------------------------------------------------------------------------------
 
 
 def test_the_rate_warms_up_peaks_and_decays():
-    rates = [
-        learning_rate(step, peak=1.0, max_steps=6, warmup_steps=1, constant_steps=1, min_lr=0.2)
-        for step in range(1, 8)
-    ]
+    settings = {"peak": 1.0, "max_steps": 6, "warmup_steps": 1, "constant_steps": 1, "min_lr": 0.2}
     # one step at half the peak, four of a half cosine from 1 to 0.2, then 0.2
     cosine = [0.2 + 0.4 * (1 + math.cos(math.pi * i / 4)) for i in range(5)]
-    assert rates == pytest.approx([0.5, *cosine, 0.2])
-
-
-def test_a_constant_rate_stays():
-    assert [
-        learning_rate(s, peak=3.0, max_steps=4, warmup_steps=2, name="constant") for s in (1, 2, 3, 4, 99)
-    ] == [1, 2, 3, 3, 3]
+    assert [learning_rate(step, **settings) for step in range(1, 8)] == pytest.approx([0.5, *cosine, 0.2])
+    settings = {"peak": 3.0, "max_steps": 4, "warmup_steps": 2, "name": "constant"}
+    assert [learning_rate(step, **settings) for step in (1, 2, 3, 4, 99)] == [1, 2, 3, 3, 3]
 
 
 def test_an_unknown_schedule_is_named():
@@ -281,12 +242,7 @@ def test_an_unknown_schedule_is_named():
 
 @given(st.integers(1, 50), st.integers(0, 60), st.integers(0, 20), st.floats(0, 1))
 def test_the_rate_lies_between_its_bounds_and_falls_after_the_warm_up(max_steps, warmup, constant, min_lr):
-    rates = [
-        learning_rate(
-            s, peak=1.0, max_steps=max_steps, warmup_steps=warmup, constant_steps=constant, min_lr=min_lr
-        )
-        for s in range(1, max_steps + 2)
-    ]
+    settings = {"max_steps": max_steps, "warmup_steps": warmup, "constant_steps": constant, "min_lr": min_lr}
+    rates = [learning_rate(step, peak=1.0, **settings) for step in range(1, max_steps + 2)]
     assert all(0 < rate <= 1 or rate == min_lr for rate in rates)
-    falling = rates[warmup:]
-    assert all(a >= b for a, b in pairwise(falling))
+    assert all(a >= b for a, b in pairwise(rates[warmup:]))

@@ -50,40 +50,27 @@ def test_ppo_in_one_job_has_its_critic_in_the_same_processes():
     assert commands["main"][6:] == ["trainer.num_nodes=1", "trainer.devices=2"]
 
 
-def test_ppo_on_two_components_is_two_jobs():
+def test_ppo_and_grpo_on_two_components_are_two_jobs():
     wanted = {"critic": Resources(nodes=2, gpus_per_node=8), "actor": Resources(gpus_per_node=8)}
     settings = {"model.optim.lr": 1e-6, "critic.model.optim.lr": 1e-5}
     commands = job_commands("ppo", "/runs/ppo", settings, wanted)
-    assert list(commands) == ["critic", "actor"]
-    assert commands["critic"][3:] == [
-        *("serve-critic", "--run", "/runs/ppo/critic"),
-        *("trainer.num_nodes=2", "trainer.devices=8", "model.optim.lr=1e-05"),
-    ]
-    assert commands["actor"][3:] == [
-        *("ppo", "--run", "/runs/ppo", "trainer.num_nodes=1", "trainer.devices=8"),
-        *("remote_critic_rm.critic.run=/runs/ppo/critic", "model.optim.lr=1e-06"),
-    ]
-
-
-def test_grpo_on_two_components_has_its_reward_model_in_a_job_of_its_own():
+    here = "trainer.num_nodes=1 trainer.devices=8"
+    assert {name: " ".join(words[3:]) for name, words in commands.items()} == {
+        "critic": "serve-critic --run /runs/ppo/critic trainer.num_nodes=2 trainer.devices=8 model.optim.lr=1e-05",
+        "actor": f"ppo --run /runs/ppo {here} remote_critic_rm.critic.run=/runs/ppo/critic model.optim.lr=1e-06",
+    }
     wanted = {"reward_model": Resources(gpus_per_node=1), "actor": Resources(gpus_per_node=8)}
     settings = {"reward_model.rm_model_file": "/runs/rm", "model.optim.lr": 1e-6}
     commands = job_commands("grpo", "/runs/grpo", settings, wanted)
-    assert commands["reward_model"][3:] == [
-        *("serve-rm", "--run", "/runs/grpo/reward_model"),
-        *("trainer.num_nodes=1", "trainer.devices=1", "rm_model_file=/runs/rm"),
-    ]
-    assert commands["actor"][3:] == [
-        *("grpo", "--run", "/runs/grpo", "trainer.num_nodes=1", "trainer.devices=8"),
-        *("remote_rm.run=/runs/grpo/reward_model", "model.optim.lr=1e-06"),
-    ]
+    server = "/runs/grpo/reward_model"
+    assert {name: " ".join(words[3:]) for name, words in commands.items()} == {
+        "reward_model": f"serve-rm --run {server} trainer.num_nodes=1 trainer.devices=1 rm_model_file=/runs/rm",
+        "actor": f"grpo --run /runs/grpo {here} remote_rm.run={server} model.optim.lr=1e-06",
+    }
 
 
-def test_a_job_of_one_component_has_no_others():
+def test_unknown_components_and_settings_are_refused():
     with pytest.raises(ValueError, match="it has no components"):
         job_commands("sft", "/runs/sft", {}, {"critic": Resources(), "actor": Resources()})
-
-
-def test_a_mistake_is_told_here():
     with pytest.raises(ConfigError, match="did you mean"):
         job_commands("sft", "/runs/sft", {"model.optim.lrate": 1})

@@ -1,15 +1,13 @@
 """Settings: overrides, profiles, every kind of mistake, and what is told of those without an effect."""
 
-import json
 import string
 
-import documents
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aligner_lib.config import compose as composition
-from aligner_lib.config.compose import compose, load, nearest, notices, profiles, save
+from aligner_lib.config.compose import compose, nearest, notices, profiles
 from aligner_lib.config.kinds import kinds
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.policy_gradient.settings import recomputes_logprobs
@@ -32,17 +30,15 @@ def test_a_later_override_wins_and_a_profile_comes_before_all(tmp_path, monkeypa
 
 @pytest.mark.parametrize("profile", profiles())
 @pytest.mark.parametrize("kind", kinds())
-def test_every_profile_makes_sense_for_every_job(kind, profile):
-    compose(kind, profile=profile)
-
-
-def test_there_are_the_four_profiles():
-    assert profiles() == ["gpu", "laptop", "slurm", "smoke"]
+def test_every_profile_makes_sense_for_every_job_and_gives_no_notice(kind, profile):
+    assert notices(kind, compose(kind, profile=profile), profile) == []
 
 
 def test_whole_numbers_may_be_written_as_floats():
     assert compose("ppo", ["trainer.ppo.max_steps=1e2"]).trainer.ppo.max_steps == 100
 
+
+BATCHES = "a number of batches, -1 for all, or a share"
 
 # ---- mistakes -------------------------------------------------------------------------------------------------------
 
@@ -53,19 +49,16 @@ def test_whole_numbers_may_be_written_as_floats():
         ("ppo", "trainer.ppo.inital_policy_kl_penalty", "trainer.ppo.initial_policy_kl_penalty"),
         ("ppo", "model.ppo.initial_policy_kl_penalty", "trainer.ppo.initial_policy_kl_penalty"),
         ("ppo", "initial_policy_kl_penalty", "trainer.ppo.initial_policy_kl_penalty"),
-        ("ppo", "trainer.ppo.ratio_eps", "model.ppo.ratio_eps"),
         ("ppo", "model.optim.learning_rate", "model.optim has name, lr"),
         ("ppo", "trainer.ppo.loss_clip_val", "critic.model.loss_clip_val"),
         ("sft", "model.data.train_ds.filepath", "model.data.train_ds.file_path"),
-        ("sft", "trainer.max_steps", "trainer.sft.max_steps"),
         ("rm", "model.data.data_prefx", "model.data.data_prefix"),
+        ("ppo", "exp_manager.alarms.klo", "exp_manager.alarms.kl"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(kind, wrong, right):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=f"'{wrong}'(.|\n)*{right}"):
         compose(kind, [f"++{wrong}=1"])
-    assert f"'{wrong}'" in str(error.value)
-    assert right in str(error.value)
 
 
 @given(st.data())
@@ -82,26 +75,16 @@ def test_one_slip_of_the_finger_is_understood(data):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("model.ppo.ratio_eps=abc", ["model.ppo.ratio_eps", "'abc'", "float"]),
-        ("model.micro_batch_size=1.5", ["model.micro_batch_size", "1.5", "int"]),
-        ("model.micro_batch_size=null", ["model.micro_batch_size", "None", "int"]),
-        ("model.optim.betas=[a, b]", ["model.optim.betas", "list[float]"]),
-        ("model.activations_checkpoint_granularity=[1]", ["str or None"]),
-        ("trainer.ppo.use_absolute_kl=perhaps", ["trainer.ppo.use_absolute_kl", "'perhaps'", "bool"]),
-        ("trainer.ppo=3", ["trainer.ppo", "group", "gae_lambda"]),
-        ("model.ppo={ratio_eps: wide}", ["model.ppo.ratio_eps", "'wide'", "float"]),
-    ],
-)
-def test_a_wrong_type_names_key_value_and_type(override, words):
-    with pytest.raises(ConfigError) as error:
-        compose("ppo", [override])
-    for word in words:
-        assert word in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("override", "cure"),
-    [
+        ("model.ppo.ratio_eps=abc", "model.ppo.ratio_eps 'abc' float"),
+        ("model.micro_batch_size=1.5", "model.micro_batch_size 1.5 int"),
+        ("model.micro_batch_size=null", "model.micro_batch_size None int"),
+        ("model.optim.betas=[a,b]", "model.optim.betas list[float]"),
+        ("model.activations_checkpoint_granularity=[1]", "str or None"),
+        ("trainer.ppo.use_absolute_kl=perhaps", "trainer.ppo.use_absolute_kl 'perhaps' bool"),
+        ("trainer.ppo=3", "trainer.ppo group gae_lambda"),
+        ("model.ppo={ratio_eps: wide}", "model.ppo.ratio_eps 'wide' float"),
+        ("exp_manager.alarms.kl=much", "exp_manager.alarms.kl takes float"),
+        # no override at all
         ("~model.seed", "write key=value"),
         ("model.seed", "key=value"),
         ("model.seed=1,2", "[a, b]"),
@@ -110,9 +93,11 @@ def test_a_wrong_type_names_key_value_and_type(override, words):
         ("=3", "key=value"),
     ],
 )
-def test_what_is_no_override_is_refused_with_the_cure(override, cure):
-    with pytest.raises(ConfigError, match=cure.replace("[", r"\[")):
-        compose("sft", [override])
+def test_a_wrong_type_names_key_value_and_type(override, words):
+    with pytest.raises(ConfigError) as error:
+        compose("ppo", [override])
+    for word in words.split():
+        assert word in str(error.value)
 
 
 @given(st.text(max_size=40))
@@ -126,7 +111,6 @@ def test_any_text_is_an_override_or_a_config_error(text):
 @pytest.mark.parametrize(
     ("kind", "override", "cure"),
     [
-        ("ppo", "trainer.ppo.max_steps=-2", "at least 1, or -1"),
         ("ppo", "trainer.ppo.max_steps=0", "at least 1, or -1"),
         ("ppo", "model.ppo.ratio_eps=0", "above 0"),
         ("ppo", "model.mcore_gpt=False", "True"),
@@ -152,23 +136,23 @@ def test_any_text_is_an_override_or_a_config_error(text):
         ("rm", "model.reward_standardization={enable: null}", "true or false"),
         ("rm", "model.rampup_batch_size=[16, 16, 1000]", "set model.global_batch_size"),
         ("sft", "trainer.distributed_timeout_minutes=0", "above 0"),
+        ("ppo", "exp_manager.alarms.kl=-1", "at least 0"),
+        ("ppo", "exp_manager.alarms.kl=nan", "at least 0"),
+        *(("rm", f"trainer.rm.limit_val_batches={value}", BATCHES) for value in ("0", "1.5", "0.0", "some")),
     ],
 )
-def test_values_that_make_no_sense(kind, override, cure):
+def test_values_without_sense_are_refused_with_the_cure(kind, override, cure):
     with pytest.raises(ConfigError) as error:
         compose(kind, [override])
     assert cure in str(error.value)
     assert override.partition("=")[0].rpartition(".")[2] in str(error.value)
 
 
-def test_unknown_kinds_and_profiles_are_refused_with_what_there_is():
+def test_unknown_kinds_profiles_and_keys_of_profiles_are_refused_with_the_known_ones(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="sft, rm, ppo"):
         compose("alignment")
     with pytest.raises(ConfigError, match="laptop"):
         compose("sft", profile="desktop")
-
-
-def test_a_profile_with_a_misspelt_key_is_refused(tmp_path, monkeypatch):
     (tmp_path / "p.yaml").write_text("rm: {model: {micro_batch: 3}}\n")
     monkeypatch.setattr(composition, "PROFILES", tmp_path)
     with pytest.raises(ConfigError, match="micro_batch_size"):
@@ -176,12 +160,6 @@ def test_a_profile_with_a_misspelt_key_is_refused(tmp_path, monkeypatch):
 
 
 # ---- kept in run.json, and told ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("kind", "overrides"), documents.TAKEN)
-def test_saved_settings_load_equal(kind, overrides):
-    config = compose(kind, overrides)
-    assert load(kind, json.loads(json.dumps(save(config)))) == config
 
 
 def test_composing_twice_shares_nothing():
@@ -204,16 +182,12 @@ def test_composing_twice_shares_nothing():
     ],
 )
 def test_logprobs_are_computed_again_where_the_sampler_is_cut(setting, recomputed):
-    """Generation's log-probabilities are then of the tokens that are left, and the first ratio would not be 1."""
-    for explicitly in (None, True, False):
-        config = compose(
-            "grpo",
-            [f"model.grpo.{setting}", f"model.grpo.recompute_logprobs={explicitly}".replace("None", "null")],
-        )
-        assert recomputes_logprobs(config, needed=False) is (recomputed if explicitly is None else explicitly)
+    for choice, expected in (("null", recomputed), ("True", True), ("False", False)):
+        config = compose("grpo", [f"model.grpo.{setting}", f"model.grpo.recompute_logprobs={choice}"])
+        assert recomputes_logprobs(config, needed=False) is expected
 
 
-def test_notices_tell_what_was_asked_for_without_an_effect_and_why():
+def test_notices_name_the_settings_without_an_effect_and_why():
     given = [
         "model.seed=2",
         "model.megatron_amp_O2=True",
@@ -223,64 +197,45 @@ def test_notices_tell_what_was_asked_for_without_an_effect_and_why():
         "model.global_batch_size=64",  # the default
         "model.data.validation_ds.shuffle=true",
     ]
-    told = notices("sft", compose("sft", given))
-    assert [line.partition(": ")[0] for line in told] == [
+    assert [line.partition(": ")[0] for line in notices("sft", compose("sft", given))] == [
         "model.megatron_amp_O2=True",
         "model.data.validation_ds.shuffle=True",
         "exp_manager.wandb_logger_kwargs.name=mine",
     ]
-    assert notices("sft", compose("sft")) == []
-    alone = compose("sft", ["model.sequence_parallel=true"])
-    assert notices("sft", alone) == [
-        "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is no other rank to share tokens with."
-    ]
-
-
-@pytest.mark.parametrize("profile", profiles())
-@pytest.mark.parametrize("kind", kinds())
-def test_a_profile_alone_gives_no_notice(kind, profile):
-    assert notices(kind, compose(kind, profile=profile), profile) == []
+    (line,) = notices("sft", compose("sft", ["model.sequence_parallel=true"]))
+    assert line.startswith(
+        "model.sequence_parallel=True: with tensor_model_parallel_size=1 there is no other rank"
+    )
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "told"),
+    ("kind", "given", "notice"),
     [
         (
             "ppo",
-            ["critic.trainer.devices=2"],
+            "critic.trainer.devices=2",
             "critic.trainer.devices=2: in one process the critic has the actor's",
         ),
-        ("ppo", ["trainer.devices=2", "critic.trainer.devices=2"], None),  # so it has
+        ("ppo", "trainer.devices=2 critic.trainer.devices=2", None),  # so it has
         (
             "ppo",
-            ["remote_critic_rm.critic.port=5557"],
+            "remote_critic_rm.critic.port=5557",
             "port=5557: critic and reward model are in this process",
         ),
         (
             "ppo",
-            ["remote_critic_rm.critic.ip=a", "critic.model.optim.lr=1e-5"],
+            "remote_critic_rm.critic.ip=a critic.model.optim.lr=1e-5",
             "lr=1e-05: the critic is a job of its own",
         ),
-        ("critic", ["exp_manager.resume_if_exists=False"], "set this there"),
-        (
-            "reward_server",
-            ["model.optim.lr=1e-5"],
-            "model.optim.lr=1e-05: a reward model that serves is not trained",
-        ),
-        (
-            "evaluate",
-            ["trainer.ppo.max_steps=3"],
-            "trainer.ppo.max_steps=3: an evaluation trains and saves nothing",
-        ),
+        ("critic", "exp_manager.resume_if_exists=False", "set this there"),
+        ("reward_server", "model.optim.lr=1e-5", "lr=1e-05: a reward model that serves is not trained"),
+        ("evaluate", "trainer.ppo.max_steps=3", "max_steps=3: an evaluation trains and saves nothing"),
     ],
 )
-def test_what_does_nothing_depends_on_the_job(kind, given, told):
-    lines = notices(kind, compose(kind, given))
-    assert len(lines) == (told is not None)
-    assert not told or told in lines[0]
-
-
-# ---- alarms ---------------------------------------------------------------------------------------------------------
+def test_which_settings_have_no_effect_depends_on_the_job(kind, given, notice):
+    lines = notices(kind, compose(kind, given.split()))
+    assert len(lines) == (notice is not None)
+    assert not notice or notice in lines[0]
 
 
 def test_the_limits_of_alarms_are_settings():
@@ -290,31 +245,11 @@ def test_the_limits_of_alarms_are_settings():
 
 
 @pytest.mark.parametrize(
-    "override, words",
-    [
-        ("exp_manager.alarms.klo=1", "exp_manager.alarms.kl"),
-        ("exp_manager.alarms.kl=much", "takes float"),
-        ("exp_manager.alarms.kl=-1", "at least 0"),
-        ("exp_manager.alarms.kl=nan", "at least 0"),
-    ],
-)
-def test_a_limit_that_makes_no_sense_is_told(override, words):
-    with pytest.raises(ConfigError, match=words):
-        composition.compose("ppo", [override])
-
-
-@pytest.mark.parametrize(
     ("written", "kept"), [("1.0", 25), ("1", 8), ("-1", 25), ("0.5", 16), ("0.01", 8), ("100", 25)]
 )
-def test_a_share_of_the_validation_batches_is_none_of_their_number(written, kept):
-    """As PyTorch Lightning and NeMo read it: 1.0 is all of them, 1 is one. 25 samples are four batches of 8."""
+def test_validation_batches_are_limited_by_a_share_or_a_number(written, kept):
+    """As in PyTorch Lightning and NeMo: 1.0 is all of them, 1 is one. 25 samples are four batches of 8."""
     from aligner_lib.kinds.inputs import limited
 
     loop = compose("rm", [f"trainer.rm.limit_val_batches={written}"]).trainer.rm
     assert len(limited(list(range(25)), loop, 8)) == kept
-
-
-@pytest.mark.parametrize("written", ["0", "1.5", "0.0", "some"])
-def test_what_is_no_number_of_batches_is_refused(written):
-    with pytest.raises(ConfigError, match="a number of batches, -1 for all, or a share"):
-        compose("rm", [f"trainer.rm.limit_val_batches={written}"])

@@ -1,6 +1,7 @@
 """Formatted files as token ids: what is learnt from, what is left out, and how that is told."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,23 @@ from aligner_lib.datasets.load import load_pairs, load_prompts, load_sft, shorte
 from aligner_lib.datasets.tokenizer import Tokenizer
 
 LONG = "word " * 200
+
+
+GOOD = {"input": "Say hello.", "output": "Hello there."}
+TURNS = [
+    ("system", "Be kind."),
+    ("user", "Hi?"),
+    ("assistant", "Hello."),
+    ("user", "Well?"),
+    ("assistant", "Yes."),
+]
+MESSAGES = {"messages": [{"role": role, "content": text} for role, text in TURNS]}
+NEMO = {
+    "system": "Be kind.",
+    "mask": "User",
+    "conversations": [{"from": role.title(), "value": text} for role, text in TURNS[1:]],
+}
+CONVERSATION = "System: Be kind.\n\nUser: Hi?\n\nAssistant: Hello.\n\nUser: Well?\n\nAssistant: Yes."
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +46,6 @@ def jsonl(tmp_path):
     return write
 
 
-GOOD = {"input": "Say hello.", "output": "Hello there."}
-
-
 def test_an_answer_follows_its_prompt_after_a_space_and_ends_with_the_stop_token(jsonl, tokenizer):
     (sample,), report = load_sft([jsonl(GOOD)], tokenizer, 64)
     assert sample.tokens[-1] == tokenizer.eos_id
@@ -47,22 +62,18 @@ def test_truncation_takes_from_the_middle_of_the_input_never_from_the_answer(jso
     assert sample.tokens == [*ids[:2], ids[-1], *whole]
 
 
-@pytest.mark.parametrize(
-    ("room", "kept"),
-    [
-        (14, [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]]),
-        (13, [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]]),
-        (10, [[1, 2, 3], [4, 5, 6, 10, 11], [12, 13]]),
-        (6, [[1, 2, 3], [4], [12, 13]]),
-        (5, [[1, 2, 3], [], [12, 13]]),
-        (4, [[1, 3], [], [12, 13]]),
-        (1, [[], [], [12]]),
-    ],
-)
-def test_the_longest_paragraph_loses_its_middle_first(room, kept):
+def test_the_longest_paragraph_loses_its_middle_first():
     paragraphs = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]]
-    assert shorten(paragraphs, room) == kept
-    assert paragraphs == [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]]
+    kept = {
+        13: [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12, 13]],
+        10: [[1, 2, 3], [4, 5, 6, 10, 11], [12, 13]],
+        6: [[1, 2, 3], [4], [12, 13]],
+        5: [[1, 2, 3], [], [12, 13]],
+        4: [[1, 3], [], [12, 13]],
+        1: [[], [], [12]],
+    }
+    assert {room: shorten(paragraphs, room) for room in kept} == kept
+    assert paragraphs == kept[13], "the paragraphs themselves are left as they are"
 
 
 CONTEXT = "The sky over the town was blue all day. " * 20
@@ -73,15 +84,13 @@ QUESTION = "What colour was the sky?"
     "text",
     [
         f"{QUESTION}\n\n{CONTEXT}",
-        f"{CONTEXT}\n\n{QUESTION}",
         f"{CONTEXT}\n\n{CONTEXT}\n\n{QUESTION}",
         f"{QUESTION} {CONTEXT}",
         f"{CONTEXT}{QUESTION}",
     ],
-    ids=["first", "last", "behind two paragraphs", "in one paragraph, first", "in one paragraph, last"],
+    ids=["first", "behind two paragraphs", "in one paragraph, first", "in one paragraph, last"],
 )
 def test_the_context_is_cut_and_not_the_question(jsonl, styled, text):
-    """Whichever tokenizer, and whichever of the two is first: data/dolly.py draws."""
     tokenizer, _ = styled
     length = len(tokenizer.encode(f"{QUESTION} It was blue.")) + 60
     (sample,), report = load_sft([jsonl({"input": text, "output": "It was blue."})], tokenizer, length)
@@ -95,20 +104,18 @@ def test_the_context_is_cut_and_not_the_question(jsonl, styled, text):
 
 
 def test_of_the_bundled_samples_no_question_is_cut(formatted, tokenizer):
-    """70 are too long, with their question before the context or behind it."""
     from data import resolve
 
     records = map(json.loads, resolve("sample", "dolly").paths[0].read_text().splitlines())
-    texts = [(r["instruction"].strip(), r["context"].strip()) for r in records if r["context"].strip()]
-    first = {f"{question}\n\n{context}": question for question, context in texts}
-    last = {f"{context}\n\n{question}": question for question, context in texts}
+    texts = [(record["instruction"].strip(), record["context"].strip()) for record in records]
+    first = {f"{question}\n\n{context}": question for question, context in texts if context}
+    last = {f"{context}\n\n{question}": question for question, context in texts if context}
     train = formatted / "train.jsonl"
     inputs = [json.loads(line)["input"] for line in train.read_text().splitlines()]
     samples, _ = load_sft([train], tokenizer, 128)
     prompts = [tokenizer.decode(sample.tokens[: sample.answer_start]) for sample in samples]
     cut = [(text, prompt) for text, prompt in zip(inputs, prompts, strict=True) if prompt != text]
-    assert len(cut) == 70
-    assert {text in first for text, _ in cut} == {True, False}
+    assert len(cut) == 70 and {text in first for text, _ in cut} == {True, False}
     for text, prompt in cut:
         assert prompt.startswith(first[text]) if text in first else prompt.endswith(last[text])
 
@@ -122,6 +129,9 @@ def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
         "4 of 6 samples cut: longer than 64 tokens (encoder_seq_length); the middle of the input's longest paragraph "
         "was removed (first: data.jsonl:2, data.jsonl:3, data.jsonl:4)",
     ]
+
+
+TOOL = {"messages": [{"role": "tool", "content": "7"}]}
 
 
 @pytest.mark.parametrize(
@@ -138,9 +148,16 @@ def test_cut_samples_are_counted_with_their_places(jsonl, tokenizer):
         (b"1" * 5_000, "not JSON"),
         (b'{"input": "\\ud83d", "output": "x"}', "'input' contains half a surrogate pair"),
         (b'{"input": "\xff", "output": "x"}', "not UTF-8"),
+        ({"messages": MESSAGES["messages"][:-1]}, "the last turn is not the assistant's"),
+        ({"messages": []}, "the last turn is not the assistant's"),
+        ({"messages": "hi"}, "'messages' is not a list of turns"),
+        (TOOL, "a turn has the role 'tool'; the roles are system, user"),
+        ({"messages": [{"role": "assistant", "content": " "}]}, "an empty answer"),
+        ({"conversations": [{"from": "User"}]}, "no key 'value'"),
+        ({"messages": [{"role": "assistant", "content": LONG}]}, "longer than 64 tokens"),
     ],
 )
-def test_what_can_t_be_learnt_from_is_counted_with_its_place(jsonl, tokenizer, record, reason):
+def test_a_record_without_anything_to_learn_is_counted_with_its_place(jsonl, tokenizer, record, reason):
     samples, report = load_sft([jsonl(GOOD, b"", record, GOOD)], tokenizer, 64)
     assert len(samples) == 2
     (line,) = report.lines()
@@ -160,14 +177,6 @@ def test_a_byte_order_mark_costs_no_record(jsonl, tokenizer):
     assert len(samples) == 2 and not report.dropped
 
 
-def test_the_first_places_of_each_reason_are_named(jsonl, tokenizer):
-    _, report = load_sft([jsonl(GOOD, *[b"{"] * 5, {}, name="a.jsonl")], tokenizer, 64)
-    assert report.lines() == [
-        "5 of 7 samples left out: not JSON (first: a.jsonl:2, a.jsonl:3, a.jsonl:4)",
-        "1 of 7 samples left out: no key 'input' (first: a.jsonl:7)",
-    ]
-
-
 @pytest.mark.parametrize("load", [load_sft, load_pairs, load_prompts])
 def test_a_file_with_nothing_usable_is_an_error(jsonl, tokenizer, load):
     with pytest.raises(ValueError, match=r"no usable sample in .*empty\.jsonl: there is no line in it"):
@@ -176,11 +185,8 @@ def test_a_file_with_nothing_usable_is_an_error(jsonl, tokenizer, load):
         load([jsonl(b"nonsense")], tokenizer, 64)
     with pytest.raises(ValueError, match="an empty list of files"):
         load([], tokenizer, 64)
-
-
-def test_a_missing_file_is_an_error(tmp_path, tokenizer):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.jsonl does not exist"):
-        load_prompts([tmp_path / "nowhere.jsonl"], tokenizer, 64)
+        load([Path("nowhere.jsonl")], tokenizer, 64)
 
 
 def pair(chosen: str, rejected: str) -> list[dict]:
@@ -188,23 +194,15 @@ def pair(chosen: str, rejected: str) -> list[dict]:
 
 
 def test_pairs_are_lines_two_by_two_and_end_with_the_stop_token(jsonl, tokenizer):
-    (sample,), _ = load_pairs(
-        [jsonl(*pair("User: hi\n\nAssistant: hello", "User: hi\n\nAssistant: go"))], tokenizer, 64
-    )
-    assert sample.chosen == tokenizer.encode("User: hi\n\nAssistant: hello") + [tokenizer.eos_id]
-    assert sample.rejected == tokenizer.encode("User: hi\n\nAssistant: go") + [tokenizer.eos_id]
+    texts = ["User: hi\n\nAssistant: hello", "User: hi\n\nAssistant: go"]
+    (sample,), _ = load_pairs([jsonl(*pair(*texts))], tokenizer, 64)
+    assert [sample.chosen, sample.rejected] == [tokenizer.encode(text) + [tokenizer.eos_id] for text in texts]
     assert len(sample) == max(len(sample.chosen), len(sample.rejected))
 
 
 def test_bad_pairs_are_left_out_and_don_t_shift_the_others(jsonl, tokenizer):
-    file = jsonl(
-        *pair("a", "a"),
-        *pair("good", "bad"),
-        *pair(LONG, "b"),
-        *pair("c", " "),
-        *pair("fine", "poor"),
-        {"text": "alone"},
-    )
+    pairs = [("a", "a"), ("good", "bad"), (LONG, "b"), ("c", " "), ("fine", "poor")]
+    file = jsonl(*(line for texts in pairs for line in pair(*texts)), {"text": "alone"})
     samples, report = load_pairs([file], tokenizer, 64)
     assert [tokenizer.decode(sample.chosen) for sample in samples] == ["good", "fine"]
     assert report.total == 6
@@ -239,18 +237,14 @@ def test_an_empty_line_never_pairs_the_wrong_lines(jsonl, tokenizer, lines, kept
     assert report.total == len(samples) + sum(reasons.values())
 
 
-def test_prompts_that_leave_no_room_for_a_response_are_left_out(jsonl, tokenizer):
-    samples, report = load_prompts([jsonl({"text": "Hi"}, {"text": LONG}, {"text": ""})], tokenizer, 20)
-    assert [(sample.text, sample.tokens) for sample in samples] == [("Hi", tokenizer.encode("Hi"))]
-    assert sorted(report.dropped.values()) == [1, 1]
+def test_prompts_of_several_files_are_one_data_set_without_those_that_leave_no_room(jsonl, tokenizer):
+    first = jsonl({"text": "Hi"}, {"text": LONG}, {"text": ""}, name="first.jsonl")
+    samples, report = load_prompts([first, jsonl({"text": "two"})], tokenizer, 20)
+    assert [(sample.text, sample.tokens) for sample in samples] == [
+        (text, tokenizer.encode(text)) for text in ("Hi", "two")
+    ]
+    assert report.total == 4 and sorted(report.dropped.values()) == [1, 1]
     assert any("longer than 20 tokens" in line for line in report.lines())
-
-
-def test_several_files_are_one_data_set(jsonl, tokenizer):
-    files = [jsonl({"text": name}, name=f"{name}.jsonl") for name in ("one", "two")]
-    samples, report = load_prompts(files, tokenizer, 20)
-    assert [sample.text for sample in samples] == ["one", "two"]
-    assert report.total == 2
 
 
 # ---- every kind of tokenizer ----------------------------------------------------------------------------------------
@@ -320,65 +314,18 @@ def test_a_token_that_spans_an_answer_and_the_next_turn_is_not_learnt(jsonl, tmp
 
 # ---- conversations --------------------------------------------------------------------------------------------------
 
-TURNS = [
-    ("system", "Be kind."),
-    ("user", "Hi?"),
-    ("assistant", "Hello."),
-    ("user", "Well?"),
-    ("assistant", "Yes."),
-]
-MESSAGES = {"messages": [{"role": role, "content": text} for role, text in TURNS]}
-NEMO = {
-    "system": "Be kind.",
-    "mask": "User",
-    "conversations": [{"from": role.title(), "value": text} for role, text in TURNS[1:]],
-}
-
-
-CONVERSATION = "System: Be kind.\n\nUser: Hi?\n\nAssistant: Hello.\n\nUser: Well?\n\nAssistant: Yes."
-
 
 @pytest.mark.parametrize("record", [MESSAGES, NEMO], ids=["messages", "conversations"])
 def test_of_a_conversation_the_assistant_s_turns_alone_are_learnt(jsonl, tokenizer, record):
-    pytest.importorskip("torch")
     from aligner_lib.config.functions import own_functions
     from aligner_lib.kinds.sft.trainer import SFTTrainer
 
     (sample,), report = load_sft([jsonl(record)], tokenizer, 64)
     assert report.lines() == []
     assert tokenizer.decode(sample.tokens) == CONVERSATION and sample.tokens[-1] == tokenizer.eos_id
-
-    def learnt(answer_only_loss: bool) -> list[int]:
+    answers = [*tokenizer.encode(" Hello."), *tokenizer.encode(" Yes."), tokenizer.eos_id]
+    for answer_only_loss, learnt in ((True, answers), (False, sample.tokens[1:])):
         own = own_functions("sft")
         trainer = SimpleNamespace(tokenizer=tokenizer, answer_only_loss=answer_only_loss, functions=own)
         batch = SFTTrainer.collate(trainer, [sample])
-        return batch.tokens[0, 1:][batch.mask[0]].tolist()  # column i predicts token i + 1
-
-    assert learnt(True) == [
-        *tokenizer.encode(" Hello."),
-        *tokenizer.encode(" Yes."),
-        tokenizer.eos_id,
-    ]
-    assert learnt(False) == sample.tokens[1:]
-
-
-@pytest.mark.parametrize(
-    ("record", "reason"),
-    [
-        ({"messages": MESSAGES["messages"][:-1]}, "the last turn is not the assistant's"),
-        ({"messages": []}, "the last turn is not the assistant's"),
-        ({"messages": "hi"}, "'messages' is not a list of turns"),
-        (
-            {"messages": [{"role": "tool", "content": "7"}]},
-            "a turn has the role 'tool'; the roles are system, user",
-        ),
-        ({"messages": [{"role": "assistant", "content": " "}]}, "an empty answer"),
-        ({"conversations": [{"from": "User"}]}, "no key 'value'"),
-        ({"messages": [{"role": "assistant", "content": LONG}]}, "longer than 64 tokens"),
-    ],
-)
-def test_a_conversation_that_can_t_be_learnt_from_is_counted(jsonl, tokenizer, record, reason):
-    samples, report = load_sft([jsonl(GOOD, record)], tokenizer, 64)
-    assert len(samples) == 1
-    (line,) = report.lines()
-    assert line.startswith(f"1 of 2 samples left out: {reason}")
+        assert batch.tokens[0, 1:][batch.mask[0]].tolist() == learnt  # column i predicts token i + 1

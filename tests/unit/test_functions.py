@@ -38,27 +38,17 @@ def lab(smoke, tmp_path, monkeypatch, capsys) -> Workspace:
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in kinds().values() if kind.functions])
-def test_what_is_declared_is_there_and_read_without_running_it(kind):
-    for name, place in kinds()[kind].functions.items():
-        function = getattr(own_functions(kind), name)
-        assert function.__name__ == LibraryFunction(place).name
-        assert LibraryFunction(place).docstring == inspect.getdoc(function)
-        taken = function.__code__.co_varnames[
-            : function.__code__.co_argcount + function.__code__.co_kwonlyargcount
-        ]
-        assert all(argument in LibraryFunction(place).parameters for argument in taken)
-
-
-@pytest.mark.parametrize("kind", [kind.name for kind in kinds().values() if kind.functions])
-def test_the_page_has_a_row_for_each(kind):
+def test_each_declared_function_is_there_read_without_running_it_and_on_the_page(kind):
     rows = [line for line in PAGE.splitlines() if f"`{kind}`" in line or line.startswith("| all")]
     for name, place in kinds()[kind].functions.items():
+        function, declared = getattr(own_functions(kind), name), LibraryFunction(place)
+        assert (declared.name, declared.docstring) == (function.__name__, inspect.getdoc(function))
+        code = function.__code__
+        taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        assert all(argument in declared.parameters for argument in taken)
         own = f"`{place.removeprefix('aligner_lib.').replace(':', '.')}`"
-        parameters = LibraryFunction(place).parameters[1:-1].partition(", max_steps")[0]
-        assert any(f"`{name}`" in row and own in row and f"`{parameters}" in row for row in rows), (
-            kind,
-            name,
-        )
+        parameters = f"`{declared.parameters[1:-1].partition(', max_steps')[0]}"
+        assert any(f"`{name}`" in row and own in row and parameters in row for row in rows), (kind, name)
 
 
 # ---- before anything is started -------------------------------------------------------------------------------------
@@ -108,12 +98,9 @@ def with_other_arguments(ratio, advantages, eps):
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "words"),
     [
-        (
-            with_a_global,
-            r"line 3: with_a_global uses 'width', which is not defined there.*as an argument with a default",
-        ),
+        (with_a_global, r"line 3: with_a_global uses 'width', which is not .*as an argument with a default"),
         (made_by_another(), r"line 2: inner uses 'factor'"),
         (with_other_arguments, r"\(ratio, advantages, eps\) can't stand in for clipped_surrogate \(too many"),
         (with_other_arguments, r"write def with_other_arguments\(ratio, advantages, low, high\)"),
@@ -121,32 +108,31 @@ def with_other_arguments(ratio, advantages, eps):
         (print, "give a function that is written with def"),
     ],
 )
-def test_what_could_not_run_elsewhere_is_refused_at_once(lab, function, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_function_that_could_not_run_elsewhere_is_refused_at_once(lab, function, words):
+    with pytest.raises(ConfigError, match=words):
         lab.submit("ppo", "own", loss=function)
     assert not (lab.run("own").path / "functions").exists()
 
 
-def test_a_reward_becomes_an_environment_on_the_preference_prompts(lab):
-    def short(prompt, response):
-        return -len(response) / 100
+def with_a_width(prompt, response):
+    return len(response) < width
 
+
+def short(prompt, response):
+    return -len(response) / 100
+
+
+def test_a_reward_becomes_an_environment_on_the_preference_prompts(lab):
     words = lab.commands("grpo", "own", reward=short)["main"]
     file = lab.run("own").path / "functions" / "reward.py"
     assert f"model.environments.reward.use={file}" in words
-    assert any(
-        "hh/test_prompts.jsonl" in word for word in words if "model.environments.reward.args.prompts=" in word
-    )
+    (prompts,) = (word for word in words if word.startswith("model.environments.reward.args.prompts="))
+    assert "hh/test_prompts.jsonl" in prompts
     with pytest.raises(ConfigError, match="with_a_width uses 'width'"):
         lab.commands("grpo", "own", reward=with_a_width)
-    with pytest.raises(ConfigError, match="reward=short: sft has no function of that name"):
-        lab.commands("sft", reward=short)
 
 
 def test_an_environment_of_any_name_takes_a_cell_s_function(lab):
-    def short(prompt, response):
-        return -len(response) / 100
-
     words = lab.commands("grpo", "own", **{"model.environments.brief.use": short})["main"]
     file = lab.run("own").path / "functions" / "brief.py"
     assert f"model.environments.brief.use={file}" in words and "def short" in file.read_text()
@@ -155,44 +141,38 @@ def test_an_environment_of_any_name_takes_a_cell_s_function(lab):
     assert "def short" in file.read_text()
 
 
+def test_a_function_under_an_unknown_name_is_refused_with_the_names_of_the_kind(lab):
+    with pytest.raises(ConfigError, match="reward=short: sft has no function of that name"):
+        lab.commands("sft", reward=short)
+    with pytest.raises(
+        ConfigError, match=r"los=short: dpo has no function of that name.*loss, learning_rate"
+    ):
+        lab.submit("dpo", los=short)
+
+
 def test_a_run_that_was_made_with_other_code_begins_anew_and_that_is_said(lab, capsys):
-    def written(text: str) -> list[str]:
+    def words_with(returned: str) -> list[str]:
+        """The command of a run whose cell defines a loss that returns this."""
+        text = f"def mine(chosen_rewards, rejected_rewards):\n    return {returned}\n"
         names = {}
-        exec(f"def mine(chosen_rewards, rejected_rewards):\n    return {text}", names)
-        linecache.cache["cell"] = (
-            0,
-            None,
-            [f"def mine(chosen_rewards, rejected_rewards):\n    return {text}\n"],
-            "cell",
-        )
-        names["mine"].__code__ = names["mine"].__code__.replace(co_filename="cell")
+        exec(compile(text, "cell", "exec"), names)
+        linecache.cache["cell"] = (0, None, text.splitlines(keepends=True), "cell")
         return lab.commands("rm", "own", loss=names["mine"])["main"]
 
     anew = "exp_manager.resume_if_exists=false"
-    assert anew not in written("chosen_rewards")
+    assert anew not in words_with("chosen_rewards")
     run = lab.run("own").path
     config = {"functions": {"loss": f"{run / 'functions' / 'loss.py'}"}}
     record = {"config": config, "hashes": hashes_of_functions(config) | {"model": "m"}}
     (run / "run.json").write_text(json.dumps(record))
     capsys.readouterr()
-    assert anew not in written("chosen_rewards") and capsys.readouterr().out == ""
-    assert anew in written("rejected_rewards")
+    assert anew not in words_with("chosen_rewards") and capsys.readouterr().out == ""
+    assert anew in words_with("rejected_rewards")
     assert "own was trained with other code (functions.loss): training begins anew" in capsys.readouterr().out
     assert anew in lab.commands("rm", "own")["main"]
     config["functions"]["loss"] = "elsewhere.py"  # not of a cell: the job compares it itself
     (run / "run.json").write_text(json.dumps(record))
     assert anew not in lab.commands("rm", "own")["main"]
-
-
-def with_a_width(prompt, response):
-    return len(response) < width
-
-
-def test_a_name_that_no_function_has_is_told_with_those_that_there_are(lab):
-    with pytest.raises(
-        ConfigError, match=r"los=made_by_another: dpo has no function of that name.*loss, learning_rate"
-    ):
-        lab.submit("dpo", los=made_by_another)
 
 
 @pytest.mark.parametrize(
@@ -223,10 +203,9 @@ def test_a_file_may_have_helpers_and_imports(tmp_path):
 
 
 def test_a_function_of_the_library_with_helpers_is_imported():
-    text = source_of(
-        group_advantages, "advantages", "aligner_lib.algorithms.policy_gradient:group_advantages"
-    )
-    assert text == "from aligner_lib.algorithms.policy_gradient import group_advantages\n"
+    place = "aligner_lib.algorithms.policy_gradient:group_advantages"
+    text = "from aligner_lib.algorithms.policy_gradient import group_advantages\n"
+    assert source_of(group_advantages, "advantages", place) == text
     assert source_of(ppo.clipped_surrogate, "loss", SURROGATE).startswith("from __future__")
 
 
@@ -267,11 +246,17 @@ def watched(tmp_path, text: str, kind: str = "ppo", name: str = "loss"):
     return getattr(functions_of(kind, config), name)
 
 
-LOSS = "import torch\n\n\ndef mine(ratio, advantages, low, high):\n    clipped = ratio.clamp(1 - low, 1 + high)\n    return {}\n"
+LOSS = """import torch
+
+
+def mine(ratio, advantages, low, high):
+    clipped = ratio.clamp(1 - low, 1 + high)
+    return {}
+"""
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "words"),
     [
         ("(ratio / 0, clipped)", r"line 4\) returns inf at \[0\] \(2 of 2 are not finite\) \(result 1\)"),
         ("(ratio[:1], clipped)", r"returns float32 \[1\]; float32 \[2\] was expected \(result 1\)"),
@@ -283,32 +268,30 @@ LOSS = "import torch\n\n\ndef mine(ratio, advantages, low, high):\n    clipped =
         ("(-ratio, advantages.mul_(2))", "changes a tensor that it was given"),
     ],
 )
-def test_what_a_function_may_not_do_is_told_with_its_file_and_line(tmp_path, returned, said):
+def test_a_function_s_fault_is_reported_with_its_file_and_line(tmp_path, returned, words):
     mine = watched(tmp_path, LOSS.format(returned))
     ratio = torch.tensor([1.0, 1.5], requires_grad=True)
     with pytest.raises(FunctionError, match=r"mine \(functions.loss: .*own.py, line \d") as error:
         mine(ratio * 1, torch.ones(2), 0.2, 0.2)
-    assert error.match(said)
+    assert error.match(words)
 
 
-def test_infinities_that_the_library_s_own_has_too_are_no_fault(tmp_path):
+def test_a_right_function_is_used_as_it_is(tmp_path):
+    mine = watched(tmp_path, "def mine(c, r, rc, rr, beta):\n    return (c - rc - r + rr) * beta\n", "dpo")
+    assert mine(*(torch.tensor([x]) for x in (3.0, 1.0, 0.0, 0.0)), 0.5).tolist() == [1.0]
+    # infinities that the library's own function has, too, are no fault
     text = "def mine(logprobs, reference, estimator):\n    return logprobs - reference\n"
-    mine = watched(tmp_path, text, "grpo", "kl")
-    assert mine(torch.tensor([-1.0, -math.inf]), torch.tensor([0.0, 0.0]), "k1").tolist() == [-1, -math.inf]
+    kl = watched(tmp_path, text, "grpo", "kl")
+    assert kl(torch.tensor([-1.0, -math.inf]), torch.zeros(2), "k1").tolist() == [-1, -math.inf]
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"), [("'1'", "a number was expected"), ("1e999", "a finite number")]
+    ("returned", "words"), [("'1'", "a number was expected"), ("1e999", "a finite number")]
 )
-def test_a_learning_rate_is_a_number(tmp_path, returned, said):
+def test_a_learning_rate_is_a_number(tmp_path, returned, words):
     mine = watched(tmp_path, f"def mine(step, **rest):\n    return {returned}\n", "sft", "learning_rate")
-    with pytest.raises(FunctionError, match=said):
+    with pytest.raises(FunctionError, match=words):
         mine(1, peak=1.0, max_steps=2, warmup_steps=0, constant_steps=0, min_lr=0.0, name="constant")
-
-
-def test_a_right_one_is_used_as_it_is(tmp_path):
-    mine = watched(tmp_path, "def mine(c, r, rc, rr, beta):\n    return (c - rc - r + rr) * beta\n", "dpo")
-    assert mine(*(torch.tensor([x]) for x in (3.0, 1.0, 0.0, 0.0)), 0.5).tolist() == [1.0]
 
 
 def test_a_run_is_begun_with_the_text_of_its_functions(tmp_path):

@@ -10,16 +10,10 @@ share = 0.05
 
 [section.seconds]
 title = "Seconds"
-
-[[section.seconds.metrics]]
-names = ["timers/step_time"]
-unit = "s"
-definition = "a step"
-
-[[section.seconds.metrics]]
-names = ["timers/validation_time"]
-unit = "s"
-definition = "a validation"
+metrics = [
+    { names = ["timers/step_time"], unit = "s", definition = "a step" },
+    { names = ["timers/validation_time"], unit = "s", definition = "a validation" },
+]
 
 [chart.margin]
 title = "Margin of another kind"
@@ -64,13 +58,9 @@ def test_a_kind_names_its_own_and_included_sections_and_charts(tmp_path):
         MetricGroup("Pairs", "Over the pairs.", (accuracy,)),
         MetricGroup("Seconds", "", (Metric(("timers/validation_time",), "s", "a validation"),)),
     )
+    lines = Line("train", ("train/acc",)), Line("validation", ("validation/acc", "old/acc"))
     assert declared["charts"] == (
         Chart("Margin", (Line("train", ("train/chosen",), "train/rejected"),), least=0.5),
-        Chart(
-            "Accuracy",
-            (Line("train", ("train/acc",)), Line("validation", ("validation/acc", "old/acc"))),
-            "Rises.",
-            least=0.05,
-        ),
+        Chart("Accuracy", lines, "Rises.", least=0.05),
     )
     assert declared["alarms"] == (alarms.not_finite, alarms.kl)

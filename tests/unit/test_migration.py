@@ -21,16 +21,11 @@ def row(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "kind, name, value",
-    [
-        ("dpo", "model.dpo.ref_policy_kl_penalty", "0.1"),
-        *[("dpo", "model.dpo.preference_loss", x) for x in ("dpo", "ipo")],
-    ],
+    "setting", ["ref_policy_kl_penalty=0.1", "preference_loss=dpo", "preference_loss=ipo"]
 )
-def test_what_is_the_same_is_taken_and_has_an_effect(kind, name, value):
-    config = compose(kind, [f"{name}={value}"])
-    assert "same" in row(name)
-    assert notices(kind, config) == []
+def test_equal_settings_are_taken_and_have_an_effect(setting):
+    assert "same" in row(f"model.dpo.{setting.partition('=')[0]}")
+    assert notices("dpo", compose("dpo", [f"model.dpo.{setting}"])) == []
 
 
 @pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "ppo", "grpo"])
