@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,14 +68,10 @@ def test_samples_of_like_length_share_a_micro_batch():
 
 def test_response_seeds_differ_by_seed_step_and_number():
     keys = [(seed, step, number) for seed in range(3) for step in range(12) for number in range(12)]
+    keys += [(1, 23, 4), (12, 3, 4), (1, 2, 34)]  # whose digits are the same in a row
     drawn = [response_seed(*key) for key in keys]
     assert len(set(drawn)) == len(keys)
     assert all(0 <= seed < 2**63 for seed in drawn)
-
-
-@pytest.mark.parametrize(("key", "seed"), [((1, 23, 4), (12, 3, 4)), ((1, 2, 34), (1, 23, 4))])
-def test_response_seeds_don_t_run_together(key, seed):
-    assert response_seed(*key) != response_seed(*seed)
 
 
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 3), st.integers(1, 90))

@@ -27,62 +27,38 @@ def shown(table) -> str:
     return console.export_text()
 
 
-def test_speed_is_real_tokens_a_second():
-    assert Round(seconds=4.0, tokens=100).speed == 25.0
-
-
-def test_ratio_is_the_median_over_neighbouring_rounds():
+def test_ratio_is_the_median_over_neighbouring_rounds_without_the_warm_up():
     ours, theirs = side("ours", [1.0, 2.0, 4.0]), side("theirs", [2.0, 3.0, 10.0])
     # 2/1, 3/2 and 10/4: the machine was slower in each round, for both
     assert comparison(ours, theirs).ratio(theirs) == 2.0
+    medians = [entry["median"] for entry in comparison(ours, theirs).as_dict()["sides"]]
+    assert medians == pytest.approx([50.0, 100 / 3])  # real tokens a second
 
 
-def test_the_warm_up_counts_nowhere():
-    result = comparison(side("ours", [1.0]), side("theirs", [2.0])).as_dict()
-    assert [s["median"] for s in result["sides"]] == [100.0, 50.0]
+STEPS = {"losses": (2.0, 1.0), "grad_norms": (3.0,), "generated": 40}
 
 
-def test_equal_work_passes():
-    comparison(side("ours", [1.0]), side("theirs", [2.0], losses=(2.0001, 1.0))).check_equal_work()
-
-
-def test_other_token_counts_are_no_comparison():
-    with pytest.raises(AssertionError, match="ours counted 100 real tokens, theirs 101"):
-        comparison(side("ours", [1.0]), side("theirs", [2.0], tokens=101)).check_equal_work()
-
-
-def test_responses_of_other_lengths_are_no_comparison():
-    with pytest.raises(AssertionError, match="ours generated 40 tokens, theirs 39"):
-        sides = side("ours", [1.0], generated=40), side("theirs", [2.0], generated=39)
-        comparison(*sides).check_equal_work()
-
-
-def test_other_losses_are_no_comparison():
-    with pytest.raises(
-        AssertionError, match=r"step 2: the loss of ours is 1\.000000, that of theirs 1\.010000"
-    ):
-        comparison(side("ours", [1.0]), side("theirs", [2.0], losses=(2.0, 1.01))).check_equal_work()
-
-
-def test_a_first_step_is_of_equal_weights_and_has_to_agree_better():
-    ours = side("ours", [1.0])
-    comparison(ours, side("theirs", [2.0], losses=(2.0, 1.0005))).check_equal_work()
-    with pytest.raises(AssertionError, match="step 1: the loss"):
-        comparison(ours, side("theirs", [2.0], losses=(2.001, 1.0))).check_equal_work()
-
-
-def test_equal_losses_with_other_gradients_are_no_comparison():
-    """DPO's first loss is ln 2 whatever the weights, and GRPO's is 0."""
-    ours = side("ours", [1.0], losses=(0.6931472,), grad_norms=(3.0,))
-    comparison(ours, side("theirs", [2.0], losses=(0.6931471,), grad_norms=(3.0002,))).check_equal_work()
-    with pytest.raises(
-        AssertionError, match=r"gradient's norm of ours is 3\.000000, that of theirs 3\.100000"
-    ):
-        comparison(ours, side("theirs", [2.0], losses=(0.6931472,), grad_norms=(3.1,))).check_equal_work()
-
-
-def test_a_side_with_its_own_order_shows_no_losses():
-    comparison(side("ours", [1.0]), side("theirs", [2.0], losses=())).check_equal_work()
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        ({}, None),
+        ({"losses": (2.0001, 1.0005), "grad_norms": (3.0002,)}, None),
+        ({"losses": ()}, None),  # a side with its own order of samples
+        ({"tokens": 101}, "ours counted 100 real tokens, theirs 101"),
+        ({"generated": 39}, "ours generated 40 tokens, theirs 39"),
+        ({"losses": (2.0, 1.01)}, r"step 2: the loss of ours is 1\.000000, that of theirs 1\.010000"),
+        ({"losses": (2.001, 1.0)}, "step 1: the loss"),  # of equal weights: it has to agree better
+        # DPO's first loss is ln 2 whatever the weights, and GRPO's is 0
+        ({"grad_norms": (3.1,)}, r"gradient's norm of ours is 3\.000000, that of theirs 3\.100000"),
+    ],
+)
+def test_only_equal_work_is_compared(theirs, words):
+    result = comparison(side("ours", [1.0], **STEPS), side("theirs", [2.0], **STEPS | theirs))
+    if words is None:
+        result.check_equal_work()
+        return
+    with pytest.raises(AssertionError, match=words):
+        result.check_equal_work()
 
 
 def test_missing_rounds_are_no_comparison():
@@ -91,10 +67,8 @@ def test_missing_rounds_are_no_comparison():
 
 
 def test_step_cost_by_hand():
-    cost = StepCost(
-        [3.0, 2.4, 5.0],
-        [{"generate": 1.0, "train": 1.0}, {"generate": 1.0, "train": 1.0}, {"generate": 2.0, "train": 3.0}],
-    )
+    passes = [{"generate": 1.0, "train": 1.0}] * 2 + [{"generate": 2.0, "train": 3.0}]
+    cost = StepCost([3.0, 2.4, 5.0], passes)
     assert cost.bare == [2.0, 2.0, 5.0]
     assert cost.ratio == pytest.approx(1.2)
     assert cost.as_dict()["passes"] == {"generate": 1.0, "train": 1.0}
@@ -115,14 +89,10 @@ def test_an_aim_is_reached_at_its_value():
 
 
 def test_results_are_json():
-    results = [
-        comparison(side("ours", [1.0]), side("theirs", [2.0])),
-        StepCost([1.0], [{"generate": 1.0}]),
-        WaitTimes("imports", {"import this": [1.0]}, {"import this": 5.0}),
-    ]
-    assert (
-        json.loads(json.dumps([r.as_dict() for r in results]))[0]["sides"][1]["ours_is_times_as_fast"] == 2.0
-    )
+    sides = comparison(side("ours", [1.0]), side("theirs", [2.0]))
+    waits = WaitTimes("imports", {"import this": [1.0]}, {"import this": 5.0})
+    results = [result.as_dict() for result in (sides, StepCost([1.0], [{"generate": 1.0}]), waits)]
+    assert json.loads(json.dumps(results))[0]["sides"][1]["ours_is_times_as_fast"] == 2.0
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------
@@ -135,30 +105,27 @@ def test_a_few_samples_stand_for_all_by_their_sizes():
         evenly([3, 1, 2], 4, abs)
 
 
-def test_grpo_learns_from_responses_of_one_length_that_are_not_worth_the_same(tmp_path):
-    setting = Setting(tmp_path, steps=2, group_size=4, new_tokens=20)
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    setting = Setting(tmp_path_factory.mktemp("setting"), steps=2, group_size=4, new_tokens=20)
     setting.prepare()
+    return setting
+
+
+def test_grpo_learns_from_responses_of_one_length_that_are_not_worth_the_same(setting):
     prompts = setting.grpo_prompts(range(30, 40))
     assert [len(prompt) in range(30, 40) for prompt in prompts] == [True, True]
+    longest = setting.grpo_prompts(range(9000, 9001))  # none is as long: the nearest are taken
+    assert all(len(longest[0]) >= len(prompt) for prompt in prompts)
     responses = setting.learnt_responses()
     assert [len(response) for response in responses] == [20] * 8
     for first in (0, 4):  # else all of a group's advantages, and so its gradients, would be 0
         assert len({reward(response) for response in responses[first : first + 4]}) > 1
 
 
-def test_prompts_that_come_nearest_are_taken_where_none_is_as_long(tmp_path):
-    setting = Setting(tmp_path, steps=2)
-    setting.prepare()
-    longest = setting.grpo_prompts(range(9000, 9001))
-    assert all(len(longest[0]) >= len(prompt) for prompt in setting.grpo_prompts(range(30, 40)))
-
-
-def test_a_pair_is_one_prompt_and_two_responses(tmp_path):
-    """As TRL's DPOTrainer takes it; ours gets two rows."""
+def test_a_pair_is_one_prompt_and_two_responses_as_trl_s_trainer_takes_it(setting):
     from benchmarks.theirs import _preference
 
-    setting = Setting(tmp_path)
-    setting.prepare()
     pair = setting.pairs(3)[1]
     row = _preference(pair)
     assert row["prompt_ids"] + row["chosen_ids"] == pair.chosen
@@ -184,31 +151,23 @@ def fails(setting, connection):
 
 def test_sides_take_turns_in_processes_of_their_own(tmp_path):
     said, others = [], {process.pid for process in multiprocessing.active_children()}
-    result = compete(
-        "nothing",
-        [Contestant("a", "", counts), Contestant("b", "", counts)],
-        Setting(tmp_path, repeats=2),
-        aim=1.0,
-        say=said.append,
-    )
+    sides = [Contestant("a", "", counts), Contestant("b", "", counts)]
+    result = compete("nothing", sides, Setting(tmp_path, repeats=2), aim=1.0, say=said.append)
     assert [len(side.rounds) for side in result.sides] == [2, 2]
     assert all(side.warm_up.tokens == 10 for side in result.sides)
     assert len(said) == 2
     assert {process.pid for process in multiprocessing.active_children()} <= others
-
-
-def test_a_side_that_fails_is_named_with_its_last_words(tmp_path):
+    sides[1] = Contestant("b", "", fails)
     with pytest.raises(RuntimeError, match=r"the side 'b' ended early(.|\n)*out of memory, say"):
-        compete(
-            "nothing", [Contestant("a", "", counts), Contestant("b", "", fails)], Setting(tmp_path), aim=1.0
-        )
+        compete("nothing", sides, Setting(tmp_path), aim=1.0)
 
 
 # ---- forced stops ----------------------------------------------------------------------------------------------------
 
 
 def test_forced_stops_draw_the_stop_token_then_and_not_before():
-    torch = pytest.importorskip("torch")
+    import torch
+
     from benchmarks.forced_stops import StopsAtProcessor
 
     processor = StopsAtProcessor([1, 2], prompt_width=3, stop_id=0)
@@ -229,7 +188,4 @@ def test_two_jobs_are_compared_with_one_and_round_trips_with_a_step():
     assert result.ratio == pytest.approx(1.1)
     assert result.transport_share == pytest.approx((2 * 0.02 + 0.04) / 3.3)
     text = shown(table_of(result))
-    assert "1.10 ×" in text
-    assert "≤ 1.3 reached" in text
-    assert "2.4%" in text
-    assert "≤ 0.02 missed" in text
+    assert all(words in text for words in ("1.10 ×", "≤ 1.3 reached", "2.4%", "≤ 0.02 missed"))

@@ -41,10 +41,8 @@ def with_template(smoke, tmp_path):
     """The smoke tokenizer with another template, or without one."""
 
     def make(template):
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(smoke / name, tmp_path)
-        config = json.loads((smoke / "tokenizer_config.json").read_text())
-        config["chat_template"] = template
+        shutil.copy(smoke / "tokenizer.json", tmp_path)
+        config = json.loads((smoke / "tokenizer_config.json").read_text()) | {"chat_template": template}
         if template is None:
             del config["chat_template"]
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -73,11 +71,8 @@ def test_a_conversation_is_transformers_text_and_ids(folder, messages, request):
 @pytest.mark.parametrize("template", [TRIMMED, STRICT])
 def test_other_templates_give_transformers_text_too(with_template, template):
     tokenizer = with_template(template)
-    messages = [
-        {"role": "user", "content": " a “quoted” <word>\n"},
-        {"role": "assistant", "content": "é"},
-        *ASKED,
-    ]
+    turns = [("user", " a “quoted” <word>\n"), ("assistant", "é")]
+    messages = [*({"role": role, "content": text} for role, text in turns), *ASKED]
     assert render(tokenizer, messages) == as_transformers(tokenizer.folder, messages)[0]
 
 
@@ -123,13 +118,9 @@ def test_an_observation_goes_on_where_the_response_ended(smoke, with_template, t
 
 
 def test_a_stop_token_that_the_policy_wrote_is_not_given_again(smoke):
-    tokenizer = Tokenizer(smoke)
-    assert render_observation(tokenizer, ASKED, "Higher.", stopped=True) == (
-        "\n<|im_start|>user\nHigher.<|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert render_observation(tokenizer, ASKED, "Higher.", stopped=False).startswith(
-        "<|im_end|>\n<|im_start|>user"
-    )
+    further = "\n<|im_start|>user\nHigher.<|im_end|>\n<|im_start|>assistant\n"
+    for stopped, start in ((True, ""), (False, "<|im_end|>")):
+        assert render_observation(Tokenizer(smoke), ASKED, "Higher.", stopped=stopped) == start + further
 
 
 def test_behind_a_text_comes_a_text(smoke):
@@ -137,16 +128,10 @@ def test_behind_a_text_comes_a_text(smoke):
     assert extend("1, 2,", " 3,", " 4,") == "1, 2, 3, 4,"
 
 
-def test_a_template_that_rewrites_what_was_read_is_refused(with_template):
+def test_turns_that_a_template_can_not_write_are_refused(with_template):
     with pytest.raises(UserError, match="changes earlier turns"):
         render_observation(with_template(FORGETFUL), ASKED, "Higher.", stopped=False)
-
-
-def test_what_a_template_refuses_is_told_with_its_words(with_template):
     with pytest.raises(UserError, match="no system turn, please"):
         render(with_template(STRICT), WORKED)
-
-
-def test_without_a_template_a_turn_is_from_somebody_known(with_template):
     with pytest.raises(UserError, match=r"'tool'.*system, user"):
         render(with_template(None), [{"role": "tool", "content": "4"}])

@@ -14,6 +14,14 @@ def clone(tmp_path):
     return Clone(tmp_path)
 
 
+@pytest.fixture
+def installed(clone):
+    """A clone after its first start."""
+    clone.lab("runs")
+    clone.installs()
+    return clone
+
+
 def test_the_first_start_installs_the_lock_and_the_project_then_hands_over(clone):
     code, out, _ = clone.lab("ppo", "--run", "a b")
     assert (code, out) == (0, "handed over: aligner_lib ppo --run a b")
@@ -25,30 +33,24 @@ def test_the_first_start_installs_the_lock_and_the_project_then_hands_over(clone
     assert "--no-deps" in project and f"-e {clone.root}" in project
 
 
-def test_a_second_start_runs_no_installer(clone):
-    clone.lab("runs")
-    clone.installs()
-    assert clone.lab("runs") == (0, "handed over: aligner_lib runs", "")
-    assert not clone.calls_file.exists()  # uv was not even asked for its version
+def test_a_second_start_runs_no_installer(installed):
+    assert installed.lab("runs") == (0, "handed over: aligner_lib runs", "")
+    assert not installed.calls_file.exists()  # uv was not even asked for its version
 
 
 @pytest.mark.parametrize(
     "name", ["pyproject.toml", "setup.py", "requirements.lock", "requirements-pytriton.lock"]
 )
-def test_a_change_of_what_is_asked_for_installs_again(clone, name):
-    clone.lab("runs")
-    clone.installs()
-    (clone.root / name).write_text("# changed\n")
-    clone.lab("runs")
-    assert len(clone.installs()) == 3
+def test_a_change_of_the_requirements_installs_again(installed, name):
+    (installed.root / name).write_text("# changed\n")
+    installed.lab("runs")
+    assert len(installed.installs()) == 3
 
 
-def test_a_clone_that_was_moved_installs_again(clone):
-    clone.lab("runs")
-    clone.installs()
-    clone.root = clone.root.rename(clone.root.with_name("moved"))
-    assert clone.lab("runs")[0] == 0
-    assert f"-e {clone.root}" in clone.installs()[2]
+def test_a_clone_that_was_moved_installs_again(installed):
+    installed.root = installed.root.rename(installed.root.with_name("moved"))
+    assert installed.lab("runs")[0] == 0
+    assert f"-e {installed.root}" in installed.installs()[2]
 
 
 def test_programs_that_another_hand_put_into_the_folder_are_kept(clone):
@@ -61,25 +63,23 @@ def test_programs_that_another_hand_put_into_the_folder_are_kept(clone):
     assert tool.read_text() == "kept"
 
 
-def test_an_environment_of_a_python_that_is_gone_is_made_anew(clone):
-    clone.lab("runs")
-    python = clone.root / ".venv" / "bin" / "python"
+def test_an_environment_of_a_python_that_is_gone_is_made_anew(installed):
+    python = installed.root / ".venv" / "bin" / "python"
     python.unlink()
     python.symlink_to("/nowhere/python3.12")
-    (clone.root / "requirements.lock").write_text("# changed\n")
-    assert clone.lab("runs")[0] == 0 and python.exists()
+    (installed.root / "requirements.lock").write_text("# changed\n")
+    assert installed.lab("runs")[0] == 0 and python.exists()
 
 
-@pytest.mark.parametrize("command", ["bench", "test"])
-def test_trl_is_installed_on_demand_and_once(clone, command):
-    clone.lab("runs")
-    clone.installs()
-    assert clone.lab(command)[1] == f"handed over: aligner_lib {command}"
-    locks = [re.findall(r"requirements-\w+\.lock", line) for line in clone.installs()]
-    extras = ["bench", "exporters", "hub"] if command == "test" else ["bench"]
+@pytest.mark.parametrize(
+    ("command", "extras"), [("bench", ["bench"]), ("test", ["bench", "exporters", "hub"])]
+)
+def test_trl_is_installed_on_demand_and_once(installed, command, extras):
+    assert installed.lab(command)[1] == f"handed over: aligner_lib {command}"
+    locks = [re.findall(r"requirements-\w+\.lock", line) for line in installed.installs()]
     assert locks == [[f"requirements-{extra}.lock"] for extra in extras]
-    clone.lab(command)
-    assert clone.installs() == []
+    installed.lab(command)
+    assert installed.installs() == []
 
 
 def test_a_failed_download_is_one_sentence_and_the_next_start_tries_again(clone):
@@ -111,13 +111,11 @@ def test_two_first_starts_at_once_install_once(clone):
     assert len(clone.installs()) == 3  # two locks and the project
 
 
-def test_pips_index_is_handed_on_to_uv_unless_uv_has_its_own(clone):
+def test_pip_s_index_is_handed_on_to_uv_unless_uv_has_its_own(clone):
     pip = {"PIP_INDEX_URL": "file:///mirror", "PIP_EXTRA_INDEX_URL": "file:///a file:///b"}
     clone.lab("runs", **pip)
-    assert all(
-        "[UV_DEFAULT_INDEX=file:///mirror] [UV_INDEX=file:///a file:///b]" in call
-        for call in clone.installs()
-    )
+    indexes = "[UV_DEFAULT_INDEX=file:///mirror] [UV_INDEX=file:///a file:///b]"
+    assert all(indexes in call for call in clone.installs())
     (clone.root / "requirements.lock").write_text("# changed\n")
     clone.lab("runs", **pip, UV_DEFAULT_INDEX="file:///own")
     assert all("[UV_DEFAULT_INDEX=file:///own]" in call for call in clone.installs())
