@@ -123,9 +123,7 @@ def _work(work: Callable, arguments: tuple, log: Path, environment: dict[str, st
         os.dup2(file.fileno(), 2)
         import torch
 
-        torch.set_num_threads(
-            1
-        )  # as many ranks as cores; and what is compared to the bit has to be split alike
+        torch.set_num_threads(1)  # as many ranks as cores; and bitwise comparisons need equal sums
         try:
             work(*arguments)
         except BaseException:

@@ -28,23 +28,8 @@ WHOLE = {(composition.__name__, name) for name in ("compose", "overridden", "not
     (validation.__name__, name) for name in ("check", "notices")
 }
 WHOLE.add(("aligner_lib.jobs.runtime", "log_notices"))
-VALUES = (
-    True,
-    False,
-    1,
-    2,
-    3,
-    64,
-    0.5,
-    "other",
-    "selective",
-    "full",
-    "uniform",
-    "constant",
-    [0.5, 0.5],
-    ["other"],
-    {"other": {"use": "sums"}},
-)
+WORDS = "other selective full uniform constant".split()
+VALUES = (True, False, 1, 2, 3, 64, 0.5, *WORDS, [0.5, 0.5], ["other"], {"other": {"use": "sums"}})
 
 
 @contextmanager

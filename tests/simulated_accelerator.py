@@ -21,10 +21,8 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 class _Backend(_DummyBackendModule):
     """What torch asks of the module torch.simulated."""
 
-    def get_amp_supported_dtype(
-        self,
-    ) -> list[torch.dtype]:  # torch.utils.checkpoint asks, also for tensors of the CPU
-        return [torch.bfloat16]
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]  # torch.utils.checkpoint asks, also for tensors of the CPU
 
 
 # At import: torch counts the devices when it first computes a gradient, and never again.
@@ -208,7 +206,7 @@ def _count(operator, args: tuple, to_device: bool, result) -> None:
         _copies.add(TO_CPU, args[0])
     elif operator is aten._to_copy.default and isinstance(args[0], DeviceTensor) != to_device:
         _copies.add(TO_DEVICE if to_device else TO_CPU, result)
-    elif operator is aten.copy_.default and isinstance(args[0], DeviceTensor) != isinstance(
-        args[1], DeviceTensor
-    ):
-        _copies.add(TO_DEVICE if isinstance(args[0], DeviceTensor) else TO_CPU, args[1])
+    elif operator is aten.copy_.default:
+        target, source = (isinstance(tensor, DeviceTensor) for tensor in args[:2])
+        if target != source:
+            _copies.add(TO_DEVICE if target else TO_CPU, args[1])

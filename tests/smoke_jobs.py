@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import forks
@@ -31,14 +32,7 @@ class SmokeJobs:
 
     def settings(self, kind: str, run: str, **more: object) -> list[str]:
         """Overrides of a short job with a checkpoint every second step, and no exporter; `more` by key, __ for dots."""
-        own = {
-            "sft": self._sft,
-            "rm": self._rm,
-            "dpo": self._dpo,
-            "ppo": self._ppo,
-            "grpo": self._grpo,
-            "evaluate": self._evaluate,
-        }[kind]()
+        own = getattr(self, f"_{kind}")()
         changed = {key.replace("__", "."): value for key, value in more.items()}
         values = own | UNEXPORTED | {"exp_manager.explicit_log_dir": f"'{self.out / run}'"} | changed
         return [f"{key}={value}" for key, value in values.items()]
@@ -171,14 +165,16 @@ def run_known(kind: str, settings: list[str], kinds: str) -> None:
     run_smoke_job(kind, settings)
 
 
+def run_after_import(kind: str, settings: list[str], module: str) -> None:
+    """A job after the import of a module, which may register something."""
+    import_module(module)
+    run_smoke_job(kind, settings)
+
+
 def figures(run: RunFolder) -> list[dict]:
     """The metrics that neither time nor the layout changes."""
     return [
-        {
-            name: value
-            for name, value in record.items()
-            if name not in VARYING and not name.startswith("timers/")
-        }
+        {key: value for key, value in record.items() if key not in VARYING and not key.startswith("timers/")}
         for record in run.metrics()
     ]
 

@@ -17,25 +17,13 @@ from aligner_lib.models.names import hf_shapes, to_hf, to_megatron, weights
 from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter
 
 SIZES = {
-    "num_hidden_layers": 4,
-    "hidden_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "intermediate_size": 64,
-    "vocab_size": 1024,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
+    **{"num_hidden_layers": 4, "hidden_size": 48, "intermediate_size": 64, "vocab_size": 1024},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256},
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
 }
 LLAMA_3 = {
-    "rope_type": "llama3",
-    "rope_theta": 50.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
+    **{"rope_type": "llama3", "rope_theta": 50.0, "original_max_position_embeddings": 64},
+    **{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
 }
 GEMMA = {"sliding_window": 5, "query_pre_attn_scalar": 24}
 # model_type and settings

@@ -2,14 +2,10 @@
 
     python tests/walk.py        trains the smoke profile's reward model and one PPO step, and prints the walk
 
-The cell is `lab.submit_ppo(…)` of notebook 05. The walk is the chain of calls that are all unfinished when the optimiser
-takes the policy's first step. A **call** is one function of this project on that call stack: from the cell to the start
-of the next process, then from the start of each process to the start of the next one, and at last to the step itself, of
-which `Engine.train_step` is the last call. Frames of libraries (subprocess, typer, torch, Megatron), comprehensions and a module's own
-top level are no calls. A function that has returned by then, such as the one that has composed the settings, is not on
-the way either: the walk counts through how many hands the work goes, and not how much is done on the way. A **process
-start** is a process of the chain from the cell's kernel to the process that trains; helpers that the job also starts
-(git, exporters) are not in the chain.
+The cell is `lab.submit_ppo(…)` of notebook 05. A **call** is one function of this project that is unfinished when the
+optimiser takes the policy's first step, in each process from the cell's kernel to the process that trains. Frames of
+libraries, comprehensions, a module's own top level, and functions that have returned by then are no calls. A **process
+start** is a process of that chain; helpers that the job also starts (git, exporters) are not in it.
 
 Every process is traced from outside: the walk puts a `sitecustomize` on PYTHONPATH, which Python imports at its start. An
 audit hook records the stack at each `subprocess.Popen`, and a profile function the stack at the optimiser step.
@@ -30,12 +26,8 @@ from import_graph import ROOMS, ROOT
 
 TRACE = "ALIGNER_WALK"  # names the file that all processes append their records to
 BOUND_S = 600
-_NO_CALLS = {
-    "<module>",
-    "<listcomp>",
-    "<setcomp>",
-    "<dictcomp>",
-}  # from Python 3.12 on comprehensions have no frame
+# from Python 3.12 on comprehensions have no frame
+_NO_CALLS = {"<module>", "<listcomp>", "<setcomp>", "<dictcomp>"}
 CELL = """
 import sys
 from aligner_lib.tutorial.workspace.workspace import Workspace

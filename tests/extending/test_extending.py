@@ -4,14 +4,14 @@ import csv
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forks
 import pytest
 import torch
-from smoke_jobs import REWARD_E, UNEXPORTED, SmokeJobs
+from smoke_jobs import REWARD_E, UNEXPORTED, SmokeJobs, run_after_import
 
 from aligner_lib.run_folder.exporters import services, tail
 from aligner_lib.run_folder.reader import RunFolder
@@ -53,16 +53,15 @@ def test_the_page_shows_or_links_every_example():
 def ppo(smoke, formatted, rm, tmp_path_factory) -> RunFolder:
     """Two steps of PPO with the reward term, the clipping and the generation engine."""
     jobs = SmokeJobs(smoke, formatted, tmp_path_factory.mktemp("extending"), rm.path)
-    return jobs.run(
-        "ppo",
-        "ppo",
-        trainer__ppo__max_steps=2,
-        trainer__ppo__critic_warmup_steps=0,
-        model__ppo__sampling_params__end_strings="[]",
-        functions__token_rewards=f"'{HERE / 'length_cost.py'}:token_rewards'",
-        functions__loss=f"'{HERE / 'dual_clip.py'}'",
-        functions__trainer=f"'{HERE / 'transformers_generator.py'}:trainer'",
-    )
+    settings = {
+        "trainer.ppo.max_steps": 2,
+        "trainer.ppo.critic_warmup_steps": 0,
+        "model.ppo.sampling_params.end_strings": "[]",
+        "functions.token_rewards": f"'{HERE / 'length_cost.py'}:token_rewards'",
+        "functions.loss": f"'{HERE / 'dual_clip.py'}'",
+        "functions.trainer": f"'{HERE / 'transformers_generator.py'}:trainer'",
+    }
+    return jobs.run("ppo", "ppo", **settings)
 
 
 def test_a_reward_term_is_subtracted_from_each_response(ppo):
@@ -92,6 +91,7 @@ def grpo(smoke, formatted, tmp_path_factory) -> RunFolder:
     """A step of GRPO with the objective, on the environment and on prompts whose reward is the share of the letter e."""
     folder = tmp_path_factory.mktemp("extending")
     settings = UNEXPORTED | {
+        "exp_manager.explicit_log_dir": f"'{folder / 'run'}'",
         "pretrained_checkpoint.restore_from_path": smoke,
         "model.environments.backwards.use": f"'{HERE / 'backwards.py'}'",
         "model.environments.e.use": f"'{REWARD_E}'",
@@ -106,12 +106,10 @@ def grpo(smoke, formatted, tmp_path_factory) -> RunFolder:
         "model.grpo.length_params.max_length": 12,
         "trainer.grpo.max_steps": 1,
     }
-    start = "import reinforce_group; from aligner_lib.cli.main import main; main()"
-    command = [sys.executable, "-c", start, "grpo", "--profile", "smoke", "--run", str(folder / "run")]
-    command += [f"{key}={value}" for key, value in settings.items()]
-    path = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | path)
-    assert done.returncode == 0, done.stderr
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(HERE)  # a fork has this process's path
+        forks.run(run_after_import, "grpo", overrides, "reinforce_group", log=folder / "log")
     return RunFolder(folder / "run")
 
 
@@ -180,23 +178,21 @@ def _logits(engine, tokens):
     from aligner_lib.datasets.batches import TokenBatch
 
     batch = TokenBatch(tokens, torch.tensor([tokens.shape[1]]))
-    (logits,) = engine.map(
-        [batch],
-        lambda model, _, hidden: (
-            model.logits(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1).transpose(0, 1)
-        ),
-    )
-    return logits
+
+    def logits(model, _, hidden):
+        return model.logits(hidden.flatten(0, 1)).view(*hidden.shape[:2], -1).transpose(0, 1)
+
+    return engine.map([batch], logits)[0]
 
 
 # ---- around a run ---------------------------------------------------------------------------------------------------
 
 
-def _log(folder: Path, steps: range) -> None:
+def _log(folder: Path, name: str, values: dict[int, float]) -> None:
     with RunWriter(folder, kind="sft", config={}, seed=1, hashes={}, max_steps=9) as writer:
-        writer.start(steps.start)
-        for step in steps:
-            writer.log(step, {"train/loss": 1 / (step + 1)})
+        writer.start(min(values))
+        for step, value in values.items():
+            writer.log(step, {name: value})
         writer.finish("finished")
 
 
@@ -204,7 +200,7 @@ def test_an_exporter_sends_each_step_once(tmp_path, monkeypatch):
     known = services.ServiceEntry("CSV", "csv", "csv", "csv_exporter:CsvFile")
     monkeypatch.setitem(services.SERVICES, "csv", known)
     for steps in (range(3), range(3, 5)):
-        _log(tmp_path / "run", steps)
+        _log(tmp_path / "run", "train/loss", {step: 1 / (step + 1) for step in steps})
         tail.follow(RunFolder(tmp_path / "run"), "csv", until_over=False)
     (file,) = (tmp_path / "run").glob("metrics-*.csv")
     lines = list(csv.reader(file.open()))
@@ -218,10 +214,7 @@ def test_a_chart_and_its_metric_are_a_kind_s(tmp_path, monkeypatch):
 
     kind = replace(kinds.kinds()["sft"], **declared_in(HERE))
     monkeypatch.setattr(kinds, "_kinds", lambda further: {"sft": kind})
-    with RunWriter(tmp_path / "run", kind="sft", config={}, seed=1, hashes={}, max_steps=9) as writer:
-        writer.start(0)
-        writer.log(1, {"train/words": 7.0})
-        writer.finish("finished")
+    _log(tmp_path / "run", "train/words", {0: 7.0, 1: 7.0})
     (chart,) = open_feed(RunFolder(tmp_path / "run"), None, "step", None, 0).charts
     assert (chart.title, chart.unit) == ("Length", "words")
     assert "| `train/words` | words | mean number of words in a response |" in glossary.glossary()
