@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import forks
@@ -162,12 +161,6 @@ def run_smoke_job(kind: str, settings: list[str]) -> None:
 def run_known(kind: str, settings: list[str], kinds: str) -> None:
     """A job of a kind that $ALIGNER_KINDS makes known."""
     os.environ["ALIGNER_KINDS"] = kinds
-    run_smoke_job(kind, settings)
-
-
-def run_after_import(kind: str, settings: list[str], module: str) -> None:
-    """A job after the import of a module, which may register something."""
-    import_module(module)
     run_smoke_job(kind, settings)
 
 

@@ -4,14 +4,14 @@ import csv
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import forks
 import pytest
 import torch
-from smoke_jobs import REWARD_E, UNEXPORTED, SmokeJobs, run_after_import
+from smoke_jobs import REWARD_E, UNEXPORTED, SmokeJobs
 
 from aligner_lib.run_folder.exporters import services, tail
 from aligner_lib.run_folder.reader import RunFolder
@@ -91,7 +91,6 @@ def grpo(smoke, formatted, tmp_path_factory) -> RunFolder:
     """A step of GRPO with the objective, on the environment and on prompts whose reward is the share of the letter e."""
     folder = tmp_path_factory.mktemp("extending")
     settings = UNEXPORTED | {
-        "exp_manager.explicit_log_dir": f"'{folder / 'run'}'",
         "pretrained_checkpoint.restore_from_path": smoke,
         "model.environments.backwards.use": f"'{HERE / 'backwards.py'}'",
         "model.environments.e.use": f"'{REWARD_E}'",
@@ -106,10 +105,13 @@ def grpo(smoke, formatted, tmp_path_factory) -> RunFolder:
         "model.grpo.length_params.max_length": 12,
         "trainer.grpo.max_steps": 1,
     }
-    overrides = [f"{key}={value}" for key, value in settings.items()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(HERE)  # a fork has this process's path
-        forks.run(run_after_import, "grpo", overrides, "reinforce_group", log=folder / "log")
+    # a process of its own: an objective has to be there before the settings of GRPO are imported
+    start = "import reinforce_group; from aligner_lib.cli.main import main; main()"
+    command = [sys.executable, "-c", start, "grpo", "--profile", "smoke", "--run", str(folder / "run")]
+    command += [f"{key}={value}" for key, value in settings.items()]
+    path = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | path)
+    assert done.returncode == 0, done.stderr
     return RunFolder(folder / "run")
 
 
