@@ -21,11 +21,17 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def nodes_of(module: str) -> list[ast.AST]:
+    """A module's syntax, its root first."""
+    path = modules()[module]
+    return list(ast.walk(ast.parse(path.read_text(), path)))
+
+
+@cache
 def imports(module: str, anywhere: bool = False) -> frozenset[str]:
     """The modules that a module names in its import statements: when it is imported itself, or anywhere in it."""
     path = modules()[module]
-    tree = ast.parse(path.read_text(), path)
-    nodes = ast.walk(tree) if anywhere else _run_at_import(tree.body)
+    nodes = nodes_of(module) if anywhere else _run_at_import(nodes_of(module)[0].body)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     return frozenset(name for node in nodes for name in named(node, package))
 

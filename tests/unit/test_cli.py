@@ -90,19 +90,15 @@ def test_settings_are_shown_without_a_run(inside, recorded_job, capsys):
     assert recorded_job == []
 
 
-REMOTE = "remote_critic_rm.critic.ip=127.0.0.1"
-
-
-@pytest.mark.parametrize("job, turns", [(["ppo", REMOTE], "1000"), (["ppo"], None), (["sft"], None)])
-def test_threads_that_wait_for_the_critic_s_job_leave_it_the_cores(
-    inside, recorded_job, monkeypatch, job, turns
+@pytest.mark.parametrize(("own", "turns"), [("7", "7"), (None, "1000")])
+def test_a_job_s_idle_threads_sleep_soon_unless_the_user_chose_otherwise(
+    inside, recorded_job, monkeypatch, own, turns
 ):
-    monkeypatch.setenv("GOMP_SPINCOUNT", "7")  # so that it is put back after the test
-    assert inside(*job) == 0
-    assert os.environ["GOMP_SPINCOUNT"] == "7", "a user's own choice stays"
-    monkeypatch.delenv("GOMP_SPINCOUNT")
-    assert inside(*job) == 0
-    assert os.environ.get("GOMP_SPINCOUNT") == turns
+    monkeypatch.setenv("GOMP_SPINCOUNT", own or "")  # so that it is put back after the test
+    if own is None:
+        monkeypatch.delenv("GOMP_SPINCOUNT")
+    assert inside("sft") == 0
+    assert os.environ["GOMP_SPINCOUNT"] == turns
 
 
 @pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "serve-critic", "serve-rm"])

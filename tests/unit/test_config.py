@@ -3,7 +3,7 @@
 import string
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aligner_lib.config import compose as composition
@@ -61,6 +61,7 @@ def test_an_unknown_key_names_the_nearest(kind, wrong, right):
         compose(kind, [f"++{wrong}=1"])
 
 
+@settings(max_examples=30)
 @given(st.data())
 def test_one_slip_of_the_finger_is_understood(data):
     known = composition.keys("ppo")

@@ -6,10 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from functools import cache
 
 import pytest
-from import_graph import ROOMS, ROOT, imports, modules
+from import_graph import ROOMS, ROOT, imports, modules, nodes_of
 
 HEAVY = {"torch", "megatron"}
 
@@ -34,12 +33,6 @@ def below(*rooms: str) -> list[str]:
 
 def top(name: str) -> str:
     return name.partition(".")[0]
-
-
-@cache
-def nodes_of(name: str) -> list[ast.AST]:
-    """A module's syntax."""
-    return list(ast.walk(ast.parse(modules()[name].read_text())))
 
 
 # ---- the rules ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aligner_lib.run_folder.jsonl import JsonlReader, JsonlWriter, truncate_after
@@ -34,6 +34,7 @@ def test_what_is_written_is_read_once(path):
     writer.close()
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_any_way_of_arriving_gives_the_same_records(tmp_path_factory, data):
     """Bytes come in pieces cut anywhere, within a line and within a character."""

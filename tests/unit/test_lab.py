@@ -38,16 +38,11 @@ def test_a_second_start_runs_no_installer(installed):
     assert not installed.calls_file.exists()  # uv was not even asked for its version
 
 
-@pytest.mark.parametrize(
-    "name", ["pyproject.toml", "setup.py", "requirements.lock", "requirements-pytriton.lock"]
-)
-def test_a_change_of_the_requirements_installs_again(installed, name):
-    (installed.root / name).write_text("# changed\n")
-    installed.lab("runs")
-    assert len(installed.installs()) == 3
-
-
-def test_a_clone_that_was_moved_installs_again(installed):
+def test_a_change_of_the_requirements_or_of_the_clone_s_place_installs_again(installed):
+    for name in ("pyproject.toml", "setup.py", "requirements.lock", "requirements-pytriton.lock"):
+        (installed.root / name).write_text("# changed\n")
+        installed.lab("runs")
+        assert len(installed.installs()) == 3, name
     installed.root = installed.root.rename(installed.root.with_name("moved"))
     assert installed.lab("runs")[0] == 0
     assert f"-e {installed.root}" in installed.installs()[2]
@@ -71,15 +66,13 @@ def test_an_environment_of_a_python_that_is_gone_is_made_anew(installed):
     assert installed.lab("runs")[0] == 0 and python.exists()
 
 
-@pytest.mark.parametrize(
-    ("command", "extras"), [("bench", ["bench"]), ("test", ["bench", "exporters", "hub"])]
-)
-def test_trl_is_installed_on_demand_and_once(installed, command, extras):
-    assert installed.lab(command)[1] == f"handed over: aligner_lib {command}"
-    locks = [re.findall(r"requirements-\w+\.lock", line) for line in installed.installs()]
-    assert locks == [[f"requirements-{extra}.lock"] for extra in extras]
-    installed.lab(command)
-    assert installed.installs() == []
+def test_trl_is_installed_on_demand_and_once(installed):
+    for command, extras in (("bench", ["bench"]), ("test", ["exporters", "hub"])):
+        assert installed.lab(command)[1] == f"handed over: aligner_lib {command}"
+        locks = [re.findall(r"requirements-\w+\.lock", line) for line in installed.installs()]
+        assert locks == [[f"requirements-{extra}.lock"] for extra in extras]
+        installed.lab(command)
+        assert installed.installs() == []
 
 
 def test_a_failed_download_is_one_sentence_and_the_next_start_tries_again(clone):
@@ -156,8 +149,7 @@ def stand_in_bundle(clone) -> Path:
     return file
 
 
-@pytest.mark.parametrize("command", ["setup", "tutorial"])
-@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(("command", "joined"), [("setup", False), ("tutorial", True)])
 def test_a_bundle_is_installed_from_without_an_index(clone, command, joined):
     file = stand_in_bundle(clone)
     words = [f"--bundle={file}"] if joined else ["--bundle", file]
