@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import forks
+import pytest
 
 from aligner_lib.run_folder.reader import RunFolder
 
@@ -46,6 +47,12 @@ class SmokeJobs:
 
     def start(self, kind: str, run: str, **more: object):
         return forks.start(run_smoke_job, kind, self.settings(kind, run, **more), log=self.log(run))
+
+    def run_ranks(self, kind: str, run: str, ranks: int, **more: object) -> RunFolder:
+        """Run a job to its end as so many ranks of one layout."""
+        settings = self.settings(kind, run, trainer__devices=ranks, **more)
+        forks.run_ranks(ranks, run_smoke_job, kind, settings, folder=self.logs(run))
+        return self.run_folder(run)
 
     def log(self, run: str) -> Path:
         return self.out / f"{run}.log"
@@ -125,6 +132,16 @@ class SmokeJobs:
         return self._ppo() | {"policy.restore_from_path": f"'{self.model}'"}
 
 
+# optimiser steps of the runs whose settings name no number of steps: the length of their learning-rate schedules
+WHOLE = {"sft": 16, "rm": 16, "dpo": 12, "ppo": 14, "grpo": 32}
+
+
+def first_steps(kind: str, steps: int) -> dict[str, object]:
+    """Settings of a run that takes the first steps of the kind's whole run, with its learning rates."""
+    settings = {f"trainer__{kind}__max_steps": steps, "model__optim__sched__max_steps": WHOLE[kind]}
+    return settings | ({"critic__model__optim__sched__max_steps": 16} if kind == "ppo" else {})
+
+
 def with_other_tokenizer(model: Path, folder: Path) -> Path:
     """A copy of a model folder in which two tokens of the vocabulary have changed places."""
     shutil.copytree(model, folder)
@@ -158,6 +175,15 @@ def run_smoke_job(kind: str, settings: list[str]) -> None:
     load(kind_of(kind).run)(kind, compose(kind, settings, profile="smoke"), "smoke")
 
 
+def prepare_smoke_job(kind: str, settings: list[str]):
+    """What the job prepares before its first step, in this process."""
+    from aligner_lib.config.compose import compose
+    from aligner_lib.config.kind import load
+    from aligner_lib.config.kinds import kind_of
+
+    return load(kind_of(kind).build)(compose(kind, settings, profile="smoke"))
+
+
 def run_known(kind: str, settings: list[str], kinds: str) -> None:
     """A job of a kind that $ALIGNER_KINDS makes known."""
     os.environ["ALIGNER_KINDS"] = kinds
@@ -170,6 +196,21 @@ def figures(run: RunFolder) -> list[dict]:
         {key: value for key, value in record.items() if key not in VARYING and not key.startswith("timers/")}
         for record in run.metrics()
     ]
+
+
+def assert_same_run(ours: RunFolder, theirs: RunFolder, within: float = 1e-5) -> None:
+    """Both finished with the same figures and the same responses."""
+    assert (ours.status, theirs.status) == ("finished", "finished")
+    for record, expected in zip(figures(ours), figures(theirs), strict=True):
+        assert record == pytest.approx(expected, abs=within, rel=within)
+    assert responses(ours) == responses(theirs)
+
+
+def responses(run: RunFolder) -> list[tuple]:
+    """Step, split, prompt, response and whether it has a reward, of each rollout in an order of their own."""
+    return sorted(
+        (r["step"], r["split"], r["prompt"], r["response"], r["reward"] is None) for r in run.rollouts()
+    )
 
 
 def checkpoint_files(run: RunFolder) -> dict[str, bytes]:

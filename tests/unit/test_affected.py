@@ -15,7 +15,7 @@ EVERYTHING = {path for path in sources() if path.rpartition("/")[2].startswith("
         ("widgets/monitor/monitor.py", ["browser/test_monitor"], ["unit/test_jsonl"]),
         # through `python -m aligner_lib`, torchrun, the forks' preload, and a job that is submitted
         ("aligner_lib/cli/doctor.py", ["unit/test_cli", "slurm/test_slurm_training"], ["jobs/test_loop"]),
-        ("aligner_lib/kinds/ppo/trainer.py", ["remote_critic/test_live", "jobs/test_ppo_layouts"], ["data/test_hh"]),
+        ("aligner_lib/kinds/ppo/trainer.py", ["remote_critic/test_live", "jobs/test_job_layouts"], ["data/test_hh"]),
         # through the registry of kinds, which imports their settings by name
         ("aligner_lib/kinds/evaluate/evaluation.py", ["jobs/test_evaluate"], ["data/test_hh"]),
         ("tests/slurm/trainer.py", ["slurm/test_slurm_requeue"], ["slurm/test_slurm_ppo"]),

@@ -1,0 +1,136 @@
+"""The figures of a job do not depend on its layout, on shared prefixes, or on how samples are packed into micro batches."""
+
+import pytest
+from smoke_jobs import SmokeJobs, assert_same_run, figures
+
+# half of the prompts have groups that are alike, and some responses no reward
+PICKY_REWARD = """
+def reward(prompt, response):
+    if "q" in response:
+        raise RuntimeError("I don't like the letter q")
+    return response.count("e") if len(prompt) % 2 else 1.0
+"""
+STEPS = {
+    "sft": {"trainer__sft__max_steps": 2},
+    "rm": {"trainer__rm__max_steps": 2},
+    "dpo": {"trainer__dpo__max_steps": 2, "model__micro_batch_size": 4},
+    "grpo": {"trainer__grpo__max_steps": 2, "model__grpo__max_rollouts_per_step": 3},
+    "ppo": {"trainer__ppo__max_steps": 2, "trainer__ppo__critic_warmup_steps": 0},
+}
+STEPS["kto"] = STEPS["dpo"] | {"model__dpo__preference_loss": "kto"}
+DP2 = {}
+TP2 = {"model__tensor_model_parallel_size": 2}
+PP2 = {"model__pipeline_model_parallel_size": 2}
+UNSHARED = {"model__share_prefix": False}
+PACKED = {"model__data__packed_sequence": True, "model__data__packed_sequence_size": 300}
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory) -> dict[str, dict]:
+    """The settings of each kind's short run."""
+    file = tmp_path_factory.mktemp("reward") / "picky.py"
+    file.write_text(PICKY_REWARD)
+    return STEPS | {"grpo": STEPS["grpo"] | {"model__environments__e__use": f"'{file}'"}}
+
+
+@pytest.fixture(scope="module")
+def alone(jobs: SmokeJobs, steps):
+    """alone("ppo"): the run of one process."""
+    done = {}
+
+    def run(kind: str):
+        if kind not in done:
+            done[kind] = jobs.run(kind.replace("kto", "dpo"), f"{kind}_alone", **steps[kind])
+        return done[kind]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "kind, layout",
+    [
+        # each loss, each layout, shared and unshared prefixes: every two of them meet
+        ("dpo", DP2),
+        ("dpo", TP2 | UNSHARED),
+        ("dpo", PP2),
+        ("kto", DP2 | UNSHARED),
+        ("kto", TP2),
+        ("kto", PP2 | UNSHARED),
+        ("grpo", DP2),
+        ("grpo", TP2),
+        ("grpo", PP2 | UNSHARED),
+        ("ppo", DP2),
+        ("ppo", TP2),
+        ("ppo", PP2),
+    ],
+)
+def test_two_processes_take_the_steps_of_one(jobs, steps, alone, kind, layout):
+    name = "_".join([kind, "two", *(f"{key}_{value}" for key, value in layout.items())])
+    two = jobs.run_ranks(kind.replace("kto", "dpo"), name, 2, **steps[kind], **layout)
+    assert_same_run(two, alone(kind), within=1e-4 if kind == "ppo" else 1e-5)
+    if kind == "grpo":  # each rank meets failures; one is written down
+        assert (two.path / "environment_failures.txt").read_text().count("failed (raised)") == 1
+
+
+def test_grpo_s_reference_run_draws_groups_again_and_meets_failures(alone):
+    """Otherwise its comparison would not show how ranks share these."""
+    records = alone("grpo").metrics()[1:]
+    assert max(record["train_rollouts/groups"] for record in records) > 4
+    assert all(record["train_environments/e/failed"] > 0 for record in records)
+
+
+# ---- packed micro batches: of so many tokens instead of so many samples ---------------------------------------------
+
+
+def without_level(record: dict) -> dict:
+    """A reward model's rewards by their margin. Their level is learnt from nothing: the loss sees differences, so the
+    gradient of the head's bias is what rounding leaves, and Adam makes a whole step of it."""
+    ends = ("_chosen_mean", "_rejected_mean")
+    levels = [name for name in record if "/rewards_all_" in name or name.endswith(ends)]
+    margins = {
+        f"{split}/margin": record[f"{split}/rewards_chosen_mean"] - record[f"{split}/rewards_rejected_mean"]
+        for split in ("train", "validation")
+        if f"{split}/rewards_chosen_mean" in record
+    }
+    return {name: value for name, value in record.items() if name not in levels} | margins
+
+
+def assert_same_steps(packed, alone):
+    assert packed.status == "finished"
+    for record, expected in zip(figures(packed), figures(alone), strict=True):
+        assert without_level(record) == pytest.approx(without_level(expected), rel=1e-5, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def packed(jobs, steps):
+    """packed("sft"): the run of one process with packed micro batches."""
+    done = {}
+
+    def run(kind: str):
+        if kind not in done:
+            done[kind] = jobs.run(kind.replace("kto", "dpo"), f"{kind}_packed", **steps[kind], **PACKED)
+        return done[kind]
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["sft", "rm", "dpo", "kto"])
+def test_packed_micro_batches_take_the_same_steps(packed, alone, kind):
+    assert_same_steps(packed(kind), alone(kind))
+    assert packed(kind).metrics()[1]["train/padding"] != alone(kind).metrics()[1]["train/padding"]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "layout"), [("dp2", 2, DP2), ("tp2", 2, TP2), ("pp2", 2, PP2), ("dp2_pp2", 4, PP2)]
+)
+def test_packed_micro_batches_of_several_processes_take_the_same_steps(jobs, alone, name, ranks, layout):
+    """Of two pipelines one may have more micro batches than the other."""
+    run = jobs.run_ranks("sft", f"sft_packed_{name}", ranks, **STEPS["sft"], **PACKED, **layout)
+    assert_same_steps(run, alone("sft"))
+
+
+def test_a_resumed_run_packs_the_same_micro_batches_to_the_bit(jobs, packed):
+    settings = PACKED | {"model__optim__sched__max_steps": 2}
+    jobs.run("sft", "sft_packed_resumed", **settings, trainer__sft__max_steps=1)
+    resumed = jobs.run("sft", "sft_packed_resumed", **settings, trainer__sft__max_steps=2)
+    assert figures(resumed)[-1] == figures(packed("sft"))[-1]
