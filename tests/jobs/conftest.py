@@ -9,8 +9,8 @@ def jobs(smoke, formatted, rm, tmp_path_factory) -> SmokeJobs:
 
 @pytest.fixture(scope="session")
 def sft(jobs):
-    """An SFT run from beginning to end, as TensorBoard has it, too."""
-    return jobs.run("sft", "sft", **EXPORTED)
+    """An SFT run from beginning to end."""
+    return jobs.run("sft", "sft")
 
 
 @pytest.fixture(scope="session")

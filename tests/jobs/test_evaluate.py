@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from aligner_lib.tutorial import compare_policies
@@ -43,25 +41,25 @@ def mixed(jobs, tmp_path_factory):
 def test_more_answers_change_none_of_the_first_ones(evaluate, often):
     once, several = evaluate.rollouts(), often.rollouts()
     assert len(several) == 3 * len(once)
-    by_prompt: dict[int, list[dict]] = {}
-    for record in several:
-        by_prompt.setdefault(record["group"], []).append(record)
+    groups = {r["group"]: [other for other in several if other["group"] == r["group"]] for r in once}
     for record in once:
-        first, *others = by_prompt[record["group"]]
+        first, *others = groups[record["group"]]
         assert (first["response"], first["prompt"]) == (record["response"], record["prompt"])
         assert first["reward"] == pytest.approx(record["reward"], abs=1e-4)
         assert len(others) == 2
-    assert any(
-        first["response"] != others[0]["response"] for first, *others in by_prompt.values()
-    )  # with random numbers of their own
+    # with random numbers of their own
+    assert any(first["response"] != second["response"] for first, second, _ in groups.values())
+
+
+def of_environment(run, name: str) -> list[dict]:
+    return [record for record in run.rollouts() if record["environment"] == name]
 
 
 def test_each_is_judged_by_its_own(mixed):
-    records = mixed.rollouts()
-    assert Counter(record["environment"] for record in records) == {"conversations": 8, "forms": 8, "sums": 8}
-    of_sums = {record["reward"] for record in records if record["environment"] == "sums"}
-    of_conversations = {record["reward"] for record in records if record["environment"] == "conversations"}
-    assert of_sums == {0.0} and len(of_conversations) > 1  # a random model can't add
+    names = ("conversations", "forms", "sums")
+    assert [len(of_environment(mixed, name)) for name in names] == [8, 8, 8]
+    assert {record["reward"] for record in of_environment(mixed, "sums")} == {0.0}  # a random model can't add
+    assert len({record["reward"] for record in of_environment(mixed, "conversations")}) > 1
     (figures,) = mixed.metrics()
     assert figures["evaluation_environments/sums/exact"] == 0
     assert figures["evaluation_environments/conversations/samples"] == 8
@@ -69,16 +67,13 @@ def test_each_is_judged_by_its_own(mixed):
 
 
 def test_a_program_stands_beside_the_reward_model_where_it_can(mixed):
-    by_environment: dict[str, list[dict]] = {}
-    for record in mixed.rollouts():
-        by_environment.setdefault(record["environment"], []).append(record)
-    assert all(record["metrics"] == {} for record in by_environment["conversations"])
-    of_forms = by_environment["forms"]
-    said = [obeys(record["prompt"], record["response"]) for record in of_forms]
-    assert [record["metrics"]["obeys"] for record in of_forms] == said
+    assert all(record["metrics"] == {} for record in of_environment(mixed, "conversations"))
+    of_forms = of_environment(mixed, "forms")
+    verdicts = [obeys(record["prompt"], record["response"]) for record in of_forms]
+    assert [record["metrics"]["obeys"] for record in of_forms] == verdicts
     assert len({record["reward"] for record in of_forms}) > 1  # the reward is the model's all the same
     (figures,) = mixed.metrics()
-    assert figures["evaluation_environments/forms/obeys"] == pytest.approx(sum(said) / len(said))
+    assert figures["evaluation_environments/forms/obeys"] == pytest.approx(sum(verdicts) / len(verdicts))
 
 
 def test_policies_are_compared_where_both_were_judged(mixed, jobs):
@@ -89,18 +84,6 @@ def test_policies_are_compared_where_both_were_judged(mixed, jobs):
         rate == 0.5 and low == pytest.approx(1 - high) and 0 < low < 0.5
     )  # ties say little of other prompts
     assert table.figures["b"]["kl_per_token"] == pytest.approx(0, abs=1e-6)
-
-
-def test_programs_alone_need_no_reward_model(jobs):
-    run = jobs.run(
-        "evaluate",
-        "evaluate_sums",
-        critic__pretrained_checkpoint__restore_from_path="null",
-        model__environments__sums__use="sums",
-        model__environments__sums__args__examples=0,
-        model__ppo__num_val_samples=4,
-    )
-    assert run.status == "finished" and len(run.rollouts()) == 4
 
 
 def test_an_evaluation_without_any_reward_says_so_and_has_null_in_place_of_0(jobs, tmp_path):

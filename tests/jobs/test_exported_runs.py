@@ -20,17 +20,18 @@ QUESTIONS = ["How are you?", "Name a colour.", "Why?"]
 
 
 @pytest.fixture(scope="module")
-def exported_rm(rm, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported") / "rm"
-    export(rm.path, "hf", folder)
-    return folder
+def exported(rm, ppo, tmp_path_factory):
+    """exported("rm"): the folder for transformers that a run is exported to."""
+    folder = tmp_path_factory.mktemp("exported")
+    for name, run in {"rm": rm, "ppo": ppo}.items():
+        export(run.path, "hf", folder / name)
+    return lambda name: folder / name
 
 
-@pytest.fixture(scope="module")
-def exported_ppo(ppo, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported") / "ppo"
-    export(ppo.path, "hf", folder)
-    return folder
+@pytest.fixture(autouse=True)
+def own_modules(tmp_path, monkeypatch):
+    """The code of a reward model's folder is not taken from another test's."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
 
 
 @torch.no_grad()
@@ -44,14 +45,15 @@ def scores(folder, texts: list[str], **options) -> torch.Tensor:
     return model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits[:, 0]
 
 
-@pytest.fixture(scope="module")
-def pairs(rm, formatted):
-    found, _ = load_pairs([formatted / "test_comparisons.jsonl"], Tokenizer(resolve(rm.path)), 256)
-    return found[:6]
+def constant_of(folder) -> float:
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(folder).reward_constant
 
 
 @pytest.fixture
-def ours(rm, here, pairs):
+def judged(rm, here, formatted):
+    """Uneven texts, and PPO's score of each."""
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.model import Numerics
     from aligner_lib.models.architecture import Architecture
@@ -59,40 +61,24 @@ def ours(rm, here, pairs):
     from aligner_lib.rollouts.critic import RewardModel
 
     folder = resolve(rm.path)
-    engine = Engine(Architecture.load(folder), Numerics())
+    tokenizer, engine = Tokenizer(folder), Engine(Architecture.load(folder), Numerics())
     engine.load(folder)
-    rows = [row for pair in pairs for row in (pair.chosen, pair.rejected)]
+    pairs, _ = load_pairs([formatted / "test_comparisons.jsonl"], tokenizer, 256)
+    rows = [row for pair in pairs[:6] for row in (pair.chosen, pair.rejected)]
     judge = RewardModel(engine, RewardScale.load(folder), micro_batch_size=4)
-    return judge.score(TokenBatch(*pad_rows(rows, Tokenizer(folder).pad_id))).result()
+    rewards = judge.score(TokenBatch(*pad_rows(rows, tokenizer.pad_id))).result()
+    assert rewards.std() > 0.1
+    return [tokenizer.decode(row) for row in rows], rewards
 
 
-@pytest.fixture
-def texts(rm, pairs):
-    tokenizer = Tokenizer(resolve(rm.path))
-    return [tokenizer.decode(row) for pair in pairs for row in (pair.chosen, pair.rejected)]
-
-
-def test_a_reward_model_scores_in_transformers_as_in_ppo(exported_rm, texts, ours, tmp_path, monkeypatch):
-    """A batch of uneven texts, whose padding must not hide the stop token at which the reward is read."""
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    theirs = scores(exported_rm, texts, trust_remote_code=True)
-    assert ours.std() > 0.1
+def test_a_reward_model_scores_in_transformers_as_in_ppo(exported, judged):
+    """The padding must not hide the stop token at which the reward is read. Without our code the constant is missing."""
+    texts, ours = judged
+    theirs = scores(exported("rm"), texts, trust_remote_code=True)
     torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=0)
-
-
-def test_without_our_code_scores_differ_by_the_constant_alone(exported_rm, texts, ours):
-    from transformers import AutoConfig
-
-    constant = AutoConfig.from_pretrained(exported_rm).reward_constant
+    constant = constant_of(exported("rm"))
     assert abs(constant) > 0.01
-    torch.testing.assert_close(scores(exported_rm, texts) + constant, ours, atol=1e-5, rtol=0)
-
-
-def test_a_talk_s_score_is_transformers_score(exported_rm, rm, here):
-    text = f"{as_prompt('How are you?')} I am well."
-    assert scores(exported_rm, [text]).item() + _constant(exported_rm) == pytest.approx(
-        scoring(rm.path)("How are you?", "I am well."), abs=1e-5
-    )
+    torch.testing.assert_close(scores(exported("rm"), texts) + constant, ours, atol=1e-5, rtol=0)
 
 
 @pytest.fixture(scope="module", params=["plain", "own"])
@@ -106,8 +92,7 @@ def exported_judge(request, rm, tmp_path_factory):
 
 
 @torch.no_grad()
-def test_the_snippet_of_its_card_gives_a_reward_model_s_score(exported_judge, here, tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+def test_the_snippet_of_its_card_gives_a_reward_model_s_score(exported_judge, here):
     model, folder = exported_judge
     (snippet,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), flags=re.DOTALL)
     names = {"folder": str(folder)}
@@ -122,17 +107,11 @@ def test_the_snippet_of_its_card_gives_a_reward_model_s_score(exported_judge, he
     assert judge(text, add_special_tokens=False)[0]["score"] == pytest.approx(expected, abs=1e-5)
 
 
-def _constant(folder) -> float:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(folder).reward_constant
-
-
-def test_a_policy_answers_in_transformers_as_here(exported_ppo, ppo, here):
+def test_a_policy_answers_in_transformers_as_here(exported, ppo, here):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(exported_ppo)
-    model = AutoModelForCausalLM.from_pretrained(exported_ppo, dtype="auto").eval()
+    tokenizer = AutoTokenizer.from_pretrained(exported("ppo"))
+    model = AutoModelForCausalLM.from_pretrained(exported("ppo"), dtype="auto").eval()
     answer = answering(ppo.path, max_length=24, greedy=True)
     for question in QUESTIONS:
         prompt = tokenizer(as_prompt(question), return_tensors="pt")
@@ -141,25 +120,22 @@ def test_a_policy_answers_in_transformers_as_here(exported_ppo, ppo, here):
         assert said.strip() == answer(question)
 
 
-def test_a_policy_generates_as_its_rollouts_did(exported_ppo):
+def test_a_policy_generates_as_its_rollouts_did(exported):
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(exported_ppo, dtype="auto").eval()
+    model = AutoModelForCausalLM.from_pretrained(exported("ppo"), dtype="auto").eval()
     assert model.generate(torch.tensor([[5, 6, 7]])).shape[1] <= 3 + 12
     settings = model.generation_config
     assert (settings.do_sample, settings.temperature, settings.top_p, settings.top_k) == (True, 1.0, 1.0, 0)
     assert (settings.max_new_tokens, settings.eos_token_id) == (12, [2])
 
 
-def test_a_run_is_its_latest_checkpoint_and_another_may_be_named(sft, tmp_path):
-    latest, earlier = sft.latest_checkpoint(), sft.checkpoints()[0]
-    for name, source in {"run": sft.path, "latest": latest, "earlier": earlier}.items():
+def test_a_run_is_its_latest_checkpoint(sft, tmp_path):
+    contents = []
+    for name, source in {"run": sft.path, "latest": sft.latest_checkpoint()}.items():
         export(source, "hf", tmp_path / name)
-    run, named, other = (
-        (tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "latest", "earlier")
-    )
-    assert run == named
-    assert (run == other) == (latest == earlier)
+        contents.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert contents[0] == contents[1]
 
 
 def test_a_critic_is_exported_as_a_reward_model_of_values(ppo, tmp_path):
@@ -168,8 +144,8 @@ def test_a_critic_is_exported_as_a_reward_model_of_values(ppo, tmp_path):
     assert "A reward model" in card and "3. `aligner ppo`" in card
 
 
-def test_a_card_tells_of_the_run_and_not_of_the_machine(exported_ppo, ppo, jobs):
-    card = (exported_ppo / "README.md").read_text()
+def test_a_card_tells_of_the_run_and_not_of_the_machine(exported, ppo, jobs):
+    card = (exported("ppo") / "README.md").read_text()
     last = ppo.metrics()[-1]
     assert f"| val_rollouts/rewards | {ppo.metrics()[0]['val_rollouts/rewards']:.4g} (step 0) |" in card
     assert f"| {last['train_rollouts/rewards']:.4g} (step {last['step']}) |" in card

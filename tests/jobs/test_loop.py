@@ -14,6 +14,9 @@ from aligner_lib.run_folder.writer import RunWriter
 pytestmark = pytest.mark.usefixtures("here")
 
 
+UNCHANGED = [1, 3, 6, 10, 15, 21, 28]  # the totals of seven steps with a weight of 1
+
+
 class Counter:
     """Its state is the sum of the steps it did, times a weight; `at` does something within a step."""
 
@@ -42,6 +45,18 @@ class Counter:
         self.total = float((folder / "total").read_text()) if folder else 0
 
 
+class AskedWhileSaving(Counter):
+    """A request is written while the checkpoint of a step is being saved."""
+
+    def __init__(self, at, ask):
+        super().__init__(at)
+        self.ask = ask
+
+    def save(self, folder):
+        super().save(folder)
+        self.ask.get(self.done[-1], lambda: None)()
+
+
 def go(path, trainer, max_steps=7, **changes) -> RunFolder:
     from aligner_lib.jobs.runtime import configure_logging
     from aligner_lib.trainers.loop import LoopSettings, TrainingLoop
@@ -56,28 +71,46 @@ def go(path, trainer, max_steps=7, **changes) -> RunFolder:
     return folder
 
 
+def totals(run: RunFolder) -> list[float]:
+    return run.series("train/total")[1]
+
+
+def checkpoints(run: RunFolder) -> list[int]:
+    return [step_of(path) for path in run.checkpoints()]
+
+
+def fail():
+    raise RuntimeError("no")
+
+
+def control(path, name: str, text: str = ""):
+    """A function that writes a control file."""
+    return lambda: (path / "control" / name).write_text(text)
+
+
+def change(path, **values):
+    """A function that asks for a change of settings."""
+    return control(path, "set.json", json.dumps(values))
+
+
 def test_it_validates_saves_and_ends(tmp_path):
     run = go(tmp_path, Counter(), keep_checkpoints=2)
     assert run.status == "finished"
-    assert run.series("train/total") == ([1, 2, 3, 4, 5, 6, 7], [1, 3, 6, 10, 15, 21, 28])
+    assert run.series("train/total") == ([1, 2, 3, 4, 5, 6, 7], UNCHANGED)
     assert run.series("validation/total") == ([0, 3, 6, 7], [0, 6, 21, 28])
-    assert [path.name for path in run.checkpoints()] == ["step_000006", "step_000007"]
+    assert checkpoints(run) == [6, 7]
     assert json.loads((run.latest_checkpoint() / "trainer.json").read_text())["step"] == 7
 
 
-@pytest.mark.parametrize("how", ["control file", "SIGTERM", "SIGUSR2"])
+@pytest.mark.parametrize("how", ["control file", signal.SIGTERM, signal.SIGUSR2])
 def test_a_stop_ends_it_after_the_step_with_a_checkpoint(tmp_path, how):
-    ask = {
-        "control file": RunFolder(tmp_path).request_stop,
-        "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
-        "SIGUSR2": lambda: os.kill(os.getpid(), signal.SIGUSR2),
-    }
+    stop = RunFolder(tmp_path).request_stop if how == "control file" else lambda: os.kill(os.getpid(), how)
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR2)
-    run = go(tmp_path, Counter({3: ask[how]}))
+    run = go(tmp_path, Counter({3: stop}))
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR2)) == before
-    assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000003")
+    assert (run.status, checkpoints(run)[-1]) == ("stopped", 3)
     again = Counter()
-    assert go(tmp_path, again).series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert totals(go(tmp_path, again)) == UNCHANGED
     assert again.done == [4, 5, 6, 7]
 
 
@@ -85,45 +118,49 @@ def test_a_stop_in_the_last_step_is_a_finish(tmp_path):
     assert go(tmp_path, Counter({7: RunFolder(tmp_path).request_stop})).status == "finished"
 
 
-def control(path, name: str, text: str = ""):
-    """Something that writes a control file."""
-    return lambda: (path / "control" / name).write_text(text)
+def test_a_dispatched_run_obeys_a_stop_that_came_before_its_first_step(tmp_path, monkeypatch):
+    """For example a stop while the model is being loaded."""
+    monkeypatch.setenv("ALIGNER_JOB_FOLDER", str(tmp_path / "job" / "002"))
+    go(tmp_path, Counter({3: RunFolder(tmp_path).request_stop}))
+    RunFolder(tmp_path).request_stop()
+    run = go(tmp_path, Counter())
+    assert (run.status, run.metrics()[-1]["step"]) == ("stopped", 4)
 
 
 def test_a_checkpoint_can_be_asked_for(tmp_path):
     run = go(tmp_path, Counter({3: control(tmp_path, "checkpoint")}), keep_checkpoints=9)
-    assert [int(path.name[5:]) for path in run.checkpoints()] == [2, 3, 4, 6, 7]
+    assert checkpoints(run) == [2, 3, 4, 6, 7]
     assert list((tmp_path / "control").iterdir()) == []
     assert run.info["controls"] == ["stop", "checkpoint", "weight"]
 
 
+def test_a_checkpoint_that_is_asked_for_during_one_is_another(tmp_path):
+    ask = control(tmp_path, "checkpoint")
+    run = go(tmp_path, AskedWhileSaving({3: ask}, {3: ask}), save_interval=100, keep_checkpoints=9)
+    assert checkpoints(run) == [3, 4, 7]
+
+
+# ---- changes of settings --------------------------------------------------------------------------------------------
+
+
 def test_a_change_holds_from_the_next_step_on_and_after_a_restart(tmp_path):
-    stop = RunFolder(tmp_path).request_stop
-    go(tmp_path, Counter({2: control(tmp_path, "set.json", '{"weight": 10}'), 4: stop}))
+    go(tmp_path, Counter({2: change(tmp_path, weight=10), 4: RunFolder(tmp_path).request_stop}))
     assert not (tmp_path / "control" / "set.json").exists()
-    assert go(tmp_path, Counter()).series("train/total")[1] == [1, 3, 33, 73, 123, 183, 253]
+    assert totals(go(tmp_path, Counter())) == [1, 3, 33, 73, 123, 183, 253]
 
 
 def test_a_change_is_undone_from_the_checkpoint_before_it(tmp_path):
     """The change makes the run fail; the checkpoint before it outlives later ones, and a new start goes on from there."""
-
-    def fail():
-        raise RuntimeError("diverged")
-
     with pytest.raises(RuntimeError):
-        go(
-            tmp_path,
-            Counter({3: control(tmp_path, "set.json", '{"weight": 1000}'), 7: fail}),
-            keep_checkpoints=1,
-        )
+        go(tmp_path, Counter({3: change(tmp_path, weight=1000), 7: fail}), keep_checkpoints=1)
     run = RunFolder(tmp_path)
-    assert [step_of(path) for path in run.checkpoints()] == [3, 6], "6 is poisoned, 3 is the way back"
+    assert checkpoints(run) == [3, 6], "6 is poisoned, 3 is the way back"
     with pytest.raises(RuntimeError):  # as it is, a new start goes on with the change
         go(tmp_path, Counter({7: fail}), keep_checkpoints=1)
     assert undo_change(run) == (tmp_path / "checkpoints" / "step_000003", {})
     again = Counter()
     assert go(tmp_path, again, keep_checkpoints=1).status == "finished"
-    assert again.done == [4, 5, 6, 7] and run.series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert again.done == [4, 5, 6, 7] and totals(run) == UNCHANGED
     assert (tmp_path / "old-1" / "checkpoints" / "step_000006").is_dir()
     with pytest.raises(UserError, match="no checkpoint from before a change"):
         undo_change(run)
@@ -137,139 +174,81 @@ def test_a_change_of_a_run_that_goes_on_cannot_be_undone(tmp_path):
     assert go(tmp_path, Counter({3: undo})).status == "finished"
 
 
-def test_a_change_survives_a_death_before_the_next_checkpoint(tmp_path):
-    def fail():
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError):
-        go(tmp_path, Counter({3: control(tmp_path, "set.json", '{"weight": 10}'), 4: fail}))
-    assert go(tmp_path, Counter()).series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
-
-
 @pytest.mark.parametrize(
-    "text, why",
+    "trainer",
     [
-        ('{"height": 3}', "height=3, for this run takes weight"),
-        ('{"weight": "much"}', 'weight="much", for it takes a number that is not negative'),
-        ('{"weight": "10"}', 'weight="10", for it takes a number that is not negative'),
-        ('{"weight": -1}', "weight=-1, for it takes a number that is not negative"),
-        ('{"weight": NaN}', "weight=NaN, for it takes a number that is not negative"),
-        ('{"weight": true}', "weight=true, for it takes a number that is not negative"),
-        ("[1]", "set.json is not {name: number}"),
-        ('{"wei', "set.json is not {name: number}"),
+        lambda path: Counter({3: change(path, weight=10), 4: fail}),
+        lambda path: AskedWhileSaving({3: change(path, weight=10)}, {3: fail}),
     ],
+    ids=["before the next checkpoint", "while the checkpoint before the change is saved"],
 )
-def test_a_change_that_can_t_be_made_is_refused_and_told(tmp_path, text, why):
-    """`told` reads run.json at the step after; the end of the run writes its own message."""
-    told = []
-    steps = {
-        2: control(tmp_path, "set.json", text),
-        4: lambda: told.append(RunFolder(tmp_path).info["message"]),
-    }
-    run = go(tmp_path, Counter(steps))
-    assert run.series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
-    assert told == [f"not changed: {why}"]
-    assert list((tmp_path / "control").iterdir()) == []
-
-
-def test_of_two_changes_the_good_one_is_made(tmp_path):
-    told = []
-    steps = {
-        2: control(tmp_path, "set.json", '{"weight": 10, "height": 3}'),
-        4: lambda: told.append(RunFolder(tmp_path).info["message"]),
-    }
-    go(tmp_path, Counter(steps))
-    assert told == [
-        "changed from step 3 on: weight = 10 (the checkpoint of step 2 is the way back, by `aligner undo`); "
-        "not changed: height=3, for this run takes weight"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("saves", "kept", "way_back"),
-    [
-        (True, [3, 7], "the checkpoint of step 3 is the way back, by `aligner undo`"),
-        (False, [], "this run saves no checkpoints, so the change cannot be undone"),
-    ],
-)
-def test_a_request_for_a_thousand_times_the_value_is_taken_after_its_checkpoint(
-    tmp_path, saves, kept, way_back
-):
-    """A set.json that somebody wrote by hand: no button asked first."""
-    messages = []
-    steps = {
-        3: control(tmp_path, "set.json", '{"weight": 1000}'),
-        4: lambda: messages.append(RunFolder(tmp_path).info["message"]),
-    }
-    run = go(tmp_path, Counter(steps), keep_checkpoints=1, save_checkpoints=saves)
-    assert messages == [f"changed from step 4 on: weight = 1000 ({way_back})"]
-    assert [step_of(path) for path in run.checkpoints()] == kept
-    assert run.series("train/total")[1][:4] == [1, 3, 6, 4006]
-
-
-class AskedWhileSaving(Counter):
-    """Somebody writes into control/ while a checkpoint is being saved."""
-
-    def __init__(self, at, ask):
-        super().__init__(at)
-        self.ask = ask
-
-    def save(self, folder):
-        super().save(folder)
-        self.ask.get(self.done[-1], lambda: None)()
-
-
-def test_what_is_asked_while_the_run_obeys_is_not_lost(tmp_path):
-    ask = {2: control(tmp_path, "set.json", '{"weight": 100}')}
-    trainer = AskedWhileSaving({2: control(tmp_path, "set.json", '{"weight": 10}')}, ask)
-    assert go(tmp_path, trainer).series("train/total")[1] == [1, 3, 33, 433, 933, 1533, 2233]
-    assert list((tmp_path / "control").iterdir()) == []
-
-
-def test_a_checkpoint_that_is_asked_for_during_one_is_another(tmp_path):
-    ask = {3: control(tmp_path, "checkpoint")}
-    trainer = AskedWhileSaving({3: control(tmp_path, "checkpoint")}, ask)
-    run = go(tmp_path, trainer, save_interval=100, keep_checkpoints=9)
-    assert [int(path.name[5:]) for path in run.checkpoints()] == [3, 4, 7]
-
-
-def test_a_run_that_dies_while_it_obeys_obeys_after_its_restart(tmp_path):
-    def die():
-        raise RuntimeError("killed")
-
-    first = AskedWhileSaving({3: control(tmp_path, "set.json", '{"weight": 10}')}, {3: die})
+def test_a_change_survives_the_death_of_its_run(tmp_path, trainer):
     with pytest.raises(RuntimeError):
-        go(tmp_path, first)
-    assert go(tmp_path, Counter()).series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
+        go(tmp_path, trainer(tmp_path))
+    assert totals(go(tmp_path, Counter())) == [1, 3, 6, 46, 96, 156, 226]
+
+
+def test_a_change_that_is_asked_for_while_another_is_made_is_not_lost(tmp_path):
+    trainer = AskedWhileSaving({2: change(tmp_path, weight=10)}, {2: change(tmp_path, weight=100)})
+    assert totals(go(tmp_path, trainer)) == [1, 3, 33, 433, 933, 1533, 2233]
+    assert list((tmp_path / "control").iterdir()) == []
 
 
 def test_an_empty_set_json_is_still_being_written(tmp_path):
-    write = control(tmp_path, "set.json", '{"weight": 10}')
-    run = go(tmp_path, Counter({2: control(tmp_path, "set.json"), 3: write}))
-    assert run.series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
+    run = go(tmp_path, Counter({2: control(tmp_path, "set.json"), 3: change(tmp_path, weight=10)}))
+    assert totals(run) == [1, 3, 6, 46, 96, 156, 226]
 
 
-def test_a_dispatched_run_obeys_a_stop_that_came_before_its_first_step(tmp_path, monkeypatch):
-    """Such as one while the model is being loaded."""
-    monkeypatch.setenv("ALIGNER_JOB_FOLDER", str(tmp_path / "job" / "002"))
-    go(tmp_path, Counter({3: RunFolder(tmp_path).request_stop}))
-    RunFolder(tmp_path).request_stop()
-    run = go(tmp_path, Counter())
-    assert (run.status, run.metrics()[-1]["step"]) == ("stopped", 4)
+WAY_BACK = "the checkpoint of step 2 is the way back, by `aligner undo`"
+
+
+@pytest.mark.parametrize(
+    "text, weight, message",
+    [
+        ('{"height": 3}', 1, "not changed: height=3, for this run takes weight"),
+        ('{"weight": "much"}', 1, 'not changed: weight="much", for it takes a number that is not negative'),
+        ('{"weight": "10"}', 1, 'not changed: weight="10", for it takes a number that is not negative'),
+        ('{"weight": -1}', 1, "not changed: weight=-1, for it takes a number that is not negative"),
+        ('{"weight": NaN}', 1, "not changed: weight=NaN, for it takes a number that is not negative"),
+        ('{"weight": true}', 1, "not changed: weight=true, for it takes a number that is not negative"),
+        ("[1]", 1, "not changed: set.json is not {name: number}"),
+        ('{"wei', 1, "not changed: set.json is not {name: number}"),
+        (
+            '{"weight": 10, "height": 3}',
+            10,
+            f"changed from step 3 on: weight = 10 ({WAY_BACK}); not changed: height=3, for this run takes weight",
+        ),
+        ('{"weight": 1000}', 1000, f"changed from step 3 on: weight = 1000 ({WAY_BACK})"),
+    ],
+)
+def test_a_request_is_granted_or_refused_with_a_message(tmp_path, text, weight, message):
+    """The message is in run.json at the step after; the end of the run writes its own."""
+    messages = []
+    look = lambda: messages.append(RunFolder(tmp_path).info["message"])  # noqa: E731
+    run = go(tmp_path, Counter({2: control(tmp_path, "set.json", text), 4: look}), keep_checkpoints=1)
+    assert totals(run)[:4] == [1, 3, 3 + 3 * weight, 3 + 7 * weight]
+    assert messages == [message]
+    assert checkpoints(run) == ([7] if weight == 1 else [2, 7])
+    assert list((tmp_path / "control").iterdir()) == []
+
+
+def test_a_change_of_a_run_without_checkpoints_has_no_way_back_and_says_so(tmp_path):
+    messages = []
+    look = lambda: messages.append(RunFolder(tmp_path).info["message"])  # noqa: E731
+    run = go(tmp_path, Counter({3: change(tmp_path, weight=9), 4: look}), save_checkpoints=False)
+    (message,) = messages
+    assert "this run saves no checkpoints, so the change cannot be undone" in message
+    assert checkpoints(run) == [] and totals(run)[3] == 6 + 4 * 9
+
+
+# ---- ends and beginnings --------------------------------------------------------------------------------------------
 
 
 def test_an_error_within_a_step_keeps_what_was_done(tmp_path):
-    def fail():
-        raise RuntimeError("no")
-
     with pytest.raises(RuntimeError):
         go(tmp_path, Counter({6: fail}))
     run = RunFolder(tmp_path)
-    assert (run.status, run.latest_checkpoint().name, run.metrics()[-1]["step"]) == (
-        "failed",
-        "step_000004",
-        5,
-    )
+    assert (run.status, checkpoints(run)[-1], run.metrics()[-1]["step"]) == ("failed", 4, 5)
     again = Counter()
     go(tmp_path, again)
     assert again.done == [5, 6, 7]
@@ -279,17 +258,14 @@ def test_a_kill_while_saving_goes_on_from_the_checkpoint_before(tmp_path):
     class Killed(BaseException):
         pass
 
-    class DiesWhileSaving(Counter):
-        def save(self, folder):
-            super().save(folder)
-            if self.total == 10:
-                raise Killed
+    def kill():
+        raise Killed
 
     with pytest.raises(Killed):
-        go(tmp_path, DiesWhileSaving())
-    assert RunFolder(tmp_path).latest_checkpoint().name == "step_000002"
+        go(tmp_path, AskedWhileSaving({}, {4: kill}))
+    assert checkpoints(RunFolder(tmp_path)) == [2]
     again = Counter()
-    assert go(tmp_path, again).series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert totals(go(tmp_path, again)) == UNCHANGED
     assert again.done == [3, 4, 5, 6, 7]
 
 
@@ -301,17 +277,13 @@ def test_a_finished_run_has_nothing_more_to_do(tmp_path):
 
 
 def test_without_resuming_it_begins_anew(tmp_path):
+    """Its own checkpoint is the newest; the run before is set aside."""
     go(tmp_path, Counter())
     again = Counter()
     run = go(tmp_path, again, resume=False, max_steps=2)
     assert again.done == [1, 2]
     assert run.series("train/total") == ([1, 2], [1, 3])
-
-
-def test_begun_anew_its_own_checkpoint_is_the_newest(tmp_path):
-    go(tmp_path, Counter())
-    run = go(tmp_path, Counter(), resume=False, max_steps=2)
-    assert [path.name for path in run.checkpoints()] == ["step_000002"]
+    assert checkpoints(run) == [2]
     assert (tmp_path / "old-1" / "checkpoints" / "step_000007" / "trainer.json").exists()
     assert RunFolder(tmp_path / "old-1").series("train/total")[0] == [1, 2, 3, 4, 5, 6, 7]
 
@@ -333,12 +305,12 @@ def test_an_interrupted_run_goes_back_to_its_checkpoint_and_does_the_steps_since
     run = go(tmp_path, trainer, max_steps=5, keep_checkpoints=9)
     assert run.status == "finished"
     assert trainer.done == [1, 2, 3, 3, 4, 5]
-    assert run.series("train/total") == ([1, 2, 3, 4, 5], [1, 3, 6, 10, 15])
+    assert run.series("train/total") == ([1, 2, 3, 4, 5], UNCHANGED[:5])
     assert run.series("validation/total") == ([0, 3, 5], [0, 6, 15])
-    assert [path.name for path in run.checkpoints()] == ["step_000002", "step_000004", "step_000005"]
-    said = capsys.readouterr().err
-    assert "interrupted after step 3: the critic was killed" in said
-    assert "going on after step 2" in said
+    assert checkpoints(run) == [2, 4, 5]
+    log = capsys.readouterr().err
+    assert "interrupted after step 3: the critic was killed" in log
+    assert "going on after step 2" in log
 
 
 @pytest.mark.parametrize("settings", [{"save_interval": 5}, {"save_checkpoints": False}])
@@ -346,7 +318,7 @@ def test_before_the_first_checkpoint_an_interrupted_run_goes_back_to_its_start(t
     trainer = Counter({4: raise_once()})
     run = go(tmp_path, trainer, max_steps=5, **settings)
     assert trainer.done == [1, 2, 3, 1, 2, 3, 4, 5]
-    assert run.series("train/total") == ([1, 2, 3, 4, 5], [1, 3, 6, 10, 15])
+    assert run.series("train/total") == ([1, 2, 3, 4, 5], UNCHANGED[:5])
     assert run.series("validation/total") == ([0, 3, 5], [0, 6, 15])
 
 
@@ -356,7 +328,7 @@ def test_an_interrupted_validation_is_done_again(tmp_path, at):
     validate, once = trainer.validate, raise_once()
     trainer.validate = lambda step: (step == at and once(), validate(step))[1]
     run = go(tmp_path, trainer, max_steps=4)
-    assert run.series("train/total") == ([1, 2, 3, 4], [1, 3, 6, 10])
+    assert run.series("train/total") == ([1, 2, 3, 4], UNCHANGED[:4])
     assert run.series("validation/total") == ([0, 3, 4], [0, 6, 10])
 
 
@@ -364,20 +336,18 @@ def test_an_interrupted_validation_is_done_again(tmp_path, at):
 def test_an_interrupted_checkpoint_is_none(tmp_path, at, done):
     trainer = AskedWhileSaving({}, {at: raise_once()})
     run = go(tmp_path, trainer, keep_checkpoints=9)
-    assert run.status == "finished"
-    assert trainer.done == done
-    assert run.series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
-    assert [int(path.name[5:]) for path in run.checkpoints()] == [2, 4, 6, 7]
+    assert (run.status, trainer.done, totals(run)) == ("finished", done, UNCHANGED)
+    assert checkpoints(run) == [2, 4, 6, 7]
 
 
 def test_a_change_whose_checkpoint_was_interrupted_is_made_after_a_step_that_is_done_again(tmp_path):
     """Not before: the steps since the checkpoint are done again as they were."""
-    at = {3: control(tmp_path, "set.json", '{"weight": 10}')}
-    trainer = AskedWhileSaving(at, {3: raise_once()})
-    trainer.at[3] = lambda write=trainer.at[3]: trainer.done.count(3) or write()
+    trainer = AskedWhileSaving({}, {3: raise_once()})
+    ask = change(tmp_path, weight=10)
+    trainer.at = {3: lambda: trainer.done.count(3) or ask()}
     run = go(tmp_path, trainer)
     assert trainer.done == [1, 2, 3, 3, 4, 5, 6, 7]
-    assert run.series("train/total")[1] == [1, 3, 6, 46, 96, 156, 226]
+    assert totals(run) == [1, 3, 6, 46, 96, 156, 226]
     assert list((tmp_path / "control").iterdir()) == []
 
 
@@ -387,7 +357,7 @@ def test_a_wait_in_vain_ends_the_run_and_keeps_its_checkpoint(tmp_path):
     with pytest.raises(UserError, match="it did not come back"):
         go(tmp_path, trainer)
     run = RunFolder(tmp_path)
-    assert (run.status, run.latest_checkpoint().name) == ("failed", "step_000002")
+    assert (run.status, checkpoints(run)) == ("failed", [2])
     assert run.series("train/total")[0] == [1, 2, 3]
 
 
@@ -397,12 +367,11 @@ def test_an_interrupted_run_that_was_asked_to_stop_does_not_wait(tmp_path, how):
         "control file": RunFolder(tmp_path).request_stop,
         "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
     }[how]
-    trainer = Counter({4: lambda: (ask(), raise_once()())})
-    run = go(tmp_path, trainer)
-    assert (run.status, run.latest_checkpoint().name) == ("stopped", "step_000002")
+    run = go(tmp_path, Counter({4: lambda: (ask(), raise_once()())}))
+    assert (run.status, checkpoints(run)) == ("stopped", [2])
     assert run.info["message"] == "stopped after step 3 of 7, as asked; its checkpoint is of step 2"
     again = Counter()
-    assert go(tmp_path, again).series("train/total")[1] == [1, 3, 6, 10, 15, 21, 28]
+    assert totals(go(tmp_path, again)) == UNCHANGED
     assert again.done == [3, 4, 5, 6, 7]
 
 
@@ -419,8 +388,8 @@ def test_a_checkpoint_without_its_other_half_is_passed_over(tmp_path, capsys):
     trainer.load = only_the_fourth
     run = go(tmp_path, trainer, max_steps=7, keep_checkpoints=3)
     assert trainer.done == [5, 6, 7]
-    assert run.series("train/total") == ([1, 2, 3, 4, 5, 6, 7], [1, 3, 6, 10, 15, 21, 28])
-    assert [path.name for path in run.checkpoints()] == ["step_000004", "step_000006", "step_000007"]
+    assert run.series("train/total") == ([1, 2, 3, 4, 5, 6, 7], UNCHANGED)
+    assert checkpoints(run) == [4, 6, 7]
     assert (tmp_path / "old-1" / "checkpoints" / "step_000006").exists()  # its critic's half is gone
     assert "step_000006 can't be gone on from (the critic has none)" in capsys.readouterr().err
 

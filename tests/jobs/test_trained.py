@@ -1,12 +1,14 @@
 """What the three trainers must show on the smoke model, and what a run folder holds afterwards."""
 
+import contextlib
 import json
 import math
 import shutil
-from pathlib import Path
 
+import forks
 import pytest
 import torch
+from smoke_jobs import first_steps, prepare_smoke_job
 from tiny_tokenizers import STYLES, llama_2
 
 from aligner_lib.config.compose import load
@@ -21,7 +23,7 @@ from aligner_lib.models.tensor_store import StoreReader
 from aligner_lib.run_folder.explain import explain
 
 
-@pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "evaluate"])
+@pytest.mark.parametrize("kind", ["sft", "rm", "ppo", "grpo", "evaluate"])
 def test_a_run_logs_the_metrics_that_its_kind_declares(kind, request):
     """So the glossary, which is made from the declarations, tells of every metric and of no other."""
     run = request.getfixturevalue(kind)
@@ -55,91 +57,96 @@ def test_sft_learns_from_its_samples(sft):
 
 
 def test_a_reward_head_of_zeros_gives_ln_2_and_no_success(rm):
-    first = rm.metrics()[0]
+    first, after = rm.metrics()[:2]
     assert first["step"] == 0
     assert first["validation/loss"] == pytest.approx(math.log(2), abs=1e-7)
-    assert first["validation/acc"] == 0
-    assert first["validation/rewards_all_std"] == 0
+    assert first["validation/acc"] == first["validation/rewards_all_std"] == 0
+    assert after["train/loss"] == pytest.approx(math.log(2), abs=1e-6)
 
 
-def test_the_first_training_step_of_a_reward_model_is_ln_2_too(rm):
-    assert rm.metrics()[1]["train/loss"] == pytest.approx(math.log(2), abs=1e-6)
+def scale_of(record: dict) -> RewardScale:
+    return RewardScale(record["validation/rewards_all_mean"], record["validation/rewards_all_std"])
 
 
 def test_a_reward_model_keeps_the_scale_of_its_validation(rm):
-    scale, last = RewardScale.load(rm.latest_checkpoint()), rm.metrics()[-1]
-    assert scale == RewardScale(last["validation/rewards_all_mean"], last["validation/rewards_all_std"])
+    assert RewardScale.load(rm.latest_checkpoint()) == scale_of(rm.metrics()[-1])
 
 
 def test_a_checkpoint_between_validations_has_the_scale_of_its_own_weights(jobs, rm):
     apart = jobs.run(
         "rm",
         "rm_apart",
+        **first_steps("rm", 5),
         trainer__rm__val_check_interval=3,
         trainer__rm__save_interval=4,
         exp_manager__checkpoint_callback_params__save_top_k=9,
     )
-    scale = RewardScale.load(apart.path / "checkpoints" / "step_000004")
-    measured = next(record for record in rm.metrics() if record["step"] == 4)
-    assert scale == RewardScale(
-        measured["validation/rewards_all_mean"], measured["validation/rewards_all_std"]
-    )
+    (measured,) = (record for record in rm.metrics() if record["step"] == 4)
+    assert RewardScale.load(apart.path / "checkpoints" / "step_000004") == scale_of(measured)
 
 
 def test_before_the_first_update_the_ratio_is_1_and_the_kl_is_0(ppo):
-    first = ppo.metrics()[1]
-    assert first["train_rollouts/kl"] == first["train_rollouts/init_policy_kl"] == 0
-    second = ppo.metrics()[2]  # the first step only trains the critic
-    assert second["train_rollouts/kl"] == second["train_rollouts/init_policy_kl"] == 0
+    for record in ppo.metrics()[1:3]:  # the first step only trains the critic
+        assert record["train_rollouts/kl"] == record["train_rollouts/init_policy_kl"] == 0
     _, ratios = ppo.series("train_optim/first_ppo_ratio")
     assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
 
 
-def test_at_another_temperature_the_ratio_is_1_too_and_that_is_said(jobs):
-    hot = jobs.run(
+def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
+    warm_up, first, second = ppo.metrics()[1:4]
+    assert not any(name.startswith("train_optim/") for name in warm_up)
+    assert warm_up["critic/loss"] > 0 and first["train_optim/grad_norm"] > 0
+    assert second["train_rollouts/init_policy_kl"] > 0
+
+
+def test_the_actor_takes_two_optimiser_steps_a_rollout(ppo):
+    assert ppo.series("train_optim/optim_step") == (list(range(2, 9)), [2, 4, 6, 8, 10, 12, 14])
+
+
+@pytest.fixture(scope="module")
+def sampled(jobs):
+    """One step of PPO with groups of four responses, at another temperature, with a price for a missing end."""
+    return jobs.run(
         "ppo",
-        "ppo_hot",
-        trainer__ppo__max_steps=2,
+        "ppo_sampled",
+        trainer__ppo__critic_warmup_steps=0,
+        trainer__ppo__max_steps=1,
+        trainer__ppo__missing_eos_penalty=2.5,
+        model__ppo__num_generations_per_prompt=4,
         model__ppo__sampling_params__temperature=0.7,
         model__ppo__sampling_params__top_p=0.9,
     )
-    first = hot.metrics()[2]
+
+
+def test_at_another_temperature_the_ratio_is_1_too_and_that_is_said(jobs, sampled):
+    first = sampled.metrics()[1]
     assert first["train_optim/first_ppo_ratio"] == pytest.approx(1.0, abs=1e-5)
     assert first["train_rollouts/init_policy_kl"] == 0
-    log = jobs.log("ppo_hot").read_text()
+    log = jobs.log("ppo_sampled").read_text()
     assert "greedy" not in log and "min_length" not in log
     assert "temperature is 0.7: the log-probabilities that are compared are scaled by it" in log
     assert "top_p=0.9: responses come from a cut distribution" in log
 
 
-def test_several_responses_to_a_prompt_are_told_apart_and_learnt_from_together(jobs):
-    run = jobs.run(
-        "ppo",
-        "ppo_groups",
-        trainer__ppo__critic_warmup_steps=0,
-        trainer__ppo__max_steps=1,
-        trainer__ppo__val_check_interval=1,
-        model__ppo__num_generations_per_prompt=4,
-    )
-    asked = run.info["config"]["model"]["ppo"]
-    train = [record for record in run.rollouts() if record["split"] == "train"]
+def test_responses_to_one_prompt_are_a_group_of_different_texts(sampled):
+    responses = records(sampled, step=1)
     groups: dict[int, list[dict]] = {}
-    for record in train:
+    for record in responses:
         groups.setdefault(record["group"], []).append(record)
-    assert len(train) == asked["num_rollout_samples"] and {len(group) for group in groups.values()} == {4}
-    assert all(len({record["prompt"] for record in group}) == 1 for group in groups.values())
-    assert all(len({record["response"] for record in group}) == 4 for group in groups.values())
-    first = next(record for record in run.metrics() if record["step"] == 1)
-    assert first["train_optim/first_ppo_ratio"] == pytest.approx(1, abs=1e-5)
-    assert first["train_rollouts/consumed_samples"] == len(train)
+    assert len(groups) == 4
+    for group in groups.values():
+        assert len({record["prompt"] for record in group}) == 1
+        assert len({record["response"] for record in group}) == len(group) == 4
+    assert sampled.metrics()[1]["train_rollouts/consumed_samples"] == len(responses) == 16
 
 
-def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
-    warm_up, then = ppo.metrics()[1:3]
-    assert not any(name.startswith("train_optim/") for name in warm_up)
-    assert warm_up["critic/loss"] > 0
-    assert then["train_optim/grad_norm"] > 0
-    assert ppo.metrics()[3]["train_rollouts/init_policy_kl"] > 0
+def test_a_missing_end_costs_the_penalty_of_the_settings(sampled):
+    responses, first = records(sampled, step=1), sampled.metrics()[1]
+    rewards = [r["reward"] for r in responses]
+    penalised = [r["reward"] - (0.0 if r["finished"] else 2.5) for r in responses]  # no KL yet
+    assert first["train_rollouts/rewards"] == pytest.approx(sum(rewards) / 16, abs=1e-5)
+    assert first["train_rollouts/rlhf_rewards"] == pytest.approx(sum(penalised) / 16, abs=1e-5)
+    assert penalised != rewards
 
 
 @pytest.mark.parametrize(
@@ -150,50 +157,49 @@ def test_the_critic_s_warm_up_leaves_the_actor_alone(ppo):
     ],
 )
 def test_sampling_that_parts_from_the_log_probabilities_is_told(jobs, caplog, setting, value, words):
-    from aligner_lib.config.compose import compose
-    from aligner_lib.kinds.ppo.build import prepare
-
-    prepare(compose("ppo", jobs.settings("ppo", "told", **{f"model__ppo__{setting}": value}), "smoke"))
+    prepare_smoke_job("ppo", jobs.settings("ppo", "told", **{f"model__ppo__{setting}": value}))
     assert words in caplog.text
 
 
-def test_the_actor_takes_two_optimiser_steps_a_rollout(ppo):
-    assert ppo.series("train_optim/optim_step") == (list(range(2, 9)), [2, 4, 6, 8, 10, 12, 14])
-
-
-def test_the_actor_s_schedule_begins_with_its_first_update_and_ends_with_its_last(jobs):
-    """Five steps of which the critic has two for itself: one update in each of the others, with two of warm-up."""
-    run = jobs.run(
+@pytest.fixture(scope="module")
+def masked(jobs):
+    """Five steps of which the critic has two for itself, one update in each of the others; cut responses are masked."""
+    return jobs.run(
         "ppo",
-        "ppo_schedule",
+        "ppo_masked",
         trainer__ppo__max_steps=5,
         trainer__ppo__critic_warmup_steps=2,
+        trainer__ppo__mask_truncated_responses=True,
         model__global_batch_size=16,
         model__optim__lr=0.003,
         model__optim__sched__warmup_steps=2,
         model__optim__sched__min_lr=0.0005,
     )
-    assert run.series("train_optim/lr") == ([3, 4, 5], pytest.approx([0.001, 0.002, 0.003]))
-    assert run.series("train_optim/optim_step") == ([3, 4, 5], [1, 2, 3])
+
+
+def test_the_actor_s_schedule_begins_with_its_first_update_and_ends_with_its_last(masked):
+    assert masked.series("train_optim/lr") == ([3, 4, 5], pytest.approx([0.001, 0.002, 0.003]))
+    assert masked.series("train_optim/optim_step") == ([3, 4, 5], [1, 2, 3])
+
+
+def test_masked_responses_are_left_out_of_the_normalisation(masked):
+    responses = records(masked, step=3)
+    assert_normalized([a for r in responses if r["finished"] for a in r["token_advantage"]])
+    assert {a for r in responses if not r["finished"] for a in r["token_advantage"]} == {0.0}
 
 
 def test_the_actor_learns_from_responses_that_were_cut_off_too(ppo):
-    """What is normalised is what is learnt from: all tokens, or with masking those of responses that ended."""
-    advantages = [a for r in ppo.rollouts() if r["step"] == 2 for a in r["token_advantage"]]
-    assert {r["finished"] for r in ppo.rollouts() if r["step"] == 2} == {True, False}
+    """What is normalised is what is learnt from: all tokens."""
+    responses = records(ppo, step=2)
+    assert {r["finished"] for r in responses} == {True, False}
+    advantages = [a for r in responses for a in r["token_advantage"]]
     assert_normalized(advantages)
     assert sum(a > 0 for a in advantages) / len(advantages) == pytest.approx(0.5, abs=0.35)
 
 
-def test_truncated_responses_are_left_out_of_loss_and_normalisation_on_request(jobs, ppo):
-    masked = jobs.run(
-        "ppo", "ppo_masked", trainer__ppo__max_steps=2, trainer__ppo__mask_truncated_responses=True
-    )
-    records = [r for r in masked.rollouts() if r["step"] == 2 and r["split"] == "train"]
-    assert_normalized([a for r in records if r["finished"] for a in r["token_advantage"]])
-    assert {a for r in records if not r["finished"] for a in r["token_advantage"]} == {0.0}
-    one, other = (run.metrics()[2]["train_optim/loss"] for run in (masked, ppo))
-    assert one != other
+def records(run, step: int) -> list[dict]:
+    """The training's responses of a step."""
+    return [r for r in run.rollouts() if r["step"] == step and r["split"] == "train"]
 
 
 def assert_normalized(advantages: list[float]) -> None:
@@ -216,32 +222,18 @@ def test_an_update_in_which_nothing_counts_is_no_update(jobs):
     )
     assert not any(name.startswith("train_optim/") for record in run.metrics() for name in record)
     assert run.metrics()[2]["critic/loss"] > 0
-    assert run.alarms() == [] or {alarm["name"] for alarm in run.alarms()} == {"endless"}
+    assert {alarm["name"] for alarm in run.alarms()} <= {"endless"}
     kept = run.latest_checkpoint()
     assert json.loads((kept / "optimizer" / "steps.json").read_text()) == 0
-    trained, start = (folder / "weights" for folder in (kept, jobs.model))
-    for name in StoreReader(start).names():
-        assert torch.equal(whole(trained, name), whole(start, name)), name
-
-
-def whole(store: Path, name: str) -> torch.Tensor:
-    return StoreReader(store).read_whole(name)
-
-
-def test_a_missing_end_costs_what_is_asked(jobs):
-    run = jobs.run("ppo", "ppo_penalty", trainer__ppo__max_steps=1, trainer__ppo__missing_eos_penalty=2.5)
-    records = [r for r in run.rollouts() if r["split"] == "train"]
-    expected = [r["reward"] - (0.0 if r["finished"] else 2.5) for r in records]  # no KL yet
-    assert run.metrics()[1]["train_rollouts/rlhf_rewards"] == pytest.approx(sum(expected) / 16, abs=1e-5)
-    assert run.metrics()[1]["train_rollouts/rewards"] == pytest.approx(
-        sum(r["reward"] for r in records) / 16, abs=1e-5
-    )
+    trained, start = (StoreReader(folder / "weights") for folder in (kept, jobs.model))
+    for name in start.names():
+        assert torch.equal(trained.read_whole(name), start.read_whole(name)), name
 
 
 def test_rollout_records_agree_with_the_metrics(ppo):
     coefficient = 0.01  # of the smoke profile
     for record in ppo.metrics()[1:]:
-        rollouts = [r for r in ppo.rollouts() if r["step"] == record["step"] and r["split"] == "train"]
+        rollouts = records(ppo, record["step"])
         assert len(rollouts) == record["train_rollouts/rollout_size"] == 16
         mean = lambda name: sum(r[name] for r in rollouts) / 16  # noqa: B023, E731
         assert record["train_rollouts/rewards"] == pytest.approx(mean("reward"), abs=1e-5)
@@ -261,8 +253,7 @@ def test_rollout_records_agree_with_the_metrics(ppo):
         assert record["train_rollouts/rewards_with_kl"] == pytest.approx(sum(by_token) / 16, abs=1e-5)
         advantages = [a for r in rollouts for a in r["token_advantage"]]
         assert len(advantages) == tokens
-        assert sum(advantages) / tokens == pytest.approx(0, abs=1e-3)  # normalised over the rollout's tokens
-        assert sum(a * a for a in advantages) / tokens == pytest.approx(1, abs=1e-3)
+        assert_normalized(advantages)
 
 
 def test_responses_that_ended_and_that_were_cut_off_are_told_apart(ppo):
@@ -274,19 +265,15 @@ def test_responses_that_ended_and_that_were_cut_off_are_told_apart(ppo):
 
 
 def test_validation_prompts_and_draws_are_the_same_every_time(ppo):
-    validations = {
-        step: [r for r in ppo.rollouts() if r["split"] == "validation" and r["step"] == step]
-        for step in (0, 4, 8)
-    }
-    assert {len(records) for records in validations.values()} == {4}
-    prompts = [[r["prompt"] for r in records] for records in validations.values()]
-    assert prompts[0] == prompts[1] == prompts[2]
+    validation = [r for r in ppo.rollouts() if r["split"] == "validation"]
+    first, *later = ([r["prompt"] for r in validation if r["step"] == step] for step in (0, 4, 8))
+    assert len(first) == 4 and later == [first, first]
 
 
 # ---- what PPO scores is what the reward model was trained on --------------------------------------------------------
 
 
-def scalar_engine(folder):
+def engine_of(folder):
     from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.model import Numerics
 
@@ -295,34 +282,35 @@ def scalar_engine(folder):
     return engine
 
 
+def rewards_of(folder, rows: list[list[int]], pad_id: int) -> list[float]:
+    """What PPO's reward model in a folder gives each row of tokens."""
+    from aligner_lib.rollouts.critic import RewardModel
+
+    reward_model = RewardModel(engine_of(folder), RewardScale.load(folder), micro_batch_size=4)
+    return reward_model.score(TokenBatch(*pad_rows(rows, pad_id))).result().tolist()
+
+
 def test_ppo_scores_a_response_as_the_reward_model_s_training_did(rm, here, formatted):
     """The same text gets the same number in both, and in a talk with the notebook, at the same stop token."""
     from aligner_lib.jobs.inference import scoring
     from aligner_lib.kinds.rm.trainer import pair_loss
-    from aligner_lib.megatron.generate import Response
-    from aligner_lib.rollouts.critic import RewardModel
-    from aligner_lib.rollouts.policy import to_rollouts
 
     folder = resolve(rm.path)
-    tokenizer, engine, scale = Tokenizer(folder), scalar_engine(folder), RewardScale.load(folder)
+    tokenizer, engine, scale = Tokenizer(folder), engine_of(folder), RewardScale.load(folder)
     pairs, _ = load_pairs([formatted / "test_comparisons.jsonl"], tokenizer, 256)
     prompts, _ = load_prompts([formatted / "test_prompts.jsonl"], tokenizer, 256)
-    reward_model = RewardModel(engine, scale, micro_batch_size=4)
     score = scoring(rm.path)
     for pair, prompt in list(zip(pairs, prompts))[:5]:
-        both = TokenBatch(*pad_rows([pair.chosen, pair.rejected], tokenizer.pad_id))
-        trained = engine.evaluate([both], pair_loss)
-        responses = [rows[len(prompt.tokens) :] for rows in (pair.chosen, pair.rejected)]
-        assert [prompt.tokens + response for response in responses] == [pair.chosen, pair.rejected]
+        rows = [pair.chosen, pair.rejected]
+        responses = [row[len(prompt.tokens) :] for row in rows]
+        assert all(row[: len(prompt.tokens)] == prompt.tokens for row in rows)
         assert all(response[-1] == tokenizer.eos_id for response in responses)
-        ended = [Response(response, [0.0] * len(response), finished=True) for response in responses]
-        rollouts = to_rollouts([prompt.tokens] * 2, ended, [0, 0], tokenizer.pad_id)
-        scored = reward_model.score(rollouts).result()
-        expected = [trained["rewards_chosen_mean"], trained["rewards_rejected_mean"]]
-        torch.testing.assert_close(scored, scale(torch.tensor(expected)), atol=1e-5, rtol=0)
+        trained = engine.evaluate([TokenBatch(*pad_rows(rows, tokenizer.pad_id))], pair_loss)
+        in_training = torch.tensor([trained["rewards_chosen_mean"], trained["rewards_rejected_mean"]])
+        in_ppo = rewards_of(folder, rows, tokenizer.pad_id)
+        assert in_ppo == pytest.approx(scale(in_training).tolist(), abs=1e-5)
         answers = [tokenizer.decode(response).removeprefix(" ") for response in responses]
-        said = [score(prompt.text, answer) for answer in answers]
-        assert said == pytest.approx(scored.tolist(), abs=1e-5)
+        assert [score(prompt.text, answer) for answer in answers] == pytest.approx(in_ppo, abs=1e-5)
 
 
 def test_a_reward_model_s_loss_has_the_centering_of_both_texts():
@@ -330,9 +318,8 @@ def test_a_reward_model_s_loss_has_the_centering_of_both_texts():
 
     from aligner_lib.kinds.rm.trainer import pair_loss
 
-    values = torch.tensor(
-        [[0.0, 1.0], [2.0, 2.0], [9.0, 3.0]]
-    )  # the chosen text has two tokens, the rejected one three
+    # the chosen text has two tokens, the rejected one three
+    values = torch.tensor([[0.0, 1.0], [2.0, 2.0], [9.0, 3.0]])
     model = SimpleNamespace(values=lambda hidden: hidden)
     batch = TokenBatch(torch.ones(2, 3, dtype=torch.long), torch.tensor([2, 3]))
     plain, centred = (pair_loss(model, batch, values, centering=weight) for weight in (0.0, 0.1))
@@ -346,18 +333,15 @@ PROMPT, ANSWER = "User: How are you?\n\nAssistant:", " I am well, 北京 😀."
 def test_a_talk_scores_what_the_reward_model_s_training_reads_whatever_the_tokenizer(rm, here, tmp_path):
     """With BOS, with tokens for bytes, and no second space between prompt and answer."""
     from aligner_lib.jobs.inference import scoring
-    from aligner_lib.rollouts.critic import RewardModel
 
     folder = shutil.copytree(rm.latest_checkpoint(), tmp_path / "rm")
     tokenizer = Tokenizer(llama_2(folder))
     comparisons = tmp_path / "comparisons.jsonl"
     comparisons.write_text("\n".join(json.dumps({"text": PROMPT + text}) for text in (ANSWER, " Go.")))
     ((pair,), _) = load_pairs([comparisons], tokenizer, 256)
-    reward_model = RewardModel(scalar_engine(folder), RewardScale.load(folder), micro_batch_size=2)
-    expected = reward_model.score(TokenBatch(*pad_rows([pair.chosen, pair.rejected], tokenizer.pad_id)))
-    score = scoring(folder)
-    scores = [score("How are you?", text.strip()) for text in (ANSWER, " Go.")]
-    assert scores == pytest.approx(expected.result().tolist(), abs=1e-5)
+    scores = [scoring(folder)("How are you?", text.strip()) for text in (ANSWER, " Go.")]
+    expected = rewards_of(folder, [pair.chosen, pair.rejected], tokenizer.pad_id)
+    assert scores == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("make", STYLES.values(), ids=STYLES)
@@ -387,37 +371,24 @@ def test_a_talk_with_a_model_of_the_wrong_head_is_refused(rm, smoke):
         scoring(smoke)
 
 
-def test_a_critic_s_checkpoint_is_a_model_folder(ppo, here):
-    """It can be talked to, and another run may begin with it."""
-    from aligner_lib.jobs.inference import scoring
-
-    assert math.isfinite(scoring(ppo.latest_checkpoint() / "critic")("Hello.", "Hello."))
-
-
 def test_in_a_talk_the_policy_says_what_it_would_in_a_rollout(smoke, here):
     from aligner_lib.datasets.chat_template import OWN, encode_prompt, use_template
     from aligner_lib.jobs.inference import answering
-    from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.generate import Sampling
-    from aligner_lib.megatron.model import Numerics
     from aligner_lib.rollouts.policy import Policy
 
-    tokenizer, engine = Tokenizer(smoke), Engine(Architecture.load(smoke), Numerics())
-    engine.load(smoke)
-    policy = Policy(engine, tokenizer, Sampling(max_length=8), forward_micro_batch_size=1)
-    asked = encode_prompt(
-        use_template(tokenizer, OWN), "User: Hello.\n\nAssistant:"
-    )  # nobody said how it has learnt
-    rollouts = policy.rollout([asked], [3], [0])
+    tokenizer = Tokenizer(smoke)
+    policy = Policy(engine_of(smoke), tokenizer, Sampling(max_length=8), forward_micro_batch_size=1)
+    text = "User: Hello.\n\nAssistant:"
+    prompt = encode_prompt(use_template(tokenizer, OWN), text)  # the model's folder records no template
+    rollouts = policy.rollout([prompt], [3], [0])
     answer = answering(smoke, max_length=8, seed=3)
-    assert answer("Hello.") == tokenizer.decode(rollouts.response_tokens(0)).strip()
-    assert answer("User: Hello.\n\nAssistant:") == answer("Hello.")
+    assert answer("Hello.") == answer(text) == tokenizer.decode(rollouts.response_tokens(0)).strip()
 
 
-def test_a_talk_scores_an_answer_that_was_cut_without_a_stop_token_as_a_rollout_does(smoke, rm):
+def test_a_talk_scores_an_answer_that_was_cut_without_a_stop_token_as_a_rollout_does(smoke, rm, here):
     from aligner_lib.datasets.chat_template import encode_prompt
     from aligner_lib.jobs.inference import answering, as_prompt, scoring, tokenizer_of
-    from aligner_lib.rollouts.critic import RewardModel
 
     answer, score, folder = (
         answering(smoke, max_length=8, seed=3)("Hello."),
@@ -427,20 +398,16 @@ def test_a_talk_scores_an_answer_that_was_cut_without_a_stop_token_as_a_rollout_
     tokenizer = tokenizer_of(folder)
     assert not answer.finished and len(answer.tokens) == 8 and tokenizer.eos_id not in answer.tokens
     drawn = [*encode_prompt(tokenizer, as_prompt("Hello.")), *answer.tokens]
-    reward_model = RewardModel(scalar_engine(folder), RewardScale.load(folder), micro_batch_size=1)
-    rollout = reward_model.score(TokenBatch(*pad_rows([drawn], tokenizer.pad_id))).result().item()
+    (rollout,) = rewards_of(folder, [drawn], tokenizer.pad_id)
     assert score("Hello.", answer) == pytest.approx(rollout, abs=1e-6)
     assert score("Hello.", str(answer)) != pytest.approx(rollout, abs=1e-3)  # a text is taken to be complete
 
 
 def test_a_rollout_that_ends_ends_with_the_reward_model_s_stop_token(smoke, here):
-    from aligner_lib.megatron.engine import Engine
     from aligner_lib.megatron.generate import Sampling
-    from aligner_lib.megatron.model import Numerics
     from aligner_lib.rollouts.policy import Policy
 
-    tokenizer, engine = Tokenizer(smoke), Engine(Architecture.load(smoke), Numerics())
-    engine.load(smoke)
+    tokenizer, engine = Tokenizer(smoke), engine_of(smoke)
     prompt = tokenizer.encode("User: Hello.\n\nAssistant:")
     with torch.no_grad():  # after this prompt nothing is likelier than the stop token
         hidden = engine.module.eval()(torch.tensor([prompt]))[-1, 0]
@@ -462,34 +429,37 @@ def test_the_run_folder_says_what_was_run(kind, request):
     assert info["heartbeat"]["step"] == info["max_steps"] == run.metrics()[-1]["step"]
     assert load(kind, info["config"]).trainer[kind].save_interval == 2
     assert info["profile"] == "smoke"
-    assert "model" in info["hashes"]
-    assert any(name.endswith(".jsonl") for name in info["hashes"])
+    assert "model" in info["hashes"] and any(name.endswith(".jsonl") for name in info["hashes"])
     assert [path.name for path in run.checkpoints()] == [f"step_{info['max_steps']:06d}"]
 
 
-@pytest.mark.parametrize("kind", ["sft", "ppo"])
-def test_tensorboard_has_every_metric(kind, request):
+@pytest.fixture(scope="module")
+def tensorboard(ppo):
+    """What TensorBoard reads of the run, once the exporter has sent its last step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = request.getfixturevalue(kind)
-    events = EventAccumulator(str(run.path / "tensorboard"))
-    events.Reload()
-    names = {name for record in run.metrics() for name in record} - {"step", "time"}
-    assert set(events.Tags()["scalars"]) == names
-    metric = {"sft": "train/loss", "ppo": "critic/loss"}[kind]
-    shown = [(event.step, event.value) for event in events.Scalars(metric)]
-    steps, values = run.series(metric)
-    assert [step for step, _ in shown] == steps
-    assert [value for _, value in shown] == pytest.approx(values, rel=1e-6)
+    def read():
+        events = EventAccumulator(str(ppo.path / "tensorboard"), {"tensors": 0}).Reload()
+        with contextlib.suppress(KeyError):  # nothing has come yet
+            last = [events.Scalars("critic/loss")[-1], events.Tensors("table/val_rollouts/text_summary")[-1]]
+            return events if [event.step for event in last] == [8, 8] else None
+
+    return forks.until(read, "the exporter's last step")
 
 
-def test_tensorboard_has_a_table_of_rollouts(ppo):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def test_tensorboard_has_every_metric(ppo, tensorboard):
+    names = {name for record in ppo.metrics() for name in record} - {"step", "time"}
+    assert set(tensorboard.Tags()["scalars"]) == names
+    shown = tensorboard.Scalars("critic/loss")
+    steps, values = ppo.series("critic/loss")
+    assert [event.step for event in shown] == steps
+    assert [event.value for event in shown] == pytest.approx(values, rel=1e-6)
 
-    events = EventAccumulator(str(ppo.path / "tensorboard"), {"tensors": 0})
-    events.Reload()
-    assert [event.step for event in events.Tensors("table/train_rollouts/text_summary")] == list(range(1, 9))
-    last = events.Tensors("table/val_rollouts/text_summary")[-1]
+
+def test_tensorboard_has_a_table_of_rollouts(tensorboard):
+    tables = tensorboard.Tensors("table/train_rollouts/text_summary")
+    assert [event.step for event in tables] == list(range(1, 9))
+    last = tensorboard.Tensors("table/val_rollouts/text_summary")[-1]
     head, _, *rows = last.tensor_proto.string_val[0].decode().split("\n")
     assert head == "step | prompt | response | reward | length | finished | group"
     assert len(rows) == 4 and all(row.count(" | ") == 6 and row.startswith("8 | User: ") for row in rows)
