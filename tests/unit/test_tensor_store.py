@@ -82,7 +82,9 @@ def test_any_layout_reads_what_any_other_wrote(tmp_path_factory, data):
             size = math.prod(whole.shape)
             parts = data.draw(cuts_of(size)) if size > 1 and data.draw(st.booleans()) else [None]
             ranks += [[block(rows, columns, part)] for part in parts]
-    reader = write(tmp_path_factory.mktemp("store"), *ranks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda number: None)  # a hundred examples would wait for the disk
+        reader = write(tmp_path_factory.mktemp("store"), *ranks)
     for rows in data.draw(cuts_of(4)):
         for columns in data.draw(cuts_of(6)):
             wanted = block(rows, columns)

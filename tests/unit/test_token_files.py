@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forks import until
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import STYLES, with_settings
@@ -146,33 +145,33 @@ def test_neither_workers_nor_chunks_change_a_byte(formatted, comparisons, tokeni
 
 
 KILLED = """
-import sys
+import os, signal, sys
 from pathlib import Path
+from aligner_lib.datasets.token_files import Unfinished
 from aligner_lib.datasets.tokenize_files import tokenize_file
 from aligner_lib.datasets.tokenizer import Tokenizer
+append = Unfinished.append
+def killed_at_100_lines(self, encoded):
+    append(self, encoded)
+    if os.path.getsize(self._lengths) > 400:
+        os.kill(os.getpid(), signal.SIGKILL)
+Unfinished.append = killed_at_100_lines
 tokenize_file(Path(sys.argv[1]), Path(sys.argv[2]), Tokenizer(Path(sys.argv[3])), append_eod=True, chunk_size=3)
 """
 
 
-def test_a_killed_call_goes_on_and_writes_the_same(formatted, tokenizer, smoke, tmp_path):
+def test_a_killed_call_goes_on_and_writes_the_same(formatted, comparisons, tokenizer, smoke, tmp_path):
     """The kill costs both files three bytes, as on a machine that loses its power."""
-    source = tmp_path / "many.jsonl"
-    source.write_text(((formatted / "train_comparisons.jsonl").read_text() + "\n") * 8)
-    whole = tokenize_file(source, tmp_path / "whole", tokenizer, append_eod=True)
-    process = subprocess.Popen([sys.executable, "-c", KILLED, source, tmp_path / "hh", smoke])
-    lengths = tmp_path / ".hh_text_document.lengths.partial"
-    until(
-        lambda: process.poll() is not None or (lengths.exists() and lengths.stat().st_size > 400), "100 lines"
-    )
-    assert process.poll() is None, "it ended before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    source = formatted / "test_comparisons.jsonl"
+    killed = subprocess.run([sys.executable, "-c", KILLED, source, tmp_path / "hh", smoke])
+    assert killed.returncode == -signal.SIGKILL
     assert not any(path.exists() for path in files_of_prefix(tmp_path / "hh_text_document"))
-    for path in (lengths, tmp_path / ".hh_text_document.bin.partial"):
+    for name in ("lengths", "bin"):
+        path = tmp_path / f".hh_text_document.{name}.partial"
         os.truncate(path, path.stat().st_size - 3)
     made = tokenize_file(source, tmp_path / "hh", tokenizer, append_eod=True)
     assert 90 < made.went_on < made.documents
-    assert content(made.prefix) == content(whole.prefix)
+    assert content(made.prefix) == content(comparisons)
     assert not list(tmp_path.glob(".hh*")), "hidden files are left"
 
 

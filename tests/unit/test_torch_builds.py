@@ -43,7 +43,9 @@ def clone(tmp_path):
     (clone.root / "requirements.lock").write_text(LOCK)
     for program in PROGRAMS:
         (clone.tools / program).symlink_to(shutil.which(program))
-    clone.environment["PATH"] = str(clone.tools)
+    # pip, which takes half a second to start, is asked for none of these
+    settings = dict.fromkeys(("UV_DEFAULT_INDEX", "UV_INDEX"), "http://127.0.0.1:9")
+    clone.environment |= settings | {"UV_INSECURE_HOST": "127.0.0.1", "PATH": str(clone.tools)}
     return clone
 
 
@@ -164,13 +166,14 @@ def indexes(clone, tmp_path):
     add_wheel(folder / "main", "torch", "9.9", requires="nvidia-cublas==13.4")
     handler = functools.partial(Quiet, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
     clone.environment |= {
         "UV_CACHE_DIR": str(tmp_path / "cache"),
         "UV_NO_CONFIG": "1",
         "UV_DEFAULT_INDEX": f"{address}/main",
+        "UV_INDEX": f"{address}/main",
         "LAB_TORCH_INDEX": f"{address}/cpu",
     }
     groups = "".join(f"{name} = ['tiny'{', ' + repr('torch') if name == 'lab' else ''}]\n" for name in GROUPS)

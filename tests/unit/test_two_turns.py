@@ -51,7 +51,7 @@ def judge():
 
         server = HTTPServer(("127.0.0.1", 0), Handler)
         server.asked = []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         servers.append(server)
         url = f"http://127.0.0.1:{server.server_port}/v1"
         return Judge(answering_at(url, "secret", model="a-judge", temperature=0))
