@@ -32,8 +32,9 @@ def test_a_package_that_was_lifted_above_the_lock_is_named(monkeypatch):
 def test_extras_count_where_they_are_installed_and_other_platforms_never(monkeypatch):
     requires = ["a==1", 'a==1; extra == "bench"', 'b==2; extra == "bench"', 'c==3; extra == "gpu"']
     requires += ['d==4; sys_platform == "plan9"']
-    installed(monkeypatch, requires, {"a": "1", "b": "2.1", "d": "5"})
-    assert pinned_versions().detail.startswith("b 2.1 (pinned: 2):")
+    for more, words in (({}, "b 2.1 (pinned: 2):"), ({"c": "3.1"}, "b 2.1 (pinned: 2), c 3.1 (pinned: 3):")):
+        installed(monkeypatch, requires, {"a": "1", "b": "2.1", "d": "5"} | more)
+        assert pinned_versions().detail.startswith(words)
 
 
 @pytest.mark.parametrize(
