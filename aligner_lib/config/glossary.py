@@ -5,6 +5,7 @@ python -m aligner_lib.config.glossary writes them into the page, between its two
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from aligner_lib.config.kind import Metric, MetricGroup
@@ -12,11 +13,11 @@ from aligner_lib.config.kinds import kinds
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 BEGIN, END = "<!-- made by aligner_lib/config/glossary.py: -->", "<!-- until here -->"
-HEAD = "| metric | unit | definition | healthy | setting |\n| --- | --- | --- | --- | --- |"
+COLUMNS = ("metric", "unit", "definition", "healthy", "setting")
 
 
 def glossary() -> str:
-    """A section for each group of metrics, with the kinds of job that log it."""
+    """A section for each group of metrics, with the kinds of job that log it and the columns that are not empty."""
     seen: set[tuple[str, str]] = set()
     sections = []
     for group in dict.fromkeys(group for kind in kinds().values() for group in kind.metrics):
@@ -30,13 +31,21 @@ def glossary() -> str:
 def _section(group: MetricGroup, metrics: list[Metric]) -> str:
     titles = {kind.command: {one.title for one in kind.metrics} for kind in kinds().values()}
     users = ", ".join(f"`{command}`" for command, known in titles.items() if group.title in known)
-    return "\n".join([f"## {group.title}", f"Of {users}. {group.text}", "", HEAD, *map(_row, metrics)])
+    rows = [_cells(metric) for metric in metrics]
+    filled = [index for index in range(len(COLUMNS)) if any(row[index] for row in rows)]
+    table = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    lines = [_line(row[index] for index in filled) for row in table]
+    return "\n".join([f"## {group.title}", f"Of {users}. {group.text}", "", *lines])
 
 
-def _row(metric: Metric) -> str:
+def _cells(metric: Metric) -> list[str]:
     names = ", ".join(f"`{name}`" for name in metric.names)
     cells = [names, metric.unit, metric.definition, metric.healthy, metric.setting]
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |".replace("|  |", "| |")
+    return [cell.replace("|", r"\|") for cell in cells]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
 
 
 def page_with(tables: str, page: str) -> str:
