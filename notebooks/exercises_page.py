@@ -10,8 +10,8 @@ from aligner_lib.tutorial.exercises.registry import exercises
 PAGE = Path(__file__).parents[1] / "docs" / "exercises.md"
 BEGIN, END = "<!-- made by notebooks/exercises_page.py: -->", "<!-- until here -->"
 HEAD = (
-    "| notebook | exercise | what it is | minutes | difficulty | mistakes | recognised | gradients | trains |\n"
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    "| notebook | exercise | what it is | minutes | difficulty | mistakes | gradients | trains |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
@@ -31,7 +31,7 @@ def table() -> str:
     planted = sum(len(exercise.mistakes) for exercise in exercises().values())
     minutes = sum(exercise.minutes for exercise in exercises().values())
     rows.append(
-        f"| | **{len(recognised)}** | | **{minutes}** | | **{planted}** | **{sum(recognised.values())}** | | |"
+        f"| | **{len(recognised)}** | | **{minutes}** | | **{sum(recognised.values())}/{planted}** | | |"
     )
     return "\n".join(rows)
 
@@ -40,7 +40,7 @@ def _row(exercise: Exercise, recognised: int) -> str:
     gradients = ", ".join(f"`{name}`" for name in exercise.gradients) or " "
     cells = [exercise.notebook, f"`{exercise.name}`", exercise.title, exercise.minutes, exercise.difficulty]
     trains = "`{}`: `{}`".format(*exercise.trains) if exercise.trains else " "
-    cells += [len(exercise.mistakes), recognised, gradients, trains]
+    cells += [f"{recognised}/{len(exercise.mistakes)}", gradients, trains]
     return f"| {' | '.join(map(str, cells))} |".replace("   ", " ")
 
 
