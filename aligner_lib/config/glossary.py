@@ -5,6 +5,7 @@ python -m aligner_lib.config.glossary writes them into the page, between its two
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def _cells(metric: Metric) -> list[str]:
 
 
 def _line(cells: Iterable[str]) -> str:
-    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+    """A row of the table; empty cells at its end may be missing in Markdown."""
+    line = "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+    return re.sub(r"( \|)( \|)+$", r"\1", line)
 
 
 def page_with(tables: str, page: str) -> str:
