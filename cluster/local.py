@@ -33,7 +33,8 @@ class LocalScheduler(Scheduler):
         super().refuse_unsupported(components, resources)
         if several := [f"{name}: {share.nodes}" for name, share in resources.items() if share.nodes > 1]:
             raise SubmissionRefused(
-                f"where='local' is one node, but resources ask for more ({', '.join(several)})"
+                f"where='local' is one node, but the resources ask for more ({', '.join(several)}): set nodes to 1, or "
+                "choose a scheduler with more machines"
             )
 
     def submit(self, submission: Submission) -> list[Record]:

@@ -1,9 +1,9 @@
 """How the components of a job find each other: through the run folder, not through guessed host names.
 
-critic    announce(run, "critic", port=5567)    once it is ready to answer actor     said = announced(run,
-"critic")       None until then; said["host"], said["port"]
+The critic calls announce(run, "critic", port=5567) once it can answer. The actor polls announced(run, "critic"),
+which is None until then and afterwards has "host" and "port".
 
-An announcement may be older than the current attempt: the reader must check that the service still answers.
+An announcement may be older than the current attempt, so the reader must check that the service still answers.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ def own_host() -> str:
 def free_port() -> int:
     """A port of this machine that nobody listens on. Raises OSError when all are taken.
 
-    It lies below the ports that the system assigns by itself (from 32768 on). Any outgoing connection could
-    take one of those before the caller listens on it.
+    The port lies below the range that the system assigns to outgoing connections (from 32768 on), so no connection
+    takes it before the caller listens on it.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -32,7 +32,7 @@ class Sweep:
         """The sweep whose members are in this folder. Raises JobNotFound when there is none."""
         names = record.read_json(record.job_folder(Path(run)) / "sweep.json")
         if names is None:
-            raise record.JobNotFound(f"{run} holds no sweep")
+            raise record.JobNotFound(f"no sweep was submitted in {run}")
         return cls(Path(run).absolute(), {name: Job.attach(Path(run) / name) for name in names["members"]})
 
     @property
@@ -49,7 +49,7 @@ class Sweep:
         states = self.states
         while not all(state.final for state in states.values()):
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"after {timeout} s: {states}")
+                raise TimeoutError(f"the sweep has not ended after {timeout} s, and it goes on: {states}")
             time.sleep(_POLL_S)
             states = self.states
         return states
@@ -140,6 +140,7 @@ def _words_of_members(commands: Mapping) -> dict[str, dict[str, list[str]]]:
     words = {member: words_of(command) for member, command in commands.items()}
     if any(list(parts) != [MAIN] for parts in words.values()) or len(words) < 2:
         raise ValueError(
-            "a sweep needs two or more runs of one component each: there are no arrays of hetjobs"
+            "a sweep needs two or more runs of one component each, because Slurm has no arrays of hetjobs; "
+            "submit one run after another"
         )
     return words

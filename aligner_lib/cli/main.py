@@ -270,7 +270,7 @@ def _job_of(run: str):
 @on_cluster.command("check")
 def cluster_check(
     resources: Annotated[
-        str | None, typer.Argument(help="A resources file, whose requests are checked, too.")
+        str | None, typer.Argument(help="A resources file; its requests are checked too.")
     ] = None,
     shared: Annotated[Path, typer.Option(help="The folder for run folders.")] = Path("."),
     probe: Annotated[bool, typer.Option(help="Start a small job to look at a compute node.")] = True,
