@@ -1,4 +1,4 @@
-"""What one process and layouts of two give for a model of each family; each rank runs `measure`."""
+"""What one process and layouts of two give for a model of each family; each rank runs `measure_all`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tiny
 import torch
+from layouts import SEQUENCE_PARALLEL, in_each_layout
 from megatron.core.dist_checkpointing.mapping import is_main_replica
 from tiny_families import NAMES
 
@@ -18,9 +19,9 @@ from aligner_lib.megatron.model import Numerics
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.tensor_store import StoreWriter
 
-LAYOUTS = {"tp2": (2, 1), "tp2_sequence": (2, 1), "pp2": (1, 2)}
+LAYOUTS = ("tp2", SEQUENCE_PARALLEL, "pp2")
 STOP = 1
-NEW_TOKENS = 12
+NEW_TOKENS = 8
 
 
 def rows() -> list[list[int]]:
@@ -28,9 +29,6 @@ def rows() -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     first, second, third = (torch.randint(2, 1024, (n,), generator=generator).tolist() for n in (23, 9, 17))
     return [first, [*first[:11], *second], third[:3], third]
-
-
-PROMPTS = rows()
 
 
 def batch() -> tiny.Samples:
@@ -44,15 +42,10 @@ def micro_batches() -> list[tiny.Samples]:
 
 
 def measure_all(starts: Path, out: Path) -> None:
-    """Every layout of two processes, one after the other."""
-    for layout, (tp, pp) in LAYOUTS.items():
-        parallel.initialize(tp, pp)
+    for layout in in_each_layout(*LAYOUTS):
         for name in NAMES:
-            measure(
-                starts / name / "imported", out / layout / name, sequence_parallel=layout == "tp2_sequence"
-            )
-        parallel.barrier()
-        parallel.parallel_state.destroy_model_parallel()
+            start, shared = starts / name / "imported", layout == SEQUENCE_PARALLEL
+            measure(start, out / layout / name, sequence_parallel=shared)
 
 
 def measure(start: Path, out: Path, **numerics) -> None:
@@ -61,10 +54,11 @@ def measure(start: Path, out: Path, **numerics) -> None:
     engine.load(start)
     logits = engine.map(micro_batches(), all_logits)
     sampling = Sampling(max_length=NEW_TOKENS, greedy=True)
-    said = generate(engine.module, PROMPTS, [0] * len(PROMPTS), sampling, stop_ids=[STOP])
+    responses = generate(engine.module, rows(), [0] * len(rows()), sampling, stop_ids=[STOP])
     save_gradients(engine, out / "gradients")
     if parallel.is_first_rank():
-        torch.save({"logits": logits, "said": [response.tokens for response in said]}, out / "figures.pt")
+        continuations = [response.tokens for response in responses]
+        torch.save({"logits": logits, "continuations": continuations}, out / "figures.pt")
 
 
 def all_logits(model, _, hidden) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""What one process and every layout of two must agree on; each rank runs `measure`."""
+"""What one process and every layout of two must agree on; each rank runs `measure_all`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -18,22 +19,30 @@ from benchmarks.activations import kept_bytes
 # tensor and pipeline size of two processes
 LAYOUTS = {"tp2": (2, 1), "tp2_sequence": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}
 SEQUENCE_PARALLEL = "tp2_sequence"
-STEPS, MORE_STEPS = 3, 2
-GLOBAL_BATCH, MICRO_BATCH = 7, 2
+STEPS, MORE_STEPS = 2, 1
+GLOBAL_BATCH, MICRO_BATCH = 5, 2
 UNFROZEN = 3  # of 4 layers: the fewest of which each of two pipeline stages has one
 MAPPED = 100  # seed of the batch that is not trained on
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [15, 16], [17]]
 SAMPLING = {
-    "greedy": Sampling(max_length=12, greedy=True),
-    "sampled": Sampling(max_length=12, temperature=1.3, top_k=40),
+    "greedy": Sampling(max_length=8, greedy=True),
+    "sampled": Sampling(max_length=8, temperature=1.3, top_k=40),
 }
 STOP = 3
 
 
+def in_each_layout(*names: str) -> Iterator[str]:
+    """In a rank of two: sets up one layout after the other, all by default, and gives its name."""
+    for name in names or LAYOUTS:
+        parallel.initialize(*LAYOUTS[name])
+        yield name
+        parallel.barrier()
+        parallel.parallel_state.destroy_model_parallel()
+
+
 def measure_all(starts: Path, saved: Path, out: Path) -> None:
-    """Every layout of two processes, one after the other. saved: the checkpoints of one process after STEPS."""
-    for layout, (tp, pp) in LAYOUTS.items():
-        parallel.initialize(tp, pp)
+    """Every layout. saved: the checkpoints of one process after STEPS."""
+    for layout in in_each_layout():
         shared = layout == SEQUENCE_PARALLEL
         figures = {
             name: measure(name, starts / name, saved / name, out / layout / name, sequence_parallel=shared)
@@ -42,14 +51,13 @@ def measure_all(starts: Path, saved: Path, out: Path) -> None:
         figures["kernels"] = kernels()
         if parallel.is_first_rank():
             write_json(out / f"{layout}.json", figures)
-        parallel.barrier()
-        parallel.parallel_state.destroy_model_parallel()
 
 
 def measure(name: str, start: Path, saved: Path | None, out: Path, **numerics) -> dict:
     """Training from `start`, saved to `out` after STEPS; the steps after that, also from the checkpoint `saved`."""
     engine = new_engine(name, start, **numerics)
-    figures = {"evaluated": evaluate(engine, name), "mapped": mapped(engine, name)}
+    evaluated = engine.evaluate(_mine(MAPPED, MICRO_BATCH), loss_of(name))
+    figures = {"evaluated": evaluated, "mapped": mapped(engine, name)}
     if parallel.pp_size() == 1:
         batch = Samples.draw(GLOBAL_BATCH, MAPPED)
         figures["kept"] = kept_bytes(engine.module, batch.tokens, batch.lengths)
@@ -70,9 +78,9 @@ def measure(name: str, start: Path, saved: Path | None, out: Path, **numerics) -
     return figures
 
 
-def continued(name: str, saved: Path, **numerics) -> list[dict]:
-    """The steps after a checkpoint of some layout, weights and optimizer loaded."""
-    engine = new_engine(name, **numerics)
+def continued(name: str, saved: Path, start: Path | None = None, **more) -> list[dict]:
+    """The steps after a checkpoint of some layout, weights and optimizer loaded. start: of adapters, their base."""
+    engine = new_engine(name, start, **more)
     engine.load(saved, with_optimizer=True)
     assert engine.steps == STEPS
     return train(engine, name, range(STEPS, STEPS + MORE_STEPS))
@@ -84,10 +92,6 @@ def train(engine, name: str, steps: range, micro_batch: int = MICRO_BATCH) -> li
     ]
 
 
-def evaluate(engine, name: str) -> dict:
-    return engine.evaluate(_mine(MAPPED, MICRO_BATCH), loss_of(name))
-
-
 def mapped(engine, name: str) -> list:
     """A number for each prediction of each sample, of all ranks in the samples' order."""
 
@@ -96,15 +100,12 @@ def mapped(engine, name: str) -> list:
             return model.values(hidden[:-1]).t()
         logits = model.logits(hidden[:-1]).transpose(0, 1)  # [B, S-1, V]
         targets = batch.tokens[:, 1:]
-        return token_logprobs(logits.flatten(0, 1), targets.flatten(), parallel.tp_group()).view(
-            targets.shape
-        )
+        logprobs = token_logprobs(logits.flatten(0, 1), targets.flatten(), parallel.tp_group())
+        return logprobs.view(targets.shape)
 
-    results = engine.map(
-        [_mine_of(Samples.draw(GLOBAL_BATCH, MAPPED)).rows([i]) for i in range(_share())], function
-    )
-    shares = parallel.gather_over_dp([result[0].tolist() for result in results])
-    return _in_order(shares)
+    own = range(GLOBAL_BATCH)[parallel.dp_rank() :: parallel.dp_size()]
+    results = engine.map([Samples.draw(GLOBAL_BATCH, MAPPED).rows([i]) for i in own], function)
+    return _in_order(parallel.gather_over_dp([result[0].tolist() for result in results]))
 
 
 def generated(module, sampling: Sampling) -> list:
@@ -144,31 +145,20 @@ def kernels() -> dict:
     mine = whole.detach()[:, columns].clone().requires_grad_()
     logprobs, entropy = logprobs_and_entropy(mine * 1, targets, parallel.tp_group())
     (weights[0] * logprobs + weights[1] * entropy).sum().backward()
-    return {
-        "logprobs": _distance(logprobs, expected[0]),
-        "entropy": _distance(entropy, expected[1]),
-        "gradient": _distance(mine.grad, whole.grad[:, columns]),
-        "gathered": _distance(gather_vocab(mine.detach(), parallel.tp_group()), whole),
+    distances = {
+        "logprobs": logprobs - expected[0],
+        "entropy": entropy - expected[1],
+        "gradient": mine.grad - whole.grad[:, columns],
+        "gathered": gather_vocab(mine.detach(), parallel.tp_group()) - whole,
     }
+    return {name: distance.abs().max().item() for name, distance in distances.items()}
 
 
 def _mine(step: int, micro_batch: int) -> list[Samples]:
     return Samples.draw(GLOBAL_BATCH, step).micro_batches(micro_batch, parallel.dp_rank(), parallel.dp_size())
 
 
-def _mine_of(samples: Samples) -> Samples:
-    return samples.rows(range(samples.size)[parallel.dp_rank() :: parallel.dp_size()])
-
-
-def _share() -> int:
-    return len(range(GLOBAL_BATCH)[parallel.dp_rank() :: parallel.dp_size()])
-
-
 def _in_order(shares: list[list]) -> list:
     """Every rank's items, back in the order that they were dealt in."""
     total = sum(map(len, shares))
     return [shares[i % len(shares)][i // len(shares)] for i in range(total)]
-
-
-def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    return (a - b).abs().max().item()

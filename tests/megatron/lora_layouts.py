@@ -1,11 +1,21 @@
-"""What adapters do in one process and in every layout of two; each rank runs `measure`."""
+"""What adapters do in one process and in every layout of two; each rank runs `measure_all`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from forks import write_json
-from layouts import LAYOUTS, SAMPLING, SEQUENCE_PARALLEL, STEPS, evaluate, generated, mapped, train
+from layouts import (
+    MORE_STEPS,
+    SAMPLING,
+    SEQUENCE_PARALLEL,
+    STEPS,
+    continued,
+    generated,
+    in_each_layout,
+    mapped,
+    train,
+)
 from tiny import new_engine
 
 from aligner_lib.megatron import parallel
@@ -24,41 +34,26 @@ NAMES = ("tied", "scalar")  # of tiny.MODELS: the untied one is left to one proc
 
 
 def measure_all(starts: Path, saved: Path, out: Path) -> None:
-    """Every layout of two processes, one after the other. saved: the checkpoints of one process after STEPS."""
-    for layout, (tp, pp) in LAYOUTS.items():
-        parallel.initialize(tp, pp)
+    """Every layout. saved: the checkpoints of one process after STEPS."""
+    for layout in in_each_layout():
+        shared = layout == SEQUENCE_PARALLEL
         figures = {
-            name: measure(
-                name,
-                starts / name,
-                saved / name,
-                out / layout / name,
-                sequence_parallel=layout == SEQUENCE_PARALLEL,
-            )
+            name: measure(name, starts / name, saved / name, out / layout / name, sequence_parallel=shared)
             for name in NAMES
         }
         if parallel.is_first_rank():
             write_json(out / f"{layout}.json", figures)
-        parallel.barrier()
-        parallel.parallel_state.destroy_model_parallel()
 
 
-def measure(name: str, start: Path, saved: Path | None, out: Path, lora: LoRA = LORA, **numerics) -> dict:
+def measure(name: str, start: Path, saved: Path | None, out: Path, **numerics) -> dict:
     """Training adapters from `start`, saved to `out` after STEPS; the steps after that, also from `saved`."""
-    engine = new_engine(name, start, lora=lora, **numerics)
+    engine = new_engine(name, start, lora=LORA, **numerics)
     figures = {"untrained": mapped(engine, name), "steps": train(engine, name, range(STEPS))}
     engine.save(out)
     parallel.barrier()
-    figures |= {"evaluated": evaluate(engine, name), "mapped": mapped(engine, name)}
+    figures["mapped"] = mapped(engine, name)
     if name != "scalar":
         figures["greedy"] = generated(engine.module, SAMPLING["greedy"])
-    figures["more_steps"] = train(engine, name, range(STEPS, STEPS + 2))
-    figures["after_loading"] = continued(name, start, saved or out, lora, **numerics)
+    figures["more_steps"] = train(engine, name, range(STEPS, STEPS + MORE_STEPS))
+    figures["after_loading"] = continued(name, saved or out, start, lora=LORA, **numerics)
     return figures
-
-
-def continued(name: str, start: Path, saved: Path, lora: LoRA = LORA, **numerics) -> list[dict]:
-    """The steps after a checkpoint of some layout, adapters and optimizer loaded."""
-    engine = new_engine(name, start, lora=lora, **numerics)
-    engine.load(saved, with_optimizer=True)
-    return train(engine, name, range(STEPS, STEPS + 2))

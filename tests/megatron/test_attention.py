@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aligner_lib.megatron.attention import KVCache, causal_mask, masked_attention
+from aligner_lib.megatron.attention import KVCache, masked_attention
 from aligner_lib.megatron.generate import Sampling, generate
 
 pytestmark = pytest.mark.megatron
@@ -21,29 +21,19 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("new_tokens", [1, 5])
-def test_grouped_heads_under_a_mask_by_softmax(new_tokens):
+@pytest.mark.parametrize(("scale", "softcap"), [(None, None), (0.7, 2.0)])
+def test_grouped_heads_under_a_mask_by_softmax(new_tokens, scale, softcap):
     cache = KVCache(starts=torch.tensor([0, 2]), columns=7)
     cache.sequence_len_offset = 7 - new_tokens
     cache.prepare(new_tokens)
     mask = cache.masks[None]
-    query = randn(2, HEADS, new_tokens, SIZE)
-    keys, values = randn(2, GROUPS, 7, SIZE), 2 * randn(2, GROUPS, 7, SIZE)
-    attended = masked_attention(query, keys, values, mask)
-    for head in range(HEADS):
-        key, value = keys[:, head // 2], values[:, head // 2]  # two heads to a group
-        scores = (query[:, head] @ key.transpose(1, 2) / SIZE**0.5).masked_fill(~mask[:, 0], -torch.inf)
-        torch.testing.assert_close(attended[:, head], scores.softmax(dim=-1) @ value)
-
-
-@pytest.mark.parametrize("new_tokens", [1, 5])
-def test_scale_and_soft_cap_by_softmax(new_tokens):
-    mask = causal_mask(torch.arange(7 - new_tokens, 7), torch.arange(7), window=3)[None, None]
     query = 4 * randn(2, HEADS, new_tokens, SIZE)
     keys, values = randn(2, GROUPS, 7, SIZE), 2 * randn(2, GROUPS, 7, SIZE)
-    attended = masked_attention(query, keys, values, mask, scale=0.7, softcap=2.0)
+    attended = masked_attention(query, keys, values, mask, scale, softcap)
     for head in range(HEADS):
-        key, value = keys[:, head // 2], values[:, head // 2]
-        scores = 2.0 * (0.7 * query[:, head] @ key.transpose(1, 2) / 2.0).tanh()
+        key, value = keys[:, head // 2], values[:, head // 2]  # two heads to a group
+        scores = (scale or SIZE**-0.5) * query[:, head] @ key.transpose(1, 2)
+        scores = softcap * (scores / softcap).tanh() if softcap else scores
         scores = scores.masked_fill(~mask[:, 0], -torch.inf)
         torch.testing.assert_close(attended[:, head], scores.softmax(dim=-1) @ value)
 

@@ -17,7 +17,6 @@ from aligner_lib.models.architecture import Architecture
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
 LOGITS_CLOSE, GRADIENTS_CLOSE = 1e-4, 1e-4  # the latter relative to a weight's largest
-LAYOUTS = ["one", *layouts.LAYOUTS]
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +52,16 @@ def expectation(model) -> SimpleNamespace:
     ]
     (sum(losses) / sum(row.shape[1] - 1 for row in rows)).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    greedy = {"max_new_tokens": layouts.NEW_TOKENS, "do_sample": False}
     with torch.no_grad():
-        said = [
-            model.generate(
-                row,
-                attention_mask=torch.ones_like(row),
-                max_new_tokens=layouts.NEW_TOKENS,
-                do_sample=False,
-            )[0, row.shape[1] :].tolist()
-            for row in rows
-        ]
-    return SimpleNamespace(logits=[row.detach() for row in logits], said=said, gradients=gradients)
+        whole = [model.generate(row, attention_mask=torch.ones_like(row), **greedy)[0] for row in rows]
+    continuations = [tokens[row.shape[1] :].tolist() for tokens, row in zip(whole, rows)]
+    return SimpleNamespace(
+        logits=[row.detach() for row in logits], continuations=continuations, gradients=gradients
+    )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["one", *layouts.LAYOUTS])
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_text_and_gradients_are_the_references(measured, expected, references, name, layout):
     figures = torch.load(measured / layout / name / "figures.pt")
@@ -74,7 +69,7 @@ def test_logits_text_and_gradients_are_the_references(measured, expected, refere
     for ours, theirs in zip(rows, expected[name].logits, strict=True):
         assert theirs.std() > 0.05
         torch.testing.assert_close(ours[: len(theirs)], theirs, atol=LOGITS_CLOSE, rtol=0)
-    for ours, theirs in zip(figures["said"], expected[name].said, strict=True):
+    for ours, theirs in zip(figures["continuations"], expected[name].continuations, strict=True):
         assert ours == (theirs[: theirs.index(layouts.STOP) + 1] if layouts.STOP in theirs else theirs)
     arch = Architecture.load(references.folder / name / "imported")
     gradients = stored(measured / layout / name / "gradients", arch)
@@ -97,10 +92,9 @@ def test_a_model_goes_back_as_it_came(references, tmp_path, name):
     assert set(state) - set(tensors) <= {"lm_head.weight"}
     for weight, tensor in tensors.items():
         assert torch.equal(tensor, state[weight]), weight
-    token_ids = dict.fromkeys(
-        ("bos_token_id", "eos_token_id", "pad_token_id")
-    )  # the class's lie beyond 1,024
-    (tmp_path / "config.json").write_text(json.dumps(families.to_hf(arch) | token_ids))
+    # the token ids of transformers' class lie beyond 1,024
+    config = families.to_hf(arch) | dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    (tmp_path / "config.json").write_text(json.dumps(config))
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     again = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
     row = torch.tensor([layouts.rows()[0]])

@@ -54,86 +54,43 @@ def respond(
     return [(response.tokens, response.finished) for response in responses]
 
 
-def test_the_stop_token_ends_a_response_and_is_its_last_token(one_process):
-    assert respond([[9, 2], [4]]) == [([3, 4, 5, STOP], True), ([5, STOP], True)]
-
-
-def test_a_group_s_prompt_is_computed_once(starts, one_process):
-    """Eight responses to two prompts are those that each gets alone, and the layers see two prompts."""
-    import tiny
-
-    module = tiny.new_engine("tied", starts / "tied").module
-    prompts = [[5, 6, 7, 8]] * 4 + [[9, 4]] + [[5, 6, 7, 8]] + [[9, 4]] * 2
-    sampling = Sampling(max_length=6)
-
-    def answers(prompts: list[list[int]], seeds: list[int]) -> list[list[int]]:
-        return [response.tokens for response in generate(module, prompts, seeds, sampling, stop_ids=[0])]
-
-    alone = [answers([prompt], [seed])[0] for seed, prompt in enumerate(prompts)]
-    shapes = []
-    handle = module.embedding.register_forward_pre_hook(
-        lambda _, args, kwargs: shapes.append(tuple((args or [kwargs["input_ids"]])[0].shape)),
-        with_kwargs=True,
-    )
-    together = answers(prompts, list(range(8)))
-    handle.remove()
-    assert together == alone
-    assert len({tuple(answer) for answer in alone}) > 4  # they differ
-    assert shapes[:2] == [(2, 4), (8, 1)]
-
-
-def test_the_longest_length_cuts_a_response_off(one_process):
-    assert respond([[2], [4]], max_length=2) == [([3, 4], False), ([5, STOP], True)]
-    assert respond([[2]], max_length=1) == [([3], False)]
-
-
-def test_the_stop_token_can_t_come_too_early(one_process):
-    assert respond([[5]], min_length=1) == [([STOP], True)]
-    assert respond([[5]], min_length=3) == [([1, 6, STOP], True)]  # 1 comes in the stop token's place
-    assert respond([[6]], min_length=2) == [([1, 6, STOP], True)]
-
-
-def test_any_of_several_stop_tokens_ends_a_response_and_none_comes_too_early(one_process):
-    """4 and STOP are stop tokens: after 2 comes 3, then 4, or where no stop token may come, token 1."""
-
-    def several(prompt, **how):
-        return respond([prompt], stop_ids=[STOP, 4], **how)[0]
-
-    assert several([2]) == ([3, 4], True)
-    assert several([5]) == ([STOP], True)
-    assert several([3], min_length=2) == ([1, 6, STOP], True)
-    assert several([5], min_length=2) == ([1, 6, STOP], True)
-
-
-def test_an_end_string_ends_a_response(one_process):
-    assert respond([[2]], end_strings=("E",)) == [([3, 4], True)]
-    assert respond([[2]], end_strings=("xyz", "DEF")) == [([3, 4, 5], True)]
-    assert respond([[2], [5]], end_strings=("Q",)) == [([3, 4, 5, STOP], True), ([STOP], True)]
+@pytest.mark.parametrize(
+    ("prompts", "sampling", "expected"),
+    [
+        ([[9, 2], [4]], {}, [([3, 4, 5, STOP], True), ([5, STOP], True)]),
+        ([[2], [4]], {"max_length": 2}, [([3, 4], False), ([5, STOP], True)]),
+        ([[2]], {"max_length": 1}, [([3], False)]),
+        # the stop token can't come too early: 1 comes in its place
+        ([[5]], {"min_length": 1}, [([STOP], True)]),
+        ([[5]], {"min_length": 3}, [([1, 6, STOP], True)]),
+        ([[6]], {"min_length": 2}, [([1, 6, STOP], True)]),
+        # 4 is a stop token, too
+        ([[2], [5]], {"stop_ids": [STOP, 4]}, [([3, 4], True), ([STOP], True)]),
+        ([[3], [5]], {"stop_ids": [STOP, 4], "min_length": 2}, [([1, 6, STOP], True)] * 2),
+        # end strings, which in a prompt end nothing
+        ([[2]], {"end_strings": ("E",)}, [([3, 4], True)]),
+        ([[2]], {"end_strings": ("xyz", "DEF")}, [([3, 4, 5], True)]),
+        ([[2], [5]], {"end_strings": ("Q",)}, [([3, 4, 5, STOP], True), ([STOP], True)]),
+        ([[3, 4]], {"end_strings": ("DEF",)}, [([5, STOP], True)]),
+    ],
+)
+def test_when_a_response_ends(one_process, prompts, sampling, expected):
+    assert respond(prompts, **sampling) == expected
 
 
 def test_an_end_string_may_take_a_token_for_each_of_its_bytes():
     sampling = Sampling(max_length=99, end_strings=("用户：",))
     tokens = list("好的。用户：".encode())
-    endings = [_ends_with(tokens[: i + 1], sampling, decode=_of_bytes) for i in range(len(tokens))]
+
+    def decode(ids: list[int]) -> str:
+        return bytes(ids).decode(errors="replace")
+
+    endings = [_ends_with(tokens[: i + 1], sampling, decode=decode) for i in range(len(tokens))]
     assert endings == [False] * (len(tokens) - 1) + [True]
 
 
-def _of_bytes(ids: list[int]) -> str:
-    return bytes(ids).decode(errors="replace")
-
-
-def test_an_end_string_in_the_prompt_ends_nothing(one_process):
-    assert respond([[3, 4]], end_strings=("DEF",)) == [([5, STOP], True)]
-
-
-def test_order_and_number_of_prompts_are_kept(one_process):
-    prompts = [[4], [9, 9, 2], [5], [7, 3], [6], [2], [1]]
-    alone = [respond([prompt])[0] for prompt in prompts]
-    assert respond(prompts) == alone
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3, 6])
-def test_so_many_rows_are_computed_together_and_no_more(one_process, rows):
+@pytest.mark.parametrize("rows", [1, 2, 6, None])
+def test_so_many_rows_are_computed_together_and_order_and_number_of_prompts_are_kept(one_process, rows):
     prompts = [[4], [9, 9, 2], [5], [7, 3], [6], [2], [1]]
     seen = []
 
@@ -142,8 +99,9 @@ def test_so_many_rows_are_computed_together_and_no_more(one_process, rows):
             seen.append(tokens.shape[0])
             return super().forward(tokens, cache)
 
-    assert respond(prompts, model=Noted(COUNTING.successors), rows=rows) == respond(prompts)
-    assert max(seen) == rows
+    alone = [respond([prompt])[0] for prompt in prompts]
+    assert respond(prompts, model=Noted(COUNTING.successors), rows=rows) == alone
+    assert max(seen) == (rows or len(prompts))
 
 
 def test_a_waiting_prompt_takes_the_row_of_one_that_ended(one_process):
@@ -157,31 +115,20 @@ def test_a_waiting_prompt_takes_the_row_of_one_that_ended(one_process):
     assert tokens_at_each_step == [[1, 1, 0], [1, 1, 1], [2, 1, 2], [3, 1, 2], [4, 1, 2]]
 
 
-def test_an_empty_prompt_is_refused(one_process):
+def test_an_empty_prompt_and_sampling_that_makes_no_sense_are_refused(one_process):
     with pytest.raises(AssertionError, match="empty prompt"):
         respond([[2], []])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"temperature": 0}, "temperature is 0"),
-        ({"top_p": 0}, "top_p is 0"),
-        ({"top_p": 1.1}, "top_p is 1.1"),
-        ({"max_length": 0}, "max_length is 0"),
-    ],
-)
-def test_sampling_that_makes_no_sense_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        Sampling(**{"max_length": 4} | wrong)
+    for name, value in (("temperature", 0), ("top_p", 0), ("top_p", 1.1), ("max_length", 0)):
+        with pytest.raises(ValueError, match=f"{name} is {value}"):
+            Sampling(**{"max_length": 4, name: value})
 
 
 # ---- a real model: batches, prompts and the cache don't change what is said -----------------------------------------
 
 PROMPTS = [[5, 6, 7], [8], list(range(20, 40)), [15, 16], [17, 18, 19, 20, 21], [44], [45, 46]]
 UNSAID = 1  # as the stop token it ends nothing here
-GREEDY = Sampling(max_length=16, greedy=True)
-DRAWN = Sampling(max_length=16, temperature=1.2, top_k=30, top_p=0.95)
+GREEDY = Sampling(max_length=10, greedy=True)
+DRAWN = Sampling(max_length=10, temperature=1.2, top_k=30, top_p=0.95)
 kinds = pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 
 
@@ -190,42 +137,29 @@ def model(starts):
     return tiny.new_engine("untied", starts / "untied").module
 
 
-def said(
-    model, prompts, numbers, sampling, micro_batch_size=8, stop_id=UNSAID
-) -> list[tuple[list[int], bool]]:
-    responses = []
-    for start in range(0, len(prompts), micro_batch_size):
-        batch = slice(start, start + micro_batch_size)
-        seeds = [100 + number for number in numbers[batch]]
-        responses += generate(model, prompts[batch], seeds, sampling, stop_ids=[stop_id])
+def answers(model, prompts, numbers, sampling, stop_id=UNSAID) -> list[tuple[list[int], bool]]:
+    seeds = [100 + number for number in numbers]
+    responses = generate(model, prompts, seeds, sampling, stop_ids=[stop_id])
     return [(response.tokens, response.finished) for response in responses]
 
 
 @kinds
-def test_a_ragged_batch_says_what_each_prompt_alone_says(model, sampling):
-    alone = [said(model, [prompt], [number], sampling)[0] for number, prompt in enumerate(PROMPTS)]
-    assert len({tuple(tokens) for tokens, _ in alone}) == len(PROMPTS)
-    for micro_batch_size in (2, 3, 8):
-        assert said(model, PROMPTS, range(len(PROMPTS)), sampling, micro_batch_size) == alone
-
-
-@kinds
-def test_rows_that_finish_don_t_change_the_others(model, sampling):
+def test_a_ragged_batch_says_what_each_prompt_alone_says_also_when_rows_finish(model, sampling):
     """Any token may be the stop token: each choice lets rows leave at other times."""
-    whole = said(model, PROMPTS, range(len(PROMPTS)), sampling)
-    assert not any(ended for _, ended in whole)
-    left = 0
-    for stop in whole[0][0][::3]:
-        for (tokens, _), (now, ended) in zip(
-            whole, said(model, PROMPTS, range(len(PROMPTS)), sampling, stop_id=stop)
-        ):
+    alone = [answers(model, [prompt], [number], sampling)[0] for number, prompt in enumerate(PROMPTS)]
+    assert len({tuple(tokens) for tokens, _ in alone}) == len(PROMPTS)
+    numbers, left = range(len(PROMPTS)), 0
+    assert answers(model, PROMPTS, numbers, sampling) == alone
+    for stop in alone[0][0][::3]:
+        ours = answers(model, PROMPTS, numbers, sampling, stop_id=stop)
+        for (tokens, _), (now, ended) in zip(alone, ours, strict=True):
             cut = tokens.index(stop) + 1 if stop in tokens else len(tokens)
             assert (now, ended) == (tokens[:cut], stop in tokens)
             left += ended and cut < len(tokens)
     assert left >= 5
 
 
-LENGTHS = [3, 16, 1, 9, 2, 12, 5]  # very different ones, so that rows are taken at all times
+LENGTHS = [3, 10, 1, 6, 2, 8, 5]  # very different ones, so that rows are taken at all times
 REQUESTS = list(zip(PROMPTS * 2, LENGTHS + LENGTHS[::-1]))
 
 
@@ -245,7 +179,7 @@ def alone(model) -> dict[tuple[int, Sampling], list[int]]:
 @pytest.mark.parametrize("room", [256, 3])  # columns run out, too
 def test_rows_that_others_take_say_what_each_prompt_alone_says(model, alone, sampling, room, monkeypatch):
     monkeypatch.setattr(generation, "ROOM", room)
-    for rows in (1, 2, 4):
+    for rows in (1, 4):
         batch = ContinuousBatch(model, rows, stop_ids=[UNSAID])
         responses = [
             batch.add(prompt, number, replace(sampling, max_length=length))
@@ -256,7 +190,7 @@ def test_rows_that_others_take_say_what_each_prompt_alone_says(model, alone, sam
             assert response.tokens == alone[number, sampling]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.data())
 def test_requests_may_come_and_go_at_any_time(model, alone, data):
     """Whatever else is asked for or given up meanwhile, and however it is drawn, a response is the one it is alone."""
@@ -317,19 +251,23 @@ def test_a_batch_that_nobody_waits_for_holds_no_rows(model):
     assert batch._cache.max_batch_size == 0 and not batch._computed and not batch
 
 
-def test_a_group_that_is_larger_than_the_rows_has_its_prompt_computed_once(model):
+@pytest.mark.parametrize(("rows", "decoded"), [(2, 2), (None, 8)])
+def test_a_group_s_prompt_is_computed_once_also_where_the_group_is_larger_than_the_rows(model, rows, decoded):
     prompts = [[5, 6, 7, 8]] * 5 + [[9, 4]] * 3
     seen = []
     handle = model.embedding.register_forward_pre_hook(
         lambda _, args, kwargs: seen.append(tuple((args or [kwargs["input_ids"]])[0].shape)), with_kwargs=True
     )
-    together = generate(model, prompts, list(range(8)), DRAWN, stop_ids=[UNSAID], rows=2)
+    together = generate(model, prompts, list(range(8)), DRAWN, stop_ids=[UNSAID], rows=rows)
     handle.remove()
-    assert sorted(shape for shape in seen if shape[1] > 1) == [(1, 2), (1, 4)]
+    computed = sorted(shape for shape in seen if shape[1] > 1)
+    assert computed == ([(1, 2), (1, 4)] if rows else [(2, 4)])
+    assert max(shape[0] for shape in seen if shape[1] == 1) == decoded
     for seed, prompt in enumerate(prompts):
         (one,) = generate(model, [prompt], [seed], DRAWN, stop_ids=[UNSAID])
         assert together[seed].tokens == one.tokens
         assert together[seed].logprobs == pytest.approx(one.logprobs, abs=1e-5)
+    assert len({tuple(response.tokens) for response in together}) > 4
 
 
 def test_what_observes_a_batch_sees_the_logits_that_its_tokens_were_drawn_from(model):
@@ -355,19 +293,14 @@ def test_a_cache_gives_what_a_whole_forward_pass_gives(model):
             for _ in range(GREEDY.max_length):
                 hidden = model(torch.tensor([tokens]))
                 tokens.append(int(model.logits(hidden[-1]).argmax()))
-            assert said(model, [prompt], [number], GREEDY)[0][0] == tokens[len(prompt) :]
+            assert answers(model, [prompt], [number], GREEDY)[0][0] == tokens[len(prompt) :]
 
 
-def test_a_response_depends_on_its_seed(model):
-    first, again, other = (said(model, [[5]], [number], DRAWN)[0] for number in (1, 1, 2))
-    assert first == again
-    assert first != other
-
-
-def test_generation_leaves_the_model_as_it_was(model):
+def test_a_response_depends_on_its_seed_and_generation_leaves_the_model_as_it_was(model):
     for mode in (True, False):
         model.train(mode)
-        said(model, [[5]], [0], GREEDY)
+        first, again, other = (answers(model, [[5]], [number], DRAWN)[0] for number in (1, 1, 2))
+        assert first == again != other
         assert model.training == mode
 
 
@@ -405,9 +338,8 @@ def test_draws_follow_the_distribution(sampling, expected):
     assert seen[~possible].sum() == 0
     chi_square = DRAWS * ((seen - expected)[possible] ** 2 / expected[possible]).sum().item()
     assert chi_square < 18.5  # five degrees of freedom exceed it once in 400 times; the seed is fixed
-    ids, logprobs = draw(
-        PROBABILITIES.log().expand(9, -1), torch.arange(9).double() / 9, Sampling(max_length=1, **sampling)
-    )
+    uniforms = torch.arange(9).double() / 9
+    ids, logprobs = draw(PROBABILITIES.log().expand(9, -1), uniforms, Sampling(max_length=1, **sampling))
     torch.testing.assert_close(logprobs.exp(), expected[ids])  # what it was drawn with
 
 
@@ -416,9 +348,8 @@ def test_draws_follow_the_distribution(sampling, expected):
 def test_what_is_drawn_has_a_probability(uniform, seed, top_k, top_p):
     logits = torch.randn(1, 6, generator=torch.Generator().manual_seed(seed))
     logits[0, seed % 6] = -torch.inf
-    token, _ = draw(
-        logits, torch.tensor([uniform], dtype=torch.float64), Sampling(max_length=1, top_k=top_k, top_p=top_p)
-    )
+    sampling = Sampling(max_length=1, top_k=top_k, top_p=top_p)
+    token, _ = draw(logits, torch.tensor([uniform], dtype=torch.float64), sampling)
     assert logits[0, token.item()] > -torch.inf
 
 

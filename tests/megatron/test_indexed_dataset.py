@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aligner_lib.datasets.indexed_dataset import (
@@ -38,6 +38,7 @@ def build(theirs, prefix, documents, vocab_size):
     return binary.read_bytes(), index.read_bytes()
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.lists(st.integers(0, 65_498), max_size=4), max_size=8),
     st.sampled_from([1024, 65_499, 65_500, 256_000]),

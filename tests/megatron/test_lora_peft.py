@@ -1,5 +1,6 @@
 """Adapters here and in Hugging Face's `peft`: the same logits and gradients, and each reads what the other wrote."""
 
+import copy
 import json
 import shutil
 from contextlib import nullcontext
@@ -30,8 +31,6 @@ def twins(smoke, one_process, tmp_path_factory):
 @pytest.fixture
 def twin(twins):
     """transformers' model; peft changes the one that it is given."""
-    import copy
-
     return copy.deepcopy(twins[1])
 
 
@@ -90,14 +89,10 @@ def test_peft_has_the_logits_and_gradients_of_what_is_exported(adapted, exported
         return grads[f"base_model.model.model.layers.2.{part}.lora_{half}.default.weight"]
 
     layer = engine.module.decoder.layers[2]
-    attention, mlp = (
-        (layer.self_attention.linear_qkv, [f"self_attn.{x}_proj" for x in "qkv"]),
-        (layer.mlp.linear_fc1, ["mlp.gate_proj", "mlp.up_proj"]),
-    )
     for linear, parts in (
-        attention,
-        mlp,
+        (layer.self_attention.linear_qkv, [f"self_attn.{x}_proj" for x in "qkv"]),
         (layer.self_attention.linear_proj, ["self_attn.o_proj"]),
+        (layer.mlp.linear_fc1, ["mlp.gate_proj", "mlp.up_proj"]),
         (layer.mlp.linear_fc2, ["mlp.down_proj"]),
     ):
         shared = sum(grad(part, "A") for part in parts)  # theirs has one each
@@ -105,15 +100,11 @@ def test_peft_has_the_logits_and_gradients_of_what_is_exported(adapted, exported
         rows = torch.cat([grad(part, "B") for part in parts])
         assert rows.shape == linear.lora_b.grad.shape
         # in another order, where queries, keys and values stand by group
-        torch.testing.assert_close(_sorted(linear.lora_b.grad), _sorted(rows), atol=1e-4, rtol=1e-4)
-
-
-def _sorted(rows: torch.Tensor) -> torch.Tensor:
-    return rows[rows[:, 0].argsort()]
+        ours, expected = (grads[grads[:, 0].argsort()] for grads in (linear.lora_b.grad, rows))
+        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
 TARGETS = {
-    "queries and values": (["q_proj", "v_proj"], {}),
     "all": (["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], {}),
     "uneven": (
         ["q_proj", "k_proj", "up_proj"],
@@ -141,12 +132,10 @@ def test_peft_s_adapters_say_the_same_here(twins, twin, tokens, name, tmp_path):
     assert (expected - twins[1](tokens).logits).abs().max() > 0.1
     torch.testing.assert_close(logits(engine, tokens), expected, atol=1e-4, rtol=0)
     engine.save(tmp_path / "checkpoint")  # and as weights, from a checkpoint
-    torch.testing.assert_close(
-        logits(engine_of(tmp_path / "checkpoint"), tokens), expected, atol=1e-4, rtol=0
-    )
-    back = peft.PeftModel.from_pretrained(  # and from there to peft again
-        engine_twin(twins), export_peft(tmp_path / "checkpoint", tmp_path / "back")
-    ).eval()
+    again = engine_of(tmp_path / "checkpoint")
+    torch.testing.assert_close(logits(again, tokens), expected, atol=1e-4, rtol=0)
+    export_peft(tmp_path / "checkpoint", tmp_path / "back")  # and from there to peft again
+    back = peft.PeftModel.from_pretrained(copy.deepcopy(twins[1]), tmp_path / "back").eval()
     torch.testing.assert_close(back(tokens).logits, expected, atol=1e-4, rtol=0)
 
 
@@ -197,12 +186,6 @@ def test_adapters_of_another_model_of_the_hub_are_refused(exported, tmp_path):
             check_peft_base(folder, tmp_path)
 
 
-def engine_twin(twins):
-    import copy
-
-    return copy.deepcopy(twins[1])
-
-
 # ---- in its absence -------------------------------------------------------------------------------------------------
 
 
@@ -218,29 +201,24 @@ def test_what_is_exported_comes_back_as_it_was(adapted, exported, twins):
 
 def test_parts_with_an_a_each_become_blocks(exported, twins, tmp_path):
     """Queries and values alone: twice the rank, and keys are left as they are."""
-    folder, tensors = (
-        shutil.copytree(exported, tmp_path / "peft"),
-        load_file(exported / "adapter_model.safetensors"),
-    )
-    kept = {name: tensor.clone() for name, tensor in tensors.items() if "q_proj" in name or "v_proj" in name}
-    for name in kept:
-        if "v_proj.lora_A" in name:
-            kept[name] = kept[name] + 1
-    save_file(kept, folder / "adapter_model.safetensors")
-    arch = Architecture.load(twins[0])
+    kept = {}
+
+    def change(tensors: dict) -> dict:
+        for name, tensor in tensors.items():
+            if "q_proj" in name or "v_proj" in name:
+                kept[name] = tensor + 1 if "v_proj.lora_A" in name else tensor.clone()
+        return kept
+
+    folder, arch = changed(exported, tmp_path / "peft", tensors=change), Architecture.load(twins[0])
     store = open_adapters(folder, arch)
     assert store.layers == {"linear_qkv": Adapter(2 * LAYERS["linear_qkv"].rank, LAYERS["linear_qkv"].scale)}
     a, b = (store.read_whole(f"decoder.layers.1.self_attention.linear_qkv.lora_{half}") for half in "ab")
     product = (b @ a).view(arch.num_query_groups, -1, arch.kv_channels, arch.hidden_size)
-    q, v = (_product(kept, f"{part}_proj") for part in "qv")
+    at = "base_model.model.model.layers.1.self_attn."
+    q, v = (kept[f"{at}{x}_proj.lora_B.weight"] @ kept[f"{at}{x}_proj.lora_A.weight"] for x in "qv")
     torch.testing.assert_close(product[:, :2].reshape(q.shape), q)
     assert not product[:, 2].any()
     torch.testing.assert_close(product[:, 3].reshape(v.shape), v)
-
-
-def _product(tensors: dict, part: str) -> torch.Tensor:
-    a, b = (tensors[f"base_model.model.model.layers.1.self_attn.{part}.lora_{half}.weight"] for half in "AB")
-    return b @ a
 
 
 def changed(exported, folder, config: dict | None = None, tensors=None):
@@ -256,38 +234,25 @@ def changed(exported, folder, config: dict | None = None, tensors=None):
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "change", "words"),
     [
-        ({"use_dora": True}, "use_dora=True, but only use_dora=False can be read"),
-        ({"bias": "all"}, "bias=all, but only bias=none can be read"),
-        (
-            {"init_lora_weights": "pissa"},
-            "init_lora_weights=pissa: .*path_initial_model_for_weight_conversion",
-        ),
-        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights=pissa_niter_4"),
-        ({"init_lora_weights": "olora"}, "init_lora_weights=olora"),
-        ({"peft_type": "IA3"}, "peft_type=IA3; only LORA can be read"),
+        ({"use_dora": True}, None, "use_dora=True, but only use_dora=False can be read"),
+        ({"bias": "all"}, None, "bias=all, but only bias=none can be read"),
+        ({"init_lora_weights": "pissa_niter_4"}, None, "=pissa_niter_4: .*path_initial_model_for_weight_conv"),
+        ({"peft_type": "IA3"}, None, "peft_type=IA3; only LORA can be read"),
+        (None, lambda t: t | {"base_model.model.lm_head.weight": torch.zeros(2)}, "not a part of a linear layer's adapter"),
+        (None, lambda t: {k.replace("q_proj", "query"): v for k, v in t.items()}, r"adapts model\.layers\.0\.self_attn\.query"),
+        (None, lambda t: {k: v for k, v in t.items() if "layers.3" not in k}, "in 3 of 4 layers"),
+        (None, lambda t: {k: v[:, :-1].contiguous() if "q_proj.lora_A" in k else v for k, v in t.items()}, "another model"),
+        (None, lambda t: {"x.lora_A.weight": torch.zeros(1, 2), "x.lora_B.weight": torch.zeros(2, 1)}, "adapts x"),
     ],
-)
-def test_settings_that_are_not_read_are_refused(exported, twins, tmp_path, config, words):
-    with pytest.raises(ValueError, match=words):
-        adapter_layers(changed(exported, tmp_path / "peft", config), Architecture.load(twins[0]))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda t: t | {"base_model.model.lm_head.weight": torch.zeros(2)}, "not a part of a linear layer's adapter"),
-        (lambda t: {k.replace("q_proj", "query"): v for k, v in t.items()}, r"adapts model\.layers\.0\.self_attn\.query"),
-        (lambda t: {k: v for k, v in t.items() if "layers.3" not in k}, "in 3 of 4 layers"),
-        (lambda t: {k: v[:, :-1].contiguous() if "q_proj.lora_A" in k else v for k, v in t.items()}, "another model"),
-        (lambda t: {"x.lora_A.weight": torch.zeros(1, 2), "x.lora_B.weight": torch.zeros(2, 1)}, "adapts x"),
-    ],
-    ids=["a head", "another name", "some layers", "another shape", "none of these"],
+    ids=["dora", "bias", "pissa", "ia3", "a head", "another name", "some layers", "another shape", "none of these"],
 )  # fmt: skip
-def test_adapters_that_have_no_place_are_refused(exported, twins, tmp_path, change, words):
+def test_settings_and_tensors_that_can_t_be_read_are_refused(
+    exported, twins, tmp_path, config, change, words
+):
     with pytest.raises(ValueError, match=words):
-        adapter_layers(changed(exported, tmp_path / "peft", tensors=change), Architecture.load(twins[0]))
+        adapter_layers(changed(exported, tmp_path / "peft", config, change), Architecture.load(twins[0]))
 
 
 def test_what_has_no_adapters_is_not_exported(twins, adapted, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from layouts import in_each_layout
 from tiny import MODELS
 
 from aligner_lib.models.export.trained import Trained
@@ -63,41 +64,42 @@ def sharded(module, metadata: dict) -> dict:
     return GPTModel.sharded_state_dict(module, prefix="model.", metadata=metadata)
 
 
-LAYOUTS = {"tp2": (2, 1), "pp2": (1, 2)}
+LAYOUTS = ("tp2", "pp2")
 
 
-def in_every_layout(work, *arguments) -> None:
-    """A rank's part: work(*arguments, the layout's name) in one layout of two processes after the other."""
-    from aligner_lib.megatron import parallel
-
-    for layout, (tp, pp) in LAYOUTS.items():
-        parallel.initialize(tp, pp)
-        work(*arguments, layout)
-        parallel.barrier()
-        parallel.parallel_state.destroy_model_parallel()
-
-
-def write_checkpoints(models: Path, out: Path, layout: str) -> None:
-    """Megatron's writer, for each model and naming."""
+def write_and_load(models: Path, exported: Path, out: Path) -> None:
+    """Megatron's writer, for each naming; and its reader fills a model that has other weights with what is exported."""
     from megatron.core import dist_checkpointing
 
     from aligner_lib.megatron import parallel
 
-    for name in ("untied", "tied"):
-        module = engine_of(name, models / name).module
-        for naming, metadata in NAMING.items():
-            folder = out / layout / f"{name}_{naming}" / "model_weights"
-            if parallel.is_first_rank():
-                folder.mkdir(parents=True)
-            parallel.barrier()
-            dist_checkpointing.save(sharded(module, metadata), str(folder))
+    for layout in in_each_layout(*LAYOUTS):
+        for name in ("untied", "tied"):
+            module = engine_of(name, models / name).module
+            for naming, metadata in NAMING.items():
+                folder = out / layout / f"{name}_{naming}" / "model_weights"
+                if parallel.is_first_rank():
+                    folder.mkdir(parents=True)
+                parallel.barrier()
+                dist_checkpointing.save(sharded(module, metadata), str(folder))
+            expected, other = module.state_dict(), engine_of(name).module
+            tiny.randomize(other, 99)
+            loaded = dist_checkpointing.load(sharded(other, {}), str(exported / name / "model_weights"))
+            differing = [
+                key
+                for key, tensor in expected.items()
+                if isinstance(tensor, torch.Tensor)
+                and not key.endswith("_extra_state")
+                and not torch.equal(loaded["model." + key], tensor)
+            ]
+            forks.write_json(out / layout / f"{name}_differing_{parallel.rank()}.json", differing)
 
 
 @pytest.fixture(scope="module")
-def written(models, tmp_path_factory) -> Path:
-    """Where Megatron left its checkpoints, written in every layout."""
+def written(models, exported, tmp_path_factory) -> Path:
+    """Where Megatron left, for every layout, its checkpoints and the names of weights that it read otherwise."""
     out = tmp_path_factory.mktemp("written")
-    forks.run_ranks(2, in_every_layout, write_checkpoints, models, out, folder=out)
+    forks.run_ranks(2, write_and_load, models, exported, out, folder=out)
     return out
 
 
@@ -144,22 +146,13 @@ def exported(models, tmp_path_factory) -> Path:
     return out
 
 
-def load_checkpoints(models: Path, exported: Path, layout: str) -> None:
-    """Megatron's reader fills a model that has other weights."""
-    from megatron.core import dist_checkpointing
-
-    for name in ("untied", "tied"):
-        expected = engine_of(name, models / name).module.state_dict()
-        module = engine_of(name).module
-        tiny.randomize(module, 99)
-        loaded = dist_checkpointing.load(sharded(module, {}), str(exported / name / "model_weights"))
-        for key, tensor in expected.items():
-            if isinstance(tensor, torch.Tensor) and not key.endswith("_extra_state"):
-                assert torch.equal(loaded["model." + key], tensor), f"{layout}, {name}: {key}"
-
-
-def test_megatron_reads_what_is_exported(exported, models, tmp_path):
-    forks.run_ranks(2, in_every_layout, load_checkpoints, models, exported, folder=tmp_path)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["untied", "tied"])
+def test_megatron_reads_what_is_exported(written, name, layout):
+    differing = [
+        json.loads((written / layout / f"{name}_differing_{rank}.json").read_text()) for rank in (0, 1)
+    ]
+    assert differing == [[], []]
 
 
 def test_a_reward_model_has_what_nemo_s_asks_for(exported, models):

@@ -27,9 +27,9 @@ def engine_of(starts, name: str, numerics: Numerics) -> Engine:
     return engine
 
 
-def steps(engine: Engine, name: str, numbers: range = range(3)) -> list[dict]:
+def steps(engine: Engine, name: str, numbers: range = range(2)) -> list[dict]:
     return [
-        engine.train_step(tiny.Samples.draw(7, seed).micro_batches(3), tiny.loss_of(name), 1e-3)
+        engine.train_step(tiny.Samples.draw(4, seed).micro_batches(3), tiny.loss_of(name), 1e-3)
         for seed in numbers
     ]
 
@@ -38,11 +38,11 @@ def steps(engine: Engine, name: str, numbers: range = range(3)) -> list[dict]:
 
 
 @pytest.mark.parametrize("name", ["tied", "scalar"])
-@pytest.mark.parametrize("numerics", RECOMPUTATION.values(), ids=RECOMPUTATION)
-def test_recomputation_changes_no_step(starts, name, numerics):
+def test_recomputation_changes_no_step(starts, name):
     expected = steps(engine_of(starts, name, Numerics()), name)
-    for ours, theirs in zip(steps(engine_of(starts, name, numerics), name), expected, strict=True):
-        assert ours == pytest.approx(theirs, abs=1e-6, rel=1e-6)
+    for kind, numerics in RECOMPUTATION.items():
+        for ours, theirs in zip(steps(engine_of(starts, name, numerics), name), expected, strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-6, rel=1e-6), kind
 
 
 def test_recomputation_keeps_less(starts):
@@ -62,15 +62,15 @@ def test_recomputation_keeps_less(starts):
     assert kept["full, a block of one layer"] == pytest.approx(outside + three + one_layer, rel=1e-3)
 
 
-@pytest.mark.parametrize("granularity", [None, "selective", "full"])
-def test_the_setting_reaches_the_model(starts, granularity):
+def test_the_setting_reaches_the_model(starts):
     from aligner_lib.config.compose import compose
     from aligner_lib.kinds.build_models import build_engine
 
-    written = f"model.activations_checkpoint_granularity={granularity or 'null'}"
-    config = compose("sft", [written, "model.activations_checkpoint_method=uniform"], profile="smoke")
-    engine = build_engine(tiny.MODELS["untied"], config, starts / "untied")
-    assert engine.module.config.recompute_granularity == granularity
+    for granularity in (None, "selective", "full"):
+        setting = f"model.activations_checkpoint_granularity={granularity or 'null'}"
+        config = compose("sft", [setting, "model.activations_checkpoint_method=uniform"], profile="smoke")
+        engine = build_engine(tiny.MODELS["untied"], config, starts / "untied")
+        assert engine.module.config.recompute_granularity == granularity
 
 
 def test_a_chunk_that_leaves_layers_over_is_refused(starts):
@@ -92,15 +92,13 @@ def test_rewards_are_added_up_in_float32_under_bf16():
 
 def test_a_head_in_float32_trains_and_goes_on_beside_layers_in_bf16(starts, tmp_path):
     engine = engine_of(starts, "scalar", Numerics(bf16=True))
-    dtypes = {name: parameter.dtype for name, parameter in engine.module.named_parameters()}
-    assert {name for name, dtype in dtypes.items() if dtype == torch.float32} == {
-        "value_head.weight",
-        "value_head.bias",
-    }
+    parameters = engine.module.named_parameters()
+    in_float32 = {name for name, parameter in parameters if parameter.dtype == torch.float32}
+    assert in_float32 == {"value_head.weight", "value_head.bias"}
     losses = [step["loss"] for step in steps(engine, "scalar")]
     expected = [step["loss"] for step in steps(engine_of(starts, "scalar", Numerics()), "scalar")]
     assert losses == pytest.approx(expected, rel=0.02) and losses != expected
     engine.save(tmp_path)
     again = Engine(tiny.MODELS["scalar"], Numerics(bf16=True), tiny.OPTIM, tiny.CLIP)
     again.load(tmp_path, with_optimizer=True)
-    assert steps(again, "scalar", range(3, 5)) == steps(engine, "scalar", range(3, 5))
+    assert steps(again, "scalar", range(2, 3)) == steps(engine, "scalar", range(2, 3))

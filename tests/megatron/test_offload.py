@@ -15,27 +15,21 @@ def events(monkeypatch):
 
     happened = []
 
-    def noted(where: object, name: str, what: str) -> None:
+    def note(where: object, name: str, what: str) -> None:
         work = getattr(where, name)
         monkeypatch.setattr(
             where, name, lambda *args, **more: (happened.append(what), work(*args, **more))[1]
         )
 
-    noted(adam, "to_cpu", "to the CPU")
-    noted(adam, "to_device", "to the device")
-    noted(engine.Engine, "_schedule", "compute")
-    noted(checkpoint, "save_optimizer", "save")
+    note(adam, "to_cpu", "to the CPU")
+    note(adam, "to_device", "to the device")
+    note(engine.Engine, "_schedule", "compute")
+    note(checkpoint, "save_optimizer", "save")
     return happened
 
 
 def values(model, batch, hidden):
     return model.values(hidden).t()
-
-
-def loss(model, batch, hidden):
-    from aligner_lib.megatron.engine import LossTerms
-
-    return LossTerms(model.values(hidden).sum(), hidden.shape[0])
 
 
 @pytest.mark.parametrize("offloads", [True, False])
@@ -47,19 +41,11 @@ def test_moments_are_on_the_cpu_for_inference_and_back_for_training_and_saving(
     batches = tiny.Samples.draw(4, seed=0).micro_batches(2)
     events.clear()
     engine.map(batches, values)
-    engine.train_step(batches, loss, lr=1e-3)
+    engine.train_step(batches, tiny.value_loss, lr=1e-3)
     engine.map(batches, values)
     engine.save(tmp_path)
-    moves = [
-        "to the CPU",
-        "compute",
-        "to the device",
-        "compute",
-        "to the CPU",
-        "compute",
-        "to the device",
-        "save",
-    ]
+    inference, training = ["to the CPU", "compute"], ["to the device", "compute"]
+    moves = [*inference, *training, *inference, "to the device", "save"]
     assert events == (moves if offloads else [event for event in moves if not event.startswith("to the")])
 
 
@@ -76,11 +62,12 @@ def test_generation_makes_room_too(starts, events, monkeypatch):
     assert events == ["to the CPU", "generate"]
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_the_setting_reaches_the_critic(starts, asked, monkeypatch):
+@pytest.mark.parametrize("offloads", [True, False])
+def test_the_setting_reaches_the_critic(starts, offloads, monkeypatch):
     from aligner_lib.config.compose import compose
     from aligner_lib.kinds import build_models
 
     monkeypatch.setattr(build_models, "Tokenizer", lambda folder: None)  # these models have none
-    config = compose("critic", [f"model.offload_adam_states={asked}"], profile="smoke")
-    assert build_models.build_critic(config, starts / "scalar", judges=False)[0].engine.offloads_adam is asked
+    config = compose("critic", [f"model.offload_adam_states={offloads}"], profile="smoke")
+    critic = build_models.build_critic(config, starts / "scalar", judges=False)[0]
+    assert critic.engine.offloads_adam is offloads

@@ -71,15 +71,15 @@ def test_a_view_shares_its_memory_and_a_parameter_s_may_be_replaced(copies):
 
 
 def test_generation_there_says_what_the_cpu_says(starts, copies):
-    def said(sampling: Sampling) -> list[list[int]]:
+    def answers(sampling: Sampling) -> list[list[int]]:
         module = tiny.new_engine("untied", starts / "untied").module
         prompts = [[5, 6, 7], [8], list(range(20, 40))]
         return [response.tokens for response in generate(module, prompts, [0, 1, 2], sampling, stop_ids=[3])]
 
     drawn = Sampling(max_length=12, min_length=2, temperature=1.2, top_k=30, top_p=0.95)
-    there = said(drawn)
+    there = answers(drawn)
     with patch.object(cpu, "DEVICE", torch.device("cpu")):
-        assert there == said(drawn)
+        assert there == answers(drawn)
     # at each of 12 tokens ids and log-probabilities of 3 rows, float64; and when one or two leave, where the others begin
     read = [copy.bytes for copy in copies.seen if copy.direction == TO_CPU]
     assert max(read) == 2 * 3 * 8 and len(read) <= 12 + 2
@@ -88,28 +88,28 @@ def test_generation_there_says_what_the_cpu_says(starts, copies):
 @pytest.mark.parametrize(
     ("name", "numerics"),
     [
-        *((name, {}) for name in tiny.MODELS),
         ("untied", {"recompute_granularity": "selective"}),
         ("tied", {"recompute_granularity": "full"}),
+        ("scalar", {}),
         ("scalar", {"bf16": True}),
     ],
 )
 def test_a_model_trains_saves_and_goes_on_there_as_on_the_cpu(starts, tmp_path, name, numerics):
     def steps(engine, numbers: range) -> list[dict]:
         return [
-            engine.train_step(tiny.Samples.draw(5, seed).micro_batches(2), tiny.loss_of(name), 1e-3)
+            engine.train_step(tiny.Samples.draw(3, seed).micro_batches(2), tiny.loss_of(name), 1e-3)
             for seed in numbers
         ]
 
-    on_cpu = steps(tiny.new_engine(name, starts / name, **numerics), range(4))
+    on_cpu = steps(tiny.new_engine(name, starts / name, **numerics), range(2))
     with simulated_accelerator():
         engine = tiny.new_engine(name, starts / name, **numerics)
         assert all(isinstance(parameter, DeviceTensor) for parameter in engine.module.parameters())
-        there = steps(engine, range(2))
+        there = steps(engine, range(1))
         engine.save(tmp_path)
         again = tiny.new_engine(name, **numerics)
         again.load(tmp_path, with_optimizer=True)
-        there += steps(again, range(2, 4))
+        there += steps(again, range(1, 2))
     within = 0.02 if numerics.get("bf16") else 1e-5  # attention is summed in another order there
     for ours, theirs in zip(there, on_cpu, strict=True):
         assert ours == pytest.approx(theirs, abs=within, rel=within)

@@ -1,69 +1,87 @@
-"""The same weights in transformers: the same logits, the same greedy continuations."""
+"""transformers computes what the engine does: from exported checkpoints of two ranks, and with SmolLM2's weights."""
 
-import json
 import shutil
 
 import pytest
 import torch
-from twins import random_twins, transformers_twin
+from twins import transformers_twin
 
 from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling, generate
+from aligner_lib.megatron.model import Numerics
 from aligner_lib.models.architecture import Architecture
+from aligner_lib.models.export import export
+from aligner_lib.models.reward_scale import RewardScale
 
 pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
-LOGITS_CLOSE = 1e-4
-NOT_SAID = 1  # a token that neither model says here: as the stop token it would end ours
+CLOSE = 1e-4
+TOKENS = torch.randint(3, 96, (3, 40), generator=torch.Generator().manual_seed(7))
+SCALE = RewardScale(mean=-0.7, std=0.3)
 
 
-def megatron(folder, **training):
-    from aligner_lib.megatron.engine import Engine
-    from aligner_lib.megatron.model import Numerics
-
-    engine = Engine(Architecture.load(folder), Numerics(), **training)
+def module_of(folder):
+    engine = Engine(Architecture.load(folder), Numerics())
     engine.load(folder)
-    return engine
+    return engine.module.eval()
 
 
 @torch.no_grad()
-def assert_same_logits(engine, twin, tokens: torch.Tensor) -> None:
-    ours = engine.module.eval().logits(engine.module(tokens).transpose(0, 1).flatten(0, 1))
+def assert_same_logits(module, twin, tokens: torch.Tensor) -> None:
+    ours = module.logits(module(tokens).transpose(0, 1).flatten(0, 1))
     theirs = twin(tokens).logits.flatten(0, 1)
     assert theirs.std() > 0.05
-    torch.testing.assert_close(ours, theirs, atol=LOGITS_CLOSE, rtol=0)
+    torch.testing.assert_close(ours, theirs, atol=CLOSE, rtol=0)
 
 
-def assert_same_continuations(engine, twin, prompts: list[list[int]], count: int) -> None:
-    sampling = Sampling(max_length=count, min_length=count, greedy=True)
-    ours = generate(engine.module, prompts, [0] * len(prompts), sampling, stop_ids=[NOT_SAID])
-    for prompt, response in zip(prompts, ours):
-        tokens = torch.tensor([prompt])
-        whole = twin.generate(
-            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=count, do_sample=False
-        )
-        assert response.tokens == whole[0, len(prompt) :].tolist()
+def assert_same_continuation(module, twin, prompt: list[int], count: int) -> None:
+    tokens = torch.tensor([prompt])
+    arguments = {"max_new_tokens": count, "do_sample": False, "eos_token_id": None}
+    theirs = twin.generate(tokens, attention_mask=torch.ones_like(tokens), **arguments)[0, len(prompt) :]
+    unused = next(token for token in range(96) if token not in theirs)  # as the stop token it would end ours
+    greedy = Sampling(max_length=count, min_length=count, greedy=True)
+    (ours,) = generate(module, [prompt], [0], greedy, stop_ids=[unused])
+    assert ours.tokens == theirs.tolist()
 
 
-# ---- a random untied model with grouped queries, written by transformers itself -------------------------------------
+# ---- exported checkpoints; test_layouts compares those of all layouts with what is stored ---------------------------
 
 
-@pytest.fixture(scope="module")
-def random_model(smoke, tmp_path_factory):
-    """transformers' model, and ours imported from what it saved."""
-    folder = tmp_path_factory.mktemp("random")
-    imported, twin = random_twins(smoke, folder, seed=5)
-    config = json.loads((folder / "hf" / "config.json").read_text())
-    assert (config["tie_word_embeddings"], config["num_key_value_heads"]) == (False, 2)
-    return megatron(imported), twin
+@pytest.fixture
+def checkpoint(measured, smoke, tmp_path):
+    """A copy of a checkpoint that two ranks wrote, with a tokenizer as jobs leave it."""
+
+    def copied(name: str):
+        folder = shutil.copytree(measured / "tp2_sequence" / name, tmp_path / name)
+        Tokenizer(smoke).save(folder)
+        return folder
+
+    return copied
 
 
-def test_a_random_untied_model_has_transformers_logits(random_model):
-    tokens = torch.randint(0, 96, (3, 50), generator=torch.Generator().manual_seed(0))
-    assert_same_logits(*random_model, tokens)
+@pytest.mark.parametrize("name", ["untied", "tied"])
+def test_an_exported_policy_has_the_engine_s_logits_and_greedy_text(checkpoint, name, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    export(checkpoint(name), "hf", tmp_path / "out")
+    module = module_of(tmp_path / name)
+    twin = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").eval()
+    assert_same_logits(module, twin, TOKENS)
+    assert_same_continuation(module, twin, TOKENS[0, :8].tolist(), 12)
 
 
-def test_a_random_untied_model_continues_as_in_transformers(random_model):
-    assert_same_continuations(*random_model, [[5, 6, 7], [8], list(range(20, 50))], 24)
+@torch.no_grad()
+def test_an_exported_reward_model_has_the_engine_s_scores(checkpoint, tmp_path, monkeypatch):
+    from transformers import AutoModelForSequenceClassification
+
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    SCALE.save(checkpoint("scalar"))
+    export(tmp_path / "scalar", "hf", tmp_path / "out")
+    module = module_of(tmp_path / "scalar")
+    twin = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
+    ours = SCALE(module.values(module(TOKENS))[-1])
+    assert ours.std() > 0.05
+    torch.testing.assert_close(twin(TOKENS).logits[:, 0], ours, atol=CLOSE, rtol=0)
 
 
 # ---- SmolLM2 --------------------------------------------------------------------------------------------------------
@@ -74,31 +92,9 @@ SENTENCES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def smollm2_twins(smollm2):
-    return megatron(smollm2), transformers_twin(smollm2)
-
-
-@pytest.fixture(scope="module")
-def sentences(smollm2) -> list[list[int]]:
-    return Tokenizer(smollm2).encode_batch(SENTENCES)
-
-
 @pytest.mark.model
-def test_smollm2_has_transformers_logits(smollm2_twins, sentences):
-    for tokens in sentences:
-        assert_same_logits(*smollm2_twins, torch.tensor([tokens]))
-
-
-@pytest.mark.model
-def test_smollm2_continues_as_in_transformers(smollm2_twins, sentences):
-    assert_same_continuations(*smollm2_twins, sentences, 12)
-
-
-@pytest.mark.model
-def test_a_checkpoint_holds_float32_weights_and_adam_s_two_moments(smollm2, tmp_path):
-    engine = megatron(smollm2, optim={"lr": 1e-5, "weight_decay": 0.1, "betas": [0.9, 0.98], "eps": 1e-8})
-    engine.save(tmp_path / "checkpoint")
-    saved = sum(path.stat().st_size for path in (tmp_path / "checkpoint").rglob("*.safetensors"))
-    assert saved > 3 * 4 * engine.module.architecture.num_parameters
-    shutil.rmtree(tmp_path / "checkpoint")  # 1.6 GB
+def test_smollm2_has_transformers_logits_and_continuations(smollm2):
+    module, twin = module_of(smollm2), transformers_twin(smollm2)
+    for tokens in Tokenizer(smollm2).encode_batch(SENTENCES):
+        assert_same_logits(module, twin, torch.tensor([tokens]))
+        assert_same_continuation(module, twin, tokens, 8)

@@ -5,6 +5,8 @@ experimental CPOTrainer and ORPOTrainer simpo and orpo. It has no conservative l
 of a batch before it applies that formula, so on one pair at a time it is the same.
 """
 
+from importlib import import_module
+from statistics import fmean
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -62,7 +64,7 @@ def as_pairs(pairs: list[dict]) -> list[PreferenceSample]:
 class Computed(NamedTuple):
     loss: float  # the mean over pairs or responses
     gradients: dict[str, torch.Tensor]  # by transformers' names
-    figures: dict[str, float]  # accuracy and rewards, as the trainer reports them
+    figures: dict[str, list[float]]  # accuracy and rewards of each batch, as the trainer reports them
 
 
 def our_gradient(sides, samples: list, **settings) -> Computed:
@@ -98,15 +100,12 @@ def our_gradient(sides, samples: list, **settings) -> Computed:
         parameter.data.copy_(parameter.grad)  # so that what is stored as its weights are its gradients
     folder = sides.out / f"gradients-{len(list(sides.out.iterdir()))}"
     engine.save(folder)
-    figures = {name: (value / terms.count).item() for name, value in terms.metrics.items()}
+    figures = {name: [(value / terms.count).item()] for name, value in terms.metrics.items()}
     return Computed(mean.item(), stored_tensors(folder), figures)
 
 
 def trl_gradient(sides, make, batches: list[dict]) -> Computed:
-    """The mean of TRL's loss over these batches, its gradients, and the last batch's figures.
-
-    make: its trainer, of what all of them take.
-    """
+    """The mean of TRL's loss over these batches, its gradients and figures. make: its trainer, of what all take."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     policy, reference = (
@@ -122,7 +121,9 @@ def trl_gradient(sides, make, batches: list[dict]) -> Computed:
     mean.backward()
     recorded = trainer._metrics["train"] if hasattr(trainer, "_metrics") else trainer._stored_metrics["train"]
     figures = {
-        ours: float(recorded[theirs][-1]) for ours, theirs in TRL_FIGURES.items() if theirs in recorded
+        ours: [float(value) for value in recorded[theirs]]
+        for ours, theirs in TRL_FIGURES.items()
+        if theirs in recorded
     }
     return Computed(mean.item(), {name: value.grad for name, value in policy.named_parameters()}, figures)
 
@@ -143,9 +144,10 @@ def assert_same(ours: Computed, theirs: Computed) -> None:
         assert (ours.gradients[name] - gradient).norm() <= CLOSE * scale, name
 
 
-def assert_same_figures(ours: dict[str, float], theirs: dict[str, float]) -> None:
-    assert theirs.keys() == TRL_FIGURES.keys()
-    assert {name: ours[name] for name in TRL_FIGURES} == pytest.approx(theirs, rel=CLOSE)
+def assert_same_figures(ours: Computed, theirs: Computed) -> None:
+    assert theirs.figures.keys() == TRL_FIGURES.keys()
+    for name, values in theirs.figures.items():
+        assert fmean(ours.figures[name]) == pytest.approx(fmean(values), rel=CLOSE), name
 
 
 def arguments(sides) -> dict:
@@ -183,6 +185,7 @@ def dataset(**columns):
     ids=["dpo", "length-normalised", "ipo", "robust", "cdpo"],
 )  # fmt: skip
 def test_with_a_reference(sides, ours, theirs):
+    """Of the losses of means TRL 1.16 reports sums as rewards: of one pair at a time their means are known from them."""
     from trl import DPOConfig, DPOTrainer
     from trl.trainer.dpo_trainer import DataCollatorForPreference
 
@@ -192,40 +195,17 @@ def test_with_a_reference(sides, ours, theirs):
         return DPOTrainer(policy, reference, config, train_dataset=rows, processing_class=tokenizer)
 
     collate = DataCollatorForPreference(pad_token_id=0)
-    batches = [[pair] for pair in PAIRS] if theirs["loss_type"] == "aot" else [PAIRS]
+    batches = [PAIRS] if theirs["loss_type"] in ("sigmoid", "robust") else [[pair] for pair in PAIRS]
     expected = trl_gradient(sides, make, [collate(batch) for batch in batches])
     found = our_gradient(sides, as_pairs(PAIRS), **ours)
     assert_same(found, expected)
-    if theirs["loss_type"] in ("sigmoid", "robust"):  # aot: of one pair at a time; the others: below
-        assert_same_figures(found.figures, expected.figures)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"preference_loss": "ipo"}, {"preference_loss": "dpo", "preference_average_log_probs": True}],
-    ids=["ipo", "length-normalised"],
-)
-def test_rewards_of_a_loss_of_means_are_means(sides, settings):
-    """TRL 1.16 reports sums here, also where its loss takes means: of one pair at a time they are known from its figures."""
-    from trl import DPOConfig, DPOTrainer
-    from trl.trainer.dpo_trainer import DataCollatorForPreference
-
-    def make(policy, reference, tokenizer):
-        rows = dataset(chosen=" b", rejected=" c")
-        return DPOTrainer(
-            policy, reference, DPOConfig(**arguments(sides)), train_dataset=rows, processing_class=tokenizer
-        )
-
-    collate = DataCollatorForPreference(pad_token_id=0)
-    rewards = {"chosen": [], "rejected": []}
-    for pair in PAIRS:
-        sums = trl_gradient(sides, make, [collate([pair])]).figures
-        for side, values in rewards.items():
-            values.append(sums[f"rewards_{side}_mean"] / len(pair[f"{side}_ids"]))
-    found = our_gradient(sides, as_pairs(PAIRS), **settings).figures
-    right = [chosen > rejected for chosen, rejected in zip(*rewards.values())]
-    expected = {f"rewards_{side}_mean": sum(values) / len(PAIRS) for side, values in rewards.items()}
-    expected["acc"] = sum(right) / len(PAIRS)
+    if theirs["loss_type"] in ("ipo", "sigmoid_norm"):
+        figures = expected.figures
+        for side in ("chosen", "rejected"):
+            sums = zip(figures[f"rewards_{side}_mean"], PAIRS, strict=True)
+            figures[f"rewards_{side}_mean"] = [value / len(pair[f"{side}_ids"]) for value, pair in sums]
+        sides_of_pairs = zip(figures["rewards_chosen_mean"], figures["rewards_rejected_mean"])
+        figures["acc"] = [float(chosen > rejected) for chosen, rejected in sides_of_pairs]
     assert_same_figures(found, expected)
 
 
@@ -236,42 +216,36 @@ def padded(pairs: list[dict]) -> dict[str, torch.Tensor]:
         rows = [pair["prompt_ids"] + pair[f"{side}_ids"] for pair in pairs]
         width = max(map(len, rows))
         starts = [len(pair["prompt_ids"]) for pair in pairs]
-        batch[f"{side}_input_ids"] = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        ends = [width - len(row) for row in rows]
+        labels = [[-100] * start + row[start:] + [-100] * end for row, start, end in zip(rows, starts, ends)]
+        batch[f"{side}_input_ids"] = torch.tensor([row + [0] * end for row, end in zip(rows, ends)])
         batch[f"{side}_attention_mask"] = torch.tensor(
             [[1] * len(row) + [0] * (width - len(row)) for row in rows]
         )
-        batch[f"{side}_labels"] = torch.tensor(
-            [[-100] * start + row[start:] + [-100] * (width - len(row)) for row, start in zip(rows, starts)]
-        )
+        batch[f"{side}_labels"] = torch.tensor(labels)
     return batch
 
 
-def test_simpo(sides):
-    from trl.experimental.cpo import CPOConfig, CPOTrainer
+@pytest.mark.parametrize(
+    ("module", "name", "pairs", "ours", "theirs"),
+    [
+        ("cpo", "CPO", PAIRS, {"preference_loss": "simpo", "simpo_margin": 0.4},
+         {"loss_type": "simpo", "cpo_alpha": 0.0, "simpo_gamma": 0.4}),
+        ("orpo", "ORPO", SHORT_PROMPTS, {"preference_loss": "orpo"}, {}),
+    ],
+    ids=["simpo", "orpo"],
+)  # fmt: skip
+def test_without_a_reference(sides, module, name, pairs, ours, theirs):
+    trl = import_module(f"trl.experimental.{module}")
 
     def make(policy, _, tokenizer):
-        config = CPOConfig(**arguments(sides), loss_type="simpo", cpo_alpha=0.0, simpo_gamma=0.4)
+        config = getattr(trl, f"{name}Config")(**arguments(sides), **theirs)
         rows = dataset(chosen=" b", rejected=" c")
-        return CPOTrainer(policy, config, train_dataset=rows, processing_class=tokenizer)
+        return getattr(trl, f"{name}Trainer")(policy, config, train_dataset=rows, processing_class=tokenizer)
 
-    expected = trl_gradient(sides, make, [padded(PAIRS)])
-    found = our_gradient(sides, as_pairs(PAIRS), preference_loss="simpo", simpo_margin=0.4)
+    expected, found = trl_gradient(sides, make, [padded(pairs)]), our_gradient(sides, as_pairs(pairs), **ours)
     assert_same(found, expected)
-    assert_same_figures(found.figures, expected.figures)
-
-
-def test_orpo(sides):
-    from trl.experimental.orpo import ORPOConfig, ORPOTrainer
-
-    def make(policy, _, tokenizer):
-        rows = dataset(chosen=" b", rejected=" c")
-        config = ORPOConfig(**arguments(sides))
-        return ORPOTrainer(policy, config, train_dataset=rows, processing_class=tokenizer)
-
-    expected = trl_gradient(sides, make, [padded(SHORT_PROMPTS)])
-    found = our_gradient(sides, as_pairs(SHORT_PROMPTS), preference_loss="orpo")
-    assert_same(found, expected)
-    assert_same_figures(found.figures, expected.figures)
+    assert_same_figures(found, expected)
 
 
 # ---- labels ---------------------------------------------------------------------------------------------------------

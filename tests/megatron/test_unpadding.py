@@ -6,6 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aligner_lib.megatron.engine import Engine
+from aligner_lib.megatron.model import Numerics
 from aligner_lib.megatron.unpadding import Unpadding
 
 pytestmark = pytest.mark.megatron
@@ -13,12 +15,8 @@ pytestmark = pytest.mark.megatron
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
-def unpadding_of(lengths: list[int], width: int | None = None) -> Unpadding:
-    return Unpadding(torch.tensor(lengths), width or max(lengths))
-
-
 def test_two_rows_by_hand():
-    unpadding = unpadding_of([3, 1])
+    unpadding = Unpadding(torch.tensor([3, 1]), 3)
     rows = torch.tensor([[5, 6, 7], [8, -1, -1]])
     assert unpadding.remove(rows).tolist() == [5, 6, 7, 8]
     assert unpadding.restore(torch.tensor([5, 6, 7, 8])).tolist() == [[5, 6, 7], [8, 0, 0]]
@@ -26,7 +24,7 @@ def test_two_rows_by_hand():
 
 @given(LENGTHS, st.integers(0, 3))
 def test_packing_keeps_real_tokens_and_nothing_else(lengths, more):
-    unpadding = unpadding_of(lengths, max(lengths) + more)
+    unpadding = Unpadding(torch.tensor(lengths), max(lengths) + more)
     tokens = torch.arange(1, sum(lengths) + 1)
     rows = unpadding.restore(tokens)
     assert rows.shape == (len(lengths), max(lengths) + more)
@@ -43,18 +41,15 @@ def test_ranks_that_share_the_tokens_get_equally_many():
     assert Unpadding(torch.tensor([3, 1]), 3, multiple=2).remove(torch.ones(2, 3)).shape == (4,)
 
 
-@pytest.fixture(scope="module")
-def module(starts):
-    from aligner_lib.megatron.engine import Engine
-    from aligner_lib.megatron.model import Numerics
-
-    engine = Engine(tiny.ARCHITECTURE, Numerics())  # without an optimizer, which would take the gradients
-    engine.load(starts / "untied")
+def module_of(starts, name: str = "untied", **numerics):
+    """Without an optimizer, which would take the gradients."""
+    engine = Engine(tiny.MODELS[name], Numerics(**numerics))
+    engine.load(starts / name)
     return engine.module.train()
 
 
-def test_a_row_is_the_same_alone_and_beside_longer_ones(module):
-    lengths = [9, 2, 5]
+def test_a_row_is_the_same_alone_and_beside_longer_ones(starts, one_process):
+    module, lengths = module_of(starts), [9, 2, 5]
     tokens = torch.randint(0, 96, (3, 9), generator=torch.Generator().manual_seed(0))
     together = module(tokens, torch.tensor(lengths))
     for row, length in enumerate(lengths):
@@ -63,8 +58,8 @@ def test_a_row_is_the_same_alone_and_beside_longer_ones(module):
         assert (together[length:, row] == 0).all()
 
 
-def test_what_stands_in_the_padding_changes_no_gradient(module):
-    lengths = torch.tensor([6, 3])
+def test_what_stands_in_the_padding_changes_no_gradient(starts, one_process):
+    module, lengths = module_of(starts), torch.tensor([6, 3])
     tokens = torch.randint(0, 96, (2, 6), generator=torch.Generator().manual_seed(1))
     other = tokens.clone()
     other[1, 3:] = 95
@@ -81,10 +76,7 @@ def test_what_stands_in_the_padding_changes_no_gradient(module):
 
 
 def sharing(*rows: list[int]):
-    from aligner_lib.datasets.batches import pad_rows
-    from aligner_lib.megatron.unpadding import Unpadding
-
-    tokens, lengths = pad_rows(list(rows), 0)
+    tokens, lengths = tiny.pad_rows(list(rows), 0)
     return tokens, Unpadding(lengths, tokens.shape[1], tokens)
 
 
@@ -116,33 +108,18 @@ def test_every_prefix_is_computed_once(rows):
     assert [row[: len(real)].tolist() for row, real in zip(back, rows)] == rows
 
 
-@pytest.fixture(scope="module")
-def both(starts):
-    """The same weights, computing common prefixes once and each for itself."""
-    from aligner_lib.megatron.engine import Engine
-    from aligner_lib.megatron.model import Numerics
-
-    def module(name: str, share: bool):
-        engine = Engine(tiny.MODELS[name], Numerics(share_prefix=share))
-        engine.load(starts / name)
-        return engine.module.train()
-
-    return {name: (module(name, True), module(name, False)) for name in ("tied", "scalar")}
-
-
 @pytest.mark.parametrize("name", ["tied", "scalar"])
-def test_sharing_changes_neither_loss_nor_gradient(both, name):
+def test_sharing_changes_neither_loss_nor_gradient(starts, one_process, name):
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(0, 96, (2, 12), generator=generator).tolist()
     answers = torch.randint(0, 96, (6, 5), generator=generator).tolist()
     rows = [prompts[i % 2] + answers[i][: 2 + i // 2] for i in range(6)]
+    tokens, lengths = tiny.pad_rows(rows, 0)
+    weights = (torch.arange(tokens.shape[1] - 1) < lengths[:, None] - 1).float()
     results = []
-    for module in both[name]:
-        batch = tiny.Samples(*tiny.pad_rows(rows, 0), weights=None)
-        counts = torch.arange(batch.tokens.shape[1] - 1) < batch.lengths[:, None] - 1
-        batch = tiny.Samples(batch.tokens, batch.lengths, counts.float())
-        module.zero_grad()
-        terms = tiny.loss_of(name)(module, batch, module(batch.tokens, batch.lengths))
+    for share in (True, False):
+        module = module_of(starts, name, share_prefix=share)
+        terms = tiny.loss_of(name)(module, tiny.Samples(tokens, lengths, weights), module(tokens, lengths))
         terms.loss_sum.backward()
         results.append((terms.loss_sum.detach(), [p.grad.clone() for p in module.parameters()]))
     (shared, shared_grads), (alone, alone_grads) = results

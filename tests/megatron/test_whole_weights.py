@@ -7,14 +7,14 @@ import forks
 import pytest
 import tiny
 import torch
-from layouts import train
+from layouts import in_each_layout, train
 from lora_layouts import LORA
 from twins import stored_tensors
 
 from aligner_lib.models.merge import merge
 
 pytestmark = pytest.mark.usefixtures("one_process")
-LAYOUTS = {"tp2": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}
+LAYOUTS = ("tp2", "pp2", "dp2")
 
 
 def gather(starts: Path, adapted: Path, out: Path) -> None:
@@ -22,8 +22,7 @@ def gather(starts: Path, adapted: Path, out: Path) -> None:
     from aligner_lib.megatron import parallel
     from aligner_lib.rollouts.policy import hf_weights
 
-    for layout, (tp, pp) in LAYOUTS.items():
-        parallel.initialize(tp, pp)
+    for layout in in_each_layout(*LAYOUTS):
         engines = {
             "untied": tiny.new_engine("untied", starts / "untied"),
             "tied": tiny.new_engine("tied", starts / "tied"),
@@ -32,8 +31,6 @@ def gather(starts: Path, adapted: Path, out: Path) -> None:
         for name, engine in engines.items():
             found = {key: part.clone() for key, part in hf_weights(engine)}
             torch.save(found, out / f"{layout}-{name}-{parallel.rank()}.pt")
-        parallel.barrier()
-        parallel.parallel_state.destroy_model_parallel()
 
 
 @pytest.fixture(scope="module")
