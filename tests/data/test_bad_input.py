@@ -56,43 +56,30 @@ def run(kind, raw, out, **options):
 
 
 @pytest.mark.parametrize(("kind", "bad", "reason"), CASES)
-def test_bad_record_is_counted_with_its_place(kind, bad, reason, write_raw, tmp_path):
+def test_bad_record_is_counted_with_its_place_and_strict_stops_at_it(kind, bad, reason, write_raw, tmp_path):
     good = GOOD_HH if kind == "hh" else GOOD_DOLLY
-    raw = write_raw([good, bad, good])
+    raw = write_raw([good, bad, good, good])
+    with pytest.raises(DataError) as caught:
+        run(kind, raw, tmp_path / "out", strict=True)
+    assert str(caught.value).startswith(f"{raw}:2: {reason} (")
+    assert not list(tmp_path.glob("out/*"))
     report = run(kind, raw, tmp_path / "out")
-    assert (report.read, report.kept) == (3, 2)
+    assert (report.read, report.kept) == (4, 3)
     assert report.skipped == {reason: 1}
     (skip,) = report.examples[reason]
     assert (skip.file, skip.line) == (str(raw), 2)
     assert f"{raw}:2" in str(report) and reason in str(report)
 
 
-@pytest.mark.parametrize(("kind", "bad", "reason"), CASES)
-def test_strict_stops_at_the_first(kind, bad, reason, write_raw, tmp_path):
-    good = GOOD_HH if kind == "hh" else GOOD_DOLLY
-    raw = write_raw([good, bad, good, {}])
-    with pytest.raises(DataError) as caught:
-        run(kind, raw, tmp_path / "out", strict=True)
-    assert str(caught.value).startswith(f"{raw}:2: {reason} (")
-    assert not list(tmp_path.glob("out/*"))
-
-
 @pytest.mark.parametrize("kind", ["hh", "dolly"])
-def test_nothing_usable(kind, write_raw, tmp_path):
-    raw = write_raw([{}, b"x", b"y"])
-    with pytest.raises(
-        DataError, match=r"holds nothing usable \(not JSON 2, missing key 1\); the first: .*raw.jsonl:2"
-    ):
-        run(kind, raw, tmp_path / "out")
-
-
-@pytest.mark.parametrize("kind", ["hh", "dolly"])
-@pytest.mark.parametrize("content", [b"", b"\n\n"])
-def test_empty_file(kind, content, tmp_path):
-    raw = tmp_path / "raw.jsonl"
-    raw.write_bytes(content)
-    with pytest.raises(DataError, match="holds no records"):
-        run(kind, raw, tmp_path / "out")
+def test_nothing_usable_and_nothing_at_all(kind, write_raw, tmp_path):
+    unusable = r"holds nothing usable \(not JSON 2, missing key 1\); the first: .*raw.jsonl:2"
+    with pytest.raises(DataError, match=unusable):
+        run(kind, write_raw([{}, b"x", b"y"]), tmp_path / "out")
+    for content in (b"", b"\n\n"):
+        (tmp_path / "raw.jsonl").write_bytes(content)
+        with pytest.raises(DataError, match="holds no records"):
+            run(kind, tmp_path / "raw.jsonl", tmp_path / "out")
 
 
 def test_report_counts_everything_and_shows_the_first_few(write_raw, tmp_path):

@@ -12,13 +12,6 @@ HH_REAL = ROOT.parent / "shared" / "data" / "hh-harmless-1200.jsonl.gz"
 PAIRS, REPEATS = 1_200, 134  # 160,800 pairs
 
 
-def run_python(script: str) -> dict:
-    output = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    return json.loads(output.stdout)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not HH_REAL.exists(), reason="no ../shared/data/hh-harmless-1200.jsonl.gz here")
 def test_160_000_pairs_stream_in_little_memory(tmp_path):
@@ -36,7 +29,8 @@ else:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 print(json.dumps({{"read": report.read, "kept": report.kept, "mib": peak}}))
 """
-    run = run_python(script)
+    command = [sys.executable, "-c", script]
+    run = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
     assert run["read"] == PAIRS * REPEATS
     assert run["mib"] <= 300
     comparisons = (tmp_path / "out/train_comparisons.jsonl").read_bytes()

@@ -52,14 +52,12 @@ def test_output_bytes(write_raw, tmp_path):
     assert list(report.written.values()) == [2, 0]
 
 
-@pytest.mark.parametrize("seed", [0, 1234, 2**32 - 1])
-def test_draws_are_those_of_the_global_generator(write_raw, tmp_path, seed):
+@pytest.mark.parametrize("seed", [0, 2**32 - 1])
+def test_draws_are_those_of_numpy_s_global_generator_which_is_left_alone(write_raw, tmp_path, seed):
     raw = write_raw([record(f"ask {number}", "ctx" if number % 3 else "") for number in range(90)])
-    format_dolly(raw, tmp_path, seed=seed, validation_fraction=0)
-    before = np.random.get_state()
     np.random.seed(seed)
+    format_dolly(raw, tmp_path, seed=seed, validation_fraction=0)
     draws = [np.random.randint(0, 2) for number in range(90) if number % 3]
-    np.random.set_state(before)
     inputs = [row["input"] for row in read(tmp_path / "train.jsonl") if "ctx" in row["input"]]
     assert [0 if text.startswith("ctx") else 1 for text in inputs] == draws
 
@@ -72,14 +70,6 @@ def test_a_skipped_record_draws_too(write_raw, tmp_path):
     assert [row["input"] for row in read(tmp_path / "train.jsonl")] == ["b\n\nctx", "c\n\nctx"]
 
 
-def test_numpys_global_generator_is_left_alone(write_raw, tmp_path):
-    np.random.seed(5)
-    expected = np.random.random()
-    np.random.seed(5)
-    format_dolly(write_raw([record("a", "ctx")]), tmp_path, validation_fraction=0)
-    assert np.random.random() == expected
-
-
 def test_overlong_counts_input_and_output(write_raw, tmp_path):
     raw = write_raw([record("abc", response="de"), record("abc", response="def")])
     report = format_dolly(raw, tmp_path, max_chars=5, validation_fraction=0)
@@ -89,7 +79,7 @@ def test_overlong_counts_input_and_output(write_raw, tmp_path):
 rows = st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["", "x", " x ", "y"]), st.sampled_from("pqr"))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(rows, min_size=12, max_size=60), st.sampled_from([0.1, 0.3, 0.5]), st.integers(0, 5))
 def test_split_is_disjoint_by_prompt_and_complete(table, fraction, seed):
     # the response carries the prompt, so that the split can be read back from the output
@@ -103,11 +93,9 @@ def test_split_is_disjoint_by_prompt_and_complete(table, fraction, seed):
         format_dolly(raw, folder, seed=seed, validation_fraction=fraction)
         train, validation = (read(Path(folder, f"{name}.jsonl")) for name in ("train", "validation"))
 
-    def prompts_of(lines):
-        return {tuple(line["output"].split("|")[:2]) for line in lines}
-
-    assert not prompts_of(train) & prompts_of(validation)
-    assert len(prompts_of(validation)) == min(max(1, round(fraction * len(prompts))), len(prompts) - 1)
+    trained, held_out = ({tuple(line["output"].split("|")[:2]) for line in of} for of in (train, validation))
+    assert not trained & held_out
+    assert len(held_out) == min(max(1, round(fraction * len(prompts))), len(prompts) - 1)
     outputs = sorted(line["output"] for line in train + validation)
     assert outputs == sorted(row["response"] for row in data)
 
@@ -124,27 +112,11 @@ def test_split_depends_on_the_seed_and_not_on_the_order(write_raw, tmp_path):
     assert len(validation("e", records, 3)) == 10
 
 
-def test_the_split_does_not_depend_on_the_draws(write_raw, tmp_path):
-    """The same prompts are held out whether earlier records drew or not."""
-    plain = [record(f"ask {number}") for number in range(50)]
-    inputs = []
-    for name, first in (("a", record("x")), ("b", record("x", "ctx"))):
-        format_dolly(write_raw([first, *plain], f"{name}.jsonl"), tmp_path / name, seed=3)
-        inputs.append(
-            {row["input"] for row in read(tmp_path / name / "validation.jsonl")}
-            - {"x", "x\n\nctx", "ctx\n\nx"}
-        )
-    # The record x may take one of the places: beyond that both sets are the same.
-    assert len(inputs[0] ^ inputs[1]) <= 1
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1, 1.5])
-def test_impossible_fraction(write_raw, tmp_path, fraction):
-    with pytest.raises(DataError, match="at least 0 and below 1"):
-        format_dolly(write_raw([record("a")]), tmp_path, validation_fraction=fraction)
-
-
-def test_one_prompt_cannot_be_split(write_raw, tmp_path):
-    with pytest.raises(DataError, match="too few to split"):
-        format_dolly(write_raw([record("a")]), tmp_path / "out")
+def test_impossible_splits_are_refused(write_raw, tmp_path):
+    raw = write_raw([record("a")])
+    for fraction in (-0.1, 1, 1.5):
+        with pytest.raises(DataError, match="at least 0 and below 1"):
+            format_dolly(raw, tmp_path / "out", validation_fraction=fraction)
+    with pytest.raises(DataError, match="too few to split"):  # a single prompt
+        format_dolly(raw, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -22,13 +22,11 @@ def pair(human: str, chosen: str, rejected: str) -> dict[str, str]:
     return {"chosen": start + chosen, "rejected": start + rejected}
 
 
+TWO_TURNS = "\n\nHuman: a\n\nAssistant: b\n\nHuman: c\n\nAssistant: d"
 CONVERSATIONS = {
     # raw -> (prompt, response)
     "\n\nHuman: Hi\n\nAssistant: Hello": ("User: Hi\n\nAssistant:", "Hello"),
-    "\n\nHuman: a\n\nAssistant: b\n\nHuman: c\n\nAssistant: d": (
-        "User: a\n\nAssistant: b\n\nUser: c\n\nAssistant:",
-        "d",
-    ),
+    TWO_TURNS: ("User: a\n\nAssistant: b\n\nUser: c\n\nAssistant:", "d"),
     # nothing is stripped
     "\n\nHuman:  a \n\nAssistant:  b \n": ("User:  a \n\nAssistant:", " b \n"),
     # an empty last answer is kept by the reference
@@ -75,15 +73,8 @@ def test_pair_with_different_prompts_names_the_place():
 
 
 def test_output_bytes(write_raw, tmp_path):
-    raw = write_raw(
-        [
-            pair("Is it “hot”?", "Yes, 30 °C.", "No\tidea 😀"),
-            {
-                "chosen": "\n\nHuman: a\n\nAssistant: b\n\nHuman: c\n\nAssistant: d",
-                "rejected": "\n\nHuman: a\n\nAssistant: b\n\nHuman: c\n\nAssistant: ",
-            },
-        ]
-    )
+    hot = pair("Is it “hot”?", "Yes, 30 °C.", "No\tidea 😀")
+    raw = write_raw([hot, {"chosen": TWO_TURNS, "rejected": TWO_TURNS.removesuffix("d")}])
     report = format_hh(raw, tmp_path / "out", "train")
     assert (tmp_path / "out/train_comparisons.jsonl").read_bytes() == (
         rb'{"text": "User: Is it \u201chot\u201d?\n\nAssistant: Yes, 30 \u00b0C."}' + b"\n"
@@ -98,10 +89,6 @@ def test_output_bytes(write_raw, tmp_path):
     assert report.kept == report.read == 2
     assert report.notes == {"a pair with an empty answer": 1}
     assert list(report.written.values()) == [4, 2]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "train_comparisons.jsonl",
-        "train_prompts.jsonl",
-    ]
 
 
 def test_overlong_counts_prompt_and_the_longer_answer(write_raw, tmp_path):
@@ -117,10 +104,7 @@ def test_several_files_are_read_in_order(write_raw, tmp_path):
     files = [write_raw([pair(name, "x", "y")], f"{name}.jsonl") for name in ("b", "a")]
     format_hh(files, tmp_path / "out", "test")
     prompts = (tmp_path / "out/test_prompts.jsonl").read_text().split("\n")
-    assert [json.loads(line)["text"] for line in prompts] == [
-        "User: b\n\nAssistant:",
-        "User: a\n\nAssistant:",
-    ]
+    assert [json.loads(line)["text"][:7] for line in prompts] == ["User: b", "User: a"]
 
 
 def test_error_leaves_the_old_files_alone(write_raw, tmp_path):
@@ -129,8 +113,7 @@ def test_error_leaves_the_old_files_alone(write_raw, tmp_path):
     (out / "train_prompts.jsonl").write_text("old")
     with pytest.raises(DataError, match="nothing usable"):
         format_hh(write_raw([{"chosen": "x"}]), out, "train")
-    assert [path.name for path in out.iterdir()] == ["train_prompts.jsonl"]
-    assert (out / "train_prompts.jsonl").read_text() == "old"
+    assert [path.read_text() for path in out.iterdir()] == ["old"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
@@ -171,18 +154,8 @@ def test_text_is_prompt_space_response(conversation):
     assert parsed.text == "\n\n".join(
         f"User: {body}\n\nAssistant: {response}" for body, response in conversation
     )
-    assert parsed.prompt.endswith("Assistant:")
+    assert parsed.text == f"{parsed.prompt} {parsed.response}" and parsed.prompt.endswith("Assistant:")
     assert parsed.response == conversation[-1][1]
-
-
-words = st.text("abc é😀", max_size=12)
-
-
-@given(st.lists(st.tuples(words, words), min_size=1, max_size=4))
-def test_formatted_conversation_parses_back(conversation):
-    text = parse_conversation(raw_text(conversation)).text
-    turns = [turn.split("\n\nAssistant: ") for turn in text.removeprefix("User: ").split("\n\nUser: ")]
-    assert turns == [list(turn) for turn in conversation]
 
 
 @given(st.lists(st.tuples(turns, turn_text, turn_text), min_size=1, max_size=5))

@@ -59,12 +59,9 @@ def test_its_judge_is_the_forms_own(task, docs):
     for doc, pair, other in zip(docs, pairs, pairs[1:] + pairs[:1], strict=True):
         assert task["process_results"](doc, [pair.chosen.response]) == {metric: 1.0}
         assert task["process_results"](doc, [pair.rejected.response]) == {metric: 0.0}
+        assert task["process_results"](doc, [""]) == {metric: 0.0}
         judged = task["process_results"](doc, [other.chosen.response])
         assert judged == {metric: float(obeys(pair.chosen.prompt, other.chosen.response))}
-
-
-def test_an_empty_answer_does_not_obey(task, docs):
-    assert {task["process_results"](doc, [""])["obeys"] for doc in docs} == {0.0}
 
 
 def test_answers_are_the_likeliest_and_end_with_the_stop_token_alone(task):

@@ -94,29 +94,21 @@ def test_unreachable_hub_is_one_sentence(monkeypatch, name):
     )
 
 
-def test_auto_falls_back_to_the_sample_and_says_so(monkeypatch):
+def test_auto_takes_the_hub_where_it_can_and_else_the_sample_and_says_so(monkeypatch):
+    FakeHub(monkeypatch)
+    note = "raw data: databricks/databricks-dolly-15k from the Hugging Face hub (1 files)"
+    assert resolve("auto", "dolly").note == note
     FakeHub(monkeypatch, error=OSError("no network"))
     source = resolve("auto", "hh", split="test")
     assert source.paths == (SAMPLES / "hh-sample-test.jsonl",)
-    assert source.note.startswith(
-        "raw data: the bundled sample hh-sample-test.jsonl (The data set Anthropic/hh-rlhf"
-    )
-    assert "no network" in source.note and "\n" not in source.note
-
-
-def test_auto_takes_the_hub_where_it_can(monkeypatch):
-    FakeHub(monkeypatch)
-    assert (
-        resolve("auto", "dolly").note
-        == "raw data: databricks/databricks-dolly-15k from the Hugging Face hub (1 files)"
-    )
+    note = "raw data: the bundled sample hh-sample-test.jsonl (The data set Anthropic/hh-rlhf"
+    assert source.note.startswith(note) and "no network" in source.note and "\n" not in source.note
 
 
 @pytest.mark.parametrize(
     ("dataset", "kind", "split", "file"),
     [
         ("sample", "dolly", "train", "dolly-sample.jsonl"),
-        ("sample", "hh", "train", "hh-sample-train.jsonl"),
         ("sample", "hh", "test", "hh-sample-test.jsonl"),
         ("dolly", "hh", "test", "hh-sample-test.jsonl"),  # Dolly has no pairs
         ("hh", "dolly", "train", "dolly-sample.jsonl"),  # HH has no instruction records
@@ -127,36 +119,26 @@ def test_samples(dataset, kind, split, file):
     assert path == SAMPLES / file and path.is_file()
 
 
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        *(
+            (name, r"is not a file; give a file that ends in \.jsonl")
+            for name in ("nowhere", "a/nowhere.jsonl.gz")
+        ),
+        ([], "no raw data file was given"),
+    ],
+)
+def test_missing_files_are_told(dataset, message):
+    with pytest.raises(DataError, match=message):
+        resolve(dataset, "dolly")
+
+
 def test_sample_has_no_other_split():
     with pytest.raises(DataError, match="no split 'validation'; it has train and test"):
         resolve("sample", "hh", split="validation")
 
 
-@pytest.mark.parametrize(
-    "missing", ["nowhere.jsonl", "data/nowhere.jsonl.gz", "/nowhere/raw.parquet", "nowhere"]
-)
-def test_missing_file(missing):
-    with pytest.raises(DataError, match=r"is not a file; give a file that ends in \.jsonl"):
-        resolve(missing, "dolly")
-
-
-def test_no_file():
-    with pytest.raises(DataError, match="no raw data file was given"):
-        resolve([], "dolly")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Anthropic/hh-rlhf", True),
-        ("databricks/databricks-dolly-15k", True),
-        ("out/raw.jsonl", False),
-        ("./raw", False),
-        ("../raw", False),
-        ("a/b/c", False),
-        ("raw", False),
-        ("/tmp/raw", False),
-    ],
-)
-def test_hub_names(text, expected):
-    assert is_hub_name(text) is expected
+def test_hub_names():
+    assert is_hub_name("Anthropic/hh-rlhf") and is_hub_name("databricks/databricks-dolly-15k")
+    assert not any(map(is_hub_name, ("out/raw.jsonl", "./raw", "../raw", "a/b/c", "raw", "/tmp/raw")))

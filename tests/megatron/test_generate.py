@@ -220,9 +220,9 @@ def test_requests_may_come_and_go_at_any_time(model, alone, data):
 
 
 def test_a_short_response_does_not_wait_for_another_share_s_long_ones(model):
-    """Twenty responses of 30 tokens hold all rows; four tokens that another share wants are there five steps later."""
-    batch, long_ones = ContinuousBatch(model, 4, stop_ids=[UNSAID]), replace(DRAWN, max_length=30)
-    many = [batch.add([5, 6, 7], seed, long_ones, "many") for seed in range(20)]
+    """Eight responses of 20 tokens hold all rows; four tokens that another share wants are there five steps later."""
+    batch, long_ones = ContinuousBatch(model, 4, stop_ids=[UNSAID]), replace(DRAWN, max_length=20)
+    many = [batch.add([5, 6, 7], seed, long_ones, "many") for seed in range(8)]
     with generating(model):
         for _ in range(6):
             batch.step()

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -54,11 +52,25 @@ def assert_same_bits(found: dict[str, torch.Tensor], expected: dict[str, torch.T
         assert torch.equal(found[name], tensor), name
 
 
+def update_json(path, changes: dict) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def rewrite_weight(model, name: str, change) -> None:
+    store = StoreReader(model / "weights")
+    weights = {each: store.read_whole(each) for each in store.names()}
+    weights[name] = change(weights[name])
+    next((model / "weights").iterdir()).unlink()
+    writer = StoreWriter(model / "weights")
+    for each, tensor in weights.items():
+        writer.add(Block.whole(each, tensor), tensor)
+    writer.flush()
+
+
 # ---- weights --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shard_bytes", [10**9, 100_000])
-@pytest.mark.parametrize("arch", [ARCH, TIED], ids=["untied", "tied"])
+@pytest.mark.parametrize(("arch", "shard_bytes"), [(ARCH, 100_000), (TIED, 10**9)], ids=["untied", "tied"])
 def test_import_export_import_gives_the_same_bits(tmp_path, smoke, arch, shard_bytes):
     hf = write_hf(tmp_path / "hf", arch, random_weights(arch), smoke)
     first = import_hf(hf, tmp_path / "first")
@@ -79,13 +91,11 @@ def test_dtypes_are_kept_weight_by_weight(tmp_path, smoke):
     assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == "bfloat16"
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_another_dtype_is_torch_s_rounding(tmp_path, model, hf, dtype):
     export(model, "hf", tmp_path / "out", Options(dtype=dtype))
-    wanted = getattr(torch, dtype)
-    assert_same_bits(
-        tensors_of(tmp_path / "out"), {name: tensor.to(wanted) for name, tensor in tensors_of(hf).items()}
-    )
+    expected = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors_of(hf).items()}
+    assert_same_bits(tensors_of(tmp_path / "out"), expected)
     assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == dtype
 
 
@@ -190,33 +200,31 @@ def test_transformers_tokenises_as_here(tmp_path, model, style):
         assert theirs(text).input_ids == ours.encode(text)
 
 
-def test_the_chat_template_goes_along(tmp_path, model):
+TURNS = [
+    {"role": "user", "content": "Hi."},
+    {"role": "assistant", "content": "Hello."},
+    {"role": "user", "content": "Why?"},
+]
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "expected"),
+    [(None, "<|im_start|>user"), ("plain", "User: Hi.\n\nAssistant: Hello.\n\nUser: Why?\n\nAssistant:")],
+)
+def test_the_template_that_a_model_has_learnt_from_goes_along(tmp_path, model, trained_on, expected):
+    """The tokenizer's own; or plain texts, where its own would ask the model in a form that it has not learnt."""
     from transformers import AutoTokenizer
 
+    ours = Tokenizer(model)
+    if trained_on:
+        (model / "template.json").write_text(json.dumps({"chat_template": trained_on}))
+        ours = use_template(ours, trained_on)
     export(model, "hf", tmp_path / "out")
-    messages = [{"role": "user", "content": "How are you?"}]
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
-    said = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    assert said == render(Tokenizer(model), messages) and "<|im_start|>" in said
-
-
-def test_what_has_learnt_from_plain_texts_is_asked_in_plain_texts(tmp_path, model):
-    """Its tokenizer's own template would ask it in a form that it has not learnt."""
-    from transformers import AutoTokenizer
-
-    (model / "template.json").write_text(json.dumps({"chat_template": "plain"}))
-    export(model, "hf", tmp_path / "out")
-    ours, theirs = use_template(Tokenizer(model), "plain"), AutoTokenizer.from_pretrained(tmp_path / "out")
-    turns = [
-        {"role": "user", "content": "Hi."},
-        {"role": "assistant", "content": "Hello."},
-        {"role": "user", "content": "Why?"},
-    ]
-    for messages in (turns[:1], turns):
-        assert theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) == render(
-            ours, messages
-        )
-    assert render(ours, turns) == "User: Hi.\n\nAssistant: Hello.\n\nUser: Why?\n\nAssistant:"
+    for messages in (TURNS[:1], TURNS):
+        text = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        assert text == render(ours, messages)
+    assert expected in text
 
 
 def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_path, hf):
@@ -224,26 +232,19 @@ def test_generation_settings_go_in_and_out_and_the_stop_token_is_the_first(tmp_p
     (hf / "generation_config.json").write_text(json.dumps({**came_with, "transformers_version": "4.40"}))
     model = import_hf(hf, tmp_path / "model")
     export(model, "hf", tmp_path / "out")
-    stop = Tokenizer(model).eos_id
-    assert stop == 2
     written = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert written == came_with | {"eos_token_id": [2, 0, 1], "pad_token_id": 2, "bos_token_id": 0}
-    assert Tokenizer(model).stop_ids == (2, 0, 1)
+    assert Tokenizer(model).eos_id == 2 and Tokenizer(model).stop_ids == (2, 0, 1)
+    from transformers import GenerationConfig
+
+    assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == [2, 0, 1]
 
 
 def test_stop_tokens_in_the_configuration_alone_are_imported(tmp_path, hf):
     """transformers looks there where no generation_config.json lies beside it."""
     (hf / "generation_config.json").unlink(missing_ok=True)
-    config = json.loads((hf / "config.json").read_text())
-    (hf / "config.json").write_text(json.dumps(config | {"eos_token_id": [1, 2]}))
+    update_json(hf / "config.json", {"eos_token_id": [1, 2]})
     assert Tokenizer(import_hf(hf, tmp_path / "model")).stop_ids == (2, 1)
-
-
-def test_transformers_generates_by_these_settings(tmp_path, model):
-    from transformers import GenerationConfig
-
-    export(model, "hf", tmp_path / "out")
-    assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == [Tokenizer(model).eos_id]
 
 
 def test_a_card_tells_what_is_known_and_leaves_the_rest_open(tmp_path, hf, model):
@@ -252,9 +253,8 @@ def test_a_card_tells_what_is_known_and_leaves_the_rest_open(tmp_path, hf, model
     assert f"{ARCH.num_parameters:,} parameters" in card
     assert "# license: not known" in card and "Fill in the licence" in card
     assert str(tmp_path) not in card
-    source = json.loads((model / "source.json").read_text())
     hub = {"origin": "hub someone/their-model c0ffee", "license": "apache-2.0"}
-    (model / "source.json").write_text(json.dumps({**source, **hub}))
+    update_json(model / "source.json", hub)
     export(model, "hf", tmp_path / "again")
     card = (tmp_path / "again/README.md").read_text()
     assert "base_model: someone/their-model\n" in card and "license: apache-2.0\n" in card
@@ -266,19 +266,11 @@ def test_a_card_tells_what_is_known_and_leaves_the_rest_open(tmp_path, hf, model
 @pytest.fixture
 def reward_model(tmp_path, smoke):
     """A classifier's weights, imported; then with a bias and a scale as training gives them."""
-    config_and_weights = write_hf(tmp_path / "hf", SCALAR, random_weights(SCALAR), smoke)
-    config = json.loads((config_and_weights / "config.json").read_text())
+    source = write_hf(tmp_path / "hf", SCALAR, random_weights(SCALAR), smoke)
     classifier = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "x"}}
-    (config_and_weights / "config.json").write_text(json.dumps({**config, **classifier}))
-    folder = import_hf(config_and_weights, tmp_path / "model")
-    store = StoreReader(folder / "weights")
-    weights = {name: store.read_whole(name) for name in store.names()}
-    weights["value_head.bias"] += 0.25
-    next((folder / "weights").iterdir()).unlink()
-    writer = StoreWriter(folder / "weights")
-    for name, tensor in weights.items():
-        writer.add(Block.whole(name, tensor), tensor)
-    writer.flush()
+    update_json(source / "config.json", classifier)
+    folder = import_hf(source, tmp_path / "model")
+    rewrite_weight(folder, "value_head.bias", lambda bias: bias + 0.25)
     RewardScale(mean=1.5, std=0.5).save(folder)
     return folder
 
@@ -319,8 +311,7 @@ def test_transformers_has_the_class_that_a_reward_model_of_each_family_begins_as
     ],
 )
 def test_scores_are_read_before_a_padding_that_is_not_the_stop_token(tmp_path, reward_model, names, expected):
-    path = reward_model / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | names))
+    update_json(reward_model / "tokenizer_config.json", names)
     export(reward_model, "hf", tmp_path / "out")
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["pad_token_id"] == expected != config["eos_token_id"]
@@ -333,8 +324,7 @@ def test_a_vocabulary_without_another_special_token_scores_one_text_at_a_time(tm
     tokenizer = json.loads((reward_model / "tokenizer.json").read_text())
     tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["content"] == "<|im_end|>"]
     (reward_model / "tokenizer.json").write_text(json.dumps(tokenizer))
-    config = json.loads((reward_model / "tokenizer_config.json").read_text())
-    (reward_model / "tokenizer_config.json").write_text(json.dumps(config | {"bos_token": "<|im_end|>"}))
+    update_json(reward_model / "tokenizer_config.json", {"bos_token": "<|im_end|>"})
     notes = export(reward_model, "hf", tmp_path / "out")
     assert json.loads((tmp_path / "out/config.json").read_text())["pad_token_id"] is None
     assert "score one text at a time" in notes[1]
@@ -343,31 +333,24 @@ def test_a_vocabulary_without_another_special_token_scores_one_text_at_a_time(tm
 # ---- whole or not at all --------------------------------------------------------------------------------------------
 
 
-def test_what_is_there_is_not_written_over(tmp_path, model):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/mine").touch()
-    with pytest.raises(ValueError, match="out exists already: remove it, or choose another name"):
-        export(model, "hf", tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
-
-
 @pytest.mark.parametrize("to", ["hf", "nemo"])
-def test_what_lies_beside_it_under_a_similar_name_is_kept(tmp_path, model, to):
-    (tmp_path / "out.partial").mkdir()
-    (tmp_path / "out.partial/mine").write_text("kept")
-    export(model, to, tmp_path / "out")
-    assert (tmp_path / "out.partial/mine").read_text() == "kept" and (tmp_path / "out").exists()
+def test_what_is_there_is_not_written_over_and_what_lies_beside_it_is_kept(tmp_path, model, to):
+    for name in ("out", "new.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    with pytest.raises(ValueError, match="out exists already: remove it, or choose another name"):
+        export(model, to, tmp_path / "out")
+    export(model, to, tmp_path / "new")
+    for name in ("out", "new.partial"):
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["mine"]
 
 
 def too_large(model):
-    store = StoreReader(model / "weights")
-    weights = {name: store.read_whole(name) for name in store.names()}
-    weights["decoder.final_layernorm.weight"][3] = 70_000
-    writer = StoreWriter(model / "weights")
-    next((model / "weights").iterdir()).unlink()
-    for name, tensor in weights.items():
-        writer.add(Block.whole(name, tensor), tensor)
-    writer.flush()
+    def change(norm):
+        norm[3] = 70_000
+        return norm
+
+    rewrite_weight(model, "decoder.final_layernorm.weight", change)
 
 
 def no_weights(model):
@@ -375,45 +358,29 @@ def no_weights(model):
         path.unlink()
 
 
-def another_shape(model):
-    stored = json.loads((model / "model.json").read_text())
-    (model / "model.json").write_text(json.dumps(stored | {"ffn_hidden_size": 100}))
-
-
 @pytest.mark.parametrize(
-    ("spoil", "options", "message"),
+    ("spoil", "to", "dtype", "message"),
     [
         (
             too_large,
-            {"dtype": "float16"},
+            "hf",
+            "float16",
             r"model\.norm\.weight: values up to 70000 are too large for F16; choose",
         ),
-        (no_weights, {}, "no weights in"),
-        (another_shape, {}, r"linear_fc1\.weight in .* has shape \[192, 64\]; model\.json says \[200, 64\]"),
+        (no_weights, "hf", None, "no weights in"),
         (
-            lambda model: None,
-            {"dtype": "int8"},
-            "--dtype int8 is unknown; give one of float64, float32, float16, bfloat16",
+            lambda model: update_json(model / "model.json", {"ffn_hidden_size": 100}),
+            "hf",
+            None,
+            r"linear_fc1\.weight in .* has shape \[192, 64\]; model\.json says \[200, 64\]",
         ),
+        (None, "hf", "int8", "--dtype int8 is unknown; give one of float64, float32, float16, bfloat16"),
+        (None, "onnx", None, "there is no export target 'onnx'; the targets are hf, nemo, peft"),
     ],
 )
-def test_what_can_t_be_exported_leaves_nothing(tmp_path, model, spoil, options, message):
-    spoil(model)
+def test_what_can_t_be_exported_leaves_nothing(tmp_path, model, spoil, to, dtype, message):
+    if spoil:
+        spoil(model)
     with pytest.raises((ValueError, UserError, FileNotFoundError), match=message):
-        export(model, "hf", tmp_path / "out", Options(**options))
+        export(model, to, tmp_path / "out", Options(dtype=dtype))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "model"]
-
-
-def test_targets_are_told(tmp_path, model):
-    with pytest.raises(UserError, match="there is no export target 'onnx'; the targets are hf, nemo, peft"):
-        export(model, "onnx", tmp_path / "out")
-
-
-def test_exporting_needs_no_torch(tmp_path, model):
-    code = f"""
-import sys
-from aligner_lib.models.export import export
-export({str(model)!r}, "hf", {str(tmp_path / "out")!r})
-assert not {{"torch", "transformers", "megatron"}} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

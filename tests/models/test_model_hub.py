@@ -32,6 +32,21 @@ def files(folder) -> Files:
     return files
 
 
+@pytest.fixture
+def refused(net, files, tmp_path):
+    """Fetches a name that is refused with these words, and returns them."""
+
+    def refuse(message: str, error: type[Exception] = HubRefusal, name: str = REPO) -> str:
+        with serve(files) as hub:
+            net(hub=hub)
+            with pytest.raises(error, match=message) as caught:
+                fetched(name, tmp_path)
+        assert not (tmp_path / "cache/models" / REPO).exists()
+        return str(caught.value)
+
+    return refuse
+
+
 def fetched(name: str, tmp_path):
     return fetch(name, cache=tmp_path / "cache", progress=False)
 
@@ -46,18 +61,24 @@ def test_a_repository_comes_at_a_commit_that_is_recorded(net, files, folder, tmp
     source = json.loads((model / "source.json").read_text())
     assert (source["origin"], source["license"]) == (f"hub {REPO} {COMMIT}", "apache-2.0")
     assert set(source["sha256"]) == {path.name for path in folder.glob("model-*.safetensors")}
-    asked = {path.rpartition("/")[2] for method, path, _ in files.requests if method == "GET"}
-    assert not {"consolidated.safetensors", "README.md"} & asked
+    requests = {path.rpartition("/")[2] for method, path, _ in files.requests if method == "GET"}
+    assert not {"consolidated.safetensors", "README.md"} & requests
 
 
-def test_what_was_fetched_is_there_without_the_hub_and_under_its_name(net, files, tmp_path, monkeypatch):
+def test_what_was_fetched_is_there_without_the_hub_and_a_damaged_copy_is_fetched_again(
+    net, files, tmp_path, monkeypatch, capsys
+):
     with serve(files) as hub:
         net(hub=hub)
         model = fetched(REPO, tmp_path)
-    net()
-    assert fetched(REPO, tmp_path) == model
-    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
-    assert resolve(REPO) == model
+        net()
+        assert fetched(REPO, tmp_path) == model
+        monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+        assert resolve(REPO) == model
+        net(hub=hub)
+        shutil.rmtree(model / "weights")
+        assert fetch(REPO, cache=tmp_path / "cache") == model
+    assert "is damaged or of another version" in capsys.readouterr().out
 
 
 def test_a_revision_has_a_folder_of_its_own(net, files, tmp_path):
@@ -74,9 +95,8 @@ def test_a_name_that_was_not_fetched_asks_no_hub_as_a_path(net, files, tmp_path,
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
     with serve(files) as hub:
         net(hub=hub)
-        with pytest.raises(
-            ValueError, match=f"does not exist, .*for a model of the hub: aligner model fetch {REPO}"
-        ):
+        message = f"does not exist, .*for a model of the hub: aligner model fetch {REPO}"
+        with pytest.raises(ValueError, match=message):
             resolve(REPO)
     assert files.requests == []
 
@@ -92,19 +112,15 @@ def test_a_download_that_breaks_off_goes_on(net, files, tmp_path, monkeypatch):
         except DownloadError:
             model = fetched(REPO, tmp_path)
     assert Architecture.load(model) == ARCH
-    spans = [span for method, asked, span in files.requests if (method, asked) == ("GET", path)]
+    spans = [span for method, requested, span in files.requests if (method, requested) == ("GET", path)]
     assert len(spans) == 2 and spans[1] != ""
 
 
-def test_other_content_than_the_hub_lists_is_refused(net, files, tmp_path):
+def test_other_content_than_the_hub_lists_is_refused(files, refused):
     path = next(path for path in files.content if path.endswith("model-00002-of-00003.safetensors"))
     body, headers = files.content[path]
     files.content[path] = body[:-1] + b"\x55", headers
-    with serve(files) as hub:
-        net(hub=hub)
-        with pytest.raises(DownloadError, match=r"model-00002-of-00003\.safetensors has SHA-256"):
-            fetched(REPO, tmp_path)
-    assert not (tmp_path / "cache/models" / REPO).exists()
+    refused(r"model-00002-of-00003\.safetensors has SHA-256", DownloadError)
 
 
 # ---- the hub says no ------------------------------------------------------------------------------------------------
@@ -113,16 +129,12 @@ TOKEN = "create a token with read access .* give it as HF_TOKEN"
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_gated_repository_is_answered_with_how_to_get_in(net, files, tmp_path, status):
+def test_a_gated_repository_is_answered_with_how_to_get_in(files, refused, status):
     """Its list of files is public; the files are not."""
     for path in files.content:
         if "/resolve/" in path:
             files.refused[path] = status, "GatedRepo"
-    with serve(files) as hub:
-        net(hub=hub)
-        with pytest.raises(HubRefusal, match=f"{REPO} is gated: accept its licence .*{TOKEN}") as caught:
-            fetched(REPO, tmp_path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in refused(f"{REPO} is gated: accept its licence .*{TOKEN}")
 
 
 def test_the_token_goes_along(net, files, tmp_path, monkeypatch):
@@ -134,42 +146,36 @@ def test_the_token_goes_along(net, files, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("revision", "answer", "message"),
     [
-        ((401, "RepoNotFound"), f"the hub has no model {REPO}, or it is private: .*{TOKEN}"),
-        ((404, "RepoNotFound"), f"the hub has no model {REPO}, or it is private"),
-        ((403, ""), f"the hub does not give you access to {REPO} .*{TOKEN}"),
+        ("", (401, "RepoNotFound"), f"the hub has no model {REPO}, or it is private: .*{TOKEN}"),
+        ("", (404, "RepoNotFound"), f"the hub has no model {REPO}, or it is private"),
+        ("", (403, ""), f"the hub does not give you access to {REPO} .*{TOKEN}"),
+        ("v9", (404, "RevisionNotFound"), f"{REPO} has no revision 'v9'"),
     ],
 )
-def test_what_the_hub_does_not_give_is_told(net, files, tmp_path, answer, message):
-    files.refused[f"/api/models/{REPO}"] = answer
-    with serve(files) as hub:
-        net(hub=hub)
-        with pytest.raises(HubRefusal, match=message):
-            fetched(REPO, tmp_path)
+def test_what_the_hub_does_not_give_is_told(files, refused, revision, answer, message):
+    files.refused[f"/api/models/{REPO}" + (f"/revision/{revision}" if revision else "")] = answer
+    refused(message, name=f"{REPO}@{revision}" if revision else REPO)
 
 
-def test_a_revision_that_is_not_there_is_told(net, files, tmp_path):
-    files.refused[f"/api/models/{REPO}/revision/v9"] = 404, "RevisionNotFound"
-    with serve(files) as hub:
-        net(hub=hub)
-        with pytest.raises(HubRefusal, match=f"{REPO} has no revision 'v9'"):
-            fetched(f"{REPO}@v9", tmp_path)
-
-
-def test_without_the_hub_another_way_is_named(net, tmp_path):
-    with pytest.raises(
-        DownloadError, match=r"can't be downloaded: .*download it elsewhere and use `aligner model import"
-    ):
-        fetched(REPO, tmp_path)
-
-
-@pytest.mark.parametrize("size", ["7b", "13b", "70b", "7b-chat"])
-def test_the_tutorial_s_llama_2_is_answered_by_name(net, tmp_path, size):
-    with pytest.raises(
-        UserError, match=f"Meta's own format .*: aligner model fetch meta-llama/Llama-2-{size}-hf"
-    ):
-        fetched(f"meta-llama/Llama-2-{size}", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (REPO, "can't be downloaded: .*download it elsewhere and use `aligner model import"),
+        # the tutorial's Llama 2 is in Meta's own format
+        ("meta-llama/Llama-2-7b", "Meta's own format .*: aligner model fetch meta-llama/Llama-2-7b-hf"),
+        (
+            "meta-llama/Llama-2-7b-chat",
+            "Meta's own format .*: aligner model fetch meta-llama/Llama-2-7b-chat-hf",
+        ),
+        *((name, "there is no model named") for name in ("../secret/model", "a/b/c", "/a/b", "a/..", "-a/b")),
+        ("a/b@x y", "there is no model named"),
+    ],
+)
+def test_without_the_hub_another_way_is_named_and_paths_are_no_names(net, tmp_path, name, message):
+    with pytest.raises(ValueError, match=message):
+        fetched(name, tmp_path)
 
 
 # ---- repositories without safetensors -------------------------------------------------------------------------------
@@ -194,23 +200,14 @@ def test_what_holds_no_safetensors_is_refused_with_what_to_do(held, message):
         check_files("a/b", held)
 
 
-def test_pickles_are_not_even_downloaded(net, files, folder, tmp_path):
+def test_pickles_are_not_even_downloaded(files, folder, refused):
     for path in folder.glob("*.safetensors*"):
         path.unlink()
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
-    files = Files()
+    files.content.clear()
     put_on_hub(files, folder, REPO, COMMIT)
-    with serve(files) as hub:
-        net(hub=hub)
-        with pytest.raises(UserError, match="as pickles"):
-            fetched(REPO, tmp_path)
+    refused("as pickles", UserError)
     assert not [path for _, path, _ in files.requests if "/resolve/" in path]
-
-
-@pytest.mark.parametrize("name", ["../secret/model", "a/b/c", "/a/b", "a/..", "a/b@x y", "-a/b"])
-def test_names_that_are_paths_are_none_of_the_hub(name, tmp_path):
-    with pytest.raises(ValueError, match="there is no model named"):
-        fetched(name, tmp_path)
 
 
 def test_of_a_listing_only_what_the_import_reads_is_wanted():
@@ -218,12 +215,3 @@ def test_of_a_listing_only_what_the_import_reads_is_wanted():
             "original/model.safetensors", "consolidated.safetensors", "tf_model.h5", "generation_config.json")  # fmt: skip
     wanted = Listing("c", held, {}, None).needed()
     assert set(wanted) == {held[0], held[1], held[2], held[-1]}
-
-
-def test_a_damaged_copy_is_fetched_again(net, files, tmp_path, capsys):
-    with serve(files) as hub:
-        net(hub=hub)
-        model = fetched(REPO, tmp_path)
-        shutil.rmtree(model / "weights")
-        assert fetch(REPO, cache=tmp_path / "cache") == model
-    assert "is damaged or of another version" in capsys.readouterr().out

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_llama import ARCH, gguf_name, hf_config, random_weights, write_gguf, write_hf
+from tiny_llama import ARCH, hf_config, random_weights, write_gguf, write_hf
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import import_hf, model_hash
@@ -43,8 +43,7 @@ def assert_equal(found: dict, expected: dict) -> None:
         assert torch.equal(found[name], torch.as_tensor(tensor)), name
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("arch", [ARCH, TIED], ids=["untied", "tied"])
+@pytest.mark.parametrize(("arch", "shards"), [(ARCH, 3), (TIED, 1)], ids=["untied", "tied"])
 def test_safetensors_arrive_whole(tmp_path, smoke, arch, shards):
     tensors = random_weights(arch)
     source = write_hf(tmp_path / "hf", arch, tensors, smoke, shards)
@@ -64,7 +63,7 @@ def test_one_file_and_shards_give_the_same_bytes(tmp_path, smoke):
     tensors = random_weights(ARCH)
     hashes = {
         model_hash(import_hf(write_hf(tmp_path / f"hf{n}", ARCH, tensors, smoke, n), tmp_path / f"model{n}"))
-        for n in (1, 2, 5)
+        for n in (1, 5)
     }
     assert len(hashes) == 1
 
@@ -81,9 +80,7 @@ def test_dtypes_are_kept(tmp_path, smoke):
     out = import_hf(source, tmp_path / "model")
     found = back_to_hf(out, arch)
     assert_equal(found, tensors)
-    assert {name: tensor.dtype for name, tensor in found.items()} == {
-        name: t.dtype for name, t in tensors.items()
-    }
+    assert all(found[name].dtype == tensor.dtype for name, tensor in tensors.items())
     header = read_header(next((out / "weights").iterdir()))
     del header["__metadata__"]
     width = {"F32": 4, "BF16": 2}
@@ -103,10 +100,7 @@ def test_a_model_saved_by_transformers_is_read(tmp_path, smoke):
     assert_equal(back_to_hf(out, ARCH), model.state_dict())
 
 
-QUANTISED = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]
-
-
-@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
 def test_gguf_weights_equal_their_own_dequantisation(tmp_path, smoke, kind):
     kind = gguf.GGMLQuantizationType[kind]
     tensors = random_weights(ARCH)
@@ -126,7 +120,7 @@ def test_gguf_weights_equal_transformers(tmp_path, smoke, arch):
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.modeling_gguf_pytorch_utils import (
         load_gguf_checkpoint,
-    )  # from_pretrained wants accelerate too
+    )  # from_pretrained wants accelerate
 
     path = write_gguf(tmp_path / "m.gguf", arch, random_weights(arch), smoke, gguf.GGMLQuantizationType.Q8_0)
     model = LlamaForCausalLM(LlamaConfig(**hf_config(arch)))
@@ -137,79 +131,32 @@ def test_gguf_weights_equal_transformers(tmp_path, smoke, arch):
 # ---- what does not fit is an error, and leaves nothing behind -------------------------------------------------------
 
 
-def drop_weight(tensors, config):
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-
-
-def add_weight(tensors, config):
-    tensors["model.layers.0.self_attn.q_proj.bias"] = np.zeros(64, np.float32)
-
-
-def add_layer(tensors, config):
-    config["num_hidden_layers"] = 3
-
-
-def wrong_shape(tensors, config):
-    config["intermediate_size"] = 100
-
-
-def small_vocabulary(tensors, config):
-    config["vocab_size"] = 1000
-
-
-def integers(tensors, config):
-    tensors["model.norm.weight"] = np.ones(64, np.int8)
-
-
-def mixed_dtypes(tensors, config):
-    tensors["model.layers.0.self_attn.k_proj.weight"] = np.zeros((32, 64), np.float16)
-
-
-def another_family(tensors, config):
-    config["model_type"] = "gpt_neox"
-
-
-def rope_scaling(tensors, config):
-    config["rope_scaling"] = {"rope_type": "yarn", "factor": 8.0}
-
-
-def quantised(tensors, config):
-    config["quantization_config"] = {"quant_method": "gptq"}
-
-
-def no_heads(tensors, config):
-    del config["num_attention_heads"]
-
-
-def untied_head(tensors, config):
-    config["tie_word_embeddings"] = True
+UP, BIAS = "model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"
+K_PROJ, NORM = "model.layers.0.self_attn.k_proj.weight", "model.norm.weight"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("tensors", "config", "message"),
     [
-        (drop_weight, r"1 weights are missing, the first: model\.layers\.1\.mlp\.up_proj\.weight"),
-        (
-            add_weight,
-            r"1 weights do not belong to the model, the first: model\.layers\.0\.self_attn\.q_proj\.bias",
-        ),
-        (add_layer, r"9 weights are missing, the first: model\.layers\.2"),
-        (wrong_shape, r"gate_proj\.weight has shape \[96, 64\], but the configuration says \[100, 64\]"),
-        (small_vocabulary, r"the tokenizer has 1024 tokens, but the model's embedding only 1000"),
-        (integers, r"model\.norm\.weight is I8; only F64, F32, F16, BF16 can be read"),
-        (mixed_dtypes, r"become one weight, but their dtypes differ: \['F16', 'F32'\]"),
-        (another_family, r"model_type is 'gpt_neox', but the importer reads only llama, mistral, qwen2"),
-        (rope_scaling, r"config\.json: rope_scaling: rope_type 'yarn' is not supported"),
-        (quantised, r"quantised weights"),
-        (no_heads, r"config\.json has no 'num_attention_heads'"),
-        (untied_head, r"ties lm_head\.weight to the embedding .* but the two differ"),
+        ({UP: None}, {}, f"1 weights are missing, the first: {UP}"),
+        ({BIAS: np.zeros(64, np.float32)}, {}, f"1 weights do not belong to the model, the first: {BIAS}"),
+        ({}, {"num_hidden_layers": 3}, r"9 weights are missing, the first: model\.layers\.2"),
+        ({}, {"intermediate_size": 100}, r"has shape \[96, 64\], but the configuration says \[100, 64\]"),
+        ({}, {"vocab_size": 1000}, "the tokenizer has 1024 tokens, but the model's embedding only 1000"),
+        ({NORM: np.ones(64, np.int8)}, {}, f"{NORM} is I8; only F64, F32, F16, BF16 can be read"),
+        ({K_PROJ: np.zeros((32, 64), np.float16)}, {}, r"their dtypes differ: \['F16', 'F32'\]"),
+        ({}, {"quantization_config": {"quant_method": "gptq"}}, "quantised weights"),
+        ({}, {"num_attention_heads": None}, r"config\.json has no 'num_attention_heads'"),
+        ({}, {"tie_word_embeddings": True}, r"ties lm_head\.weight to the embedding .* but the two differ"),
     ],
 )
-def test_unfit_models_are_refused(tmp_path, smoke, spoil, message):
-    tensors, config = random_weights(ARCH), hf_config(ARCH)
-    spoil(tensors, config)
-    source = write_hf(tmp_path / "hf", ARCH, tensors, smoke)
-    (source / "config.json").write_text(json.dumps(config))
+def test_unfit_models_are_refused(tmp_path, smoke, tensors, config, message):
+    """None: a weight or a key that is not there."""
+    weights, settings = random_weights(ARCH) | tensors, hf_config(ARCH) | config
+    present = {name: tensor for name, tensor in weights.items() if tensor is not None}
+    source = write_hf(tmp_path / "hf", ARCH, present, smoke)
+    settings = {key: value for key, value in settings.items() if value is not None}
+    (source / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=message):
         import_hf(source, tmp_path / "model")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
@@ -225,39 +172,39 @@ def test_a_stored_copy_of_a_tied_head_and_rotary_buffers_are_no_leftovers(tmp_pa
     assert_equal(back_to_hf(import_hf(source, tmp_path / "model"), TIED), tensors)
 
 
-@pytest.mark.parametrize(
-    ("remove", "message"),
-    [
-        ("config.json", "has no config.json"),
-        ("tokenizer.json", "has neither a tokenizer.json nor"),
-        ("model-00002-of-00002.safetensors", "is incomplete: .* names model-00002-of-00002.safetensors"),
-        ("model.safetensors.index.json", "has neither model.safetensors nor"),
-    ],
-)
-def test_missing_files_are_named(tmp_path, smoke, remove, message):
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke, shards=2)
-    (source / remove).unlink()
-    with pytest.raises(ValueError, match=message):
-        import_hf(source, tmp_path / "model")
+CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "content", "message"),
     [
-        ("config.json", "[]", r"config\.json is not a JSON object; download it again"),
-        ("config.json", "[" * 100_000, r"config\.json is not JSON"),
-        ("tokenizer_config.json", "null", r"tokenizer_config\.json is not a JSON object"),
-        ("tokenizer_config.json", '{"eos_token": 5}', r"names no eos_token"),
-        ("tokenizer_config.json", '{"eos_token": {"id": 5}}', r"names no eos_token"),
+        (CONFIG, None, "has no config.json"),
+        (CONFIG, "[]", r"config\.json is not a JSON object; download it again"),
+        (CONFIG, "[" * 100_000, r"config\.json is not JSON"),
+        ("tokenizer.json", None, "has neither a tokenizer.json nor"),
         ("tokenizer.json", "[]", r"tokenizer\.json can't be read"),
-        ("model.safetensors.index.json", "[]", r"index\.json is not a JSON object"),
-        ("model.safetensors.index.json", "{}", r"index\.json has no weight_map"),
-        ("model.safetensors.index.json", '{"weight_map": {"w": 1}}', r"index\.json has no weight_map"),
+        ("tokenizer_config.json", "null", r"tokenizer_config\.json is not a JSON object"),
+        ("tokenizer_config.json", '{"eos_token": {"id": 5}}', r"names no eos_token"),
+        (
+            "model-00002-of-00002.safetensors",
+            None,
+            "is incomplete: .* names model-00002-of-00002.safetensors",
+        ),
+        (INDEX, None, "has neither model.safetensors nor"),
+        (INDEX, "[]", r"index\.json is not a JSON object"),
+        (INDEX, "{}", r"index\.json has no weight_map"),
+        (INDEX, '{"weight_map": {"w": 1}}', r"index\.json has no weight_map"),
+        (INDEX, lambda text: text.replace('"model.norm.weight"', '"x"'), r"disagree on 2 weights"),
     ],
 )
-def test_json_of_the_wrong_shape_is_named(tmp_path, smoke, name, text, message):
+def test_missing_and_spoilt_files_are_named(tmp_path, smoke, name, content, message):
     source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke, shards=2)
-    (source / name).write_text(text)
+    if content is None:
+        (source / name).unlink()
+    else:
+        (source / name).write_text(
+            content if isinstance(content, str) else content((source / name).read_text())
+        )
     with pytest.raises(ValueError, match=message):
         import_hf(source, tmp_path / "model")
 
@@ -266,11 +213,7 @@ def test_json_of_the_wrong_shape_is_named(tmp_path, smoke, name, text, message):
     ("key", "value"),
     [
         ("num_hidden_layers", "2"),
-        ("num_attention_heads", 0),
-        ("hidden_size", None),
-        ("vocab_size", True),
         ("head_dim", 16.5),
-        ("num_key_value_heads", [2]),
         ("rms_norm_eps", "1e-5"),
         ("rope_theta", None),
         ("rope_scaling", "linear"),
@@ -280,17 +223,8 @@ def test_json_of_the_wrong_shape_is_named(tmp_path, smoke, name, text, message):
 def test_a_configuration_of_wrong_types_is_refused(tmp_path, smoke, key, value):
     source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
     (source / "config.json").write_text(json.dumps({**hf_config(ARCH), key: value}))
-    with pytest.raises(
-        ValueError, match=r"config\.json: (rope_parameters: )?\w+ is .*; it must be (a|an) "
-    ) as caught:
-        import_hf(source, tmp_path / "model")
-    assert (key if key != "rope_parameters" else "rope_theta") in str(caught.value)
-
-
-def test_a_safetensors_header_that_is_a_list(tmp_path, smoke):
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
-    (source / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"[]      ")
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged: its header is not a JSON object"):
+    named = "rope_parameters: rope_theta" if key == "rope_parameters" else key
+    with pytest.raises(ValueError, match=rf"config\.json: {named} is .*; it must be (a|an) "):
         import_hf(source, tmp_path / "model")
 
 
@@ -368,62 +302,44 @@ def test_hostile_headers_and_sizes_are_refused_in_a_sentence_within_100_mb(tmp_p
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(results) == len(folders), done.stderr
     for name, error, message in results:
-        assert error == "ValueError" and 20 < len(message) < 500 and "\n" not in message, (
-            name,
-            error,
-            message,
-        )
+        one_sentence = 20 < len(message) < 500 and "\n" not in message
+        assert error == "ValueError" and one_sentence, (name, error, message)
 
 
-def test_a_cut_file_is_damaged(tmp_path, smoke):
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
-    whole = (source / "model.safetensors").read_bytes()
-    for length in (4, 100, len(whole) - 1):
-        (source / "model.safetensors").write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="is damaged"):
+@pytest.mark.parametrize(("form", "cuts"), [("safetensors", (4, 100, -1)), ("gguf", (3, 1000, -5000))])
+def test_a_cut_file_is_damaged(tmp_path, smoke, form, cuts):
+    if form == "gguf":
+        source = path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
+    else:
+        source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+        path = source / "model.safetensors"
+    whole = path.read_bytes()
+    for length in cuts:
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"is damaged|is not a complete GGUF file"):
             import_hf(source, tmp_path / "model")
 
 
-def test_an_index_that_disagrees_with_its_files(tmp_path, smoke):
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke, shards=2)
-    index = json.loads((source / "model.safetensors.index.json").read_text())
-    del index["weight_map"]["model.norm.weight"]
-    (source / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match=r"disagree on 1 weights, the first: model\.norm\.weight"):
-        import_hf(source, tmp_path / "model")
+EXTRA = "model.layers.2.mlp.up_proj.weight"
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("tensors", "options", "message"),
     [
-        ({"pre": "llama-bpe"}, "pre-tokenizer 'llama-bpe'.*Put the model's tokenizer.json"),
-        ({"fields": {"llama.rope.scaling.type": "linear"}}, "rope scaling 'linear' is not supported"),
+        ({}, {"pre": "llama-bpe"}, "pre-tokenizer 'llama-bpe'.*Put the model's tokenizer.json"),
+        ({}, {"fields": {"llama.rope.scaling.type": "linear"}}, "rope scaling 'linear' is not supported"),
+        (
+            {EXTRA: np.zeros((96, 64), np.float32)},
+            {},
+            f"1 weights do not belong to the model, the first: {EXTRA}",
+        ),
     ],
 )
-def test_unfit_gguf_files_are_refused(tmp_path, smoke, options, message):
-    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke, **options)
+def test_unfit_gguf_files_are_refused(tmp_path, smoke, tensors, options, message):
+    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH) | tensors, smoke, **options)
     with pytest.raises(ValueError, match=message):
         import_hf(path, tmp_path / "model")
     assert not (tmp_path / "model").exists()
-
-
-def test_a_gguf_file_with_a_tensor_too_many(tmp_path, smoke):
-    tensors = random_weights(ARCH)
-    tensors["model.layers.2.mlp.up_proj.weight"] = tensors["model.layers.1.mlp.up_proj.weight"]
-    path = write_gguf(tmp_path / "m.gguf", ARCH, tensors, smoke)
-    with pytest.raises(
-        ValueError, match=r"1 weights do not belong to the model, the first: model\.layers\.2"
-    ):
-        import_hf(path, tmp_path / "model")
-
-
-def test_a_cut_gguf_file(tmp_path, smoke):
-    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
-    whole = path.read_bytes()
-    for length in (3, 1000, len(whole) - 5000):
-        path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="is not a complete GGUF file"):
-            import_hf(path, tmp_path / "model")
 
 
 def test_an_unknown_pre_tokenizer_is_cured_by_the_models_own_tokenizer(tmp_path, smoke):
@@ -434,36 +350,46 @@ def test_an_unknown_pre_tokenizer_is_cured_by_the_models_own_tokenizer(tmp_path,
     assert (out / "tokenizer.json").read_bytes() == (smoke / "tokenizer.json").read_bytes()
 
 
-def test_an_existing_folder_is_left_alone(tmp_path, smoke):
+def test_what_exists_is_left_alone(tmp_path, smoke):
     with pytest.raises(ValueError, match="exists already"):
         import_hf(write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke), smoke)
+    out = tmp_path / "new" / "model.nemo"
+    out.parent.mkdir()
+    with pytest.raises(ValueError, match="exists already"), whole_or_absent(out, "--out") as path:
+        path.write_text("new")
+        out.write_text("mine")  # which appears while the model is written
+    assert [path.read_text() for path in out.parent.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_folder_named_partial_is_the_user_s(tmp_path, smoke, fails):
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (None, None, ""),
+        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+            DiskFull,
+            r"disk is full: free space for .*/model, or .* \(--out;",
+        ),
+    ],
+)
+def test_a_failed_import_leaves_nothing_and_a_folder_named_partial_is_the_user_s(
+    tmp_path, smoke, error, expected, message
+):
     notes = tmp_path / "model.partial" / "notes.txt"
     notes.parent.mkdir()
     notes.write_text("kept")
-    tensors = random_weights(ARCH)
-    if fails:
-        tensors["model.extra.weight"] = tensors["model.norm.weight"]
-    source = write_hf(tmp_path / "hf", ARCH, tensors, smoke)
-    with pytest.raises(ValueError, match="do not belong") if fails else nullcontext():
-        import_hf(source, tmp_path / "model")
+    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+
+    def progress(done, total):
+        if done == 5 and error:
+            raise error
+
+    with pytest.raises(expected, match=message) if error else nullcontext():
+        import_hf(source, tmp_path / "model", progress=progress)
     assert notes.read_text() == "kept"
-    assert {path.name for path in tmp_path.iterdir()} == {"hf", "model.partial"} | (
-        set() if fails else {"model"}
-    )
-
-
-def test_a_file_that_appears_while_a_model_is_written_is_left_alone(tmp_path):
-    with (
-        pytest.raises(ValueError, match="exists already"),
-        whole_or_absent(tmp_path / "model.nemo", "--out") as path,
-    ):
-        path.write_text("new")
-        (tmp_path / "model.nemo").write_text("mine")
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+    left = {"hf", "model.partial"} | (set() if error else {"model"})
+    assert {path.name for path in tmp_path.iterdir()} == left
 
 
 def test_a_path_that_is_no_model(tmp_path):
@@ -472,30 +398,6 @@ def test_a_path_that_is_no_model(tmp_path):
     (tmp_path / "weights.bin").touch()
     with pytest.raises(ValueError, match="is neither a Hugging Face model folder nor a"):
         open_source(tmp_path / "weights.bin")
-
-
-def test_a_failed_import_leaves_nothing(tmp_path, smoke):
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
-
-    def stop(done, total):
-        if done == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        import_hf(source, tmp_path / "model", progress=stop)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
-
-
-def test_a_full_disk_is_told_with_the_place_and_the_cure(tmp_path, smoke):
-    source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
-
-    def fill(done, total):
-        if done == 5:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(DiskFull, match=rf"disk is full: free space for {tmp_path}/model, or .* \(--out;"):
-        import_hf(source, tmp_path / "model", progress=fill)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
@@ -524,10 +426,4 @@ def test_memory_stays_within_one_and_a_half_models(tmp_path, smoke, form):
         source = write_hf(tmp_path / "hf", arch, tensors, smoke)
     command = [sys.executable, "-c", PEAK, str(source), str(tmp_path / "model")]
     peak = 1024 * int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert peak <= 1.5 * 4 * arch.num_parameters, (
-        f"{peak / 1e6:.0f} MB for {4 * arch.num_parameters / 1e6:.0f} MB"
-    )
-
-
-def test_gguf_names_cover_a_layer():
-    assert gguf_name("model.layers.7.mlp.gate_proj.weight") == "blk.7.ffn_gate.weight"
+    assert peak <= 1.5 * 4 * arch.num_parameters

@@ -25,11 +25,8 @@ def test_names_of_an_untied_model_are_megatrons():
     layers = [f"decoder.layers.{i}.{name}" for i in range(2) for name in layer]
     ends = ["decoder.final_layernorm.weight", "output_layer.weight"]
     assert names == ["embedding.word_embeddings.weight", *layers, *ends]
-
-
-def test_a_tied_model_has_no_output_layer():
     tied = dataclasses.replace(ARCH, tied_embeddings=True)
-    assert "output_layer.weight" not in {weight.megatron for weight in weights(tied)}
+    assert [weight.megatron for weight in weights(tied)] == names[:-1]
 
 
 def test_shapes_add_up_to_the_number_of_parameters():
@@ -57,30 +54,23 @@ def test_the_gate_comes_before_up():
     groups=st.integers(1, 3),
     queries=st.integers(1, 3),
     head=st.sampled_from([2, 4]),
-    layers=st.integers(1, 2),
     tied=st.booleans(),
+    switches=st.sampled_from([{}, {"qkv_bias": True}, {"post_norms": True}, {"activation": "squared_relu"}]),
 )
-def test_to_hf_undoes_to_megatron(groups, queries, head, layers, tied):
-    arch = Architecture(layers, 6, groups * queries, groups, 10, 12, 8, head, tied_embeddings=tied)
+def test_to_hf_undoes_to_megatron_for_arrays_and_tensors(groups, queries, head, tied, switches):
+    arch = Architecture(1, 6, groups * queries, groups, 10, 12, 8, head, tied_embeddings=tied, **switches)
     tensors = random_weights(arch)
     for weight in weights(arch):
-        fused = to_megatron(weight, [tensors[name] for name in weight.hf], arch)
-        assert fused.shape == weight.shape
-        for name, shape, part in zip(
-            weight.hf, hf_shapes(weight, arch), to_hf(weight, fused, arch), strict=True
-        ):
-            assert part.shape == shape
-            np.testing.assert_array_equal(part, tensors[name])
-
-
-def test_torch_tensors_go_through_alike():
-    tensors = random_weights(ARCH)
-    for weight in weights(ARCH):
         parts = [tensors[name] for name in weight.hf]
-        fused = to_megatron(weight, [torch.from_numpy(part) for part in parts], ARCH)
-        np.testing.assert_array_equal(fused.numpy(), to_megatron(weight, parts, ARCH))
-        for back, part in zip(to_hf(weight, fused, ARCH), parts, strict=True):
-            assert torch.equal(back, torch.from_numpy(part))
+        fused = to_megatron(weight, parts, arch)
+        assert fused.shape == weight.shape
+        of_torch = to_megatron(weight, [torch.from_numpy(part) for part in parts], arch)
+        np.testing.assert_array_equal(of_torch.numpy(), fused)
+        shapes, back = hf_shapes(weight, arch), to_hf(weight, fused, arch)
+        for shape, found, other, part in zip(shapes, back, to_hf(weight, of_torch, arch), parts, strict=True):
+            assert found.shape == shape
+            np.testing.assert_array_equal(found, part)
+            assert torch.equal(other, torch.from_numpy(part))
 
 
 def test_a_scalar_head_is_a_classifiers_score_and_its_bias_has_no_counterpart():

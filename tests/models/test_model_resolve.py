@@ -17,30 +17,18 @@ def run(tmp_path, smoke):
     return tmp_path / "run"
 
 
-def test_a_name(smoke, monkeypatch):
+def test_a_name_a_model_folder_and_a_checkpoint(run, smoke, monkeypatch):
     monkeypatch.setenv("ALIGNER_CACHE", str(smoke.parents[1]))
-    assert resolve("smoke") == smoke
-
-
-def test_a_model_folder(smoke):
-    assert resolve(smoke) == smoke
-    assert resolve(str(smoke)) == smoke
-
-
-def test_a_checkpoint(run):
+    assert resolve("smoke") == resolve(smoke) == resolve(str(smoke)) == smoke
     assert resolve(run / "checkpoints/step_000002") == run / "checkpoints/step_000002"
 
 
-def test_a_ppo_checkpoint_stands_for_its_policy(run, smoke):
+def test_a_run_stands_for_its_latest_whole_checkpoint_and_a_ppo_checkpoint_for_its_policy(run, smoke):
+    assert resolve(run) == run / "checkpoints/step_000010"
     checkpoint = run / "checkpoints/step_000011"
     shutil.copytree(smoke, checkpoint)
     shutil.copytree(smoke, checkpoint / "critic")
-    assert resolve(checkpoint) == checkpoint
-    assert resolve(run) == checkpoint
-
-
-def test_a_run_stands_for_its_latest_whole_checkpoint(run):
-    assert resolve(run) == run / "checkpoints/step_000010"
+    assert resolve(checkpoint) == resolve(run) == checkpoint
 
 
 def test_what_was_tried_is_told(tmp_path):
@@ -56,19 +44,16 @@ def test_what_was_tried_is_told(tmp_path):
 # ---- the hash -------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_has_the_same_hash(tmp_path, smoke):
-    shutil.copytree(smoke, tmp_path / "copy")
-    assert model_hash(tmp_path / "copy") == model_hash(smoke)
-    assert len(model_hash(smoke)) == 32
-
-
-@pytest.mark.parametrize("name", ["model.json", "tokenizer.json", "tokenizer_config.json"])
-def test_any_byte_of_a_small_file_counts(tmp_path, smoke, name):
+def test_a_copy_has_the_same_hash_and_any_byte_of_a_small_file_counts(tmp_path, smoke):
     copy = shutil.copytree(smoke, tmp_path / "copy")
-    content = bytearray((copy / name).read_bytes())
-    content[len(content) // 2] ^= 1
-    (copy / name).write_bytes(content)
-    assert model_hash(copy) != model_hash(smoke)
+    assert model_hash(copy) == model_hash(smoke) and len(model_hash(smoke)) == 32
+    for name in ("model.json", "tokenizer.json", "tokenizer_config.json"):
+        whole = (copy / name).read_bytes()
+        changed = bytearray(whole)
+        changed[len(changed) // 2] ^= 1
+        (copy / name).write_bytes(changed)
+        assert model_hash(copy) != model_hash(smoke), name
+        (copy / name).write_bytes(whole)
 
 
 def test_of_large_files_length_beginning_end_and_samples_count(tmp_path, smoke):
@@ -95,26 +80,24 @@ def test_no_model_no_hash(tmp_path):
 
 # ---- imports --------------------------------------------------------------------------------------------------------
 
-IMPORT = """
-import sys, time
-start = time.process_time()
-import aligner_lib.models
-seconds = time.process_time() - start
-heavy = {"torch", "transformers", "megatron", "gguf", "huggingface_hub", "tokenizers"} & set(sys.modules)
-assert not heavy, heavy
-assert seconds < 1.0, seconds
-"""
-
-
-def test_importing_the_room_loads_nothing_heavy():
-    subprocess.run([sys.executable, "-c", IMPORT], check=True)
-
-
-def test_fetching_and_importing_need_no_torch(tmp_path):
-    code = f"""
+# what is heavy for the package alone, and for its work
+WITHOUT_TORCH = """
 import sys
-from aligner_lib.models import fetch
-fetch("smoke", cache={str(tmp_path)!r})
-assert not {{"torch", "transformers", "megatron"}} & set(sys.modules)
+from pathlib import Path
+import aligner_lib.models
+heavy = {"torch", "transformers", "megatron"}
+assert not (heavy | {"gguf", "huggingface_hub", "tokenizers"}) & set(sys.modules)
+from aligner_lib.models import fetch, import_hf, import_model
+from aligner_lib.models.export import export
+folder = Path(sys.argv[1])
+smoke = fetch("smoke", cache=folder, progress=False)
+export(smoke, "hf", folder / "hf")
+import_hf(folder / "hf", folder / "from_hf")
+export(smoke, "nemo", folder / "x.nemo")
+import_model(folder / "x.nemo", folder / "from_nemo")
+assert not (heavy | {"omegaconf"}) & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_fetching_importing_and_exporting_need_no_torch(tmp_path):
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(tmp_path)], check=True)

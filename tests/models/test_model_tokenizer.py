@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_llama import ARCH, random_weights, write_gguf
+from tiny_llama import ARCH, random_weights, write_gguf, write_hf
 from tiny_tokenizers import STYLES, gpt2, llama_2, llama_3
 
 from aligner_lib.datasets.tokenizer import Tokenizer
@@ -35,46 +35,40 @@ def folder(request, tmp_path_factory):
     return STYLES[request.param](tmp_path_factory.mktemp(request.param))
 
 
-def as_transformers(folder):
+@pytest.fixture(scope="module")
+def tokenizer(folder) -> Tokenizer:
+    return Tokenizer(folder)
+
+
+def test_texts_and_ids_are_those_of_transformers(folder, tokenizer):
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
-
-
-def test_a_text_has_the_ids_that_transformers_gives_it(folder):
-    tokenizer, reference = Tokenizer(folder), as_transformers(folder)
-    assert {text: tokenizer.encode(text) for text in TEXTS} == {
-        text: reference.encode(text) for text in TEXTS
-    }
+    reference = AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        assert ids == reference.encode(text), text
+        assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+        assert tokenizer.decode(ids, special_tokens=True) == reference.decode(ids)
     assert tokenizer.encode_batch(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
 
 
-def test_ids_have_the_text_that_transformers_gives_them(folder):
-    tokenizer, reference = Tokenizer(folder), as_transformers(folder)
-    for text in TEXTS:
-        ids = tokenizer.encode(text)
-        assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True)
-        assert tokenizer.decode(ids, special_tokens=True) == reference.decode(ids)
-
-
 @given(st.text(), st.text())
-def test_a_text_in_parts_is_the_whole_text(folder, prompt, answer):
-    tokenizer = Tokenizer(folder)
+def test_a_text_in_parts_is_the_whole_text(tokenizer, prompt, answer):
     parts = tokenizer.encode_parts([prompt, answer])
     assert tokenizer.bos_ids + parts[0] + parts[1] == tokenizer.encode(prompt + answer)
 
 
-@pytest.mark.parametrize("answer", [" Hello there.", "Hello", " naïve 北京 😀 ½", "\n\n end", "  two", ""])
-def test_a_response_goes_on_where_its_prompt_ends(folder, answer):
+def test_a_response_goes_on_where_its_prompt_ends(tokenizer):
     """As one text, and token by token; SentencePiece drops a text's first space, and a response's own is kept."""
-    tokenizer, prompt = Tokenizer(folder), "User: Hi?\n\nAssistant:"
-    prompt_ids, answer_ids = tokenizer.encode_parts([prompt, answer])
-    assert tokenizer.decode(tokenizer.bos_ids + prompt_ids) == prompt
-    assert tokenizer.decode(answer_ids, continues=True) == answer
-    assert "".join(tokenizer.tokens(answer_ids)) == answer
-    ended = [*answer_ids, tokenizer.eos_id]
-    assert tokenizer.decode(ended, continues=True) == answer
-    assert tokenizer.tokens(ended)[-1] == "</s>"
+    prompt = "User: Hi?\n\nAssistant:"
+    for answer in (" Hello there.", "Hello", " naïve 北京 😀 ½", "\n\n end", "  two", ""):
+        prompt_ids, answer_ids = tokenizer.encode_parts([prompt, answer])
+        assert tokenizer.decode(tokenizer.bos_ids + prompt_ids) == prompt
+        assert tokenizer.decode(answer_ids, continues=True) == answer
+        assert "".join(tokenizer.tokens(answer_ids)) == answer
+        ended = [*answer_ids, tokenizer.eos_id]
+        assert tokenizer.decode(ended, continues=True) == answer
+        assert tokenizer.tokens(ended)[-1] == "</s>"
 
 
 def test_a_character_of_several_tokens_stands_at_the_last_of_them(tmp_path):
@@ -180,29 +174,29 @@ def rewrite(folder, change) -> None:
 
 
 @pytest.fixture(scope="module")
+def original(smoke) -> Tokenizer:
+    return Tokenizer(smoke)
+
+
+@pytest.fixture(scope="module")
 def rebuilt(tmp_path_factory, smoke) -> Tokenizer:
     folder = tmp_path_factory.mktemp("gguf")
     write_gguf(folder / "m.gguf", ARCH, random_weights(ARCH), smoke)
     return Tokenizer(import_hf(folder / "m.gguf", folder / "model"))
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_same_ids_as_the_original(rebuilt, smoke, text):
-    assert rebuilt.encode(text) == Tokenizer(smoke).encode(text)
+def test_the_ids_of_the_original_and_its_configuration(rebuilt, original):
+    assert [rebuilt.encode(text) for text in TEXTS] == [original.encode(text) for text in TEXTS]
+    for key in ("eos_token", "bos_token", "chat_template"):
+        assert rebuilt.config[key] == original.config[key]
+    assert rebuilt.eos_id == 2
 
 
 @given(st.text())
-def test_any_text_comes_back(rebuilt, smoke, text):
+def test_any_text_comes_back(rebuilt, original, text):
     ids = rebuilt.encode(text)
-    assert ids == Tokenizer(smoke).encode(text)
+    assert ids == original.encode(text)
     assert rebuilt._tokenizer.decode(ids, skip_special_tokens=False) == text
-
-
-def test_the_configuration_comes_along(rebuilt, smoke):
-    original = Tokenizer(smoke).config
-    for key in ("eos_token", "bos_token", "chat_template"):
-        assert rebuilt.config[key] == original[key]
-    assert rebuilt.eos_id == 2
 
 
 DIGITS = {
@@ -217,25 +211,19 @@ DIGITS = {
 }
 
 
-@pytest.mark.parametrize(("adds_bos", "ids"), [(False, [0, 2, 0]), (True, [3, 0, 2, 0])])
-def test_a_gguf_file_says_whether_a_text_begins_with_bos(tmp_path, adds_bos, ids):
-    metadata = DIGITS | {"tokenizer.ggml.add_bos_token": adds_bos}
-    write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
-    assert Tokenizer(tmp_path).encode("1121") == ids
-
-
-@pytest.mark.parametrize(("pre", "ids"), [("smollm", [0, 0, 1, 0]), ("gpt-2", [0, 2, 0])])
-def test_digits_stay_apart_where_the_pre_tokenizer_says_so(tmp_path, pre, ids):
+@pytest.mark.parametrize(
+    ("pre", "adds_bos", "ids"),
+    [("gpt-2", False, [0, 2, 0]), ("gpt-2", True, [3, 0, 2, 0]), ("smollm", False, [0, 0, 1, 0])],
+)
+def test_a_gguf_file_says_whether_digits_stay_apart_and_a_text_begins_with_bos(tmp_path, pre, adds_bos, ids):
     """A vocabulary that could join 1 and 2; the text is 1121."""
-    metadata = DIGITS | {"tokenizer.ggml.pre": pre}
+    metadata = DIGITS | {"tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": adds_bos}
     write_tokenizer(metadata.get, tmp_path / "m.gguf", tmp_path)
     assert Tokenizer(tmp_path).encode("1121") == ids
     assert Tokenizer(tmp_path).encode("1121<end>") == [*ids, 3]
 
 
 def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, smoke):
-    from tiny_llama import write_hf
-
     source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
     config = json.loads((source / "tokenizer_config.json").read_text())
     (source / "chat_template.jinja").write_text(config.pop("chat_template"))
@@ -244,23 +232,18 @@ def test_a_chat_template_of_its_own_file_moves_into_the_configuration(tmp_path, 
     assert Tokenizer(out).config["chat_template"] == Tokenizer(smoke).config["chat_template"]
 
 
-def with_digits_apart(tokenizer):
-    """transformers 5 reads a GGUF's vocabulary and merges, but not which pre-tokenizer it names: give it SmolLM's."""
+def test_a_gguf_s_ids_are_transformers(tmp_path, smoke):
+    """transformers 5 reads a GGUF's vocabulary and merges, but not which pre-tokenizer it names: it is given SmolLM's."""
     from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
 
+    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
+    reference = AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name)
     digits, byte_level = (
         pre_tokenizers.Digits(individual_digits=True),
         pre_tokenizers.ByteLevel(add_prefix_space=False),
     )
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
-    return tokenizer
-
-
-def test_same_ids_as_transformers(tmp_path, smoke):
-    from transformers import AutoTokenizer
-
-    path = write_gguf(tmp_path / "m.gguf", ARCH, random_weights(ARCH), smoke)
-    reference = with_digits_apart(AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name))
+    reference.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
     tokenizer = Tokenizer(import_hf(path, tmp_path / "model"))
     for text in TEXTS:
         assert tokenizer.encode(text) == reference.encode(text, add_special_tokens=False)

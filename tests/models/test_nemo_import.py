@@ -1,8 +1,10 @@
 """NeMo's archives: every number arrives, from any layout, and whatever does not fit is an error."""
 
+import io
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -33,16 +35,14 @@ from aligner_lib.cli.main import app
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.kinds.inputs import model_folder
-from aligner_lib.models import import_model, model_hash, resolve
+from aligner_lib.models import import_model, resolve
 from aligner_lib.models.architecture import Architecture, RopeScaling
-from aligner_lib.models.export import Options, export
+from aligner_lib.models.export import export
 from aligner_lib.models.nemo.config import NemoConfig
 from aligner_lib.models.nemo.config_writer import nemo_config
 from aligner_lib.models.nemo.source import import_nemo, is_nemo
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.models.tensor_store import StoreReader
-
-TP_PP = pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)])
 
 
 @pytest.fixture
@@ -66,44 +66,34 @@ def assert_holds(folder, arch: Architecture, tensors: dict[str, torch.Tensor]) -
 # ---- NeMo's old checkpoints ------------------------------------------------------------------------------------------
 
 
-@TP_PP
-def test_gpt_2b_s_layout(place, tp, pp):
-    """layernorm1p, SwiGLU, a rotary share, bfloat16: a file for each rank."""
+@pytest.mark.parametrize(
+    ("layers", "prefix", "tp", "pp"),
+    [(APEX, "model.", 1, 1), (APEX, "model.module.", 4, 1), (TRANSFORMER_ENGINE, "model.", 2, 2)],
+)
+def test_gpt_2b_s_layouts_and_names(place, layers, prefix, tp, pp):
+    """layernorm1p, SwiGLU, a rotary share, bfloat16: a file for each rank; O2 puts a prefix before the names."""
     tensors = random_weights(GPT_2B)
-    write_old(place / "folder", tensors, tp=tp, pp=pp)
+
+    def rename(name: str) -> str:
+        return old_name(name, layers).replace("model.", prefix, 1)
+
+    write_old(place / "folder", tensors, tp=tp, pp=pp, rename=rename)
     assert_holds(import_nemo(place / "folder", place / "model"), GPT_2B, tensors)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_the_same_as_a_tar(place, mode):
-    tensors = random_weights(GPT_2B)
-    write_old(place / "folder", tensors, tp=2)
-    from_folder = import_nemo(place / "folder", place / "one")
-    seen = []
-    archive = pack(place / "folder", place / "GPT-2B-001_bf16_tp2.nemo", mode)
-    out = import_nemo(archive, place / "two", progress=lambda *counts: seen.append(counts))
-    assert model_hash(out) == model_hash(from_folder)
+    tensors, seen = random_weights(GPT_2B), []
+    archive = pack(write_old(place / "folder", tensors, tp=2), place / "GPT-2B-001_bf16_tp2.nemo", mode)
+    out = import_nemo(archive, place / "model", progress=lambda *counts: seen.append(counts))
+    assert_holds(out, GPT_2B, tensors)
     assert seen == [(done, len(tensors)) for done in range(1, len(tensors) + 1)]
     assert json.loads((out / "source.json").read_text())["imported_from"] == str(archive)
-    assert sorted(path.name for path in place.iterdir()) == sorted(
-        ["folder", archive.name, "one", "two", "tokenizer.json", "tokenizer_config.json"]
-    )
+    names = {"folder", archive.name, "model", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in place.iterdir()} == names
 
 
-@pytest.mark.parametrize("layers", [APEX, TRANSFORMER_ENGINE], ids=["apex", "transformer_engine"])
-@pytest.mark.parametrize("prefix", ["model.", "model.module."])
-def test_the_layers_names_and_o2_s_prefix(place, layers, prefix):
-    tensors = random_weights(GPT_2B)
-    write_old(
-        place / "folder",
-        tensors,
-        rename=lambda name: old_name(name, layers).replace("model.", prefix, 1),
-    )
-    assert_holds(import_nemo(place / "folder", place / "model"), GPT_2B, tensors)
-
-
-@pytest.mark.parametrize("tp", [1, 2])
-def test_gate_and_up_stored_apart(place, tp):
+def test_gate_and_up_stored_apart(place):
     """`activation: swiglu`, without fast: dense_h_to_4h_2 is the up projection."""
     tensors, apart = random_weights(GPT_2B), {}
     for name, tensor in tensors.items():
@@ -116,15 +106,13 @@ def test_gate_and_up_stored_apart(place, tp):
     def rename(name: str) -> str:
         return old_name(name.replace("fc1_2", "fc1")).replace("4h.", "4h_2." if "fc1_2" in name else "4h.")
 
-    write_old(place / "folder", apart, {**CONFIG, "activation": "swiglu"}, tp=tp, rename=rename, gated=False)
+    write_old(place / "folder", apart, {**CONFIG, "activation": "swiglu"}, tp=2, rename=rename, gated=False)
     assert_holds(import_nemo(place / "folder", place / "model"), GPT_2B, tensors)
 
 
-@TP_PP
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 2)])
 def test_megatron_core_s_names_in_rank_files_with_grouped_queries(place, tp, pp):
     """What NeMo wrote between the two layouts."""
-    if tp > LLAMA.num_query_groups:
-        pytest.skip("Megatron would not split two groups in four")
     tensors = random_weights(LLAMA)
     write_old(place / "folder", tensors, LLAMA_CONFIG, tp=tp, pp=pp, rename=lambda name: "model." + name)
     assert_holds(import_nemo(place / "folder", place / "model"), LLAMA, tensors)
@@ -179,6 +167,12 @@ def test_a_reward_model_with_its_scale(place):
 # ---- Megatron Core's distributed checkpoints: zarr (torch_dist: tests/megatron/test_nemo.py) -----------------------
 
 
+def only_settings(folder, config: dict):
+    folder.mkdir()
+    (folder / "model_config.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
 def write_zarr(folder, name: str, tensor: torch.Tensor, chunks: tuple[int, ...]) -> None:
     """zarr's version 2: .zarray, and a file a chunk, filled up to its whole size."""
     out = folder / "model_weights" / name
@@ -205,14 +199,12 @@ def stacks(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("tp", [1, 2, 3])
+@pytest.mark.parametrize("tp", [1, 3])
 def test_zarr_with_stacked_layers(place, tp):
     """Chunks of a rank's shape; with three ranks the last ones reach beyond the tensor."""
     tensors = random_weights(LLAMA)
     tensors["decoder.final_layernorm.weight"] = tensors["decoder.final_layernorm.weight"].float()
-    folder = place / "folder"
-    folder.mkdir()
-    (folder / "model_config.yaml").write_text(yaml.safe_dump(LLAMA_CONFIG))
+    folder = only_settings(place / "folder", LLAMA_CONFIG)
     for name, tensor in stacks(tensors).items():
         stacked = name.startswith("decoder.layers")
         inside = [math.ceil(tensor.shape[stacked] / tp), *tensor.shape[1 + stacked :]]
@@ -228,7 +220,6 @@ def test_zarr_with_stacked_layers(place, tp):
         ({"compressor": {"id": "blosc"}}, "is compressed or in another order"),
         ({"order": "F"}, "is compressed or in another order"),
         ({"chunks": [0, 64]}, "is not a zarr array"),
-        ({"chunks": [1, 1], "shape": [1024, 65]}, "claims to have more than 65536 chunks"),
         ({"shape": [1 << 40, 64]}, "claims to have more than 65536 chunks"),
         ({"shape": [-1, 64]}, "is not a zarr array"),
         ({"dtype": "|O"}, "weights must be F64, F32, F16, BF16"),
@@ -236,9 +227,7 @@ def test_zarr_with_stacked_layers(place, tp):
     ],
 )
 def test_a_zarr_array_that_megatron_did_not_write(place, change, message):
-    folder = place / "folder"
-    folder.mkdir()
-    (folder / "model_config.yaml").write_text(yaml.safe_dump(LLAMA_CONFIG))
+    folder = only_settings(place / "folder", LLAMA_CONFIG)
     for name, tensor in stacks(random_weights(LLAMA)).items():
         write_zarr(folder, "model." + name, tensor, tuple(tensor.shape))
     header = folder / "model_weights/model.embedding.word_embeddings.weight/.zarray"
@@ -251,78 +240,63 @@ def test_a_zarr_array_that_megatron_did_not_write(place, change, message):
 # ---- what does not fit is an error, and leaves nothing behind -------------------------------------------------------
 
 
-def drop(tensors):
-    del tensors["decoder.layers.1.mlp.linear_fc2.weight"]
-
-
-def add(tensors):
-    tensors["decoder.layers.0.self_attention.linear_qkv.bias"] = torch.zeros(192)
-
-
-def reshape(tensors):
-    tensors["decoder.layers.2.mlp.linear_fc2.weight"] = torch.zeros(64, 90)
-
-
-def integers(tensors):
-    tensors["decoder.final_layernorm.weight"] = torch.ones(64, dtype=torch.int8)
-
-
-def no_embedding(tensors):
-    del tensors["embedding.word_embeddings.weight"]
+NORM = "decoder.final_layernorm.weight"
+FC2, BIAS = "decoder.layers.1.mlp.linear_fc2.weight", "decoder.layers.0.self_attention.linear_qkv.bias"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("name", "tensor", "message"),
     [
-        (drop, r"1 weights are missing, the first: decoder\.layers\.1\.mlp\.linear_fc2\.weight"),
-        (
-            add,
-            r"1 weights do not belong to the model, the first: decoder\.layers\.0\.self_attention\.linear_qkv\.bias",
-        ),
-        (reshape, r"has shape \[64, 90\]; model_config\.yaml says \[64, 88\]"),
-        (integers, r"final_layernorm\.weight is I8; weights must be F64, F32, F16, BF16"),
-        (no_embedding, "contains no GPT model"),
+        (FC2, None, rf"1 weights are missing, the first: {FC2}"),
+        (BIAS, torch.zeros(192), rf"1 weights do not belong to the model, the first: {BIAS}"),
+        (FC2, torch.zeros(64, 90), r"has shape \[64, 90\]; model_config\.yaml says \[64, 88\]"),
+        (NORM, torch.ones(64, dtype=torch.int8), f"{NORM} is I8; weights must be F64, F32, F16, BF16"),
+        ("embedding.word_embeddings.weight", None, "contains no GPT model"),
     ],
 )
-def test_unfit_weights_are_refused(place, spoil, message):
-    tensors = random_weights(GPT_2B)
-    spoil(tensors)
-    write_old(place / "folder", tensors)
+def test_unfit_weights_are_refused(place, name, tensor, message):
+    changed = {**random_weights(GPT_2B), name: tensor}
+    write_old(place / "folder", {name: tensor for name, tensor in changed.items() if tensor is not None})
     with pytest.raises(ValueError, match=message):
         import_nemo(place / "folder", place / "model")
     assert not list(place.glob("model*"))
 
 
-@pytest.mark.parametrize(
-    ("lost", "message"),
-    [
-        (
-            "tp_rank_01_pp_rank_001",
-            "has the weights of 3 ranks; 2 tensor- times 2 pipeline-parallel ranks are needed",
-        ),
-        ("tp_rank_01_pp_rank_00", r"embedding.* has shape \[512, 64\]|has shape"),
-    ],
-)
-def test_a_rank_s_file_is_missing(place, lost, message):
-    write_old(place / "folder", random_weights(GPT_2B), tp=2, pp=2)
-    for path in (place / "folder").glob(f"{lost}*/model_weights.ckpt"):
-        path.unlink()
+def test_a_rank_s_file_is_missing(place):
+    folder = write_old(place / "folder", random_weights(GPT_2B), tp=2, pp=2)
+    (folder / "tp_rank_01_pp_rank_001" / "model_weights.ckpt").unlink()
+    message = "has the weights of 3 ranks; 2 tensor- times 2 pipeline-parallel ranks are needed"
     with pytest.raises(ValueError, match=message):
-        import_nemo(place / "folder", place / "model")
+        import_nemo(folder, place / "model")
+    (folder / "tp_rank_01_pp_rank_000" / "model_weights.ckpt").unlink()
+    with pytest.raises(ValueError, match="has shape"):
+        import_nemo(folder, place / "model")
 
 
 def test_ranks_that_disagree(place):
     write_old(place / "folder", random_weights(GPT_2B), tp=2)
     path = place / "folder" / "mp_rank_01" / "model_weights.ckpt"
-    state = torch.load(path)
-    state["model.language_model.encoder.final_layernorm.weight"] += 1
-    torch.save(state, path)
-    with pytest.raises(ValueError, match=r"final_layernorm\.weight differs between tensor-parallel ranks"):
-        import_nemo(place / "folder", place / "model")
-    del state["model.language_model.encoder.final_layernorm.weight"]
-    torch.save(state, path)
-    with pytest.raises(ValueError, match="the tensor-parallel ranks have different weights"):
-        import_nemo(place / "folder", place / "model")
+    state, norm = torch.load(path), "model.language_model.encoder.final_layernorm.weight"
+    for changed, message in (
+        (state | {norm: state[norm] + 1}, r"final_layernorm\.weight differs between tensor-parallel ranks"),
+        ({name: state[name] for name in state if name != norm}, "ranks have different weights"),
+    ):
+        torch.save(changed, path)
+        with pytest.raises(ValueError, match=message):
+            import_nemo(place / "folder", place / "model")
+
+
+def test_the_same_bytes_as_many_weights(place):
+    """A file that unfolds: every layer of a thousand is the first one's storage."""
+    tensors = random_weights(GPT_2B)
+    layer = {name: tensor for name, tensor in tensors.items() if ".layers.0." in name}
+    for number in range(1000):
+        tensors |= {name.replace(".0.", f".{number}.", 1): tensor for name, tensor in layer.items()}
+    folder = write_old(place / "folder", tensors, {**CONFIG, "num_layers": 1000}, layers=1000)
+    assert (folder / "model_weights.ckpt").stat().st_size < 4 << 20
+    with pytest.raises(ValueError, match=r"its weights would take .*: it is made to fill a disk"):
+        import_nemo(folder, place / "model")
+    assert not (place / "model").exists()
 
 
 def test_code_in_the_weights_is_not_run(place):
@@ -339,24 +313,9 @@ def test_code_in_the_weights_is_not_run(place):
     assert not (place / "owned").exists()
 
 
-def test_the_same_bytes_as_many_weights(place):
-    """A file that unfolds: every layer of a thousand is the first one's storage."""
-    tensors = random_weights(GPT_2B)
-    layer = {name: tensor for name, tensor in tensors.items() if ".layers.0." in name}
-    for number in range(1000):
-        tensors |= {name.replace(".0.", f".{number}.", 1): tensor for name, tensor in layer.items()}
-    folder = write_old(place / "folder", tensors, {**CONFIG, "num_layers": 1000}, layers=1000)
-    assert (folder / "model_weights.ckpt").stat().st_size < 4 << 20
-    with pytest.raises(ValueError, match=r"its weights would take .*: it is made to fill a disk"):
-        import_nemo(folder, place / "model")
-    assert not (place / "model").exists()
-
-
 def test_no_weights_at_all(place):
-    (place / "folder").mkdir()
-    (place / "folder/model_config.yaml").write_text(yaml.safe_dump(CONFIG))
     with pytest.raises(ValueError, match=r"has no weights: neither model_weights.ckpt"):
-        import_nemo(place / "folder", place / "model")
+        import_nemo(only_settings(place / "folder", CONFIG), place / "model")
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
@@ -396,10 +355,7 @@ def test_settings_become_an_architecture(change, expected):
         ({"activation": "gelu"}, "activation is 'gelu'; it must be one of fast-swiglu"),
         ({"activation": None}, "has no activation"),
         ({"activation": "geglu"}, "only its tanh form is supported"),
-        (
-            {"position_embedding_type": None},
-            "position_embedding_type is 'learned_absolute'; only rope is supported",
-        ),
+        ({"position_embedding_type": None}, "position_embedding_type is 'learned_absolute'; only rope"),
         ({"transformer_block_type": "post_ln"}, "transformer_block_type is 'post_ln'; only pre_ln"),
         ({"num_moe_experts": 8}, "num_moe_experts is 8; only None"),
         ({"megatron_legacy": True}, "megatron_legacy is True; only False"),
@@ -411,10 +367,7 @@ def test_settings_become_an_architecture(change, expected):
         ({"rotary_percentage": "half"}, "rotary_percentage is 'half'; it must be a number"),
         ({"layernorm_epsilon": "nan"}, "layernorm_epsilon is 'nan'; it must be a number"),
         ({"rotary_percentage": 0.2}, r"rotary_fraction=0\.2 of a head"),
-        (
-            {"ffn_hidden_size": "${oc.env:HOME}"},
-            r"ffn_hidden_size is '\$\{oc\.env:HOME\}', an unknown reference",
-        ),
+        ({"ffn_hidden_size": "${oc.env:HOME}"}, r"is '\$\{oc\.env:HOME\}', an unknown reference"),
         ({"mcore_customization_config": {"x": 1}}, "is only supported for name: megatron_gemma2"),
         ({"share_embeddings_and_output_weights": "yes"}, "it must be true or false"),
         ({"window_size": 16}, "window_size is 16; it must be two integers"),
@@ -485,20 +438,30 @@ def test_settings_are_written_and_read_back(name):
      {"embedding_scale": 3.0}, {"attention_scale": 0.5}],
 )  # fmt: skip
 def test_what_nemo_has_no_key_for_is_not_written(change):
-    with pytest.raises(
-        ValueError, match=f"has no key for .*{[*change][-1]}=.*: export the model with --to hf"
-    ):
+    message = f"has no key for .*{[*change][-1]}=.*: export the model with --to hf"
+    with pytest.raises(ValueError, match=message):
         nemo_config(replace(LLAMA, **change), {}, "F32", RewardScale())
 
 
 # ---- tokenizers -----------------------------------------------------------------------------------------------------
 
 
-def test_a_tokenizer_that_the_archive_only_names(tmp_path):
-    write_old(tmp_path / "folder", random_weights(GPT_2B))
-    with pytest.raises(
-        ValueError, match=r"library='huggingface', type='nobody/knows'\. Put that model's tokenizer\.json"
-    ):
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            CONFIG["tokenizer"],
+            r"library='huggingface', type='nobody/knows'\. Put that model's tokenizer\.json",
+        ),
+        (
+            {"library": "sentencepiece", "model": f"nemo:{'a' * 32}_x.model"},
+            "but the archive has no such file",
+        ),
+    ],
+)
+def test_a_tokenizer_that_the_archive_only_names(tmp_path, section, message):
+    write_old(tmp_path / "folder", random_weights(GPT_2B), {**CONFIG, "tokenizer": section})
+    with pytest.raises(ValueError, match=message):
         import_nemo(tmp_path / "folder", tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -550,29 +513,19 @@ def test_a_sentencepiece_model(tmp_path):
     assert Tokenizer(again).hash == Tokenizer(out).hash
 
 
-def test_an_artifact_that_is_not_there(tmp_path):
-    section = {"library": "sentencepiece", "model": f"nemo:{'a' * 32}_x.model"}
-    write_old(tmp_path / "folder", random_weights(GPT_2B), {**CONFIG, "tokenizer": section})
-    with pytest.raises(ValueError, match="but the archive has no such file"):
-        import_nemo(tmp_path / "folder", tmp_path / "model")
-
-
 # ---- as a start of training, and on the command line ----------------------------------------------------------------
 
 
-def test_restore_from_path_imports_an_archive_once(place, monkeypatch, capfd):
+def test_restore_from_path_imports_an_archive_once(place, monkeypatch):
     monkeypatch.setenv("ALIGNER_CACHE", str(place / "cache"))
-    write_old(place / "folder", random_weights(GPT_2B))
-    archive = pack(place / "folder", place / "mcore_gpt.nemo")
+    archive = pack(write_old(place / "folder", random_weights(GPT_2B)), place / "mcore_gpt.nemo")
     first = resolve(archive)
-    assert first.parent == place / "cache/nemo"
-    assert first.name.startswith("mcore_gpt-")
+    assert first.parent == place / "cache/nemo" and first.name.startswith("mcore_gpt-")
     assert Architecture.load(first) == GPT_2B
     made = (first / "source.json").stat().st_mtime_ns
-    copied = place / "elsewhere"
-    copied.mkdir()
-    again = copied / "mcore_gpt.nemo"
-    again.write_bytes(archive.read_bytes())
+    again = place / "elsewhere/mcore_gpt.nemo"
+    again.parent.mkdir()
+    shutil.copy(archive, again)
     assert resolve(str(archive)) == resolve(again) == first
     assert (first / "source.json").stat().st_mtime_ns == made
     (first / "weights").joinpath("rank00000_00000.safetensors").write_bytes(b"")
@@ -604,83 +557,51 @@ def test_only_archives_are_archives(place, smoke):
         resolve(place / "x.nemo")
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_export_gives_back_the_same_model(tmp_path, smoke, packed):
+def test_export_gives_back_the_same_model_from_an_archive_and_from_its_folder(tmp_path, smoke):
     notes = export(str(smoke), "nemo", tmp_path / "sft.nemo")
     assert "model.tokenizer.type=FOLDER" in notes[0]
-    source = tmp_path / "sft.nemo"
-    if packed:
-        with tarfile.open(source) as tar:
-            tar.extractall(tmp_path / "folder", filter="data")
-        source = tmp_path / "folder"
-    out = import_model(source, tmp_path / "model")
+    with tarfile.open(tmp_path / "sft.nemo") as tar:
+        tar.extractall(tmp_path / "folder", filter="data")
     store = StoreReader(smoke / "weights")
-    assert_holds(out, Architecture.load(smoke), {name: store.read_whole(name) for name in store.names()})
-    assert Tokenizer(out).hash == Tokenizer(smoke).hash
-    assert (out / "tokenizer_config.json").read_text() == (smoke / "tokenizer_config.json").read_text()
+    for source in (tmp_path / "sft.nemo", tmp_path / "folder"):
+        out = import_model(source, tmp_path / f"{source.stem}_model")
+        assert_holds(out, Architecture.load(smoke), {name: store.read_whole(name) for name in store.names()})
+        assert Tokenizer(out).hash == Tokenizer(smoke).hash
+        assert (out / "tokenizer_config.json").read_text() == (smoke / "tokenizer_config.json").read_text()
+    export(str(smoke), "nemo", tmp_path / "again.nemo")
+    assert (tmp_path / "again.nemo").read_bytes() == (tmp_path / "sft.nemo").read_bytes()
+    assert_torch_reads(tmp_path / "folder" / "model_weights", store)
 
 
-def test_equal_models_are_equal_archives(tmp_path, smoke):
-    for name in ("a", "b"):
-        export(str(smoke), "nemo", tmp_path / f"{name}.nemo")
-    assert (tmp_path / "a.nemo").read_bytes() == (tmp_path / "b.nemo").read_bytes()
-
-
-def test_export_in_another_dtype(tmp_path, smoke):
-    export(str(smoke), "nemo", tmp_path / "x.nemo", Options("bfloat16"))
-    out = import_model(tmp_path / "x.nemo", tmp_path / "model")
-    store = StoreReader(smoke / "weights")
-    tensors = {name: store.read_whole(name).bfloat16() for name in store.names()}
-    assert_holds(out, Architecture.load(smoke), tensors)
-
-
-def test_torch_reads_what_export_writes(tmp_path, smoke):
+def assert_torch_reads(folder, store) -> None:
     """torch's own reader, with and without weights_only, of each tensor in the file of blocks."""
     from torch.distributed.checkpoint import FileSystemReader
 
-    export(str(smoke), "nemo", tmp_path / "x.nemo")
-    with tarfile.open(tmp_path / "x.nemo") as tar:
-        tar.extractall(tmp_path / "folder", filter="data")
-    weights = tmp_path / "folder" / "model_weights"
-    assert torch.load(weights / "common.pt") == {}
-    metadata = FileSystemReader(weights).read_metadata()
+    assert torch.load(folder / "common.pt") == {}
+    metadata = FileSystemReader(folder).read_metadata()
     assert metadata.state_dict_metadata["model.decoder.layers.mlp.linear_fc1.weight"].size == (2, 512, 96)
-    content, store = (weights / "__0_0.distcp").read_bytes(), StoreReader(smoke / "weights")
+    content = (folder / "__0_0.distcp").read_bytes()
     for index, place in metadata.storage_data.items():
         if "_extra_state" in index.fqn:
             continue
-        (tmp_path / "part").write_bytes(content[place.offset : place.offset + place.length])
-        tensor = torch.load(tmp_path / "part", weights_only=True)
-        name = index.fqn.removeprefix("model.")
+        part = io.BytesIO(content[place.offset : place.offset + place.length])
+        tensor, name = torch.load(part, weights_only=True), index.fqn.removeprefix("model.")
         if name.startswith("decoder.layers."):
             name, tensor = name.replace("layers.", f"layers.{index.offset[0]}.", 1), tensor[0]
         assert torch.equal(tensor, store.read_whole(name)), name
 
 
-def test_importing_and_exporting_need_no_torch(tmp_path, smoke):
-    code = f"""
-import sys
-from pathlib import Path
-from aligner_lib.models.export import export
-from aligner_lib.models import import_model
-export({str(smoke)!r}, "nemo", Path({str(tmp_path / "x.nemo")!r}))
-import_model(Path({str(tmp_path / "x.nemo")!r}), Path({str(tmp_path / "model")!r}))
-assert not {{"torch", "transformers", "megatron", "omegaconf"}} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_commands(tmp_path, smoke):
-
-    written = CliRunner().invoke(
-        app, ["model", "export", str(smoke), "--to", "nemo", "--out", str(tmp_path / "x.nemo")]
-    )
-    assert written.exit_code == 0, written.output
-    read = CliRunner().invoke(
-        app, ["model", "import", str(tmp_path / "x.nemo"), "--out", str(tmp_path / "model")]
-    )
-    assert read.exit_code == 0, read.output
-    assert Architecture.load(tmp_path / "model") == Architecture.load(smoke)
+def test_the_commands_export_in_another_dtype_and_import(tmp_path, smoke):
+    archive, model = str(tmp_path / "x.nemo"), str(tmp_path / "model")
+    for arguments in (
+        ["export", str(smoke), "--to", "nemo", "--dtype", "bfloat16", "--out", archive],
+        ["import", archive, "--out", model],
+    ):
+        done = CliRunner().invoke(app, ["model", *arguments])
+        assert done.exit_code == 0, done.output
+    store = StoreReader(smoke / "weights")
+    tensors = {name: store.read_whole(name).bfloat16() for name in store.names()}
+    assert_holds(tmp_path / "model", Architecture.load(smoke), tensors)
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
@@ -698,21 +619,19 @@ print(imported, re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read
 """
 
 
-def peaks_in_mib(archive, model, again) -> list[float]:
-    """After the import, and after the export behind it."""
-    command = [sys.executable, "-c", PEAK, archive, model, again]
-    run = subprocess.run(command, check=True, capture_output=True, text=True)
-    return [int(kib) / 1024 for kib in run.stdout.split()]
-
-
 def test_memory_stays_at_about_one_weight(place):
-    """Three times the layers, 25 MiB more, and the same peak."""
+    """Three times the layers, 25 MiB more, and the same peak, after the import and after the export behind it."""
     peaks, sizes = {}, {"hidden_size": 256, "ffn_hidden_size": 704}
     for layers in (4, 12):
         arch = replace(GPT_2B, num_layers=layers, kv_channels=64, **sizes)
         config = {**CONFIG, "num_layers": layers, **sizes}
         folder = write_old(place / f"{layers}", random_weights(arch, torch.float32), config, layers=layers)
-        archive = pack(folder, place / f"{layers}.nemo")
-        peaks[layers] = peaks_in_mib(archive, place / f"model{layers}", place / f"back{layers}.nemo")
+        paths = [
+            pack(folder, place / f"{layers}.nemo"),
+            place / f"model{layers}",
+            place / f"back{layers}.nemo",
+        ]
+        run = subprocess.run([sys.executable, "-c", PEAK, *paths], check=True, capture_output=True, text=True)
+        peaks[layers] = [int(kib) / 1024 for kib in run.stdout.split()]
     for few, many in zip(peaks[4], peaks[12], strict=True):
         assert many - few < 8, peaks

@@ -76,19 +76,14 @@ def tokenizer(folder) -> Tokenizer:
 
 
 def test_a_text_has_sentencepieces_ids(tokenizer, processor):
-    assert {text: tokenizer.encode(text) for text in TEXTS} == {
-        text: processor.encode(text) for text in TEXTS
-    }
+    for text in TEXTS:
+        assert tokenizer.encode(text) == processor.encode(text), text
 
 
 @given(CHARACTERS)
-def test_any_text_has_sentencepieces_ids(tokenizer, processor, text):
-    assert tokenizer.encode(text) == processor.encode(text)
-
-
-@given(CHARACTERS)
-def test_ids_have_sentencepieces_text(tokenizer, processor, text):
+def test_any_text_has_sentencepieces_ids_and_they_its_text(tokenizer, processor, text):
     ids = processor.encode(text)
+    assert tokenizer.encode(text) == ids
     if processor.unk_id() not in ids:  # `sentencepiece` writes ⁇ for it
         assert tokenizer.decode(ids) == processor.decode(ids)
 
@@ -128,9 +123,7 @@ def test_a_folder_with_sentencepieces_model_alone_is_imported_as_in_transformers
     (llama_2 / "tokenizer.json").unlink(missing_ok=True)
     reference = AutoTokenizer.from_pretrained(llama_2)
     texts = [*TEXTS, "What?<pad> Hello</s>the people", "<s>Hello<s>"]
-    assert {text: tokenizer.encode(text) for text in texts} == {
-        text: reference.encode(text) for text in texts
-    }
+    assert [tokenizer.encode(text) for text in texts] == [reference.encode(text) for text in texts]
     assert (tokenizer.bos_ids, tokenizer.eos_id) == ([1], 2)
     messages = [{"role": "user", "content": "How are you?"}]
     text = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -148,10 +141,8 @@ def test_without_a_configuration_the_models_own_tokens_are_taken(llama_2, tmp_pa
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (
-            lambda whole: whole[:-1],
-            "is not a complete SentencePiece model",
-        ),  # half of it may end between two pieces
+        # half of it may end between two pieces
+        (lambda whole: whole[:-1], "is not a complete SentencePiece model"),
         (lambda whole: b"", "has no pieces"),
         (lambda whole: b"IQ== 0\nIg== 1\n", "is not a SentencePiece model"),  # Llama 3's is tiktoken's
     ],

@@ -3,13 +3,12 @@
 import math
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 
 from aligner_lib.datasets.tokenizer import Tokenizer
-from aligner_lib.models import fetch, model_hash
+from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.smoke import SPECIAL_TOKENS
 from aligner_lib.models.tensor_store import StoreReader
@@ -22,15 +21,8 @@ def test_another_process_makes_the_same_bytes(tmp_path, smoke):
     )
     assert model_hash(tmp_path / "models/smoke") == model_hash(smoke)
     for path in sorted(smoke.rglob("*.*")):
-        assert (tmp_path / "models/smoke" / path.relative_to(smoke)).read_bytes() == path.read_bytes(), (
-            path.name
-        )
-
-
-def test_it_is_made_in_seconds(tmp_path):
-    start = time.process_time()
-    fetch("smoke", cache=tmp_path, progress=False)
-    assert time.process_time() - start < 5
+        other = tmp_path / "models/smoke" / path.relative_to(smoke)
+        assert other.read_bytes() == path.read_bytes(), path.name
 
 
 def test_initial_weights_are_megatrons(smoke):

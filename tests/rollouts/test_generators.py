@@ -59,10 +59,10 @@ def policy(engine, smoke, server):
 
 def responses(generator, prompts, seeds, sampling):
     batch = generator.batch(rows=len(prompts))
-    said = [batch.add(prompt, seed, sampling) for prompt, seed in zip(prompts, seeds)]
+    added = [batch.add(prompt, seed, sampling) for prompt, seed in zip(prompts, seeds)]
     batch.run()
-    assert all(one.is_over for one in said)
-    return said
+    assert all(response.is_over for response in added)
+    return added
 
 
 # ---- the two generators agree ---------------------------------------------------------------------------------------
@@ -73,10 +73,9 @@ def test_a_server_with_the_policy_s_weights_says_what_the_policy_says(policy, sa
     policy.refresh_generator()
     ours = responses(MegatronGenerator(policy.engine, policy.tokenizer), PROMPTS, SEEDS, sampling)
     theirs = responses(policy.generator, PROMPTS, SEEDS, sampling)
-    assert [one.tokens for one in theirs] == [one.tokens for one in ours]
-    assert [one.finished for one in theirs] == [one.finished for one in ours]
-    for mine, other in zip(ours, theirs):
-        assert other.logprobs == pytest.approx(mine.logprobs, abs=1e-5)
+    for here, there in zip(ours, theirs, strict=True):
+        assert (there.tokens, there.finished) == (here.tokens, here.finished)
+        assert there.logprobs == pytest.approx(here.logprobs, abs=1e-5)
 
 
 def test_the_server_has_the_policy_s_weights_to_the_bit_after_each_step_and_no_old_prefixes(policy, server):
@@ -120,16 +119,17 @@ def test_a_request_says_all_that_the_sampling_says(policy, server, smoke):
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
 
-LEARNS = {
-    "trainer__grpo__max_steps": 12,
-    "trainer__grpo__val_check_interval": 12,
-    "trainer__grpo__save_interval": 12,
-    "model__grpo__num_prompts_per_step": 8,
+STEPS = 3
+SETTINGS = {
+    "trainer__grpo__max_steps": STEPS,
+    "trainer__grpo__val_check_interval": STEPS,
+    "trainer__grpo__save_interval": STEPS,
+    "model__grpo__num_prompts_per_step": 4,
     "model__grpo__num_generations_per_prompt": 8,
-    "model__global_batch_size": 64,
+    "model__global_batch_size": 32,
     "model__micro_batch_size": 32,
-    "model__grpo__rollout_micro_batch_size": 64,
-    "model__grpo__num_val_samples": 64,
+    "model__grpo__rollout_micro_batch_size": 32,
+    "model__grpo__num_val_samples": 16,
     "model__grpo__rollout_epochs": 1,
     "model__grpo__recompute_logprobs": "null",
     "trainer__grpo__max_policy_kl": "null",
@@ -143,40 +143,32 @@ def jobs(smoke, formatted, tmp_path_factory):
 
 
 def run_on(server: VllmStandIn, jobs: SmokeJobs, name: str, **more):
-    return jobs.run("grpo", name, **LEARNS | {"model__generation__vllm_cfg__url": f"'{server.url}'"} | more)
+    return jobs.run("grpo", name, **SETTINGS | {"model__generation__vllm_cfg__url": f"'{server.url}'"} | more)
 
 
-@pytest.fixture(scope="module")
-def learnt(jobs, one_rank):
+def test_training_on_a_server_s_responses_is_training_on_megatron_s_own(jobs, one_rank):
+    """The server has the policy's weights at each step, so that its probabilities are training's."""
     with VllmStandIn(jobs.model) as server:
-        return run_on(server, jobs, "learnt"), server
-
-
-def test_grpo_learns_from_a_server_s_responses_whose_probabilities_are_training_s(learnt):
-    run, server = learnt
-    assert run.status == "finished" and server.worker.refreshed == 13  # each step, and after the last
+        run = run_on(server, jobs, "server")
+    assert run.status == "finished" and server.worker.refreshed == STEPS + 1  # each step, and after the last
     for record in run.metrics()[1:]:
         assert record["train_rollouts/sampler_mismatch_max"] < 1e-4
         assert record["train_rollouts/sampler_effective_sample_size"] == pytest.approx(1, abs=1e-6)
-    _, rewards = run.series("val_rollouts/rewards")
-    assert rewards[-1] > 1.1 * rewards[0]
-
-
-def test_it_is_the_run_that_megatron_s_own_generation_gives(jobs, learnt):
-    own = LEARNS | {"model__generation__backend": "megatron", "model__grpo__recompute_logprobs": True}
-    other = jobs.run("grpo", "own", **own | {"trainer__grpo__max_steps": 3})
-    for ours, theirs in zip(figures(other)[:3], figures(learnt[0])):
+    own = {"model__generation__backend": "megatron", "model__grpo__recompute_logprobs": True}
+    compared = ("train_rollouts/rewards", "train_rollouts/generation_length", "train_optim/loss")
+    count = 0
+    for ours, theirs in zip(figures(jobs.run("grpo", "own", **SETTINGS | own)), figures(run), strict=True):
         assert ours.keys() == theirs.keys()
-        for name in ("train_rollouts/rewards", "train_rollouts/generation_length", "train_optim/loss"):
-            if name in ours:
-                assert theirs[name] == pytest.approx(ours[name], rel=1e-3, abs=1e-5), name
+        for name in ours.keys() & compared:
+            assert theirs[name] == pytest.approx(ours[name], rel=1e-3, abs=1e-5), name
+            count += 1
+    assert count == STEPS * len(compared)
 
 
 def test_a_rounded_server_s_mismatch_is_reported_and_weighed(jobs, one_rank):
     with VllmStandIn(jobs.model, rounded=True) as server:
-        run = run_on(
-            server, jobs, "rounded", trainer__grpo__max_steps=3, model__grpo__sampler_correction="truncated"
-        )
+        settings = {"trainer__grpo__max_steps": 2, "model__grpo__sampler_correction": "truncated"}
+        run = run_on(server, jobs, "rounded", **settings)
     for record in run.metrics()[1:]:
         assert 1e-5 < record["train_rollouts/sampler_mismatch"] < 0.02
         assert record["train_rollouts/sampler_effective_sample_size"] < 1 - 1e-7
@@ -188,7 +180,7 @@ def test_a_rounded_server_s_mismatch_is_reported_and_weighed(jobs, one_rank):
 
 
 def test_a_run_whose_server_dies_ends_with_a_sentence(jobs, one_rank):
-    with VllmStandIn(jobs.model, until=100) as server:
+    with VllmStandIn(jobs.model, until=20) as server:
         url = server.url
         with pytest.raises(AssertionError, match="exit code 1"):
             run_on(server, jobs, "dies")
@@ -220,27 +212,18 @@ def test_a_server_that_nobody_reaches(policy):
         policy.refresh_generator()
 
 
-def test_a_server_wants_its_key(policy, server):
+def test_a_server_wants_its_key_the_extension_and_token_ids(policy, server, smoke, monkeypatch):
     with pytest.raises(UserError, match="requires its key: set VLLM_API_KEY"):
         failing(policy, server).respond(PROMPTS, SEEDS)
-
-
-def test_a_server_without_the_extension_is_told_how_to_have_it(policy, smoke):
-    with VllmStandIn(smoke) as server:
-        server.worker = object()
-        with pytest.raises(
-            UserError, match=r"can't receive weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker"
-        ):
-            failing(policy, server).refresh_generator()
-
-
-def test_a_server_that_answers_without_tokens_is_none(policy, smoke, monkeypatch):
-    with VllmStandIn(smoke) as server:
-        monkeypatch.setattr(
-            server, "answer", lambda *_: {"choices": [{"text": "hello", "finish_reason": "stop"}]}
-        )
+    with VllmStandIn(smoke) as other:
+        other.worker = object()
+        message = r"can't receive weights: start it with VLLM_SERVER_DEV_MODE=1 and --worker"
+        with pytest.raises(UserError, match=message):
+            failing(policy, other).refresh_generator()
+        text = {"choices": [{"text": "hello", "finish_reason": "stop"}]}
+        monkeypatch.setattr(other, "answer", lambda *_: text)
         with pytest.raises(UserError, match="answered without token ids"):
-            failing(policy, server).respond(PROMPTS, SEEDS)
+            failing(policy, other).respond(PROMPTS, SEEDS)
 
 
 # ---- a server of the run's own --------------------------------------------------------------------------------------
@@ -272,12 +255,24 @@ http.server.HTTPServer(("127.0.0.1", port), Health).serve_forever()
 """
 
 
-def test_a_run_s_own_server_gets_the_architecture_without_weights_and_ends_with_it(settings, smoke, tmp_path):
-    architecture = Architecture.load(smoke)
-    server = vllm_server.start(settings(ANSWERS), architecture, Tokenizer(smoke), 64, tmp_path / "run")
+@pytest.fixture
+def start(settings, smoke, tmp_path):
+    def started(vllm_cfg):
+        return vllm_server.start(vllm_cfg, Architecture.load(smoke), Tokenizer(smoke), 64, tmp_path / "run")
+
+    return started
+
+
+def test_a_run_s_own_server_gets_the_architecture_without_weights_and_ends_with_it(
+    start, settings, smoke, tmp_path
+):
+    """A killed run's server, which would hold the GPU's memory, is ended by the next one."""
+    left = start(settings(ANSWERS))
+    server = start(settings(ANSWERS))
     try:
+        assert left.process.pid != server.process.pid and not psutil.pid_exists(left.process.pid)
         assert server.process.poll() is None
-        assert from_hf(json.loads((tmp_path / "run" / "config.json").read_text())) == architecture
+        assert from_hf(json.loads((tmp_path / "run" / "config.json").read_text())) == Architecture.load(smoke)
         assert not list((tmp_path / "run").glob("*.safetensors"))
         assert Tokenizer(tmp_path / "run").eos_id == Tokenizer(smoke).eos_id
     finally:
@@ -285,29 +280,15 @@ def test_a_run_s_own_server_gets_the_architecture_without_weights_and_ends_with_
     assert not psutil.pid_exists(server.process.pid)
 
 
-def test_a_killed_run_s_server_is_ended_by_the_next_one(settings, smoke, tmp_path):
-    """It would hold the GPU's memory."""
-    first, folder = settings(ANSWERS), tmp_path / "run"
-    left = vllm_server.start(first, Architecture.load(smoke), Tokenizer(smoke), 64, folder)
-    server = vllm_server.start(first, Architecture.load(smoke), Tokenizer(smoke), 64, folder)
-    server.close()
-    assert left.process.pid != server.process.pid and not psutil.pid_exists(left.process.pid)
-
-
-def test_one_that_does_not_start_tells_its_last_words(settings, smoke, tmp_path):
+def test_a_server_that_can_t_start_is_told_with_its_last_words_or_what_to_do(start, settings):
     broken = settings("import sys; sys.exit('no kernel for this machine')")
     with pytest.raises(UserError, match=r"vLLM ended before it answered(?s:.*)no kernel for this machine"):
-        vllm_server.start(broken, Architecture.load(smoke), Tokenizer(smoke), 64, tmp_path / "run")
-
-
-def test_without_vllm_a_sentence_says_what_to_do(smoke, tmp_path):
+        start(broken)
     config = compose(
         "grpo", ["model.generation.backend=vllm", "model.generation.vllm_cfg.executable=no_vllm"]
     )
     with pytest.raises(UserError, match=r"there is no command 'no_vllm' here. Install vLLM"):
-        vllm_server.start(
-            config.model.generation.vllm_cfg, Architecture.load(smoke), Tokenizer(smoke), 64, tmp_path / "run"
-        )
+        start(config.model.generation.vllm_cfg)
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
