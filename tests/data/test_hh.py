@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import hh
@@ -148,6 +148,7 @@ def raw_text(conversation: list[tuple[str, str]]) -> str:
     return "".join(f"{hh.HUMAN}{body}{hh.ASSISTANT}{response}" for body, response in conversation)
 
 
+@settings(max_examples=50)
 @given(turns)
 def test_text_is_prompt_space_response(conversation):
     parsed = parse_conversation(raw_text(conversation))
@@ -158,6 +159,7 @@ def test_text_is_prompt_space_response(conversation):
     assert parsed.response == conversation[-1][1]
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(turns, turn_text, turn_text), min_size=1, max_size=5))
 def test_line_counts_and_round_trip(rows):
     rows = [

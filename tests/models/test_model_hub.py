@@ -101,21 +101,6 @@ def test_a_name_that_was_not_fetched_asks_no_hub_as_a_path(net, files, tmp_path,
     assert files.requests == []
 
 
-def test_a_download_that_breaks_off_goes_on(net, files, tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1 << 16)
-    path = next(path for path in files.content if path.endswith("model-00001-of-00003.safetensors"))
-    files.cut[path] = 100_000
-    with serve(files) as hub:
-        net(hub=hub)
-        try:
-            model = fetched(REPO, tmp_path)
-        except DownloadError:
-            model = fetched(REPO, tmp_path)
-    assert Architecture.load(model) == ARCH
-    spans = [span for method, requested, span in files.requests if (method, requested) == ("GET", path)]
-    assert len(spans) == 2 and spans[1] != ""
-
-
 def test_other_content_than_the_hub_lists_is_refused(files, refused):
     path = next(path for path in files.content if path.endswith("model-00002-of-00003.safetensors"))
     body, headers = files.content[path]
