@@ -19,7 +19,7 @@ from benchmarks.activations import kept_bytes
 # tensor and pipeline size of two processes
 LAYOUTS = {"tp2": (2, 1), "tp2_sequence": (2, 1), "pp2": (1, 2), "dp2": (1, 1)}
 SEQUENCE_PARALLEL = "tp2_sequence"
-STEPS, MORE_STEPS = 2, 1
+STEPS, MORE_STEPS = 2, 2  # the second step after a checkpoint shows the optimizer's state in its loss
 GLOBAL_BATCH, MICRO_BATCH = 5, 2
 UNFROZEN = 3  # of 4 layers: the fewest of which each of two pipeline stages has one
 MAPPED = 102  # seed of the batch that is not trained on

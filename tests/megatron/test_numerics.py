@@ -101,4 +101,4 @@ def test_a_head_in_float32_trains_and_goes_on_beside_layers_in_bf16(starts, tmp_
     engine.save(tmp_path)
     again = Engine(tiny.MODELS["scalar"], Numerics(bf16=True), tiny.OPTIM, tiny.CLIP)
     again.load(tmp_path, with_optimizer=True)
-    assert steps(again, "scalar", range(2, 3)) == steps(engine, "scalar", range(2, 3))
+    assert steps(again, "scalar", range(2, 4)) == steps(engine, "scalar", range(2, 4))
