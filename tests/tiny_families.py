@@ -17,7 +17,8 @@ from aligner_lib.models.names import hf_shapes, to_hf, to_megatron, weights
 from aligner_lib.models.tensor_store import Block, StoreReader, StoreWriter
 
 SIZES = {
-    **{"num_hidden_layers": 4, "hidden_size": 48, "intermediate_size": 64, "vocab_size": 1024},
+    # two layers: of two pipeline stages each has one, so that a stage must count the layers before it
+    **{"num_hidden_layers": 2, "hidden_size": 48, "intermediate_size": 64, "vocab_size": 1024},
     **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256},
     **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
 }
@@ -30,7 +31,7 @@ GEMMA = {"sliding_window": 5, "query_pre_attn_scalar": 24}
 CONFIGS = {
     "llama": ("llama", {"rope_parameters": LLAMA_3, "tie_word_embeddings": True}),
     "mistral": ("mistral", {"sliding_window": 6}),
-    "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}),
+    "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"tie_word_embeddings": True}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2}),
     "gemma2": ("gemma2", {**GEMMA, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0}),
@@ -38,7 +39,7 @@ CONFIGS = {
         "gemma3_text",
         {
             **GEMMA,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "layer_types": ["sliding_attention", "full_attention"],
             "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -98,7 +99,7 @@ def stored(folder: Path, arch: Architecture) -> dict[str, Tensor]:
 # ---- GPT-2B-001's formula -------------------------------------------------------------------------------------------
 
 GPT_2B = Architecture(
-    num_layers=4,
+    num_layers=2,
     hidden_size=48,
     num_attention_heads=4,
     num_query_groups=4,
