@@ -7,12 +7,11 @@ from pathlib import Path
 
 import torch
 from tiny import ARCHITECTURE, randomize
+from tiny_families import stored
 
 from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.models import import_hf
 from aligner_lib.models.architecture import Architecture
-from aligner_lib.models.names import to_hf, weights
-from aligner_lib.models.tensor_store import StoreReader
 
 
 def llama_config(arch: Architecture):
@@ -50,15 +49,9 @@ def transformers_twin(folder):
 
 
 def stored_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """A model folder's tensors under transformers' names."""
-    arch, store = Architecture.load(folder), StoreReader(folder / "weights")
-    return {
-        name: part.clone()
-        for weight in weights(arch)
-        for name, part in zip(
-            weight.hf, to_hf(weight, store.read_whole(weight.megatron, torch.float32), arch)
-        )
-    }
+    """A model folder's tensors under transformers' names, float32."""
+    tensors = stored(folder / "weights", Architecture.load(folder))
+    return {name: tensor.float().clone() for name, tensor in tensors.items()}
 
 
 def random_twins(smoke: Path, folder: Path, seed: int):

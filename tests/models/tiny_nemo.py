@@ -5,36 +5,22 @@ from __future__ import annotations
 import shutil
 import tarfile
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import yaml
+from tiny_llama import ARCH
 
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.names import weights
 
-LLAMA = Architecture(
-    num_layers=4,
-    hidden_size=64,
-    num_attention_heads=4,
-    num_query_groups=2,
-    ffn_hidden_size=96,
-    vocab_size=1024,
-    max_position_embeddings=128,
-    kv_channels=16,
-    rotary_base=50000.0,
-    tied_embeddings=False,
-)
-GPT_2B = Architecture(
-    num_layers=4,
-    hidden_size=64,
-    num_attention_heads=4,
+LLAMA = replace(ARCH, num_layers=4)
+GPT_2B = replace(
+    LLAMA,
     num_query_groups=4,
     ffn_hidden_size=88,
-    vocab_size=1024,
-    max_position_embeddings=128,
-    kv_channels=16,
-    tied_embeddings=False,
+    rotary_base=Architecture.rotary_base,
     family="nemo_gpt",
     normalization="layer",
     zero_centered_norm=True,
@@ -109,22 +95,23 @@ def old_name(name: str, layer_names: dict[str, str] = APEX) -> str:
     return "model.language_model." + name.replace("decoder.", "encoder.")
 
 
+ROWS = (
+    "embeddings.weight",
+    "output_layer.weight",
+    "linear_qkv.weight",
+    "linear_qkv.bias",
+    "fc1.weight",
+    "fc1_2.weight",
+)
+
+
 def shard(name: str, tensor: torch.Tensor, rank: int, size: int, gated: bool = True) -> torch.Tensor:
     """A tensor-parallel rank's part of a weight."""
     if size == 1:
         return tensor
     if gated and name.endswith("mlp.linear_fc1.weight"):
         return torch.cat([half.chunk(size)[rank] for half in tensor.chunk(2)])
-    if name.endswith(
-        (
-            "embeddings.weight",
-            "output_layer.weight",
-            "linear_qkv.weight",
-            "linear_qkv.bias",
-            "fc1.weight",
-            "fc1_2.weight",
-        )
-    ):
+    if name.endswith(ROWS):
         return tensor.chunk(size)[rank].clone()
     if name.endswith(("linear_proj.weight", "linear_fc2.weight", "value_head.weight")):
         return tensor.chunk(size, dim=1)[rank]  # not contiguous
