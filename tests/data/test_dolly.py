@@ -13,9 +13,7 @@ from data.dolly import format_dolly
 from data.report import DataError, Reason
 
 
-def record(
-    instruction: str, context: str = "", response: str = "r", category: str = "open_qa"
-) -> dict[str, str]:
+def record(instruction: str, context="", response="r", category="open_qa") -> dict[str, str]:
     return {"instruction": instruction, "context": context, "response": response, "category": category}
 
 

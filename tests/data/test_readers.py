@@ -45,9 +45,8 @@ def test_hh_output_is_the_same_from_every_kind(tmp_path):
 
 
 def test_bad_utf8_in_parquet_is_a_skip(tmp_path):
-    bad = pyarrow.Array.from_buffers(
-        pyarrow.string(), 2, pyarrow.array([b"\xff\xfe", b"fine"], pyarrow.binary()).buffers()
-    )
+    buffers = pyarrow.array([b"\xff\xfe", b"fine"], pyarrow.binary()).buffers()
+    bad = pyarrow.Array.from_buffers(pyarrow.string(), 2, buffers)
     path = tmp_path / "raw.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"a": bad}), path)
     first, second = read_records([path])

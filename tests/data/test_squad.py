@@ -10,9 +10,7 @@ from data.report import DataError, Reason
 from data.squad import format_squad
 
 
-def record(
-    context="The Seine flows through Paris. ", question=" What flows there?", texts=("The Seine", "Seine")
-):
+def record(context="The Seine flows through Paris. ", question=" What flows?", texts=("The Seine", "Seine")):
     starts = [0] * len(texts)
     return {"id": "1", "title": "Paris", "context": context, "question": question,
             "answers": {"text": list(texts), "answer_start": starts}}  # fmt: skip
@@ -22,7 +20,7 @@ def test_a_question_follows_its_paragraph_and_the_first_answer_counts(write_raw,
     report = format_squad(write_raw([record()]), tmp_path / "out", "train")
     [line] = (tmp_path / "out/train.jsonl").read_text().splitlines()
     assert json.loads(line) == {
-        "input": "The Seine flows through Paris.\n\nWhat flows there?",
+        "input": "The Seine flows through Paris.\n\nWhat flows?",
         "output": "The Seine",
     }
     assert report.written == {tmp_path / "out/train.jsonl": 1}

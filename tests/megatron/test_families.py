@@ -1,6 +1,7 @@
 """Each family as in transformers: logits, greedy text and gradients, in one process and in layouts of two; and back."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import family_layouts as layouts
@@ -46,10 +47,8 @@ def expected(references):
 def expectation(model) -> SimpleNamespace:
     rows = [torch.tensor([row]) for row in layouts.rows()]
     logits = [model(row).logits[0] for row in rows]
-    losses = [
-        torch.nn.functional.cross_entropy(row_logits[:-1], row[0, 1:], reduction="sum")
-        for row_logits, row in zip(logits, rows)
-    ]
+    cross_entropy = partial(torch.nn.functional.cross_entropy, reduction="sum")
+    losses = [cross_entropy(of_row[:-1], row[0, 1:]) for of_row, row in zip(logits, rows)]
     (sum(losses) / sum(row.shape[1] - 1 for row in rows)).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     greedy = {"max_new_tokens": layouts.NEW_TOKENS, "do_sample": False}

@@ -48,16 +48,11 @@ def trainer(draws: list[tuple[list[float], list[bool]]], *loop: str, rollouts_a_
     class Drawn(GRPOTrainer, GivenRollouts):
         """GRPO's trainer, whose rollouts are given."""
 
-    settings = [
-        "num_prompts_per_step=2",
-        "num_generations_per_prompt=2",
-        f"max_rollouts_per_step={rollouts_a_step}",
-    ]
+    settings = ["num_prompts_per_step=2", "num_generations_per_prompt=2"]
+    settings.append(f"max_rollouts_per_step={rollouts_a_step}")
     sizes = ["model.global_batch_size=4", "model.micro_batch_size=1"]
-    config = compose(
-        "grpo",
-        [*(f"model.grpo.{one}" for one in settings), *(f"trainer.grpo.{one}" for one in loop), *sizes],
-    )
+    overrides = [*(f"model.grpo.{one}" for one in settings), *(f"trainer.grpo.{one}" for one in loop), *sizes]
+    config = compose("grpo", overrides)
     module = SimpleNamespace(config=SimpleNamespace(bf16=False))
     policy = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0), engine=SimpleNamespace(module=module))
     functions = SimpleNamespace(loss_mask=loss_mask)
@@ -88,10 +83,8 @@ def test_a_group_is_alike_when_nothing_is_learnt_from_it(rewards, finished, loop
 
 def test_dynamic_sampling_keeps_the_groups_that_something_is_learnt_from(one_process):
     """Of the first draw, clipping makes one group alike that was not; the penalty splits one that was alike."""
-    draws = [
-        ([3.0, 5.0, 1.0, 1.0], [True, True, True, False]),  # groups 0, 1
-        ([0.0, 1.0, 0.0, 0.0], ENDED),  # groups 2, 3
-    ]
+    clipped = ([3.0, 5.0, 1.0, 1.0], [True, True, True, False])  # groups 0, 1
+    draws = [clipped, ([0.0, 1.0, 0.0, 0.0], ENDED)]  # groups 2, 3
     grouped = trainer(draws, "reward_clip=1", "missing_eos_penalty=1", rollouts_a_step=2)
     kept = grouped.collect(1, Timers())
     assert sorted(set(kept.rollouts.group.tolist())) == [1, 2]

@@ -56,9 +56,7 @@ def test_the_files_are_theirs_to_the_byte(theirs, tmp_path_factory, documents, v
     assert list(IndexedDataset(folder / "theirs")) == documents
 
 
-def test_the_bundled_comparisons_are_theirs_to_the_byte_and_they_read_them(
-    theirs, formatted, smoke, tmp_path
-):
+def test_the_bundled_comparisons_are_theirs_to_the_byte(theirs, formatted, smoke, tmp_path):
     tokenizer, source = Tokenizer(smoke), formatted / "train_comparisons.jsonl"
     made = tokenize_file(source, tmp_path / "ours", tokenizer, append_eod=True, workers=2)
     texts = [json.loads(line)["text"] for line in source.read_text().splitlines()]

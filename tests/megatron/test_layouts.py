@@ -98,9 +98,7 @@ def test_checkpoints_of_one_process_and_of_any_layout_go_on_in_the_other(figures
 
 @each_model
 @each_layout
-def test_checkpoints_and_exports_hold_each_value_once_whatever_the_layout(
-    measured, smoke, tmp_path, layout, name
-):
+def test_checkpoints_and_exports_hold_each_value_once(measured, smoke, tmp_path, layout, name):
     for part in PARTS:
         ours, theirs = (StoreReader(measured / where / name / part) for where in (layout, "one"))
         assert ours.names() == theirs.names()

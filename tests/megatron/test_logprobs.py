@@ -36,10 +36,8 @@ def test_values_and_gradients_are_torch_s(count, vocabulary, scale, seed):
 
 
 def test_log_probabilities_alone_are_the_same():
-    logits, targets = (
-        torch.randn(4, 7, generator=torch.Generator().manual_seed(0)),
-        torch.tensor([0, 6, 3, 3]),
-    )
+    logits = torch.randn(4, 7, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([0, 6, 3, 3])
     assert_close(token_logprobs(logits.clone(), targets), by_torch(logits, targets)[0])
 
 

@@ -211,9 +211,7 @@ def test_every_layout_learns_what_one_process_does(figures, layout, name):
 
 @each_of_layouts
 @each_layout
-def test_a_checkpoint_goes_on_in_another_layout_and_holds_adapters_alone_once(
-    figures, measured, starts, layout, name
-):
+def test_a_checkpoint_goes_on_in_another_layout_and_is_whole(figures, measured, starts, layout, name):
     expected = figures["one"][name]["more_steps"]
     assert_close(figures[layout][name]["after_loading"], expected)  # of one process, in this layout
     assert_close(continued(name, measured / layout / name, starts / name, lora=LORA), expected)

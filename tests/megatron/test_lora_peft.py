@@ -248,9 +248,7 @@ def changed(exported, folder, config: dict | None = None, tensors=None):
     ],
     ids=["dora", "bias", "pissa", "ia3", "a head", "another name", "some layers", "another shape", "none of these"],
 )  # fmt: skip
-def test_settings_and_tensors_that_can_t_be_read_are_refused(
-    exported, twins, tmp_path, config, change, words
-):
+def test_what_can_t_be_read_is_refused(exported, twins, tmp_path, config, change, words):
     with pytest.raises(ValueError, match=words):
         adapter_layers(changed(exported, tmp_path / "peft", config, change), Architecture.load(twins[0]))
 

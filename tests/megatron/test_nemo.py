@@ -149,19 +149,15 @@ def exported(models, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["untied", "tied"])
 def test_megatron_reads_what_is_exported(written, name, layout):
-    differing = [
-        json.loads((written / layout / f"{name}_differing_{rank}.json").read_text()) for rank in (0, 1)
-    ]
-    assert differing == [[], []]
+    paths = [written / layout / f"{name}_differing_{rank}.json" for rank in (0, 1)]
+    assert [json.loads(path.read_text()) for path in paths] == [[], []]
 
 
 def test_a_reward_model_has_what_nemo_s_asks_for(exported, models):
     """NeMo's reward model: GPTModel's keys, output layer included, and rm_head."""
     keys = metadata_keys(exported / "scalar" / "model_weights")
-    assert keys == metadata_keys(exported / "untied" / "model_weights") | {
-        "model.rm_head.weight",
-        "model.rm_head.bias",
-    }
+    head = {"model.rm_head.weight", "model.rm_head.bias"}
+    assert keys == metadata_keys(exported / "untied" / "model_weights") | head
     config = yaml.safe_load((exported / "scalar" / "model_config.yaml").read_text())
     assert config["target"].endswith("MegatronGPTRewardModel")
     assert config["share_embeddings_and_output_weights"] is False

@@ -33,9 +33,7 @@ def values(model, batch, hidden):
 
 
 @pytest.mark.parametrize("offloads", [True, False])
-def test_moments_are_on_the_cpu_for_inference_and_back_for_training_and_saving(
-    starts, events, tmp_path, offloads
-):
+def test_moments_are_on_the_cpu_for_inference_alone(starts, events, tmp_path, offloads):
     engine = tiny.new_engine("scalar", starts / "scalar")
     engine.offloads_adam = offloads
     batches = tiny.Samples.draw(4, seed=0).micro_batches(2)

@@ -87,9 +87,8 @@ def write_sparse_hf(folder: Path, arch: Architecture, tokenizer: Path) -> Path:
 def peak_bytes(what: str, source: Path, out: Path) -> int:
     """The largest resident set of a process that imports or exports, interpreter and libraries included."""
     command = [sys.executable, "-c", WORK, what, str(source), str(out)]
-    return 1024 * int(
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-    )
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return 1024 * int(done.stdout.splitlines()[-1])
 
 
 def main(size: str, layers: str) -> None:

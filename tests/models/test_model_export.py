@@ -106,9 +106,8 @@ def test_another_dtype_is_torch_s_rounding(tmp_path, model, hf, dtype):
     assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == dtype
 
 
-FLOATS = arrays.arrays(
-    np.float32, st.integers(1, 20), elements=st.floats(width=32, allow_nan=False, allow_infinity=True)
-)
+FINITE_OR_INFINITE = st.floats(width=32, allow_nan=False, allow_infinity=True)
+FLOATS = arrays.arrays(np.float32, st.integers(1, 20), elements=FINITE_OR_INFINITE)
 
 
 @given(FLOATS)
@@ -124,9 +123,8 @@ def test_casting_to_and_from_bfloat16_is_torch_s(values):
 def test_shards_are_bounded_indexed_and_named_as_transformers_names_them(tmp_path, model):
     export(model, "hf", tmp_path / "out", Options(shard_bytes=150_000))
     files = sorted((tmp_path / "out").glob("*.safetensors"))
-    assert [path.name for path in files] == [
-        f"model-{i:05d}-of-{len(files):05d}.safetensors" for i in range(1, len(files) + 1)
-    ]
+    names = [f"model-{i:05d}-of-{len(files):05d}.safetensors" for i in range(1, len(files) + 1)]
+    assert [path.name for path in files] == names
     embedding = 4 * ARCH.vocab_size * ARCH.hidden_size  # larger than a shard: it has a file of its own
     assert len(files) > 3
     sizes = sorted(sum(tensor.nbytes for tensor in load_file(path).values()) for path in files)
@@ -177,9 +175,8 @@ def test_adapters_are_merged_into_their_base(tmp_path, hf, adapted):
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=0)
-    changed = {
-        name.removeprefix("model.layers.1.") for name in base if not torch.equal(found[name], base[name])
-    }
+    names = [name for name in base if not torch.equal(found[name], base[name])]
+    changed = {name.removeprefix("model.layers.1.") for name in names}
     parts = {f"self_attn.{part}_proj.weight" for part in "qkv"}
     assert changed == parts | {f"mlp.{part}_proj.weight" for part in ("gate", "up")}
 

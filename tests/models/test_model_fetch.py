@@ -115,9 +115,7 @@ def test_no_installer_at_all_is_said(net, monkeypatch, get):
         get()
 
 
-def test_a_second_client_is_tried_when_the_first_fails_and_silence_is_kept(
-    net, wheel, monkeypatch, get, capfd
-):
+def test_a_second_client_is_tried_when_the_first_fails_in_silence(net, wheel, monkeypatch, get, capfd):
     broken = ("broken", [sys.executable, "-c", "raise SystemExit('it broke')"])
     monkeypatch.setattr(index_client, "clients", lambda: [broken, *CLIENTS.items()])
     files = Files()
@@ -246,9 +244,7 @@ def test_a_hub_cache_with_some_of_the_files_is_completed(net, hub_files, get):
     assert requests.count(f"/{REPO}/resolve/{REVISION}/config.json") == 1
 
 
-def test_a_hub_cache_with_some_of_the_files_is_no_model_without_the_hub(
-    net, hub_files, wheel, tmp_path, monkeypatch, capsys
-):
+def test_half_a_hub_cache_is_no_model_without_the_hub(net, hub_files, wheel, tmp_path, monkeypatch, capsys):
     published(monkeypatch, sha256_of(wheel))
     with serve(hub_files) as hub:
         huggingface_hub.hf_hub_download(REPO, "config.json", revision=REVISION, endpoint=hub)
@@ -359,9 +355,8 @@ def test_a_damaged_or_outdated_cache_is_made_anew(tmp_path, smoke, capsys, monke
 
 def test_concurrent_fetches_make_the_model_once(tmp_path):
     code = f"from aligner_lib.models import fetch; fetch('smoke', cache={str(tmp_path)!r})"
-    fetches = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
+    command = [sys.executable, "-c", code]
+    fetches = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     output = "".join(process.communicate(timeout=60)[0] for process in fetches)
     assert [process.returncode for process in fetches] == [0, 0, 0]
     assert output.count("made on this machine") == 1

@@ -60,10 +60,8 @@ def test_safetensors_arrive_whole(tmp_path, smoke, arch, shards):
 
 def test_one_file_and_shards_give_the_same_bytes(tmp_path, smoke):
     tensors = random_weights(ARCH)
-    hashes = {
-        model_hash(import_hf(write_hf(tmp_path / f"hf{n}", ARCH, tensors, smoke, n), tmp_path / f"model{n}"))
-        for n in (1, 5)
-    }
+    sources = [write_hf(tmp_path / f"hf{n}", ARCH, tensors, smoke, n) for n in (1, 5)]
+    hashes = {model_hash(import_hf(source, tmp_path / f"of_{source.name}")) for source in sources}
     assert len(hashes) == 1
 
 
@@ -353,10 +351,8 @@ def test_what_exists_is_left_alone(tmp_path, smoke):
         ),
     ],
 )
-def test_a_failed_import_leaves_nothing_and_a_folder_named_partial_is_the_user_s(
-    tmp_path, smoke, error, expected, message
-):
-    notes = tmp_path / "model.partial" / "notes.txt"
+def test_a_failed_import_leaves_nothing_of_its_own(tmp_path, smoke, error, expected, message):
+    notes = tmp_path / "model.partial" / "notes.txt"  # the user's
     notes.parent.mkdir()
     notes.write_text("kept")
     source = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
@@ -396,9 +392,8 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1
 @pytest.mark.parametrize("form", ["safetensors", "gguf"])
 def test_memory_stays_within_one_and_a_half_models(tmp_path, smoke, form):
     """The whole process's peak, interpreter and libraries included, for a model of 126 MB (float32)."""
-    arch = dataclasses.replace(
-        ARCH, num_layers=8, hidden_size=512, ffn_hidden_size=2048, num_attention_heads=8, kv_channels=64
-    )
+    sizes = {"hidden_size": 512, "ffn_hidden_size": 2048, "num_attention_heads": 8, "kv_channels": 64}
+    arch = dataclasses.replace(ARCH, num_layers=8, **sizes)
     tensors = random_weights(arch)
     if form == "gguf":
         source = write_gguf(tmp_path / "m.gguf", arch, tensors, smoke, gguf.GGMLQuantizationType.Q8_0)

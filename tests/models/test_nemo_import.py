@@ -541,9 +541,8 @@ def test_every_job_s_setting_takes_an_archive(tmp_path, smoke, monkeypatch):
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
     export(str(smoke), "nemo", tmp_path / "x.nemo")
     positions = Architecture.load(smoke).max_position_embeddings
-    config = OmegaConf.create(
-        {"model": {"restore_from_path": str(tmp_path / "x.nemo"), "encoder_seq_length": positions}}
-    )
+    settings = {"restore_from_path": str(tmp_path / "x.nemo"), "encoder_seq_length": positions}
+    config = OmegaConf.create({"model": settings})
     folder = model_folder(config, "model.restore_from_path", "lm")
     assert Architecture.load(folder) == Architecture.load(smoke)
     with pytest.raises(UserError, match=r"restore_from_path=.*x\.nemo is a language model"):

@@ -16,9 +16,8 @@ from aligner_lib.models.tensor_store import StoreReader
 
 def test_another_process_makes_the_same_bytes(tmp_path, smoke):
     code = f"from aligner_lib.models import fetch; fetch('smoke', cache={str(tmp_path)!r}, progress=False)"
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={"PYTHONHASHSEED": "7", "RAYON_NUM_THREADS": "1"}
-    )
+    environment = {"PYTHONHASHSEED": "7", "RAYON_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
     assert model_hash(tmp_path / "models/smoke") == model_hash(smoke)
     for path in sorted(smoke.rglob("*.*")):
         other = tmp_path / "models/smoke" / path.relative_to(smoke)
