@@ -58,12 +58,14 @@ def measure(name: str, start: Path, saved: Path | None, out: Path, **numerics) -
     engine = new_engine(name, start, **numerics)
     evaluated = engine.evaluate(_mine(MAPPED, MICRO_BATCH), loss_of(name))
     figures = {"evaluated": evaluated, "mapped": mapped(engine, name)}
-    if parallel.pp_size() == 1:
+    if name == "untied":
         batch = Samples.draw(GLOBAL_BATCH, MAPPED)
-        figures["kept"] = kept_bytes(engine.module, batch.tokens, batch.lengths)
+        figures["kept"] = (
+            kept_bytes(engine.module, batch.tokens, batch.lengths) if parallel.pp_size() == 1 else None
+        )
+        figures["broadcast"] = broadcast_to_draw(engine.module)
     if name != "scalar":
         figures |= {kind: generated(engine.module, sampling) for kind, sampling in SAMPLING.items()}
-        figures["broadcast"] = broadcast_to_draw(engine.module)
     figures["steps"] = train(engine, name, range(STEPS))
     engine.save(out)
     parallel.barrier()

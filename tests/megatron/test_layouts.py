@@ -59,12 +59,11 @@ def test_the_last_layers_alone_learn_the_same_in_every_layout(figures, measured,
     assert len(names[layout][0]) == len(whole), "a model folder is whole"
 
 
-@each_model
-def test_sequence_parallel_ranks_keep_half_of_what_tensor_parallel_ones_keep_twice(figures, name):
+def test_sequence_parallel_ranks_keep_half_of_what_tensor_parallel_ones_keep_twice(figures):
     """For each token nine norms keep H + 1 numbers, and the eight products after them their H inputs."""
     tokens, hidden = int(Samples.draw(GLOBAL_BATCH, MAPPED).lengths.sum()), ARCHITECTURE.hidden_size
     assert tokens % 2 == 0  # each rank has half of them
-    kept = {layout: figures[layout][name]["kept"] for layout in ("tp2", "tp2_sequence")}
+    kept = {layout: figures[layout]["untied"]["kept"] for layout in ("tp2", "tp2_sequence")}
     assert kept["tp2"] - kept["tp2_sequence"] == tokens / 2 * 4 * (9 * (hidden + 1) + 8 * hidden)
 
 
@@ -78,9 +77,9 @@ def test_responses_are_those_of_one_process_and_ranks_share_only_draws(figures, 
     for name in ("untied", "tied"):
         for kind in ("greedy", "sampled"):
             assert figures[layout][name][kind] == figures["one"][name][kind], (name, kind)
-        # at each of 4 tokens, of a batch of 3, ids and log-probabilities: no logits, nothing pickled
-        expected = [] if layout == "dp2" else [[[2, 3], "torch.float64"]] * 4
-        assert figures[layout][name]["broadcast"] == expected
+    # at each of 4 tokens, of a batch of 3, ids and log-probabilities: no logits, nothing pickled
+    expected = [] if layout == "dp2" else [[[2, 3], "torch.float64"]] * 4
+    assert figures[layout]["untied"]["broadcast"] == expected
 
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
