@@ -15,7 +15,6 @@ from aligner_lib.rollouts.collect import Collected, EpisodeOutcome
 from aligner_lib.rollouts.records import Rollouts
 from aligner_lib.rollouts.timers import Timers
 
-pytestmark = pytest.mark.megatron
 NAN = float("nan")
 
 

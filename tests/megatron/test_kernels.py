@@ -10,8 +10,6 @@ from torch.autograd import gradcheck
 from aligner_lib.megatron import cpu
 from aligner_lib.megatron.kernels import LayerNorm, RMSNorm, embedding, rotate, squared_relu, swiglu
 
-pytestmark = pytest.mark.megatron
-
 
 def randn(*shape, **options):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)), **options)

@@ -10,8 +10,6 @@ from torch.testing import assert_close
 
 from aligner_lib.megatron.logprobs import logprobs_and_entropy, selected_logprobs, token_logprobs
 
-pytestmark = pytest.mark.megatron
-
 
 def by_torch(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     every = logits.log_softmax(dim=-1)

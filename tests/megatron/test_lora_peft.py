@@ -18,7 +18,7 @@ from aligner_lib.models.adapters import Adapter, AdapterRecord
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.models.peft_folder import adapter_layers, check_peft_base, export_peft, open_adapters
 
-pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+pytestmark = pytest.mark.usefixtures("one_process")
 CLOSE = 1e-5
 
 

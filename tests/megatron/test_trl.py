@@ -19,7 +19,7 @@ from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.kinds.dpo.settings import DPOLoss
 
 pytest.importorskip("trl", reason="TRL is not installed: ./lab test installs it")
-pytestmark = [pytest.mark.megatron, pytest.mark.usefixtures("one_process")]
+pytestmark = pytest.mark.usefixtures("one_process")
 CLOSE = 1e-5
 BETA = 0.3
 
