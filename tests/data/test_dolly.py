@@ -110,6 +110,16 @@ def test_split_depends_on_the_seed_and_not_on_the_order(write_raw, tmp_path):
     assert len(validation("e", records, 3)) == 10
 
 
+def test_the_split_does_not_depend_on_the_draws(write_raw, tmp_path):
+    plain, held_out = [record(f"ask {number}") for number in range(50)], []
+    for name, context in (("a", ""), ("b", "ctx")):
+        raw = write_raw([record("x", context), *plain], f"{name}.jsonl")
+        format_dolly(raw, tmp_path / name, seed=3)
+        held_out.append({row["input"] for row in read(tmp_path / name / "validation.jsonl")})
+    # the record x may take one of the places
+    assert len({text for text in held_out[0] ^ held_out[1] if "x" not in text}) <= 1
+
+
 def test_impossible_splits_are_refused(write_raw, tmp_path):
     raw = write_raw([record("a")])
     for fraction in (-0.1, 1, 1.5):
