@@ -9,23 +9,13 @@ import pytest
 import tiny
 from layouts import in_each_layout
 
-from aligner_lib.models.architecture import Architecture
 from cluster.sizing import GIB, Model, Parallelism, memory
 
 pytestmark = pytest.mark.megatron
 
 LAYOUTS = {"tp2": Parallelism(2, 1, 1), "pp2": Parallelism(1, 2, 1), "dp2": Parallelism(1, 1, 2)}
-ARCHITECTURE = Architecture(
-    num_layers=4,
-    hidden_size=128,
-    num_attention_heads=4,
-    num_query_groups=2,
-    ffn_hidden_size=256,
-    vocab_size=512,
-    max_position_embeddings=64,
-    kv_channels=32,
-    tied_embeddings=False,
-)
+SIZES = {"hidden_size": 128, "ffn_hidden_size": 256, "vocab_size": 512, "kv_channels": 32}
+ARCHITECTURE = replace(tiny.ARCHITECTURE, **SIZES)
 MODELS = {
     "sft": ARCHITECTURE,
     "tied": replace(ARCHITECTURE, tied_embeddings=True),

@@ -76,40 +76,9 @@ def write_hf(
     return folder
 
 
-GGUF_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-}
-
-
-def gguf_name(hf: str) -> str:
-    stem = hf.removesuffix(".weight")
-    if stem.startswith("model.layers."):
-        _, _, layer, part = stem.split(".", 3)
-        return f"blk.{layer}.{GGUF_NAMES[part]}.weight"
-    return f"{GGUF_NAMES[stem]}.weight"
-
-
 def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
     """llama.cpp's order of a query or key projection: row r of the first half of a head, then row r of the second."""
-    head_size = weight.shape[0] // heads
-    order = [
-        head * head_size + half * (head_size // 2) + r
-        for head in range(heads)
-        for r in range(head_size // 2)
-        for half in (0, 1)
-    ]
-    return weight[order]
+    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
 def write_gguf(
@@ -136,11 +105,12 @@ def write_gguf(
         writer.add_string(key, value)
     _add_tokenizer(writer, tokenizer, pre)
     heads = {"q_proj": arch.num_attention_heads, "k_proj": arch.num_query_groups}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, arch.num_layers + 1)  # llama.cpp's
     for name, tensor in tensors.items():
         part = name.split(".")[-2]
         tensor = interleave(tensor, heads[part]) if part in heads else tensor
         stored = kind if tensor.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(gguf_name(name), gguf.quantize(tensor, stored), raw_dtype=stored)
+        writer.add_tensor(names.get_name(name, (".weight",)), gguf.quantize(tensor, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
