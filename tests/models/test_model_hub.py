@@ -150,7 +150,7 @@ def test_what_the_hub_does_not_give_is_told(files, refused, revision, answer, me
     ],
 )
 def test_without_the_hub_another_way_is_named_and_paths_are_no_names(net, tmp_path, name, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, UserError), match=message):
         fetched(name, tmp_path)
 
 

@@ -389,16 +389,12 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-@pytest.mark.parametrize("form", ["safetensors", "gguf"])
-def test_memory_stays_within_one_and_a_half_models(tmp_path, smoke, form):
+def test_memory_of_a_gguf_import_stays_within_one_and_a_half_models(tmp_path, smoke):
     """The whole process's peak, interpreter and libraries included, for a model of 126 MB (float32)."""
     sizes = {"hidden_size": 512, "ffn_hidden_size": 2048, "num_attention_heads": 8, "kv_channels": 64}
     arch = dataclasses.replace(ARCH, num_layers=8, **sizes)
     tensors = random_weights(arch)
-    if form == "gguf":
-        source = write_gguf(tmp_path / "m.gguf", arch, tensors, smoke, gguf.GGMLQuantizationType.Q8_0)
-    else:
-        source = write_hf(tmp_path / "hf", arch, tensors, smoke)
+    source = write_gguf(tmp_path / "m.gguf", arch, tensors, smoke, gguf.GGMLQuantizationType.Q8_0)
     command = [sys.executable, "-c", PEAK, str(source), str(tmp_path / "model")]
     peak = 1024 * int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert peak <= 1.5 * 4 * arch.num_parameters

@@ -50,12 +50,20 @@ def test_the_gate_comes_before_up():
     assert fused[:, 0].tolist() == [1, 2, 3, 7, 8, 9]
 
 
+SWITCHES = [
+    {},
+    {"family": "qwen2", "qkv_bias": True},
+    {"family": "gemma3", "post_norms": True, "qk_norm": True},
+    {"family": "nemo_gpt", "normalization": "layer", "activation": "squared_relu"},
+]
+
+
 @given(
     groups=st.integers(1, 3),
     queries=st.integers(1, 3),
     head=st.sampled_from([2, 4]),
     tied=st.booleans(),
-    switches=st.sampled_from([{}, {"qkv_bias": True}, {"post_norms": True}, {"activation": "squared_relu"}]),
+    switches=st.sampled_from(SWITCHES),
 )
 def test_to_hf_undoes_to_megatron_for_arrays_and_tensors(groups, queries, head, tied, switches):
     arch = Architecture(1, 6, groups * queries, groups, 10, 12, 8, head, tied_embeddings=tied, **switches)
