@@ -5,7 +5,7 @@ from unittest.mock import patch
 import pytest
 import tiny
 import torch
-from simulated_accelerator import DEVICE, TO_CPU, TO_DEVICE, DeviceTensor, simulated_accelerator
+from simulated_accelerator import DEVICE, TO_CPU, DeviceTensor, simulated_accelerator
 
 from aligner_lib.megatron import cpu
 from aligner_lib.megatron.generate import Sampling, generate
@@ -34,40 +34,6 @@ def test_tensors_on_both_devices_are_refused(copies):
     with pytest.raises(RuntimeError, match="numpy"):
         there.numpy()
     assert (there + torch.tensor(1.0) + 1).tolist() == [3.0] * 3  # a number of the CPU is none of them
-
-
-def test_copies_are_counted_by_stage(copies):
-    with copies.within(stage="load", cause="weights"):
-        there = torch.ones(3).to(DEVICE)
-    with copies.within(stage="compute"):
-        there = (2 * there).double()
-        assert there.sum().item() == 6
-        assert there.cpu().tolist() == [2.0] * 3
-        torch.empty(3, dtype=torch.float64).copy_(there)
-        there[:2].copy_(torch.zeros(2))
-    moved = [(copy.stage, copy.cause, copy.direction, copy.bytes) for copy in copies.seen]
-    assert moved == [
-        ("load", "weights", TO_DEVICE, 12),
-        ("compute", "", TO_CPU, 8),
-        ("compute", "", TO_CPU, 24),
-        ("compute", "", TO_CPU, 24),
-        ("compute", "", TO_DEVICE, 8),
-    ]
-    assert there.tolist() == [0.0, 0.0, 2.0]
-
-
-def test_a_view_shares_its_memory_and_a_parameter_s_may_be_replaced(copies):
-    whole = torch.zeros(4, device=DEVICE)
-    part = whole[1:3]
-    assert part.add_(1) is part
-    assert whole.tolist() == [0, 1, 1, 0]
-    parameter = torch.nn.Parameter(torch.ones(2, device=DEVICE))
-    parameter.data = part
-    (3 * parameter).sum().backward()
-    assert isinstance(parameter.grad, DeviceTensor) and parameter.grad.tolist() == [3, 3]
-    with torch.no_grad():
-        parameter.sub_(parameter.grad)
-    assert whole.tolist() == [0, -2, -2, 0]
 
 
 def test_generation_there_says_what_the_cpu_says(starts, copies):
