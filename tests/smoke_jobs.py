@@ -84,22 +84,26 @@ class SmokeJobs:
             **{f"model.data.data_prefix.{split}": value for split, value in files.items()},
         }
 
-    def _ppo(self) -> dict[str, object]:
+    def _answered(self) -> dict[str, object]:
+        """What PPO and an evaluation share: uneven micro batches, and responses of which some end and some don't."""
         files = {split: f"['{self.formatted / f'{name}_prompts.jsonl'}']" for split, name in SPLITS}
         return {
             "pretrained_checkpoint.restore_from_path": f"'{self.model}'",
             "critic.pretrained_checkpoint.restore_from_path": f"'{self.reward_model}'",
             **{f"model.data.data_prefix.{split}": value for split, value in files.items()},
-            **_loop("ppo", max_steps=8),
-            # two optimiser steps a rollout, uneven micro batches, and responses of which some end and some don't
-            "model.ppo.num_rollout_samples": 16,
-            "model.global_batch_size": 8,
             "model.micro_batch_size": 4,
-            "critic.model.micro_batch_size": 4,
             "model.ppo.rollout_micro_batch_size": 5,
             "model.ppo.num_val_samples": 4,
             "model.ppo.length_params.max_length": 12,
             "model.ppo.sampling_params.end_strings": "[e]",
+        }
+
+    def _ppo(self) -> dict[str, object]:
+        return self._answered() | {
+            **_loop("ppo", max_steps=8),
+            "model.ppo.num_rollout_samples": 16,
+            "model.global_batch_size": 8,  # two optimiser steps a rollout
+            "critic.model.micro_batch_size": 4,
             "trainer.ppo.critic_warmup_steps": 1,
             "model.ppo.entropy_bonus": 0.01,
         }
@@ -129,7 +133,7 @@ class SmokeJobs:
         }
 
     def _evaluate(self) -> dict[str, object]:
-        return self._ppo() | {"policy.restore_from_path": f"'{self.model}'"}
+        return self._answered() | {"policy.restore_from_path": f"'{self.model}'"}
 
 
 # optimiser steps of the runs whose settings name no number of steps: the length of their learning-rate schedules

@@ -182,9 +182,10 @@ def _make_named_groups(config: DictConfig, key: str) -> None:
 
 def _defaults(kind: str, profile: str | None) -> DictConfig:
     """The settings before the user's overrides."""
-    config = _typed(kind)
+    config, of_another_kind = _typed(kind), bool(kind_of(kind).defaults)
     for key, value in _profile_settings(kind, profile):
-        _assign(config, key, value, written=f"{key}={value} in profile {profile}")
+        if _is_known(config, key) or not of_another_kind:
+            _assign(config, key, value, written=f"{key}={value} in profile {profile}")
     return config
 
 

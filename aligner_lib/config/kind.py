@@ -123,7 +123,9 @@ class JobKind:
     checks: tuple[Check, ...] = ()  # beside the bounds: what several settings have to satisfy together
     # settings (or groups, with a dot at the end) that do nothing in such a job, and why; a user who sets one is told
     without_effect: Callable[[DictConfig], Mapping[str, str]] = lambda config: {}
-    defaults: str = ""  # where its defaults stand in a profile, as `ppo.critic`; empty: under its name
+    defaults: str = ""
+    """The place of its defaults in a profile, as `ppo.critic`; empty: its name. Of another kind's section, a kind takes only
+    the settings that it has."""
     run: str = "aligner_lib.jobs.run:run_job"  # "module:function" that runs it: (kind, config, profile)
     stage: int = 100  # its place where kinds are listed: from a model to an aligned one
 

@@ -149,23 +149,37 @@ _CONSTANT = Bound(
 
 
 @dataclass
-class Model:
-    """model: the settings of every job with a model."""
+class ForwardPass:
+    """How a model computes a forward pass."""
+
+    sequence_parallel: bool | None = None
+    """Tensor-parallel ranks share the tokens between their matrix products; null: on CUDA with Transformer Engine."""
+    share_prefix: bool = True
+    """Compute a common prefix of a micro batch's rows only once; exact."""
+
+
+@dataclass
+class ForwardModel(ForwardPass):
+    """model: the settings of every job that computes with a model, whether it trains the model or not."""
 
     seed: int = setting(1234, at_least(0))
     """Seed for data order, sampling and new weights."""
     micro_batch_size: int = setting(1, at_least(1))
     """Samples in one forward-backward pass."""
-    global_batch_size: int = setting(64, at_least(1))
-    """Samples in one optimizer step."""
-    rampup_batch_size: Any = setting(None, _CONSTANT)
     encoder_seq_length: int = setting(4096, at_least(2))
     """Tokens of the longest sample; longer ones are dropped (SFT: the input's longest paragraph is cut), counted and
     reported."""
     tensor_model_parallel_size: int = setting(1, at_least(1))
     pipeline_model_parallel_size: int = setting(1, at_least(1))
-    sequence_parallel: bool | None = None
-    """Tensor-parallel ranks share the tokens between their matrix products; null: on CUDA with Transformer Engine."""
+
+
+@dataclass
+class Model(ForwardModel):
+    """model: the settings of every job that trains a model."""
+
+    global_batch_size: int = setting(64, at_least(1))
+    """Samples in one optimizer step."""
+    rampup_batch_size: Any = setting(None, _CONSTANT)
     megatron_amp_O2: bool = setting(
         False,
         without_effect="trainer.precision decides: with bf16, parameters are bf16 and have float32 copies in the optimiser.",
@@ -177,8 +191,6 @@ class Model:
     """With granularity full."""
     activations_checkpoint_num_layers: int | None = setting(None, at_least(1))
     """Layers in a recomputed chunk."""
-    share_prefix: bool = True
-    """Compute a common prefix of a micro batch's rows only once; exact."""
     optim: Optim = field(default_factory=Optim)
 
 
@@ -243,8 +255,8 @@ Alarms = make_dataclass(
 
 
 @dataclass
-class ExpManager:
-    """exp_manager: the run folder, and what is written there."""
+class RunRecords:
+    """exp_manager of every job: the run folder, its exporters and its alarms."""
 
     explicit_log_dir: str | None = None
     """The run folder."""
@@ -258,6 +270,14 @@ class ExpManager:
     mlflow_logger_kwargs: MLFlowKwargs = field(default_factory=MLFlowKwargs)
     create_trackio_logger: bool = False
     trackio_logger_kwargs: TrackioKwargs = field(default_factory=TrackioKwargs)
+    alarms: Alarms = field(default_factory=Alarms)
+    """The limits of the run's own alarms (alarms.jsonl)."""
+
+
+@dataclass
+class ExpManager(RunRecords):
+    """exp_manager of a job that writes checkpoints."""
+
     create_checkpoint_callback: bool = True
     """False: no checkpoint is written."""
     checkpoint_callback_params: CheckpointCallbackParams = field(default_factory=CheckpointCallbackParams)
@@ -265,8 +285,6 @@ class ExpManager:
     """Continue from the run folder's latest checkpoint; False: begin anew, and move all earlier files into a folder old-N."""
     resume_ignore_no_checkpoint: bool = True
     """False: a run folder without a checkpoint is an error."""
-    alarms: Alarms = field(default_factory=Alarms)
-    """The limits of the run's own alarms (alarms.jsonl)."""
 
 
 @dataclass
@@ -288,14 +306,20 @@ class Loop:
 
 
 @dataclass
-class Trainer:
+class Precision:
+    """The precision that a model computes in."""
+
+    precision: str = setting("bf16", one_of("bf16", "32", "auto"))
+    """bf16 becomes 32 on a machine that has no units for it, which jobs log. auto: the faster of the two."""
+
+
+@dataclass
+class Trainer(Precision):
     """trainer: processes and precision."""
 
     num_nodes: int = setting(1, at_least(1))
     devices: int = setting(1, at_least(1))
     """Processes on a node: one for each GPU; on a CPU, one for each rank."""
-    precision: str = setting("bf16", one_of("bf16", "32", "auto"))
-    """bf16 becomes 32 on a machine that has no units for it, which jobs log. auto: the faster of the two."""
     distributed_timeout_minutes: float = setting(60.0, above(0))
     """Minutes that a rank waits for other ranks, and an actor for its critic's answer, before they count as hanging."""
 

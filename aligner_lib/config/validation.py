@@ -113,9 +113,9 @@ def _check_parallelism(kind: JobKind, config: DictConfig) -> None:
 
 
 def _batches(kind: JobKind, config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
-    """The groups with the batch sizes that a job uses: SFT has one for each data set, and a server has none."""
+    """The groups with the batch sizes that a job uses: SFT has one for each data set; servers and evaluations have none."""
     idle = without_effect(kind, config)
     for at in ("model", "model.data.train_ds", "model.data.validation_ds"):
         batch = OmegaConf.select(config, at)
-        if batch is not None and f"{at}.global_batch_size" not in idle:
+        if batch is not None and "global_batch_size" in batch and f"{at}.global_batch_size" not in idle:
             yield at, batch

@@ -64,9 +64,10 @@ def build_engine(
     model, sequence_parallel = config.model, config.model.sequence_parallel
     numerics = Numerics(
         bf16=computed_precision(config.trainer.precision) == "bf16",
-        recompute_granularity=model.activations_checkpoint_granularity,
-        recompute_method=model.activations_checkpoint_method,
-        recompute_num_layers=model.activations_checkpoint_num_layers,
+        # an evaluation, which trains nothing, has no such settings
+        recompute_granularity=model.get("activations_checkpoint_granularity"),
+        recompute_method=model.get("activations_checkpoint_method"),
+        recompute_num_layers=model.get("activations_checkpoint_num_layers"),
         sequence_parallel=has_transformer_engine() if sequence_parallel is None else sequence_parallel,
         share_prefix=model.share_prefix,
     )

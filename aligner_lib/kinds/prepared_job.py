@@ -1,4 +1,4 @@
-"""What a kind's build.py gives: a job, its data read, that is ready but for its models."""
+"""The result of a kind's build.py: a job whose data is read and whose models are not built yet."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job, ready but for its models: `build` makes them, given the run's writer (None on all ranks but the first)."""
+    """A job whose models are not built yet: `build` builds them, given the run's writer (None on all ranks but the first)."""
 
     build: Callable[[RunWriter | None], Trainer | Evaluation]
     max_steps: int
-    loop: DictConfig  # a config.schema.Loop
+    loop: DictConfig | None
+    """A config.schema.Loop; None for a job that does not train."""
     hashes: dict[str, str]
-    close: Callable[[], None] = lambda: (
-        None
-    )  # ends what it has started beside itself: environments' processes
+    close: Callable[[], None] = lambda: None
+    """Ends the processes that the job has started, such as those of environments."""

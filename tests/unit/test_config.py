@@ -54,6 +54,7 @@ BATCHES = "a number of batches, -1 for all, or a share"
         ("sft", "model.data.train_ds.filepath", "model.data.train_ds.file_path"),
         ("rm", "model.data.data_prefx", "model.data.data_prefix"),
         ("ppo", "exp_manager.alarms.klo", "exp_manager.alarms.kl"),
+        ("evaluate", "model.ppo.num_rollout_samples", "model.ppo.num_val_samples"),  # PPO's, which trains
     ],
 )
 def test_an_unknown_key_names_the_nearest(kind, wrong, right):
@@ -230,7 +231,7 @@ def test_notices_name_the_settings_without_an_effect_and_why():
         ),
         ("critic", "exp_manager.resume_if_exists=False", "set this there"),
         ("reward_server", "model.optim.lr=1e-5", "lr=1e-05: a reward model that serves is not trained"),
-        ("evaluate", "trainer.ppo.max_steps=3", "max_steps=3: an evaluation trains and saves nothing"),
+        ("evaluate", "model.data.data_prefix.train=[a]", "an evaluation reads only data_prefix.validation"),
     ],
 )
 def test_which_settings_have_no_effect_depends_on_the_job(kind, given, notice):

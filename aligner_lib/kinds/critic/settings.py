@@ -1,4 +1,4 @@
-"""PPO's critic, with the reward model that it begins as, as a job of its own behind a PyTriton server."""
+"""PPO's critic and the reward model that it starts from, as a job of their own behind a PyTriton server."""
 
 from __future__ import annotations
 
@@ -23,17 +23,24 @@ from aligner_lib.config.schema import (
 
 
 @dataclass
-class CriticPPO:
+class ScoringSettings:
+    """trainer.ppo of a critic or a reward model: how sequences are scored."""
+
+    inference_micro_batch_size: int = setting(4, at_least(1))
+    """Sequences in one forward pass of the critic or the reward model."""
+
+
+@dataclass
+class CriticPPO(ScoringSettings):
     """trainer.ppo of the critic's job."""
 
-    inference_micro_batch_size: int = setting(
-        4, at_least(1)
-    )  # sequences in one forward of critic or reward model
     port: int = setting(5556, within(1, 65535))
-    address: str | None = None  # to listen on; None: loopback, in a Slurm job the node's own
-    # seconds without a word from the actor, after which the server ends
+    address: str | None = None
+    """The address that the server listens on; null: loopback, in a Slurm job the node's own."""
     actor_timeout: float = setting(600.0, above(0))
-    combine_rm_and_critic_server: bool = True  # False: the reward model has a server of its own (serve-rm)
+    """Seconds without a request of the actor after which the server ends."""
+    combine_rm_and_critic_server: bool = True
+    """False: the reward model has a server of its own (serve-rm)."""
     gradient_clip_val: float = setting(1.0, at_least(0))
 
 
@@ -48,17 +55,18 @@ class CriticTrainerGroup(Trainer):
 class CriticModel(Model):
     """model of the critic's job."""
 
-    # True: the reward model's weights with a head of zeros, so that the values begin at 0. What a reward model says of an answer
-    # that has only begun was never trained, and can be worse than nothing
     new_head: bool = False
-    # values may move this far from the rollout's in one update's loss; <= 0: not clipped
+    """True: the reward model's weights with a head of zeros, so that the values begin at 0. The reward model was trained on
+    complete answers, so its score for a prefix means nothing."""
     loss_clip_val: float = 0.2
-    # how many of the last layers are trained, with the norm and the head above them; null: all weights are. Below them nothing
-    # is computed backwards
+    """The loss of an update clips values to this distance from the rollout's values; <= 0: no clipping."""
     num_layers_unfrozen: int | None = setting(None, at_least(1))
+    """The number of last layers that are trained, with the norm and the head above them; null: all weights are trained. No
+    gradient is computed below these layers."""
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
     peft: Peft = field(default_factory=Peft)
-    offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained
+    offload_adam_states: bool = True
+    """Adam's moments wait on the CPU while no update runs."""
 
 
 @dataclass
@@ -66,18 +74,19 @@ class CriticConfig:
     """All settings of `aligner serve-critic`."""
 
     trainer: CriticTrainerGroup = field(default_factory=CriticTrainerGroup)
-    # the reward model
     pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+    """The reward model."""
     model: CriticModel = field(default_factory=CriticModel)
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 
-_AS_ITS_ACTOR = "a critic goes on, begins anew and saves with its actor: set this there."
+_AS_ITS_ACTOR = "a critic resumes, begins anew and saves together with its actor: set this there."
 SERVED = {
     "model.encoder_seq_length": "samples come from the actor, as long as its model.encoder_seq_length.",
-    "model.seed": "nothing is drawn here, and no weights are new.",
+    "model.seed": "a server draws no random numbers and no new weights.",
     "model.global_batch_size": "batches come from the actor, whose model.global_batch_size is a train step's.",
-}  # what does nothing in a server
+}
+"""The settings without effect in a server, with the reasons."""
 
 KIND = JobKind(
     name="critic",

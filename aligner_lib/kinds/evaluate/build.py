@@ -31,7 +31,7 @@ REWARD_MODEL = "critic.pretrained_checkpoint.restore_from_path"
 
 
 def prepare(config: DictConfig) -> PreparedJob:
-    """PPO's config with `policy.restore_from_path`: the reference is pretrained_checkpoint, as in PPO."""
+    """The policy is policy.restore_from_path; the reference is pretrained_checkpoint, as in PPO."""
     rollout = config.model.ppo
     reference = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     rewards = None if judged_by_programs(config) else model_folder(config, REWARD_MODEL, "scalar")
@@ -67,4 +67,4 @@ def prepare(config: DictConfig) -> PreparedJob:
     files = [] if environments_of(config) else files_of_split(config, "validation")
     hashes = hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
     hashes |= {} if rewards is None else {"reward_model": model_hash(rewards)}
-    return PreparedJob(build, 0, config.trainer.ppo, hashes, opened.close)
+    return PreparedJob(build, 0, None, hashes, opened.close)

@@ -34,11 +34,12 @@ from aligner_lib.config.schema import (
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.policy_gradient.settings import (
     POLICY_FUNCTIONS,
-    Address,
-    Rollout,
     RolloutLoop,
     RolloutModel,
+    RolloutSettings,
+    ServerAddress,
     check_generation,
+    check_learning,
     check_lengths,
     judged_by_programs,
     unused_settings,
@@ -51,7 +52,7 @@ _NAMES = [name for name in PRESETS if name != "ppo"]  # which has a critic, and 
 
 
 @dataclass
-class GroupedRollout(Rollout):
+class GroupedRollout(RolloutSettings):
     """model.grpo: rollouts in groups, and the objective that learns from them."""
 
     num_prompts_per_step: int = setting(32, at_least(1))
@@ -95,7 +96,7 @@ class RewardModelHere:
 
 
 @dataclass
-class RemoteRM(Address):
+class RemoteRM(ServerAddress):
     """The server of a reward model in a job of its own."""
 
     port: int = setting(5555, within(1, 65535))
@@ -253,6 +254,7 @@ KIND = JobKind(
     checks=(
         _check_groups,
         check_lengths,
+        check_learning,
         check_generation,
         _check_teacher,
         _check_checkpoints,

@@ -1,6 +1,6 @@
-"""What the kinds that learn from their own responses share: PPO, with a critic, and GRPO, with groups.
+"""The settings that the kinds with rollouts share: PPO, GRPO, and the evaluation of a policy.
 
-Settings of the rollout, of the loop and of the objective, their metrics and charts.
+The groups of the rollout, of the loop and of servers; what is read from them; and the checks on several settings together.
 """
 
 from __future__ import annotations
@@ -35,79 +35,108 @@ _TEMPERATURE = Bound(
 
 @dataclass
 class SamplingParams:
-    """How tokens are drawn."""
+    """The distribution that tokens are drawn from."""
 
     use_greedy: bool = False
     temperature: float = setting(1.0, _TEMPERATURE)
-    top_k: int = setting(0, at_least(0))  # 0: all tokens
-    top_p: float = setting(1.0, PROBABILITY)  # 1: all tokens
-    end_strings: list[str] = setting([])  # a response also ends with one of these
+    top_k: int = setting(0, at_least(0))
+    """0: all tokens."""
+    top_p: float = setting(1.0, PROBABILITY)
+    """1: all tokens."""
+    end_strings: list[str] = setting([])
+    """A response also ends with any of these strings."""
 
 
 @dataclass
 class LengthParams:
-    """How long a response is, in tokens."""
+    """The length of a response, in tokens."""
 
-    max_length: int | None = setting(None, at_least(1))  # tokens a response; None: half of encoder_seq_length
-    min_length: int = setting(1, at_least(0))  # the stop token can't come before
+    max_length: int | None = setting(None, at_least(1))
+    """null: half of encoder_seq_length."""
+    min_length: int = setting(1, at_least(0))
+    """No stop token is drawn before this length."""
 
 
 @dataclass
-class Rollout:
-    """model.ppo, model.grpo: what both share, rollouts and the loss that learns from them."""
+class ResponseSettings:
+    """model.ppo, model.grpo: how prompts are answered. Training and evaluation share these settings."""
 
-    rollout_micro_batch_size: int = setting(8, at_least(1))  # prompts generated together
-    rollout_epochs: int = setting(1, at_least(1))  # times that a step's rollout is learnt from
-    num_val_samples: int | None = setting(None, at_least(1))  # held-out responses a validation; None: all
-    val_rollout_micro_batch_size: int | None = setting(None, at_least(1))  # None: rollout_micro_batch_size
-    val_use_greedy: bool = False  # a validation takes the likeliest token each time
-    # sequences in one forward; None: model.micro_batch_size
+    rollout_micro_batch_size: int = setting(8, at_least(1))
+    """Prompts that are answered together."""
+    num_val_samples: int | None = setting(None, at_least(1))
+    """Held-out prompts of a validation; null: all."""
+    val_rollout_micro_batch_size: int | None = setting(None, at_least(1))
+    """Held-out prompts that are answered together; null: rollout_micro_batch_size."""
+    val_use_greedy: bool = False
+    """A validation takes the likeliest token each time."""
     logprob_forward_micro_batch_size: int | None = setting(None, at_least(1))
-    # compute the responses' log-probabilities once more before they are learnt from; False: generation's own are taken.
-    # null: where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction, vLLM's responses), in
-    # bf16, where generation rounds differently from training, and where the sampler is cut (top_k, top_p, use_greedy,
-    # min_length), whose log-probabilities are not the policy's
-    recompute_logprobs: bool | None = None
-    entropy_bonus: float = setting(0.0, at_least(0))  # weight of the entropy in the loss
-    # what makes up for a sampler that is not quite the trainer's policy: importance weights, truncated or masked at the cap
-    sampler_correction: str = setting("none", one_of("none", "truncated", "masked"))
-    sampler_correction_cap: float = setting(2.0, above(0))
-    offload_adam_states: bool = True  # Adam's moments wait on the CPU while nothing is trained
+    """Sequences in one forward pass; null: model.micro_batch_size."""
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     length_params: LengthParams = field(default_factory=LengthParams)
+
+
+@dataclass
+class RolloutSettings(ResponseSettings):
+    """model.ppo, model.grpo: rollouts, and the loss that learns from them."""
+
+    rollout_epochs: int = setting(1, at_least(1))
+    """Passes of the updates over a step's rollout."""
+    recompute_logprobs: bool | None = None
+    """True: the trainer computes the responses' log-probabilities once more before the updates; False: it takes those of
+    generation. null: it computes them where a step needs them (a critic, a teacher, the KL in the reward, sampler_correction,
+    vLLM's responses), in bf16, where generation rounds differently from training, and where the sampler is cut (top_k, top_p,
+    use_greedy, min_length), because the sampler's log-probabilities are then not the policy's."""
+    entropy_bonus: float = setting(0.0, at_least(0))
+    """The weight of the entropy in the loss."""
+    sampler_correction: str = setting("none", one_of("none", "truncated", "masked"))
+    """Importance weights for a sampler whose probabilities differ from the trainer's: truncated or masked at the cap."""
+    sampler_correction_cap: float = setting(2.0, above(0))
+    offload_adam_states: bool = True
+    """Adam's moments wait on the CPU while no update runs."""
 
 
 @dataclass
 class VllmCfg:
     """model.generation.vllm_cfg: the vLLM server that generates."""
 
-    # http://HOST:PORT of one that is running; null: the run starts one on this machine, and ends it
     url: str | None = None
-    executable: str = "vllm"  # the command that starts one: vLLM may have an environment of its own
+    """http://HOST:PORT of a running server; null: the run starts a server on this machine, and ends it."""
+    executable: str = "vllm"
+    """The command that starts a server; vLLM may lie in an environment of its own."""
     precision: str = setting("bfloat16", one_of("bfloat16", "float16", "float32"))
-    tensor_parallel_size: int = setting(1, at_least(1))  # GPUs that share the server's weights
-    gpu_memory_utilization: float = setting(0.5, PROBABILITY)  # of each GPU's memory; training has the rest
-    enforce_eager: bool = False  # no CUDA graphs: slower, and ready sooner
-    timeout: float = setting(600.0, above(0))  # seconds until a server that was started has to answer
+    tensor_parallel_size: int = setting(1, at_least(1))
+    """GPUs that share the server's weights."""
+    gpu_memory_utilization: float = setting(0.5, PROBABILITY)
+    """The server's share of each GPU's memory; training has the rest."""
+    enforce_eager: bool = False
+    """No CUDA graphs: generation is slower, and the server is ready sooner."""
+    timeout: float = setting(600.0, above(0))
+    """Seconds that a started server has for its first answer."""
 
 
 @dataclass
-class Generation:
-    """model.generation: who generates the responses."""
+class GenerationSettings:
+    """model.generation: the engine that generates responses."""
 
-    # megatron: the policy itself, in this process; vllm: a server that is given the policy's weights at every step
     backend: str = setting("megatron", one_of("megatron", "vllm"))
+    """megatron: the policy's own module, in this process; vllm: a server that receives the policy's weights at every step."""
     vllm_cfg: VllmCfg = field(default_factory=VllmCfg)
 
 
 @dataclass
-class RolloutModel(Model):
+class PromptSources:
+    """model of a job that answers prompts: the engine that generates, and the origin of prompts and rewards."""
+
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
+    environments: dict[str, EnvironmentSettings] = field(default_factory=dict)
+    """By name; see docs/environments.md. Without environments, prompts come from model.data, and a reward model judges."""
+    data: Data = field(default_factory=Data)
+
+
+@dataclass
+class RolloutModel(PromptSources, Model):
     """model of a job that learns from its own responses."""
 
-    generation: Generation = field(default_factory=Generation)
-    # by name, with what each takes: see docs/environments.md; none: prompts from model.data, judged by the reward model
-    environments: dict[str, EnvironmentSettings] = field(default_factory=dict)
-    data: Data = field(default_factory=Data)
     peft: Peft = field(default_factory=Peft)
 
 
@@ -130,56 +159,74 @@ class TrtLlm:
 
 @dataclass
 class RolloutLoop(Loop):
-    """trainer.ppo, trainer.grpo: the loop, the leash, and what is made of a reward."""
+    """trainer.ppo, trainer.grpo: the loop, the KL penalty and its bounds, and the shaping of rewards."""
 
-    # weight of the KL to the reference, in the reward of each token or in the loss
     initial_policy_kl_penalty: float = setting(0.01, at_least(0))
-    # in nats a token: the weight grows by up to 1/50 a step where train_rollouts/kl is above it, and shrinks below; None: fixed
+    """The weight of the KL to the reference, in the reward of each token or in the loss."""
     target_kl: float | None = setting(None, above(0))
-    use_absolute_kl: bool = True  # in the reward: |log π − log π_ref|
-    # of init_policy_kl in nats; beyond it the run ends with an error, and a checkpoint; None: no bound
+    """Nats a token: where train_rollouts/kl is above the target, the weight grows by up to 1/50 a step; below, it shrinks.
+    null: the weight is constant."""
+    use_absolute_kl: bool = True
+    """The reward's penalty is |log π − log π_ref|."""
     max_init_policy_kl: float | None = setting(None, above(0))
-    # of train_optim/policy_kl in nats a token; beyond it the step's other updates are left out; None: no bound
+    """A bound on init_policy_kl in nats; beyond the bound the run ends with an error, and a checkpoint. null: no bound."""
     max_policy_kl: float | None = setting(None, above(0))
-    reward_clip: float | None = setting(None, above(0))  # rewards are held in ± this; None: not
-    missing_eos_penalty: float = setting(
-        0.0, at_least(0)
-    )  # taken from the reward of a response that was cut off
-    overlong_buffer: int | None = setting(
-        None, at_least(1)
-    )  # last tokens before max_length, which cost more and more
-    overlong_penalty: float = setting(1.0, at_least(0))  # what a response that uses the whole buffer loses
-    # leave responses that were cut off out of the actor's loss and normalisation, as NeMo-Aligner does
+    """A bound on train_optim/policy_kl in nats a token; beyond the bound a step's remaining updates are left out. null: no
+    bound."""
+    reward_clip: float | None = setting(None, above(0))
+    """Rewards are clipped to ± this value; null: no clipping."""
+    missing_eos_penalty: float = setting(0.0, at_least(0))
+    """Subtracted from the reward of a response that was cut off."""
+    overlong_buffer: int | None = setting(None, at_least(1))
+    """The last tokens before max_length, whose penalty grows with each token."""
+    overlong_penalty: float = setting(1.0, at_least(0))
+    """The penalty of a response that uses the whole buffer."""
     mask_truncated_responses: bool = False
+    """Exclude responses that were cut off from the actor's loss and from the normalisation, as NeMo-Aligner does."""
     trt_llm: TrtLlm = field(default_factory=TrtLlm)
 
 
 @dataclass
-class Address:
-    """Where a server is: nowhere by default."""
+class ServerAddress:
+    """The place of a server; by default there is none, and the model is in the actor's process."""
 
-    # host name or address of a job of its own; neither ip nor run: in the actor's process
     ip: str | None = None
+    """Host name or address of the server's job."""
     port: int = setting(5556, within(1, 65535))
-    run: str | None = None  # in place of ip and port: that job's run folder, which says both
+    run: str | None = None
+    """Instead of ip and port: the run folder of the server's job, in which both are written."""
 
 
-# what a run may have functions of its own in place of
+@dataclass
+class ServerRequests:
+    """How a run sends its requests to a server."""
+
+    pad_to_length: int | None = setting(None, at_least(1))
+    """Requests are padded to this length; null: to the next of a few lengths."""
+    timeout: float = setting(600.0, above(0))
+    """Seconds that the run waits for a server that does not answer yet."""
+
+
 POLICY_FUNCTIONS = {
     "loss": "aligner_lib.algorithms.ppo:clipped_surrogate",
     "loss_mask": "aligner_lib.algorithms.policy_gradient:loss_mask",
 } | TRAINING_FUNCTIONS
+"""The library's functions that a run may replace by functions of its own, in PPO and GRPO."""
 
 KL_HORIZON = 10.0  # steps: the KL coefficient changes by at most 0.2 / this a step
 
 
-# ---- what of them is read together ----------------------------------------------------------------------------------
+# ---- values that follow from several settings -----------------------------------------------------------------------
 
 
 def group_of(config: DictConfig) -> str:
-    """The name of the kind's own settings, which `model` and `trainer` both have a group of: `ppo` or `grpo`."""
-    (name,) = config.model.keys() & config.trainer.keys()
-    return name
+    """The name of the kind's own group in `model` (and, if the kind trains, in `trainer`): `ppo` or `grpo`."""
+    from omegaconf import OmegaConf
+
+    groups = {name: OmegaConf.select(config.model, name) for name in config.model}
+    return next(
+        name for name, group in groups.items() if OmegaConf.is_dict(group) and "length_params" in group
+    )
 
 
 def rollout_settings(config: DictConfig) -> DictConfig:
@@ -248,29 +295,28 @@ def cuts_the_sampler(config: DictConfig) -> bool:
 
 def check_lengths(config: DictConfig) -> None:
     """Prompt and response fit into the model's positions."""
-    at = f"model.{group_of(config)}"
-    length = rollout_settings(config).length_params
+    at, length = f"model.{group_of(config)}.length_params", rollout_settings(config).length_params
     if length.max_length is not None and length.max_length >= config.model.encoder_seq_length:
         raise ConfigError(
-            f"{at}.length_params.max_length={length.max_length} leaves no room for a prompt in "
+            f"{at}.max_length={length.max_length} leaves no room for a prompt in "
             f"model.encoder_seq_length={config.model.encoder_seq_length}"
         )
     if length.max_length is not None and length.min_length > length.max_length:
+        raise ConfigError(f"{at}.min_length={length.min_length} is above max_length={length.max_length}")
+
+
+def check_learning(config: DictConfig) -> None:
+    """The sampler's correction has log-probabilities to compare, and the overlong buffer lies within a response."""
+    at, rollout = group_of(config), rollout_settings(config)
+    if rollout.recompute_logprobs is False and rollout.sampler_correction != "none":
         raise ConfigError(
-            f"{at}.length_params.min_length={length.min_length} is above max_length={length.max_length}"
-        )
-    if (
-        rollout_settings(config).recompute_logprobs is False
-        and rollout_settings(config).sampler_correction != "none"
-    ):
-        raise ConfigError(
-            f"{at}.sampler_correction={rollout_settings(config).sampler_correction} compares generation's log-probabilities "
-            f"with training's: leave {at}.recompute_logprobs at null, or set it to True"
+            f"model.{at}.sampler_correction={rollout.sampler_correction} compares generation's log-probabilities "
+            f"with training's: leave model.{at}.recompute_logprobs at null, or set it to True"
         )
     buffer, longest = loop_settings(config).overlong_buffer, response_length(config)
     if buffer is not None and buffer > longest:
         raise ConfigError(
-            f"trainer{at.removeprefix('model')}.overlong_buffer={buffer} is above the {longest} tokens of a response"
+            f"trainer.{at}.overlong_buffer={buffer} is above the {longest} tokens of a response"
         )
 
 

@@ -25,11 +25,12 @@ from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.critic.settings import CriticConfig
 from aligner_lib.kinds.policy_gradient.settings import (
     POLICY_FUNCTIONS,
-    Address,
-    Rollout,
     RolloutLoop,
     RolloutModel,
+    RolloutSettings,
+    ServerAddress,
     check_generation,
+    check_learning,
     check_lengths,
     unused_settings,
 )
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ActorPPO(Rollout):
+class ActorPPO(RolloutSettings):
     """model.ppo: rollouts, and the loss that learns from them."""
 
     num_rollout_samples: int = setting(512, at_least(1))  # responses a PPO step
@@ -83,8 +84,8 @@ class PPOTrainerGroup(Trainer):
 class RemoteCriticRM:
     """The servers of a critic, and of a reward model, in jobs of their own."""
 
-    critic: Address = field(default_factory=Address)
-    reward_model: Address = field(default_factory=lambda: Address(port=5555))
+    critic: ServerAddress = field(default_factory=ServerAddress)
+    reward_model: ServerAddress = field(default_factory=lambda: ServerAddress(port=5555))
     # requests are padded to this length; None: to the next of a few lengths
     pad_to_length: int | None = setting(None, at_least(1))
     timeout: float = setting(600.0, above(0))  # seconds that the actor waits for a server that is not there
@@ -236,6 +237,7 @@ KIND = JobKind(
     checks=(
         check_rollouts,
         check_lengths,
+        check_learning,
         check_generation,
         check_servers,
         _check_checkpoints,
