@@ -118,9 +118,9 @@ def is_light_module_of_a_kind(name: str) -> bool:
 
 
 def test_the_library_does_not_ask_which_kind_of_job_it_is():
-    """A kind says what it needs, and others read that. The checks of `aligner explain` are about particular algorithms."""
+    """A kind says what it needs, and others read that."""
     names = {name.split(".")[2] for name in below("aligner_lib.kinds") if name.endswith(".settings")}
-    library = set(modules()) - set(below("aligner_lib.tutorial", "widgets", "aligner_lib.run_folder.explain"))
+    library = set(modules()) - set(below("aligner_lib.tutorial", "widgets"))
     questions = [
         ast.parse('run.kind in ("sft", "grpo") or kind == "ppo"'),
         ast.parse('"grpo" in config.model'),

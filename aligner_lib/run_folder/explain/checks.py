@@ -89,7 +89,8 @@ class Check:
     """A quantity to look at.
 
     figure: its formula in metrics; why: the reason for its healthy range; of: a metric that only the runs have that the
-    check is for.
+    check is for. A check never asks for the kind of a job: metrics and settings say what the run computes, so that your own
+    kind of job has the checks of the metrics that it logs.
     """
 
     name: str
@@ -349,11 +350,7 @@ def kl_penalty(run: Evidence) -> Quantity | None:
 
 def _expected_tokens(run: Evidence) -> Series:
     """Response tokens that the updates of a step should learn from; empty when settings leave some out."""
-    if (
-        run.kind != "ppo"
-        or run.loop("mask_truncated_responses", False)
-        or run.loop("max_policy_kl") is not None
-    ):
+    if run.loop("mask_truncated_responses", False) or run.loop("max_policy_kl") is not None:
         return {}
     epochs = run.rollout("rollout_epochs", 1)
     length, size = run.of("train_rollouts/generation_length"), run.of("train_rollouts/rollout_size")

@@ -53,7 +53,7 @@ def critic_gradient(run: Evidence) -> Quantity | None:
 
 @check("train/loss", "no likelihood is above 1, so −log p is not below 0", of=SUPERVISED)
 def loss_positive(run: Evidence) -> Quantity | None:
-    if run.kind not in ("sft", "rm", "dpo") or run.model("dpo.preference_loss") in MAY_BE_NEGATIVE:
+    if run.model("dpo.preference_loss") in MAY_BE_NEGATIVE:
         return None
     return Quantity(run.of("train/loss"), low=0.0)
 
@@ -81,10 +81,9 @@ def _margins(run: Evidence, group: str) -> Series:
 )
 def pair_loss_bound(run: Evidence) -> Quantity | None:
     """For training and validation, where the loss is −log σ of the logged margin."""
-    is_dpo = run.model("dpo.preference_loss") == "dpo" and not run.model(
-        "dpo.preference_average_log_probs", False
-    )
-    if run.kind != "rm" and not is_dpo:
+    loss, takes_means = run.model("dpo.preference_loss"), run.model("dpo.preference_average_log_probs", False)
+    is_of_margin = loss is None or (loss == "dpo" and not takes_means)  # None: a reward model's loss
+    if not is_of_margin:
         return None
     shares: Series = {}
     for group in ("validation", "train"):
@@ -139,11 +138,9 @@ def validation_accuracy(run: Evidence) -> Quantity | None:
     is_clue=True,
 )
 def start_rewards(run: Evidence) -> Quantity | None:
-    if run.kind == "dpo" and run.model("dpo.preference_loss") in ("simpo", "orpo"):
-        return None
-    if run.kind == "rm" and (
-        run.model("init_method_std", 0.0) or first(run.of("validation/rewards_all_std")) != {0: 0.0}
-    ):
+    loss = run.model("dpo.preference_loss")
+    new_head = not run.model("init_method_std", 0.0) and first(run.of("validation/rewards_all_std")) == {0: 0.0}
+    if loss in ("simpo", "orpo") or (loss is None and not new_head):
         return None
     sides = [run.of(f"validation/rewards_{side}_mean") for side in ("chosen", "rejected")]
     largest = combined(lambda a, b: max(abs(a), abs(b)), *sides)
@@ -183,10 +180,11 @@ def advantage_sign(run: Evidence) -> Quantity | None:
 def _correlation_with_reward(run: Evidence, place: int) -> float | None:
     """For the token at this place of each response: correlation of advantage and reward within groups; None for under 16."""
     groups: dict[tuple, list[tuple[float, float]]] = {}
+    compares_groups = run.rollout("objective") is not None
     for step, responses in run.learnt_rollouts.items():
         for response in responses:
             if response["reward"] is not None:
-                group = response.get("group") if run.kind == "grpo" else None
+                group = response.get("group") if compares_groups else None
                 pair = (response["reward"], response["token_advantage"][place])
                 groups.setdefault((step, group), []).append(pair)
     centred = []
