@@ -74,6 +74,11 @@ class Policy:
         self.generator = generator or MegatronGenerator(engine, tokenizer)
         self._generates_at: int | None = None  # the optimizer step whose weights the generator has
 
+    @property
+    def computes_in_bf16(self) -> bool:
+        """Whether its forward passes round to bf16, so that generation and training differ by rounding."""
+        return self.engine.module.config.bf16
+
     def refresh_generator(self) -> None:
         """Give the generator the current weights. All ranks call it together, before a rollout."""
         if self._generates_at != self.engine.steps:

@@ -52,8 +52,7 @@ def trainer(draws: list[tuple[list[float], list[bool]]], *loop: str, rollouts_a_
     sizes = ["model.global_batch_size=4", "model.micro_batch_size=1"]
     overrides = [*(f"model.grpo.{one}" for one in settings), *(f"trainer.grpo.{one}" for one in loop), *sizes]
     config = compose("grpo", overrides)
-    module = SimpleNamespace(config=SimpleNamespace(bf16=False))
-    policy = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0), engine=SimpleNamespace(module=module))
+    policy = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0), computes_in_bf16=False)
     functions = SimpleNamespace(loss_mask=loss_mask)
     return Drawn(policy, None, None, objective_of(config), None, config, None, functions=functions)
 

@@ -72,14 +72,14 @@ class FakeBatch:
 class FakePolicy:
     """Answers each prompt with one token, and notes what it does."""
 
+    computes_in_bf16 = False
     tokenizer = SimpleNamespace(
         pad_id=0, eos_id=2, stop_ids=[2], decode=lambda ids, **_: str(ids), tokens=list
     )
 
     def __init__(self, events: list[str]):
         self.events = events
-        module = SimpleNamespace(config=SimpleNamespace(bf16=False))
-        self.engine = SimpleNamespace(train_step=self.train_step, steps=0, module=module)
+        self.engine = SimpleNamespace(train_step=self.train_step, steps=0)
         self.sampling = SimpleNamespace(max_length=1, temperature=1.0)
 
     def refresh_generator(self):

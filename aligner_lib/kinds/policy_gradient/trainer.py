@@ -88,8 +88,8 @@ class PolicyGradientTrainer(ABC):
         self.kl_coef = self.loop.initial_policy_kl_penalty
         before_updates = self.objective.kl == "reward" or self.objective.baseline in ("critic", "teacher")
         # generation computes token by token and training whole rows, which bf16 rounds differently
-        rounds = self.policy.engine.module.config.bf16
-        self.recomputes = recomputes_logprobs(self.config, needed=before_updates or rounds)
+        needed = before_updates or self.policy.computes_in_bf16
+        self.recomputes = recomputes_logprobs(self.config, needed)
 
     @property
     def controls(self) -> tuple[str, ...]:
