@@ -7,10 +7,8 @@ from pathlib import Path
 
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.metrics_file import declared_in
-from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     ExpManager,
-    Model,
     Optim,
     PretrainedCheckpoint,
     Sched,
@@ -20,6 +18,7 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
+from aligner_lib.config.training import ScalarModel
 
 
 @dataclass
@@ -52,7 +51,7 @@ class CriticTrainerGroup(Trainer):
 
 
 @dataclass
-class CriticModel(Model):
+class CriticModel(ScalarModel):
     """model of the critic's job."""
 
     new_head: bool = False
@@ -60,11 +59,7 @@ class CriticModel(Model):
     complete answers, so its score for a prefix means nothing."""
     loss_clip_val: float = 0.2
     """The loss of an update clips values to this distance from the rollout's values; <= 0: no clipping."""
-    num_layers_unfrozen: int | None = setting(None, at_least(1))
-    """The number of last layers that are trained, with the norm and the head above them; null: all weights are trained. No
-    gradient is computed below these layers."""
     optim: Optim = field(default_factory=lambda: Optim(lr=9e-6, sched=Sched(min_lr=9e-7)))
-    peft: Peft = field(default_factory=Peft)
     offload_adam_states: bool = True
     """Adam's moments wait on the CPU while no update runs."""
 
@@ -80,7 +75,7 @@ class CriticConfig:
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 
-_AS_ITS_ACTOR = "a critic resumes, begins anew and saves together with its actor: set this there."
+_AS_ITS_ACTOR = "a critic goes on, begins anew and saves with its actor: set this there."
 SERVED = {
     "model.encoder_seq_length": "samples come from the actor, as long as its model.encoder_seq_length.",
     "model.seed": "a server draws no random numbers and no new weights.",

@@ -1,4 +1,4 @@
-"""An evaluation from its settings: prompts and models put together."""
+"""Builds an evaluation from its settings: prompts and models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from contextlib import ExitStack
 
 from omegaconf import DictConfig
 
-from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.kinds.build_models import build_engine, build_reward_model
 from aligner_lib.kinds.evaluate.evaluation import Evaluation
 from aligner_lib.kinds.inputs import (
@@ -14,16 +13,14 @@ from aligner_lib.kinds.inputs import (
     hashes_of,
     model_folder,
     policy_tokenizer,
-    warn_about_template,
 )
-from aligner_lib.kinds.policy_gradient.build import build_policy, held_out_tasks
+from aligner_lib.kinds.policy_gradient.build import build_policy, check_others, held_out_tasks
 from aligner_lib.kinds.policy_gradient.settings import (
     environments_of,
     judged_by_programs,
     val_rollout_micro_batch_size,
 )
 from aligner_lib.kinds.prepared_job import PreparedJob
-from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.rollouts.collect import RolloutCollector
 
@@ -37,10 +34,7 @@ def prepare(config: DictConfig) -> PreparedJob:
     rewards = None if judged_by_programs(config) else model_folder(config, REWARD_MODEL, "scalar")
     start = model_folder(config, "policy.restore_from_path", "lm")
     tokenizer = policy_tokenizer(config, start)
-    for name, folder in {"reference": reference, "reward model": rewards}.items():
-        if folder is not None:
-            check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
-            warn_about_template(tokenizer, folder, f"the {name}")
+    other_hashes = check_others(tokenizer, {"reference": reference, "reward model": rewards})
     tasks, opened = held_out_tasks(config, tokenizer), ExitStack()
     opened.callback(tasks.close)
 
@@ -48,7 +42,7 @@ def prepare(config: DictConfig) -> PreparedJob:
         policy = build_policy(
             build_engine(Architecture.load(reference), config, reference), config, tokenizer, opened
         )
-        policy.engine.load(start)  # now that it has taken its copy of the reference
+        policy.engine.load(start)  # after the policy's copy of the reference was taken
         reward_source = rewards and build_reward_model(
             config.critic, rewards, config.critic.trainer.ppo.inference_micro_batch_size
         )
@@ -66,5 +60,4 @@ def prepare(config: DictConfig) -> PreparedJob:
 
     files = [] if environments_of(config) else files_of_split(config, "validation")
     hashes = hashes_of(start, files, mmap=config.model.data.data_impl == "mmap")
-    hashes |= {} if rewards is None else {"reward_model": model_hash(rewards)}
-    return PreparedJob(build, 0, None, hashes, opened.close)
+    return PreparedJob(build, 0, None, hashes | other_hashes, opened.close)

@@ -1,36 +1,26 @@
-"""GRPO and its relatives from their settings: prompts, models and trainer put together."""
+"""Builds a job of GRPO or a related algorithm from its settings: prompts, models and trainer."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.kinds.build_models import build_engine, build_reward_model, build_trainable_engine
 from aligner_lib.kinds.functions import functions_of
 from aligner_lib.kinds.grpo.settings import has_remote_rm, objective_of
 from aligner_lib.kinds.grpo.trainer import GRPOTrainer
-from aligner_lib.kinds.inputs import (
-    hash_of_adapters,
-    hashes_of,
-    model_folder,
-    policy_tokenizer,
-    steps_of,
-    warn_about_template,
-)
+from aligner_lib.kinds.inputs import model_folder, steps_of
 from aligner_lib.kinds.policy_gradient.build import (
     build_policy,
     forward_micro_batch_size,
+    read_inputs,
     sampling_settings,
     server_connections,
-    task_source,
-    warn_about_sampling,
 )
 from aligner_lib.kinds.policy_gradient.settings import judged_by_programs
 from aligner_lib.kinds.prepared_job import PreparedJob
-from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.rollouts.collect import RolloutCollector
 from aligner_lib.rollouts.interfaces import RewardSource
@@ -40,13 +30,9 @@ from aligner_lib.trainers.lr import LRSchedule
 
 
 def prepare(config: DictConfig) -> PreparedJob:
-    """GRPO and its relatives."""
+    """GRPO or a related algorithm, with its reward model in this process, in a job of its own, or without a reward model."""
     model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
     functions = functions_of("grpo", config)
-    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
-    tokenizer = policy_tokenizer(config, start)
-    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
-    hashes |= hash_of_adapters(config, start)
     scalar = (
         None
         if judged_by_programs(config) or has_remote_rm(config)
@@ -54,30 +40,23 @@ def prepare(config: DictConfig) -> PreparedJob:
     )
     teacher = objective_of(config).baseline == "teacher"
     teacher = model_folder(config, "model.grpo.teacher.restore_from_path", "lm") if teacher else None
-    for name, folder in {"reward_model": scalar, "teacher": teacher}.items():
-        if folder is not None:
-            name_of_it = f"the {name.replace('_', ' ')}"
-            check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"{name_of_it} in {folder}")
-            warn_about_template(tokenizer, folder, name_of_it)
-            hashes[name] = model_hash(folder)
-    tasks, opened = task_source(config, tokenizer), ExitStack()
-    opened.callback(tasks.close)
-    max_steps = steps_of(loop, tasks.size or 0, rollout.num_prompts_per_step)
+    inputs = read_inputs(config, {"reward model": scalar, "teacher": teacher})
+    start, tokenizer = inputs.start, inputs.tokenizer
+    max_steps = steps_of(loop, inputs.tasks.size or 0, rollout.num_prompts_per_step)
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
-    updates = responses // model.global_batch_size * rollout.rollout_epochs  # a step
-    warn_about_sampling(sampling_settings(config))
+    updates = responses // model.global_batch_size * rollout.rollout_epochs  # of a step
 
     def build(run):
         engine = build_trainable_engine(
             Architecture.load(start), config, loop.gradient_clip_val, start, rollout.offload_adam_states
         )
-        policy = build_policy(engine, config, tokenizer, opened)
+        policy = build_policy(engine, config, tokenizer, inputs.opened)
         return GRPOTrainer(
             policy=policy,
             roll_out=RolloutCollector(
                 policy, _reward_source(config, tokenizer, scalar, run), model.seed, model.encoder_seq_length
             ),
-            tasks=tasks,
+            tasks=inputs.tasks,
             objective=objective_of(config),
             teacher=teacher and build_teacher(config, teacher),
             lr_schedule=LRSchedule(model.optim, max_steps * updates, functions.learning_rate),
@@ -86,13 +65,13 @@ def prepare(config: DictConfig) -> PreparedJob:
             functions=functions,
         )
 
-    return PreparedJob(build, max_steps, loop, hashes, opened.close)
+    return PreparedJob(build, max_steps, loop, inputs.hashes, inputs.opened.close)
 
 
 def _reward_source(
     config: DictConfig, tokenizer: Tokenizer, rewards: Path | None, run: RunWriter | None
 ) -> RewardSource | None:
-    """Who judges GRPO's rollouts: a reward model in this process or in another job; None where programs judge all."""
+    """The reward model in this process or in another job; None if programs judge all responses."""
     if rewards is not None:
         return build_reward_model(config, rewards, config.model.micro_batch_size)
     if judged_by_programs(config):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aligner_lib.algorithms.objective import (
     BASELINES,
@@ -20,7 +20,6 @@ from aligner_lib.config.kind import Component, JobKind
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
-    ExpManager,
     Optim,
     PretrainedCheckpoint,
     Sched,
@@ -31,6 +30,7 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
+from aligner_lib.config.training import ContinuedTrainingConfig
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.policy_gradient.settings import (
     POLICY_FUNCTIONS,
@@ -38,6 +38,8 @@ from aligner_lib.kinds.policy_gradient.settings import (
     RolloutModel,
     RolloutSettings,
     ServerAddress,
+    ServerRequests,
+    check_checkpoints,
     check_generation,
     check_learning,
     check_lengths,
@@ -48,7 +50,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-_NAMES = [name for name in PRESETS if name != "ppo"]  # which has a critic, and a kind of its own
+_NAMES = [name for name, preset in PRESETS.items() if preset.baseline != "critic"]
 
 
 @dataclass
@@ -56,9 +58,11 @@ class GroupedRollout(RolloutSettings):
     """model.grpo: rollouts in groups, and the objective that learns from them."""
 
     num_prompts_per_step: int = setting(32, at_least(1))
-    num_generations_per_prompt: int = setting(8, at_least(2))  # the responses that make up a group
-    # which of the named objectives (see docs/objectives.md); what follows changes a switch of it, and null leaves it
+    num_generations_per_prompt: int = setting(8, at_least(2))
+    """Responses to each prompt, which make up a group."""
     objective: str = setting("grpo", one_of(*_NAMES))
+    """The named objective (see docs/objectives.md). Each of the next eight settings changes one switch of it; null leaves the
+    switch."""
     baseline: str | None = setting(None, one_of(*(name for name in BASELINES if name != "critic")))
     scale: str | None = setting(None, one_of(*SCALES))
     ratio: str | None = setting(None, one_of(*RATIOS))
@@ -67,10 +71,11 @@ class GroupedRollout(RolloutSettings):
     clip_high: float | None = setting(None, above(0))
     normalizer: str | None = setting(None, one_of(*NORMALIZERS))
     kl: str | None = setting(None, one_of(*KLS))
-    # rollouts a step at most, until enough groups differ in their rewards; the others are left out. null: 3 with dapo, else 1
     max_rollouts_per_step: int | None = setting(None, at_least(1))
-    # distill: the policy whose log-probabilities are learnt; it needs the same tokenizer
+    """Rollouts of a step at most, until enough groups differ in their rewards; groups with equal rewards are left out. null: 3
+    with dapo, else 1."""
     teacher: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
+    """distill: the policy whose log-probabilities are learned; it needs the same tokenizer."""
 
 
 @dataclass
@@ -90,19 +95,17 @@ class GRPOTrainerGroup(Trainer):
 
 @dataclass
 class RewardModelHere:
-    """The reward model in this process; one in a job of its own has the settings of `aligner serve-rm`."""
+    """The reward model in this process. A reward model in a job of its own has the settings of `aligner serve-rm`."""
 
-    rm_model_file: str | None = None  # model folder, checkpoint or run folder
+    rm_model_file: str | None = None
+    """A model folder, checkpoint or run folder."""
 
 
 @dataclass
-class RemoteRM(ServerAddress):
+class RemoteRM(ServerRequests, ServerAddress):
     """The server of a reward model in a job of its own."""
 
     port: int = setting(5555, within(1, 65535))
-    # requests are padded to this length; None: to the next of a few lengths
-    pad_to_length: int | None = setting(None, at_least(1))
-    timeout: float = setting(600.0, above(0))  # seconds that the run waits for a server that is not there
 
 
 FUNCTIONS = POLICY_FUNCTIONS | {
@@ -112,24 +115,20 @@ FUNCTIONS = POLICY_FUNCTIONS | {
 
 
 @dataclass
-class GRPOConfig:
+class GRPOConfig(ContinuedTrainingConfig):
     """All settings of `aligner grpo`."""
 
     trainer: GRPOTrainerGroup = field(default_factory=GRPOTrainerGroup)
-    # the policy, which is also the reference
-    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     model: GRPOModel = field(default_factory=GRPOModel)
-    # judges prompts of model.data, where no environment does
     reward_model: RewardModelHere = field(default_factory=RewardModelHere)
+    """Judges the prompts of model.data, if no environment does."""
     remote_rm: RemoteRM = field(default_factory=RemoteRM)
-    exp_manager: ExpManager = field(default_factory=ExpManager)
-    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
 def objective_of(config: DictConfig) -> Objective:
-    """The named objective with the switches that were set. Advantages of the user's own stand in for GRPO's."""
+    """The named objective with the switches that were set. A function of the user's own for advantages replaces GRPO's."""
     grpo = config.model.grpo
-    switches = {one.name: grpo[one.name] for one in fields(Objective)}
+    switches = {switch.name: grpo[switch.name] for switch in fields(Objective)}
     objective = replace(
         PRESETS[grpo.objective], **{name: value for name, value in switches.items() if value is not None}
     )
@@ -139,7 +138,7 @@ def objective_of(config: DictConfig) -> Objective:
 
 
 def rollouts_of_a_step(config: DictConfig) -> int:
-    """The most rollouts of a step: more than one is dynamic sampling."""
+    """The most rollouts of a step. More than one makes dynamic sampling."""
     grpo = config.model.grpo
     return grpo.max_rollouts_per_step or (3 if grpo.objective == "dapo" else 1)
 
@@ -150,7 +149,7 @@ def has_remote_rm(config: DictConfig) -> bool:
 
 
 def _check_groups(config: DictConfig) -> None:
-    """Global batches are whole groups, and a step's groups whole global batches."""
+    """Check that global batches consist of whole groups, and a step's groups of whole global batches."""
     grpo, batch = config.model.grpo, config.model.global_batch_size
     responses = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     if batch % grpo.num_generations_per_prompt or responses % batch:
@@ -172,22 +171,17 @@ def _check_teacher(config: DictConfig) -> None:
 
 
 def _check_checkpoints(config: DictConfig) -> None:
-    if has_remote_rm(config) and not config.exp_manager.create_checkpoint_callback:
-        raise ConfigError(
-            "exp_manager.create_checkpoint_callback=False: when a reward model in a job of its own dies, the run goes back "
-            "to its newest checkpoint, and without any to the start; leave it True, and raise trainer.grpo.save_interval "
-            "for fewer checkpoints"
-        )
+    check_checkpoints(config, has_remote_rm(config), "a reward model")
 
 
 def _check_used_functions(config: DictConfig) -> None:
-    """A function that is given is called."""
+    """Check that the objective calls every function that is set."""
     objective = objective_of(config)
     idle = {
-        "kl": not objective.kl_in_loss and f"kl={objective.kl}: there is none in the loss",
-        "advantages": objective.baseline == "teacher" and "baseline=teacher: no reward is compared",
+        "kl": not objective.kl_in_loss and f"kl={objective.kl}: the loss has no KL",
+        "advantages": objective.baseline == "teacher" and "baseline=teacher: rewards are not compared",
         "loss": (objective.ratio == "none" or objective.clipping == "stop_gradient")
-        and f"ratio={objective.ratio} and clipping={objective.clipping}: the clipped loss is not what is minimised",
+        and f"ratio={objective.ratio} and clipping={objective.clipping}: training does not minimise the clipped loss",
     }
     for name, why in idle.items():
         if why and name in config.functions:
@@ -198,45 +192,47 @@ def _check_used_functions(config: DictConfig) -> None:
 
 
 def _without_effect(config: DictConfig) -> dict[str, str]:
-    objective, found = objective_of(config), unused_settings(config) | NO_TEST_SPLIT
+    objective, unused = objective_of(config), unused_settings(config) | NO_TEST_SPLIT
     if judged_by_programs(config):
-        found |= dict.fromkeys(
-            ("reward_model.", "remote_rm."), "environments' programs judge, and no reward model."
+        unused |= dict.fromkeys(
+            ("reward_model.", "remote_rm."), "the environments' programs judge, and no reward model does."
         )
     elif has_remote_rm(config):
-        found["reward_model."] = (
-            "the reward model is a job of its own: give it this there, without `reward_model.`."
+        unused["reward_model."] = (
+            "the reward model is a job of its own: set this there, without `reward_model.`."
         )
     else:
-        found["remote_rm."] = (
+        unused["remote_rm."] = (
             "the reward model is in this process; remote_rm.ip or .run puts it into another job."
         )
     if objective.baseline != "teacher":
-        found["model.grpo.teacher."] = f"objective={config.model.grpo.objective} has no teacher."
+        unused["model.grpo.teacher."] = f"objective={config.model.grpo.objective} has no teacher."
     else:
-        found |= dict.fromkeys(
+        unused |= dict.fromkeys(
             ("model.grpo.scale", "model.grpo.max_rollouts_per_step", "trainer.grpo.reward_clip"),
-            "a teacher's log-probabilities are learnt from, and no reward.",
+            "the policy learns from a teacher's log-probabilities and not from rewards.",
         )
     if "advantages" in config.functions:
-        instead = "functions.advantages says what a reward is compared with, and what it is divided by."
+        instead = "functions.advantages replaces the baseline and the scale."
         grpo = config.model.grpo
-        found |= {
+        unused |= {
             f"model.grpo.{name}": instead
             for name in ("baseline", "scale")
             if grpo[name] not in (None, getattr(objective, name))
         }
     if objective.kl == "none":
-        found["trainer.grpo.initial_policy_kl_penalty"] = "this objective has no KL: model.grpo.kl adds one."
-        found["trainer.grpo.target_kl"] = "this objective has no KL whose weight could follow a target."
+        unused["trainer.grpo.initial_policy_kl_penalty"] = (
+            "this objective has no KL; model.grpo.kl adds a KL."
+        )
+        unused["trainer.grpo.target_kl"] = "this objective has no KL whose weight could follow a target."
     if objective.kl != "reward":
-        found["trainer.grpo.use_absolute_kl"] = "the KL is not in the reward."
+        unused["trainer.grpo.use_absolute_kl"] = "the KL is not in the reward."
     if objective.ratio == "none":
-        found |= dict.fromkeys(
+        unused |= dict.fromkeys(
             ("model.grpo.clip_low", "model.grpo.clip_high", "model.grpo.clipping"),
             "this objective has no ratio to clip.",
         )
-    return found
+    return unused
 
 
 KIND = JobKind(

@@ -1,1 +1,1 @@
-"""What the kinds share that learn from pairs of responses."""
+"""Settings and builders that the kinds with pairs of responses share."""

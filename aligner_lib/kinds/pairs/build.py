@@ -1,4 +1,4 @@
-"""What the kinds that learn from pairs of responses share: reading the pairs, and what their trainers take."""
+"""Builds a job that learns from pairs of responses: the pairs are read, and the trainer gets its common arguments."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def prepare_on_pairs(
     load: Callable,
     trainer: Callable[..., Trainer],
 ) -> PreparedJob:
-    """A job that learns from pairs. load: of files, tokenizer and longest length; trainer: of the loop's settings and of
-    what both trainers take."""
+    """A job that learns from pairs. load: reads files, given a tokenizer and the longest length; trainer: builds the trainer,
+    given the loop's settings and the arguments that all trainers of pairs take."""
     model, tokenizer, functions = config.model, policy_tokenizer(config, start), functions_of(kind, config)
 
     def split(name: str) -> list:

@@ -1,23 +1,29 @@
-"""What the kinds that learn from their own responses share: tasks, the policy with its generator, and servers."""
+"""The builders that the kinds with rollouts share: inputs, prompts, the policy with its generator, and servers."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from aligner_lib.datasets.tokenizer import Tokenizer
+from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
 from aligner_lib.errors import UserError
 from aligner_lib.kinds.inputs import (
     files_of_split,
     for_validation,
+    hash_of_adapters,
+    hashes_of,
     limited,
     loaders,
     log_report,
+    model_folder,
+    policy_tokenizer,
+    warn_about_template,
 )
 from aligner_lib.kinds.overlap import warn_about_overlap, warn_about_overlap_of_environments
 from aligner_lib.kinds.policy_gradient.settings import (
@@ -31,6 +37,7 @@ from aligner_lib.kinds.policy_gradient.settings import (
 from aligner_lib.megatron import parallel
 from aligner_lib.megatron.engine import Engine
 from aligner_lib.megatron.generate import Sampling
+from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.rollouts.environments.pool import Environments
 from aligner_lib.rollouts.generators import vllm_server
@@ -46,6 +53,44 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class RolloutInputs:
+    """What a job that learns from its own responses reads before it builds its models."""
+
+    start: Path
+    """The folder of the policy, which is also the reference."""
+    tokenizer: Tokenizer
+    tasks: TaskSource
+    opened: ExitStack
+    """Closes with the job what was started beside it, such as processes of environments."""
+    hashes: dict[str, str]
+
+
+def read_inputs(config: DictConfig, others: Mapping[str, Path | None]) -> RolloutInputs:
+    """The inputs of PPO or GRPO. others: the folders of further models by their names in words; None: the job has no such
+    model. Raises UserError for inputs that don't fit together."""
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
+    tokenizer = policy_tokenizer(config, start)
+    data = config.model.data
+    hashes = hashes_of(start, *data.data_prefix.values(), mmap=data.data_impl == "mmap")
+    hashes |= hash_of_adapters(config, start) | check_others(tokenizer, others)
+    tasks, opened = task_source(config, tokenizer), ExitStack()
+    opened.callback(tasks.close)
+    warn_about_sampling(sampling_settings(config))
+    return RolloutInputs(start, tokenizer, tasks, opened, hashes)
+
+
+def check_others(tokenizer: Tokenizer, others: Mapping[str, Path | None]) -> dict[str, str]:
+    """Check that the models beside the policy have its tokenizer, and warn about another template. Returns their hashes."""
+    hashes = {}
+    for name, folder in others.items():
+        if folder is not None:
+            check_same_tokenizer(tokenizer, Tokenizer(folder).hash, f"the {name} in {folder}")
+            warn_about_template(tokenizer, folder, f"the {name}")
+            hashes[name.replace(" ", "_")] = model_hash(folder)
+    return hashes
+
+
 def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> list:
     """A split's prompts that leave room for a response; the rest is dropped, counted and logged."""
     room = config.model.encoder_seq_length - response_length(config)
@@ -53,7 +98,7 @@ def prompts_of_split(config: DictConfig, split: str, tokenizer: Tokenizer) -> li
 
 
 def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
-    """Where prompts come from: environments where there are any, else data files. Raises UserError for wrong ones."""
+    """The source of prompts: environments if there are any, else data files. Raises UserError for wrong files."""
     if environments_of(config):
         warn_about_overlap_of_environments(config)
         return _environment_tasks(config, tokenizer, ("train", "validation"))
@@ -66,7 +111,7 @@ def task_source(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
 
 
 def held_out_tasks(config: DictConfig, tokenizer: Tokenizer) -> TaskSource:
-    """As `task_source`, with nothing to train on."""
+    """The same as `task_source`, without prompts for training."""
     if environments_of(config):
         return _environment_tasks(config, tokenizer, ("validation",))
     prompts = prompts_of_split(config, "validation", tokenizer)[: rollout_settings(config).num_val_samples]
@@ -77,8 +122,8 @@ def _environment_tasks(config: DictConfig, tokenizer: Tokenizer, splits: tuple[s
     used = environments_of(config)
     return EnvironmentTasks(
         {split: Environments(used, split) for split in splits},
-        {name: one.weight for name, one in used.items()},
-        frozenset(name for name, one in used.items() if (one.use or name) == "reward_model"),
+        {name: environment.weight for name, environment in used.items()},
+        frozenset(name for name, environment in used.items() if (environment.use or name) == "reward_model"),
         tokenizer,
         config.model.encoder_seq_length - response_length(config),
         config.model.seed,
@@ -86,7 +131,7 @@ def _environment_tasks(config: DictConfig, tokenizer: Tokenizer, splits: tuple[s
 
 
 def build_policy(engine: Engine, config: DictConfig, tokenizer: Tokenizer, opened: ExitStack) -> Policy:
-    """An actor with its reference, from an engine. opened: closes with the job what this starts."""
+    """A policy with its reference, from an engine. opened: closes with the job the server that is started here."""
     return Policy(
         engine,
         tokenizer,
@@ -127,11 +172,12 @@ def _vllm(
 
 
 def forward_micro_batch_size(config: DictConfig) -> int:
+    """Rows in one forward pass over responses."""
     return rollout_settings(config).logprob_forward_micro_batch_size or config.model.micro_batch_size
 
 
 def sampling_settings(config: DictConfig) -> Sampling:
-    """How responses are drawn."""
+    """The distribution and the length of responses."""
     params, lengths = rollout_settings(config).sampling_params, rollout_settings(config).length_params
     return Sampling(
         max_length=response_length(config),
@@ -145,7 +191,7 @@ def sampling_settings(config: DictConfig) -> Sampling:
 
 
 def warn_about_sampling(sampling: Sampling) -> None:
-    """Log what parts sampling from the log-probabilities that are compared."""
+    """Warn about the settings that make the sampler's distribution differ from the log-probabilities of the updates."""
     if sampling.temperature != 1.0:
         logger.warning(
             f"temperature is {sampling.temperature}: the log-probabilities that are compared are scaled by it, too"
@@ -170,7 +216,7 @@ def warn_about_sampling(sampling: Sampling) -> None:
 def server_connections(
     config: DictConfig, servers: Mapping[Endpoint, set[str]], tokenizer: Tokenizer, timeout: float
 ) -> ServerConnections:
-    """Of this run to its servers: see ServerConnections."""
+    """The connections of this run to its servers: see ServerConnections."""
     from aligner_lib.remote_critic.connections import ServerConnections
     from aligner_lib.remote_critic.pytriton_client import check_installed
 

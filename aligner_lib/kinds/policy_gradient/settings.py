@@ -9,20 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aligner_lib.config.environments import EnvironmentSettings
-from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     PROBABILITY,
     Bound,
     Data,
     Loop,
-    Model,
     above,
     at_least,
     one_of,
     setting,
     within,
 )
-from aligner_lib.config.training import TRAINING_FUNCTIONS
+from aligner_lib.config.training import TRAINING_FUNCTIONS, AdaptableModel
 from aligner_lib.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -134,10 +132,8 @@ class PromptSources:
 
 
 @dataclass
-class RolloutModel(PromptSources, Model):
+class RolloutModel(PromptSources, AdaptableModel):
     """model of a job that learns from its own responses."""
-
-    peft: Peft = field(default_factory=Peft)
 
 
 _NO_TRT_LLM = (
@@ -327,6 +323,16 @@ def check_generation(config: DictConfig) -> None:
         raise ConfigError(
             f"trainer.num_nodes={config.trainer.num_nodes} with model.generation.backend=vllm: start a server that all nodes "
             "reach, and set model.generation.vllm_cfg.url to it (docs/generation.md)"
+        )
+
+
+def check_checkpoints(config: DictConfig, is_remote: bool, server: str) -> None:
+    """A run with a server saves checkpoints, because it resumes from a checkpoint when the server dies. server: in words."""
+    if is_remote and not config.exp_manager.create_checkpoint_callback:
+        raise ConfigError(
+            f"exp_manager.create_checkpoint_callback=False: when {server} in a job of its own dies, all jobs of the run return "
+            "to their newest common checkpoint, and without a checkpoint to the start; leave it True, and raise "
+            f"trainer.{group_of(config)}.save_interval for fewer checkpoints"
         )
 
 

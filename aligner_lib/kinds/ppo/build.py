@@ -1,75 +1,57 @@
-"""PPO from its settings: prompts, models and trainer put together."""
+"""Builds a PPO job from its settings: prompts, models and trainer."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from aligner_lib.algorithms.objective import PRESETS
-from aligner_lib.datasets.tokenizer import Tokenizer, check_same_tokenizer
+from aligner_lib.datasets.tokenizer import Tokenizer
 from aligner_lib.kinds.build_models import build_critic, build_trainable_engine
 from aligner_lib.kinds.functions import functions_of
-from aligner_lib.kinds.inputs import (
-    hash_of_adapters,
-    hashes_of,
-    model_folder,
-    policy_tokenizer,
-    steps_of,
-    warn_about_template,
-)
-from aligner_lib.kinds.policy_gradient.build import (
-    build_policy,
-    sampling_settings,
-    server_connections,
-    task_source,
-    warn_about_sampling,
-)
+from aligner_lib.kinds.inputs import model_folder, steps_of
+from aligner_lib.kinds.policy_gradient.build import build_policy, read_inputs, server_connections
 from aligner_lib.kinds.policy_gradient.settings import judged_by_programs
 from aligner_lib.kinds.ppo.settings import critic_epochs, has_remote_critic
 from aligner_lib.kinds.ppo.trainer import PPOTrainer
 from aligner_lib.kinds.prepared_job import PreparedJob
-from aligner_lib.models import model_hash
 from aligner_lib.models.architecture import Architecture
 from aligner_lib.rollouts.collect import RolloutCollector
 from aligner_lib.rollouts.interfaces import RewardSource, ValueModel
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.lr import LRSchedule
 
-REWARD_MODEL = "critic.pretrained_checkpoint.restore_from_path"  # and what the critic begins as
+# the critic also starts from the reward model
+REWARD_MODEL = "critic.pretrained_checkpoint.restore_from_path"
 
 
 def prepare(config: DictConfig) -> PreparedJob:
     """PPO, with its critic in this process or in a job of its own."""
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
     functions = functions_of("ppo", config)
-    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
-    # a program that judges needs no reward model: the critic may then begin as any model
+    # programs that judge need no reward model: the critic may then start from any model
     head = None if judged_by_programs(config) else "scalar"
     rewards = None if has_remote_critic(config) else model_folder(config, REWARD_MODEL, head)
-    tokenizer = policy_tokenizer(config, start)
-    if rewards is not None:
-        check_same_tokenizer(tokenizer, Tokenizer(rewards).hash, f"the reward model in {rewards}")
-        warn_about_template(tokenizer, rewards, "the reward model")
-    tasks, opened = task_source(config, tokenizer), ExitStack()
-    opened.callback(tasks.close)
-    max_steps = steps_of(loop, tasks.size or 0, rollout.num_rollout_samples)
-    global_batches = rollout.num_rollout_samples // model.global_batch_size  # a step
+    inputs = read_inputs(
+        config, {"reward model": rewards}
+    )  # a server's run has the hash of its own reward model
+    start, tokenizer = inputs.start, inputs.tokenizer
+    max_steps = steps_of(loop, inputs.tasks.size or 0, rollout.num_rollout_samples)
+    global_batches = rollout.num_rollout_samples // model.global_batch_size  # of a step
     actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * global_batches * rollout.rollout_epochs
     critic_steps = max_steps * global_batches * critic_epochs(config)
-    warn_about_sampling(sampling_settings(config))
 
     def build(run):
         clip, offload = loop.gradient_clip_val, rollout.offload_adam_states
         engine = build_trainable_engine(Architecture.load(start), config, clip, start, offload)
         reward_source, critic, critic_optim = _reward_source_and_critic(config, tokenizer, rewards, run)
-        policy = build_policy(engine, config, tokenizer, opened)
+        policy = build_policy(engine, config, tokenizer, inputs.opened)
         trainer = PPOTrainer(
             policy=policy,
             roll_out=RolloutCollector(policy, reward_source, model.seed, model.encoder_seq_length, critic),
-            tasks=tasks,
+            tasks=inputs.tasks,
             objective=replace(
                 PRESETS["ppo"],
                 clip_low=rollout.ratio_eps,
@@ -85,18 +67,14 @@ def prepare(config: DictConfig) -> PreparedJob:
         )
         return functions.trainer(trainer)
 
-    hashes = hashes_of(start, *model.data.data_prefix.values(), mmap=model.data.data_impl == "mmap")
-    hashes |= hash_of_adapters(config, start)
-    if rewards is not None:  # else the server's run has it
-        hashes["reward_model"] = model_hash(rewards)
-    return PreparedJob(build, max_steps, loop, hashes, opened.close)
+    return PreparedJob(build, max_steps, loop, inputs.hashes, inputs.opened.close)
 
 
 def _reward_source_and_critic(
     config: DictConfig, tokenizer: Tokenizer, rewards: Path | None, run: RunWriter | None
 ) -> tuple[RewardSource | None, ValueModel, DictConfig]:
-    """Who judges PPO's rollouts, in this process or in other jobs, and the settings of the critic's optimiser. No reward
-    source where programs judge all of them."""
+    """The reward source and the critic, in this process or in other jobs, and the settings of the critic's optimiser. There is
+    no reward source if programs judge all responses."""
     if rewards is not None:
         critic, reward_model = build_critic(config.critic, rewards, judges=not judged_by_programs(config))
         return reward_model, critic, config.critic.model.optim

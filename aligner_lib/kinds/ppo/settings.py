@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aligner_lib.config.kind import Component, JobKind
 from aligner_lib.config.metrics_file import declared_in
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
-    ExpManager,
     Optim,
-    PretrainedCheckpoint,
     Sched,
     Trainer,
     above,
@@ -21,6 +19,7 @@ from aligner_lib.config.schema import (
     setting,
     within,
 )
+from aligner_lib.config.training import ContinuedTrainingConfig
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.critic.settings import CriticConfig
 from aligner_lib.kinds.policy_gradient.settings import (
@@ -29,6 +28,8 @@ from aligner_lib.kinds.policy_gradient.settings import (
     RolloutModel,
     RolloutSettings,
     ServerAddress,
+    ServerRequests,
+    check_checkpoints,
     check_generation,
     check_learning,
     check_lengths,
@@ -43,15 +44,16 @@ if TYPE_CHECKING:
 class ActorPPO(RolloutSettings):
     """model.ppo: rollouts, and the loss that learns from them."""
 
-    num_rollout_samples: int = setting(512, at_least(1))  # responses a PPO step
-    num_generations_per_prompt: int = setting(
-        1, at_least(1)
-    )  # of these, to a prompt: it is computed once for them
-    critic_rollout_epochs: int | None = setting(
-        None, at_least(1)
-    )  # times that the critic learns from a step's rollout; None: rollout_epochs
-    ratio_eps: float = setting(0.2, above(0))  # the policy ratio is clipped to [1 - eps, 1 + eps]
-    combine_rm_and_critic_server: bool = True  # False: rewards come from remote_critic_rm.reward_model
+    num_rollout_samples: int = setting(512, at_least(1))
+    """Responses in a PPO step."""
+    num_generations_per_prompt: int = setting(1, at_least(1))
+    """Responses to each prompt, which is computed once for all of them."""
+    critic_rollout_epochs: int | None = setting(None, at_least(1))
+    """Passes of the critic's updates over a step's rollout; null: rollout_epochs."""
+    ratio_eps: float = setting(0.2, above(0))
+    """The policy ratio is clipped to [1 - eps, 1 + eps]."""
+    combine_rm_and_critic_server: bool = True
+    """False: rewards come from remote_critic_rm.reward_model."""
 
 
 @dataclass
@@ -68,9 +70,11 @@ class PPOLoop(RolloutLoop):
 
     discount_factor: float = setting(1.0, within(0, 1))
     gae_lambda: float = setting(0.95, within(0, 1))
-    whiten_rewards: bool = False  # divide the rewards of tokens, KL penalty included, by their deviation
+    whiten_rewards: bool = False
+    """Divide the rewards of tokens, KL penalty included, by their standard deviation."""
     normalize_advantages: bool = True
-    critic_warmup_steps: int = setting(0, at_least(0))  # first steps, which train only the critic
+    critic_warmup_steps: int = setting(0, at_least(0))
+    """The number of first steps that train only the critic."""
 
 
 @dataclass
@@ -81,14 +85,11 @@ class PPOTrainerGroup(Trainer):
 
 
 @dataclass
-class RemoteCriticRM:
-    """The servers of a critic, and of a reward model, in jobs of their own."""
+class RemoteCriticRM(ServerRequests):
+    """The servers of a critic and of a reward model in jobs of their own."""
 
     critic: ServerAddress = field(default_factory=ServerAddress)
     reward_model: ServerAddress = field(default_factory=lambda: ServerAddress(port=5555))
-    # requests are padded to this length; None: to the next of a few lengths
-    pad_to_length: int | None = setting(None, at_least(1))
-    timeout: float = setting(600.0, above(0))  # seconds that the actor waits for a server that is not there
 
 
 FUNCTIONS = POLICY_FUNCTIONS | {
@@ -100,38 +101,34 @@ FUNCTIONS = POLICY_FUNCTIONS | {
 
 
 @dataclass
-class PPOConfig:
+class PPOConfig(ContinuedTrainingConfig):
     """All settings of `aligner ppo`."""
 
     trainer: PPOTrainerGroup = field(default_factory=PPOTrainerGroup)
-    # the SFT policy
-    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     model: ActorModel = field(default_factory=ActorModel)
     remote_critic_rm: RemoteCriticRM = field(default_factory=RemoteCriticRM)
-    # used where remote_critic_rm.critic has neither ip nor run
     critic: CriticConfig = field(default_factory=CriticConfig)
-    exp_manager: ExpManager = field(default_factory=ExpManager)
-    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
+    """The critic in this process, if remote_critic_rm.critic has neither ip nor run."""
 
 
-# ---- what several settings have to satisfy together ------------------------------------------------------------------
+# ---- conditions on several settings together -------------------------------------------------------------------------
 
 
 def has_remote_critic(config: DictConfig) -> bool:
-    """Whether PPO's critic is a job of its own: where one is named; or where something is set for one and no model is given
-    for a critic here, as in NeMo-Aligner's commands, which mean a server on this machine."""
+    """Whether PPO's critic is a job of its own: its address or run folder is set. NeMo-Aligner's commands set only
+    pad_to_length, without a model for a critic in this process, and mean a server on this machine."""
     remote, here = config.remote_critic_rm, config.critic.pretrained_checkpoint.restore_from_path
     named = remote.critic.ip is not None or remote.critic.run is not None
     return named or (remote.pad_to_length is not None and here is None)
 
 
 def critic_epochs(config: DictConfig) -> int:
-    """How often the critic learns from a step's rollout."""
+    """Passes of the critic's updates over a step's rollout."""
     return config.model.ppo.critic_rollout_epochs or config.model.ppo.rollout_epochs
 
 
-def check_rollouts(config: DictConfig) -> None:
-    """A step's responses are whole global batches."""
+def _check_rollouts(config: DictConfig) -> None:
+    """Check that a step's responses fill whole global batches."""
     ppo, batch = config.model.ppo, config.model.global_batch_size
     if ppo.num_rollout_samples % batch:
         raise ConfigError(
@@ -145,8 +142,8 @@ def check_rollouts(config: DictConfig) -> None:
         )
 
 
-def check_servers(config: DictConfig) -> None:
-    """A reward model apart from the critic's server has to be somewhere."""
+def _check_servers(config: DictConfig) -> None:
+    """Check that a reward model with a server of its own has an address."""
     remote = config.remote_critic_rm
     apart = has_remote_critic(config) and not config.model.ppo.combine_rm_and_critic_server
     if apart and remote.reward_model.ip is None and remote.reward_model.run is None:
@@ -157,12 +154,7 @@ def check_servers(config: DictConfig) -> None:
 
 
 def _check_checkpoints(config: DictConfig) -> None:
-    if has_remote_critic(config) and not config.exp_manager.create_checkpoint_callback:
-        raise ConfigError(
-            "exp_manager.create_checkpoint_callback=False: when a critic in a job of its own dies, both jobs go back to "
-            "their newest common checkpoint, and without any to the start; leave it True, and raise "
-            "trainer.ppo.save_interval for fewer checkpoints"
-        )
+    check_checkpoints(config, has_remote_critic(config), "a critic")
 
 
 def _check_used_functions(config: DictConfig) -> None:
@@ -172,17 +164,20 @@ def _check_used_functions(config: DictConfig) -> None:
         )
 
 
-def without_servers(config: DictConfig, why: str) -> dict[str, str]:
-    """What does nothing where critic and reward model are in this process. why: nothing is asked of a server."""
-    shared = "in one process the critic has the actor's; leave this out, or put it into a job of its own."
+def _without_servers(config: DictConfig) -> dict[str, str]:
+    """The settings without effect when critic and reward model are in this process, with the reasons."""
+    no_server = "critic and reward model are in this process; remote_critic_rm.critic.ip or .run puts them into another job."
+    shared = (
+        "in one process the critic has the actor's; leave this out, or put the critic into a job of its own."
+    )
     of_servers = ("port", "address", "actor_timeout", "combine_rm_and_critic_server")
-    found = dict.fromkeys(
+    unused = dict.fromkeys(
         (
             "remote_critic_rm.",
             "model.ppo.combine_rm_and_critic_server",
             *(f"critic.trainer.ppo.{name}" for name in of_servers),
         ),
-        why,
+        no_server,
     )
     of_the_actor = (
         "trainer.num_nodes",
@@ -196,23 +191,20 @@ def without_servers(config: DictConfig, why: str) -> dict[str, str]:
     )
     for name in of_the_actor:
         if attrgetter(name)(config.critic) != attrgetter(name)(config):
-            found[f"critic.{name}"] = shared
-    return found | {"critic.exp_manager.": shared} | NO_TEST_SPLIT
+            unused[f"critic.{name}"] = shared
+    return unused | {"critic.exp_manager.": shared}
 
 
 def _without_effect(config: DictConfig) -> dict[str, str]:
+    unused = unused_settings(config) | NO_TEST_SPLIT
     if not has_remote_critic(config):
-        return unused_settings(config) | without_servers(
-            config,
-            "critic and reward model are in this process; remote_critic_rm.critic.ip or .run puts them into another job.",
-        )
-    found = unused_settings(config)
-    found["critic."] = "the critic is a job of its own: give it this there, without `critic.`."
+        return unused | _without_servers(config)
+    unused["critic."] = "the critic is a job of its own: set this there, without `critic.`."
     if config.model.ppo.combine_rm_and_critic_server:
-        found["remote_critic_rm.reward_model."] = (
-            "the critic's server gives the rewards, too; model.ppo.combine_rm_and_critic_server=False asks another one."
+        unused["remote_critic_rm.reward_model."] = (
+            "the critic's server also gives the rewards; with model.ppo.combine_rm_and_critic_server=False another server does."
         )
-    return found | NO_TEST_SPLIT
+    return unused
 
 
 KIND = JobKind(
@@ -235,11 +227,11 @@ KIND = JobKind(
         "actor": Component("ppo"),
     },
     checks=(
-        check_rollouts,
+        _check_rollouts,
         check_lengths,
         check_learning,
         check_generation,
-        check_servers,
+        _check_servers,
         _check_checkpoints,
         _check_used_functions,
     ),

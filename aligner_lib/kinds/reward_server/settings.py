@@ -1,4 +1,4 @@
-"""A reward model alone, as a job of its own behind a PyTriton server."""
+"""A reward model without a critic, as a job of its own behind a PyTriton server."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ from aligner_lib.kinds.critic.settings import SERVED
 
 @dataclass
 class Inference:
-    """How the server computes, and where it listens."""
+    """inference: how the server computes, and the address that it listens on."""
 
-    micro_batch_size: int = setting(4, at_least(1))  # sequences in one forward
+    micro_batch_size: int = setting(4, at_least(1))
+    """Sequences in one forward pass."""
     port: int = setting(5555, within(1, 65535))
-    address: str | None = None  # as trainer.ppo.address of the critic
+    address: str | None = None
+    """The address that the server listens on; null: loopback, in a Slurm job the node's own."""
     actor_timeout: float = setting(600.0, above(0))
+    """Seconds without a request of the run after which the server ends."""
 
 
 @dataclass
 class RewardServerConfig:
     """All settings of `aligner serve-rm`."""
 
-    rm_model_file: str | None = None  # the reward model: model folder, checkpoint or run folder
+    rm_model_file: str | None = None
+    """The reward model: a model folder, checkpoint or run folder."""
     inference: Inference = field(default_factory=Inference)
     trainer: Trainer = field(default_factory=Trainer)
     model: Model = field(default_factory=Model)
     exp_manager: ExpManager = field(default_factory=ExpManager)
 
 
-_NOT_TRAINED = "a reward model that serves is not trained, and has nothing to save."
+_NOT_TRAINED = "a reward model that serves is not trained and saves nothing."
 
 KIND = JobKind(
     name="reward_server",
@@ -43,7 +47,7 @@ KIND = JobKind(
     without_effect=lambda config: (
         SERVED
         | {
-            "model.micro_batch_size": "inference.micro_batch_size is how many sequences are computed together."
+            "model.micro_batch_size": "inference.micro_batch_size is the number of sequences in a forward pass."
         }
         | dict.fromkeys(
             (

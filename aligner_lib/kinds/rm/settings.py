@@ -8,49 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.metrics_file import declared_in
-from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_TEST_SPLIT,
-    ExpManager,
     Loop,
-    Model,
-    Optim,
-    PretrainedCheckpoint,
     Trainer,
     at_least,
     packing_without_effect,
     setting,
 )
-from aligner_lib.config.training import (
-    TRAINING_FUNCTIONS,
-)
+from aligner_lib.config.training import TRAINING_FUNCTIONS, ContinuedTrainingConfig, ScalarModel
 from aligner_lib.errors import ConfigError
-from aligner_lib.kinds.pairs.settings import PairData
+from aligner_lib.kinds.pairs.settings import PAIR_FILES, START, PairData
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
 @dataclass
-class RewardModelModel(Model):
+class RewardModelModel(ScalarModel):
     """model of a reward model's job."""
 
     data: PairData = field(default_factory=PairData)
-    peft: Peft = field(default_factory=Peft)
-    # rewards leave the model as (r - mean) / std; None: measured on the validation pairs when training ends
     reward_standardization: dict[str, Any] = setting(
         {"enable": True, "mean": None, "std": None}, names=("enable", "mean", "std")
     )
-    # standard deviation of the new head's weights. At 0 the first loss is ln 2 to the last digit; but a head passes on to the
-    # model no more than it weighs, so that one of zeros is slow to begin
+    """Rewards leave the model as (r - mean) / std; null: both are measured on the validation pairs at the end of training."""
     init_method_std: float = setting(0.0, at_least(0))
-    # weight of the rewards' mean square, over all tokens of both answers, in the loss: it holds near 0 what a comparison of two
-    # last tokens leaves free, and a critic that begins with this model expects nothing of an answer that has only begun
+    """The standard deviation of the new head's weights. With 0 the first loss is ln 2 to the last digit, but the gradient that
+    reaches the transformer is scaled by the head's weights: the first steps then train only the head."""
     center_rewards_coefficient: float = setting(0.0, at_least(0))
-    # how many of the last layers are trained, with the norm and the head above them; null: all weights are. Below them nothing
-    # is computed backwards
-    num_layers_unfrozen: int | None = setting(None, at_least(1))
-    optim: Optim = field(default_factory=Optim)
+    """The weight in the loss of the rewards' mean square, over all tokens of both responses. The comparison of two last tokens
+    does not determine the rewards of earlier tokens; this term keeps them near 0, and a critic that starts from the model then
+    expects a value near 0 for a response that has just begun."""
 
 
 @dataclass
@@ -64,14 +53,11 @@ FUNCTIONS = {"loss": "aligner_lib.algorithms.preference:preference_loss"} | TRAI
 
 
 @dataclass
-class RewardModelConfig:
+class RewardModelConfig(ContinuedTrainingConfig):
     """All settings of `aligner rm`."""
 
     trainer: RewardModelTrainerGroup = field(default_factory=RewardModelTrainerGroup)
-    pretrained_checkpoint: PretrainedCheckpoint = field(default_factory=PretrainedCheckpoint)
     model: RewardModelModel = field(default_factory=RewardModelModel)
-    exp_manager: ExpManager = field(default_factory=ExpManager)
-    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
 def _check_scale(config: DictConfig) -> None:
@@ -100,11 +86,8 @@ KIND = JobKind(
     schema=RewardModelConfig,
     functions=FUNCTIONS,
     build="aligner_lib.kinds.rm.build:prepare",
-    models={"pretrained_checkpoint.restore_from_path": "policy"},
-    data={
-        "model.data.data_prefix.train": ["hh/train_comparisons.jsonl"],
-        "model.data.data_prefix.validation": ["hh/test_comparisons.jsonl"],
-    },
+    models=START,
+    data=PAIR_FILES,
     checks=(_check_scale,),
     without_effect=lambda config: NO_TEST_SPLIT | packing_without_effect(config),
     stage=2,

@@ -8,12 +8,9 @@ from typing import Any
 
 from aligner_lib.config.kind import JobKind
 from aligner_lib.config.metrics_file import declared_in
-from aligner_lib.config.peft import Peft
 from aligner_lib.config.schema import (
     NO_LOADERS,
-    ExpManager,
     Loop,
-    Model,
     Optim,
     Packed,
     Templated,
@@ -22,25 +19,25 @@ from aligner_lib.config.schema import (
     packing_without_effect,
     setting,
 )
-from aligner_lib.config.training import (
-    TRAINING_FUNCTIONS,
-)
+from aligner_lib.config.training import TRAINING_FUNCTIONS, AdaptableModel, TrainingConfig
 
 
 @dataclass
 class SFTDataset:
-    """A data set, and the batches it comes in."""
+    """A data set and its batches."""
 
-    file_path: Any = None  # a .jsonl file with input and output or conversations, or a list of them
+    file_path: Any = None
+    """A .jsonl file with inputs and outputs or conversations, or a list of such files."""
     micro_batch_size: int = setting(1, at_least(1))
     global_batch_size: int = setting(128, at_least(1))
-    max_seq_length: int | None = setting(None, at_least(2))  # None: model.encoder_seq_length
+    max_seq_length: int | None = setting(None, at_least(2))
+    """null: model.encoder_seq_length."""
     shuffle: bool = True
 
 
 @dataclass
 class SFTData(Packed, Templated):
-    """model.data: what is trained and validated on."""
+    """model.data: the data sets of training and validation."""
 
     num_workers: int = setting(0, at_least(0), without_effect=NO_LOADERS)
     train_ds: SFTDataset = field(default_factory=SFTDataset)
@@ -48,12 +45,13 @@ class SFTData(Packed, Templated):
 
 
 @dataclass
-class SFTModel(Model):
+class SFTModel(AdaptableModel):
     """model of an SFT job."""
 
-    restore_from_path: str | None = None  # the start: a model name, model folder, checkpoint or run folder
-    answer_only_loss: bool = True  # loss on the output and its stop token only
-    peft: Peft = field(default_factory=Peft)
+    restore_from_path: str | None = None
+    """The model that training starts from: a model name, model folder, checkpoint or run folder."""
+    answer_only_loss: bool = True
+    """The loss covers only the output and its stop token."""
     data: SFTData = field(default_factory=SFTData)
     optim: Optim = field(default_factory=lambda: Optim(lr=5e-6, weight_decay=0.01))
 
@@ -72,13 +70,11 @@ FUNCTIONS = {
 
 
 @dataclass
-class SFTConfig:
+class SFTConfig(TrainingConfig):
     """All settings of `aligner sft`."""
 
     trainer: SFTTrainerGroup = field(default_factory=SFTTrainerGroup)
     model: SFTModel = field(default_factory=SFTModel)
-    exp_manager: ExpManager = field(default_factory=ExpManager)
-    functions: dict[str, Any] = setting({})  # FILE.py by the names in FUNCTIONS: see docs/your-code.md
 
 
 KIND = JobKind(
@@ -99,7 +95,7 @@ KIND = JobKind(
             "SFT has its batch sizes with its data: model.data.train_ds and model.data.validation_ds.",
         )
         | {
-            "model.data.validation_ds.shuffle": "a validation is a mean over its samples, in whatever order they come."
+            "model.data.validation_ds.shuffle": "a validation is a mean over its samples, and their order does not matter."
         }
         | packing_without_effect(config)
     ),

@@ -139,7 +139,9 @@ def validation_accuracy(run: Evidence) -> Quantity | None:
 )
 def start_rewards(run: Evidence) -> Quantity | None:
     loss = run.model("dpo.preference_loss")
-    new_head = not run.model("init_method_std", 0.0) and first(run.of("validation/rewards_all_std")) == {0: 0.0}
+    new_head = not run.model("init_method_std", 0.0) and first(run.of("validation/rewards_all_std")) == {
+        0: 0.0
+    }
     if loss in ("simpo", "orpo") or (loss is None and not new_head):
         return None
     sides = [run.of(f"validation/rewards_{side}_mean") for side in ("chosen", "rejected")]
