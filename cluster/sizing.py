@@ -12,7 +12,7 @@ SCALAR_ROLES = ("reward model", "critic")
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelShape:
     """The shape of a decoder-only transformer with a gated MLP."""
 
     name: str
@@ -46,10 +46,10 @@ class Model:
 MODELS = {
     model.name: model
     for model in (
-        Model("SmolLM2-135M", 30, 576, 1536, 9, 3, 49_152, tied=True),
-        Model("Llama-3.2-1B", 16, 2048, 8192, 32, 8, 128_256, tied=True),
-        Model("Llama-2-7B", 32, 4096, 11_008, 32, 32, 32_000),
-        Model("Llama-2-70B", 80, 8192, 28_672, 64, 8, 32_000),
+        ModelShape("SmolLM2-135M", 30, 576, 1536, 9, 3, 49_152, tied=True),
+        ModelShape("Llama-3.2-1B", 16, 2048, 8192, 32, 8, 128_256, tied=True),
+        ModelShape("Llama-2-7B", 32, 4096, 11_008, 32, 32, 32_000),
+        ModelShape("Llama-2-70B", 80, 8192, 28_672, 64, 8, 32_000),
     )
 }
 
@@ -86,7 +86,7 @@ class Memory:
         return sum(parts) + self.inference_copy + OVERHEAD_GIB
 
 
-def fullest_shard(model: Model, parallelism: Parallelism, role: str) -> float:
+def fullest_shard(model: ModelShape, parallelism: Parallelism, role: str) -> float:
     """The number of weights on the fullest GPU.
 
     Matrices are divided by TP, norms and a head for one number per token are not. The first pipeline stage holds the
@@ -102,7 +102,7 @@ def fullest_shard(model: Model, parallelism: Parallelism, role: str) -> float:
 
 
 def activation_bytes(
-    model: Model, parallelism: Parallelism, tokens: int, role: str, sequence_parallel: bool = True
+    model: ModelShape, parallelism: Parallelism, tokens: int, role: str, sequence_parallel: bool = True
 ) -> float:
     """Bytes of stored activations for one micro batch of `tokens`, with selective recomputation.
 
@@ -117,7 +117,7 @@ def activation_bytes(
 
 
 def memory(
-    model: Model,
+    model: ModelShape,
     parallelism: Parallelism,
     role: str,
     sequence: int = 4096,
@@ -158,7 +158,7 @@ def memory(
 
 
 def smallest_parallelism(
-    model: Model, role: str, gpu_gib: float = 80.0, gpus_per_node: int = 8, **options
+    model: ModelShape, role: str, gpu_gib: float = 80.0, gpus_per_node: int = 8, **options
 ) -> Parallelism:
     """The parallelism with the fewest GPUs that fits: TP inside a node, then PP, then DP.
 

@@ -12,14 +12,14 @@ from aligner_lib.run_folder.writer import RunWriter
 
 if TYPE_CHECKING:
     from aligner_lib.kinds.evaluate.evaluation import Evaluation
-    from aligner_lib.trainers.loop import Trainer
+    from aligner_lib.trainers.loop import TrainerProtocol
 
 
 @dataclass(frozen=True)
 class PreparedJob:
     """A job whose models are not built yet: `build` builds them, given the run's writer (None on all ranks but the first)."""
 
-    build: Callable[[RunWriter | None], Trainer | Evaluation]
+    build: Callable[[RunWriter | None], TrainerProtocol | Evaluation]
     max_steps: int
     loop: DictConfig | None
     """A config.schema.Loop; None for a job that does not train."""

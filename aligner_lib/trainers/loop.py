@@ -26,7 +26,7 @@ from aligner_lib.trainers.processor_wait import ProcessorWait
 Metrics = dict[str, float]
 
 
-class Trainer(Protocol):
+class TrainerProtocol(Protocol):
     """What a TrainingLoop trains."""
 
     controls: tuple[str, ...]  # what can be changed while it runs
@@ -75,7 +75,7 @@ class _Stopped(Exception):
 class TrainingLoop:
     """A run on its way: what is done, what of it is saved, and what was asked for meanwhile."""
 
-    trainer: Trainer
+    trainer: TrainerProtocol
     settings: LoopSettings
     run: RunWriter | None  # None on all ranks but the first
     done: int = 0  # steps
@@ -236,7 +236,7 @@ class TrainingLoop:
         return status
 
 
-def as_built(trainer: Trainer) -> Trainer:
+def as_built(trainer: TrainerProtocol) -> TrainerProtocol:
     """The trainer, before its first step. A function in place of this one may change it, and returns it."""
     return trainer
 

@@ -35,7 +35,7 @@ S = TypeVar("S", bound=Sample)
 
 @dataclass
 class SupervisedTrainer(ABC, Generic[S]):
-    """See trainers.loop.Trainer."""
+    """See trainers.loop.TrainerProtocol."""
 
     engine: Engine
     tokenizer: Tokenizer

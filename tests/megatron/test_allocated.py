@@ -9,7 +9,7 @@ import pytest
 import tiny
 from layouts import in_each_layout
 
-from cluster.sizing import GIB, Model, Parallelism, memory
+from cluster.sizing import GIB, ModelShape, Parallelism, memory
 
 pytestmark = pytest.mark.megatron
 
@@ -59,7 +59,7 @@ def allocated(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("role", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_table_s_bytes_are_those_of_the_rank_that_holds_most(allocated, layout, role):
-    model = Model("small", 4, 128, 256, 4, 2, 512, tied=MODELS[role].tied_embeddings)
+    model = ModelShape("small", 4, 128, 256, 4, 2, 512, tied=MODELS[role].tied_embeddings)
     if role != "critic":
         assert model.parameters == MODELS[role].num_parameters
     expected = memory(model, LAYOUTS[layout], "critic" if role == "critic" else "sft")

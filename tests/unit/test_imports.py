@@ -146,6 +146,16 @@ def test_only_a_job_imports_what_computes_in_a_kind():
     assert importers <= {*below("aligner_lib.jobs"), "aligner_lib.tutorial.displays.objectives"}
 
 
+def test_no_two_classes_have_the_same_name():
+    places: dict[str, list[str]] = {}
+    for name in modules():
+        for node in nodes_of(name):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    assert len(places) > 200
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 # widgets read run folders through the reader, judge them by the run's own alarms, ask its kind for charts, undo changes of
 # settings, and have a quiz's questions and answers from the tutorial's files
 ALIGNER_LIB_OF_WIDGETS = {

@@ -34,10 +34,10 @@ from aligner_lib.config.training import ContinuedTrainingConfig
 from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.policy_gradient.settings import (
     POLICY_FUNCTIONS,
+    RemoteServer,
     RolloutLoop,
     RolloutModel,
     RolloutSettings,
-    ServerAddress,
     ServerRequests,
     check_checkpoints,
     check_generation,
@@ -102,7 +102,7 @@ class RewardModelHere:
 
 
 @dataclass
-class RemoteRM(ServerRequests, ServerAddress):
+class RemoteRM(ServerRequests, RemoteServer):
     """The server of a reward model in a job of its own."""
 
     port: int = setting(5555, within(1, 65535))

@@ -21,7 +21,7 @@ from aligner_lib.kinds.inputs import (
 )
 from aligner_lib.kinds.overlap import warn_about_overlap
 from aligner_lib.kinds.prepared_job import PreparedJob
-from aligner_lib.trainers.loop import Trainer
+from aligner_lib.trainers.loop import TrainerProtocol
 from aligner_lib.trainers.lr import LRSchedule
 
 
@@ -31,7 +31,7 @@ def prepare_on_pairs(
     loop: DictConfig,
     start: Path,
     load: Callable,
-    trainer: Callable[..., Trainer],
+    trainer: Callable[..., TrainerProtocol],
 ) -> PreparedJob:
     """A job that learns from pairs. load: reads files, given a tokenizer and the longest length; trainer: builds the trainer,
     given the loop's settings and the arguments that all trainers of pairs take."""

@@ -183,7 +183,7 @@ class RolloutLoop(Loop):
 
 
 @dataclass
-class ServerAddress:
+class RemoteServer:
     """The place of a server; by default there is none, and the model is in the actor's process."""
 
     ip: str | None = None

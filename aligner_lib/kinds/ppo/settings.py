@@ -24,10 +24,10 @@ from aligner_lib.errors import ConfigError
 from aligner_lib.kinds.critic.settings import CriticConfig
 from aligner_lib.kinds.policy_gradient.settings import (
     POLICY_FUNCTIONS,
+    RemoteServer,
     RolloutLoop,
     RolloutModel,
     RolloutSettings,
-    ServerAddress,
     ServerRequests,
     check_checkpoints,
     check_generation,
@@ -88,8 +88,8 @@ class PPOTrainerGroup(Trainer):
 class RemoteCriticRM(ServerRequests):
     """The servers of a critic and of a reward model in jobs of their own."""
 
-    critic: ServerAddress = field(default_factory=ServerAddress)
-    reward_model: ServerAddress = field(default_factory=lambda: ServerAddress(port=5555))
+    critic: RemoteServer = field(default_factory=RemoteServer)
+    reward_model: RemoteServer = field(default_factory=lambda: RemoteServer(port=5555))
 
 
 FUNCTIONS = POLICY_FUNCTIONS | {
