@@ -73,14 +73,14 @@ def check_slurm(resources, shared: Path, probe: bool) -> list[Finding]:
     findings = [Finding("controller", True, f"cluster {queue.cluster_name()}")]
     findings += [Finding("partition", part.up, str(part), needed=False) for part in there]
     findings.append(_accounting())
-    wanted = own_components(resources)
-    for name, share in wanted.items() if resources else ():
+    components = own_components(resources)
+    for name, share in components.items() if resources else ():
         findings += [Finding(f"resources {name}", False, text) for text in complaints(share, there)] or [
             Finding(f"resources {name}", True, f"{share.nodes} nodes, {share.gpus} GPUs")
         ]
     if probe:
-        shares = list(wanted.values())
-        for share in [one for i, one in enumerate(shares) if one not in shares[:i]]:
+        shares = list(components.values())
+        for share in [candidate for i, candidate in enumerate(shares) if candidate not in shares[:i]]:
             findings += _probe(shared.absolute(), share)
     return findings
 
@@ -144,15 +144,13 @@ def _probe(shared: Path, share: Resources) -> Iterator[Finding]:
         return
     node = token.read_text().strip() if token.exists() else ""
     token.unlink(missing_ok=True)
-    said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    last_error = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
     if not node:
-        text = f"{shared} cannot be written from a node ({said}); choose a folder that all nodes mount"
+        text = f"{shared} cannot be written from a node ({last_error}); choose a folder that all nodes mount"
         yield Finding("shared folder", False, text)
         return
     yield Finding("shared folder", True, f"{shared} is writable from {node}")
-    cure = (
-        f"{python} does not run this project on {node} ({said}); put the environment on a shared file system"
-    )
+    cure = f"{python} does not run this project on {node} ({last_error}); put the environment on a shared file system"
     yield Finding("Python there", done.returncode == 0, python if done.returncode == 0 else cure)
 
 
@@ -177,7 +175,7 @@ def _srun(line: str, share: Resources) -> subprocess.CompletedProcess:
     )
 
 
-def refuse_impossible(wanted: Mapping[str, Resources]) -> None:
+def refuse_impossible(components: Mapping[str, Resources]) -> None:
     """Raises SubmissionRefused for what no node can provide.
 
     Slurm itself would accept some of it and leave the job pending forever.
@@ -186,24 +184,26 @@ def refuse_impossible(wanted: Mapping[str, Resources]) -> None:
         there = partitions()
     except Unreachable as problem:
         raise SubmissionRefused(f"Slurm does not answer: {problem}") from None
-    if found := [f"{name}: {text}" for name, share in wanted.items() for text in complaints(share, there)]:
-        raise SubmissionRefused(f"this cluster cannot run the job: {'; '.join(found)}")
+    if problems := [
+        f"{name}: {text}" for name, share in components.items() for text in complaints(share, there)
+    ]:
+        raise SubmissionRefused(f"this cluster cannot run the job: {'; '.join(problems)}")
 
 
-def explain_refusal(said: str, wanted: Mapping[str, Resources]) -> str:
+def explain_refusal(message: str, components: Mapping[str, Resources]) -> str:
     """Slurm's reason for a refusal, and what this cluster has instead of what was requested."""
-    said = said.replace("sbatch: error: ", "").replace("Batch job submission failed: ", "").strip()
+    message = message.replace("sbatch: error: ", "").replace("Batch job submission failed: ", "").strip()
     try:
         there = partitions()
     except Unreachable:
-        return f"Slurm refused the job: {said}"
-    found = [f"{name}: {text}" for name, share in wanted.items() for text in complaints(share, there)]
-    if "account" in said.lower():
-        found.append(
-            f"account {next(iter(wanted.values())).account!r}; yours are {', '.join(_accounts()) or 'none'}"
+        return f"Slurm refused the job: {message}"
+    problems = [f"{name}: {text}" for name, share in components.items() for text in complaints(share, there)]
+    if "account" in message.lower():
+        problems.append(
+            f"account {next(iter(components.values())).account!r}; yours are {', '.join(_accounts()) or 'none'}"
         )
-    found = found or [f"there are {'; '.join(map(str, there))}"]
-    return f"Slurm refused the job: {said} ({'; '.join(found)})"
+    problems = problems or [f"there are {'; '.join(map(str, there))}"]
+    return f"Slurm refused the job: {message} ({'; '.join(problems)})"
 
 
 def _accounts() -> list[str]:

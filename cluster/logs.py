@@ -30,8 +30,8 @@ def tail(path: Path, lines: int = 20) -> str:
 
 def exception_line(text: str) -> str:
     """The last line of `text` that names an exception or explains an error; "" when there is none."""
-    found = [match[1] for line in text.splitlines() if (match := _EXCEPTION.match(line.rstrip()))]
-    return found[-1] if found else ""
+    exceptions = [match[1] for line in text.splitlines() if (match := _EXCEPTION.match(line.rstrip()))]
+    return exceptions[-1] if exceptions else ""
 
 
 class Follower:

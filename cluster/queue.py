@@ -70,7 +70,7 @@ class Queue:
 
     _ids: set[str] = field(default_factory=set)
     _entries: dict[str, list[Entry]] = field(default_factory=dict)
-    _asked: float = float("-inf")
+    _asked_at: float = float("-inf")
     _changed: float = float("-inf")
     _configuration: str = ""
 
@@ -85,7 +85,7 @@ class Queue:
         self._ids.add(job_id)
         now = time.monotonic()
         shelf_life = min(_FRESH_S[1], max(_FRESH_S[0], (now - self._changed) / 10))
-        if fresh or new or now - self._asked > shelf_life:
+        if fresh or new or now - self._asked_at > shelf_life:
             self._ask()
         return self._entries.get(job_id, [])
 
@@ -95,8 +95,8 @@ class Queue:
         self._entries.pop(job_id, None)
 
     def _ask(self) -> None:
-        wanted = sorted({job_id.partition("_")[0] for job_id in self._ids})
-        answer = run_tool("squeue", "-h", "-r", "-t", "all", "-o", _FORMAT, "-j", ",".join(wanted))
+        job_ids = sorted({job_id.partition("_")[0] for job_id in self._ids})
+        answer = run_tool("squeue", "-h", "-r", "-t", "all", "-o", _FORMAT, "-j", ",".join(job_ids))
         # With one id alone squeue fails for a job that it has forgotten; with several it leaves it out.
         if answer.returncode and "Invalid job id" not in answer.stderr:
             raise Unreachable(answer.stderr.strip() or f"squeue ended with {answer.returncode}")
@@ -105,7 +105,7 @@ class Queue:
             entries.setdefault(entry.job, []).append(entry)
         if entries != self._entries:
             self._changed = time.monotonic()
-        self._entries, self._asked = entries, time.monotonic()
+        self._entries, self._asked_at = entries, time.monotonic()
 
 
 QUEUE = Queue()

@@ -125,8 +125,8 @@ def first_failure(folder: Path, component: str) -> dict:
     """The {rank, returncode} of the task that failed first, from srun's messages; {} if none is named."""
     path = folder / f"{component}.srun.log"
     text = path.read_text(errors="replace") if path.exists() else ""
-    if found := re.search(r"tasks? (\d+)[\d,-]*: Exited with exit code (\d+)", text):
-        return {"rank": int(found[1]), "returncode": int(found[2])}
+    if match := re.search(r"tasks? (\d+)[\d,-]*: Exited with exit code (\d+)", text):
+        return {"rank": int(match[1]), "returncode": int(match[2])}
     return {}
 
 

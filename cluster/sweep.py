@@ -64,8 +64,8 @@ class Sweep:
         rows = []
         for name, job in self.jobs.items():
             last = last_values(job.run / "metrics.jsonl")
-            wanted = metrics or [key for key in last if key not in ("step", "time")]
-            values = {metric: last.get(metric) for metric in wanted}
+            columns = metrics or [key for key in last if key not in ("step", "time")]
+            values = {metric: last.get(metric) for metric in columns}
             rows.append({"member": name, "state": str(job.state), "step": last.get("step"), **values})
         return rows
 

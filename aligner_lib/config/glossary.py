@@ -30,7 +30,9 @@ def glossary() -> str:
 
 
 def _section(group: MetricGroup, metrics: list[Metric]) -> str:
-    titles = {kind.command: {one.title for one in kind.metrics} for kind in kinds().values()}
+    titles = {
+        kind.command: {metric_group.title for metric_group in kind.metrics} for kind in kinds().values()
+    }
     users = ", ".join(f"`{command}`" for command, known in titles.items() if group.title in known)
     rows = [_cells(metric) for metric in metrics]
     filled = [index for index in range(len(COLUMNS)) if any(row[index] for row in rows)]

@@ -119,7 +119,7 @@ class KVCache(StaticInferenceContext):
                     self.max_sequence_length,
                     theirs[0].shape[3],
                 )
-                self.layers[layer] = tuple(one.new_zeros(shape) for one in theirs)
+                self.layers[layer] = tuple(prompt_tensor.new_zeros(shape) for prompt_tensor in theirs)
             for own, other in zip(self.layers[layer], theirs):
                 own[rows, :, begin:end] = other[copies, :, : end - begin]
 

@@ -410,7 +410,7 @@ def _described(adapters: AdapterRecord | None) -> str:
     if adapters is None:
         return "a model without adapters"
     layers = ", ".join(
-        f"{name} (rank {one.rank}, scale {one.scale:g})" for name, one in adapters.layers.items()
+        f"{name} (rank {adapter.rank}, scale {adapter.scale:g})" for name, adapter in adapters.layers.items()
     )
     return f"adapters of {layers} on the model with hash {adapters.base_hash}"
 

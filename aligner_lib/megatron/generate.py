@@ -199,14 +199,14 @@ class ContinuousBatch:
     def cancel(self, response: Response) -> None:
         """A response that nobody wants any more ends here."""
         response.is_over = True
-        self._waiting = deque(one for one in self._waiting if one.response is not response)
+        self._waiting = deque(request for request in self._waiting if request.response is not response)
         if not self:  # nothing is kept for those who may come next
             self._leave()
             self._computed.clear()
 
     def __bool__(self) -> bool:
         """Whether there is a response that is not over."""
-        return bool(self._waiting) or any(one.remaining for one in self._running)
+        return bool(self._waiting) or any(request.remaining for request in self._running)
 
     def run(self, enough: Callable[[], bool] = lambda: False) -> None:
         """Steps until all responses are over, or it is enough."""
@@ -217,12 +217,12 @@ class ContinuousBatch:
     def step(self) -> None:
         """Draw a token for each row, or let waiting prompts join. Inside of `generating`."""
         owed = self._waiting and self._give_up_rows()
-        free = self.rows - sum(one.remaining > 0 for one in self._running)
+        free = self.rows - sum(request.remaining > 0 for request in self._running)
         if self._waiting and free and (owed or free >= LEAVE_FRACTION * self.rows):
             self._join(min(free, len(self._waiting)))
         else:
             self._advance()
-        over = sum(one.remaining == 0 for one in self._running)
+        over = sum(request.remaining == 0 for request in self._running)
         if not self._waiting and over and over >= LEAVE_FRACTION * len(self._running):
             self._leave()
 
@@ -238,7 +238,11 @@ class ContinuousBatch:
         if not is_owed(waiting, running):
             return False
         for share, count in rows_to_give_up(waiting, running, self.rows - running.total()).items():
-            rows = [row for row, one in enumerate(self._running) if one.remaining and one.share == share]
+            rows = [
+                row
+                for row, request in enumerate(self._running)
+                if request.remaining and request.share == share
+            ]
             for row in sorted(rows, key=lambda row: len(self._running[row].context))[:count]:
                 request = self._running[row]
                 self._waiting.appendleft(request)
@@ -251,9 +255,9 @@ class ContinuousBatch:
         # shortest first: how a row is rounded depends on its place in the batch, and all recorded figures are of this order
         joining = sorted(self._next_in_line(count), key=lambda request: len(request.context))
         computed = self._prefilled(joining)
-        width = max(one.cache.sequence_len_offset for one in computed)
+        width = max(prefill.cache.sequence_len_offset for prefill in computed)
         present = len(self._running)
-        rows = [row for row, one in enumerate(self._running) if not one.remaining][:count]
+        rows = [row for row, request in enumerate(self._running) if not request.remaining][:count]
         added = count - len(rows)
         if added or width > self._cache.sequence_len_offset:
             self._arrange(range(present), joining, added, width)
@@ -261,12 +265,12 @@ class ContinuousBatch:
         self._running += joining[:added]  # as many as there are new rows; each one is given its own now
         for row, request in zip(rows, joining):
             self._running[row] = request
-        for cache in {id(one.cache): one.cache for one in computed}.values():
-            its = [(row, one.row) for row, one in zip(rows, computed) if one.cache is cache]
+        for cache in {id(prefill.cache): prefill.cache for prefill in computed}.values():
+            its = [(row, prefill.row) for row, prefill in zip(rows, computed) if prefill.cache is cache]
             self._cache.insert(
                 self._indices([row for row, _ in its]), cache, self._indices([copy for _, copy in its])
             )
-        hidden = torch.stack([one.hidden for one in computed]) if parallel.is_last_stage() else None
+        hidden = torch.stack([prefill.hidden for prefill in computed]) if parallel.is_last_stage() else None
         self._draw(joining, hidden)
 
     def _next_in_line(self, count: int) -> list[_Request]:
@@ -274,21 +278,23 @@ class ContinuousBatch:
         running = Counter(request.share for request in self._running if request.remaining)
         places = next_in_line([request.share for request in self._waiting], running, count)
         chosen, left = [self._waiting[place] for place in places], set(places)
-        self._waiting = deque(one for place, one in enumerate(self._waiting) if place not in left)
+        self._waiting = deque(request for place, request in enumerate(self._waiting) if place not in left)
         return chosen
 
     def _advance(self) -> None:
         """A token more for each row."""
         if self._cache.sequence_len_offset == self._cache.max_sequence_length:
             self._arrange(range(len(self._running)))
-        tokens = torch.tensor([one.response.tokens[-1:] for one in self._running], device=self._device)
+        tokens = torch.tensor(
+            [request.response.tokens[-1:] for request in self._running], device=self._device
+        )
         hidden = pass_through_stages(self.model, tokens, self._cache)  # [1, B, H] on the last stage
         self._cache.increment_sequence_len_offset(1)
         self._draw(self._running, hidden[-1])
 
     def _leave(self) -> None:
         """The batch goes on without the rows that are over."""
-        staying = [row for row, one in enumerate(self._running) if one.remaining]
+        staying = [row for row, request in enumerate(self._running) if request.remaining]
         self._arrange(staying)
         self._running = [self._running[row] for row in staying]
 
@@ -303,7 +309,7 @@ class ContinuousBatch:
         origins = self._cache.origins[self._indices(running)].tolist() if running else []
         filled = self._cache.sequence_len_offset
         end = max(filled - min(origins, default=filled), width)
-        remaining = [one.remaining for one in (*(self._running[row] for row in running), *joining)]
+        remaining = [request.remaining for request in (*(self._running[row] for row in running), *joining)]
         self._cache.arrange(self._indices(rows), added, end, end + min(max(remaining, default=0), ROOM))
 
     def _indices(self, rows: Sequence[int]) -> Tensor:
@@ -313,7 +319,9 @@ class ContinuousBatch:
 
     def _prefilled(self, requests: list[_Request]) -> list[_Computed]:
         """Each request's context as it went through the model; those that did not yet go together, and each once."""
-        prompts = dict.fromkeys(one.context for one in requests if one.context not in self._computed)
+        prompts = dict.fromkeys(
+            request.context for request in requests if request.context not in self._computed
+        )
         if prompts:
             longest = max(map(len, prompts))
             padding = [longest - len(prompt) for prompt in prompts]
@@ -323,9 +331,9 @@ class ContinuousBatch:
             cache.increment_sequence_len_offset(longest)
             last = hidden[-1] if parallel.is_last_stage() else [None] * len(prompts)
             self._computed |= {prompt: _Computed(cache, row, last[row]) for row, prompt in enumerate(prompts)}
-        computed = [self._computed[one.context] for one in requests]
-        wanted = {one.context for one in self._waiting}
-        self._computed = {prompt: one for prompt, one in self._computed.items() if prompt in wanted}
+        computed = [self._computed[request.context] for request in requests]
+        waiting = {request.context for request in self._waiting}
+        self._computed = {prompt: prefill for prompt, prefill in self._computed.items() if prompt in waiting}
         return computed
 
     def _draw(self, requests: list[_Request], hidden: Tensor | None) -> None:
@@ -336,17 +344,17 @@ class ContinuousBatch:
         drawn = torch.zeros(2, len(requests), dtype=torch.float64, device=self._device)
         if parallel.is_last_stage():
             logits = gather_vocab(self.model.logits(hidden).float(), parallel.tp_group())  # [B, V]
-            early = [row for row, one in enumerate(requests) if one.is_too_short_to_stop]
+            early = [row for row, request in enumerate(requests) if request.is_too_short_to_stop]
             if early:
                 logits[self._indices(early)[:, None], self._indices(self.stop_ids)] = -torch.inf
             uniforms = torch.tensor(
-                [one.uniform for one in requests], dtype=torch.float64, device=self._device
+                [request.uniform for request in requests], dtype=torch.float64, device=self._device
             )
             for sampling, rows in _alike(requests).items():
                 at = self._indices(rows) if len(rows) < len(requests) else slice(None)
                 drawn[0, at], drawn[1, at] = map(Tensor.double, draw(logits[at], uniforms[at], sampling))
             if self._observe is not None:
-                self._observe([one.response for one in requests], logits, drawn[0].long())
+                self._observe([request.response for request in requests], logits, drawn[0].long())
         tokens, logprobs = parallel.from_head(drawn).tolist()
         for request, token, logprob in zip(requests, tokens, logprobs):
             if request.remaining:
@@ -356,8 +364,8 @@ class ContinuousBatch:
 def _alike(requests: list[_Request]) -> dict[Sampling, list[int]]:
     """The places of requests whose tokens are drawn in the same way, by that way."""
     places: dict[Sampling, list[int]] = {}
-    for place, one in enumerate(requests):
-        way = replace(one.sampling, max_length=1, min_length=1, end_strings=())
+    for place, request in enumerate(requests):
+        way = replace(request.sampling, max_length=1, min_length=1, end_strings=())
         places.setdefault(way, []).append(place)
     return places
 

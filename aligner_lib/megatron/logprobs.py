@@ -76,21 +76,21 @@ class _TokenLogprobs(torch.autograd.Function):
         buffer = logits.detach()
         buffer = buffer if buffer.dtype == torch.float32 else buffer.float()
         rows = torch.arange(len(targets), device=targets.device)
-        local, mine = _local_targets(targets, buffer.shape[1], group)
+        local, is_local = _local_targets(targets, buffer.shape[1], group)
         buffer.sub_(_reduce(buffer.amax(dim=1), dist.ReduceOp.MAX, group)[:, None])
-        target_logits = _reduce(buffer[rows, local] * mine, dist.ReduceOp.SUM, group)
+        target_logits = _reduce(buffer[rows, local] * is_local, dist.ReduceOp.SUM, group)
         total = _reduce(buffer.exp_().sum(dim=1), dist.ReduceOp.SUM, group)
-        ctx.save_for_backward(total, local, mine)
+        ctx.save_for_backward(total, local, is_local)
         ctx.exponentials, ctx.dtype = buffer, logits.dtype
         return target_logits - total.log()
 
     @staticmethod
     def backward(ctx, grad):
-        total, local, mine = ctx.saved_tensors
+        total, local, is_local = ctx.saved_tensors
         assert ctx.exponentials is not None, "the buffer serves one backward only"
         buffer, ctx.exponentials = ctx.exponentials, None
         buffer.mul_((-grad / total)[:, None])  # -g · softmax
-        buffer[torch.arange(len(local), device=local.device), local] += grad * mine
+        buffer[torch.arange(len(local), device=local.device), local] += grad * is_local
         return buffer.to(ctx.dtype), None, None
 
 
@@ -129,5 +129,5 @@ def _local_targets(targets: Tensor, part: int, group) -> tuple[Tensor, Tensor]:
     """Targets as indices into this rank's part (0 where elsewhere), and 1.0 where they are in it."""
     first = 0 if group is None else dist.get_rank(group) * part
     local = targets - first
-    mine = (local >= 0) & (local < part)
-    return torch.where(mine, local, torch.zeros_like(local)), mine.float()
+    is_local = (local >= 0) & (local < part)
+    return torch.where(is_local, local, torch.zeros_like(local)), is_local.float()

@@ -122,8 +122,8 @@ class _AdapterMixin:
         ranks = 1 if self.is_column_parallel else parallel.tp_size()
         rank, inputs = self.lora_a.shape
         whole = nn.init.xavier_normal_(torch.empty(rank, inputs * ranks), generator=generator)
-        mine = whole if ranks == 1 else whole.chunk(ranks, dim=1)[parallel.tp_rank()]
-        assign(self.lora_a, mine)
+        own_part = whole if ranks == 1 else whole.chunk(ranks, dim=1)[parallel.tp_rank()]
+        assign(self.lora_a, own_part)
         assign(self.lora_b, torch.zeros(self.lora_b.shape))
 
     def forward(self, x: Tensor, *args, **kwargs):

@@ -166,17 +166,17 @@ class TrainingLoop:
 
     def _handle_requests(self) -> None:
         """Save where it is due, and do what control/ and the scheduler ask for."""
-        asked = parallel.from_first_rank(
+        requests = parallel.from_first_rank(
             self.run.requests(self.trainer.controls, self.settings.save_checkpoints)
             if self.run is not None
             else None
         )
-        stop = parallel.from_first_rank(asked.stop or self.signalled.is_set())
+        stop = parallel.from_first_rank(requests.stop or self.signalled.is_set())
         # a change is saved at once: its request is removed, so a run that died would go on without it
-        due = asked.checkpoint or asked.changes or self.done % self.settings.save_interval == 0
+        due = requests.checkpoint or requests.changes or self.done % self.settings.save_interval == 0
         if self._is_last() or stop or due:
-            self._keep(self.changes | asked.changes, before=self.changes if asked.changes else None)
-        self._change(asked.changes)  # now that it is saved: the steps before are never done again with it
+            self._keep(self.changes | requests.changes, before=self.changes if requests.changes else None)
+        self._change(requests.changes)  # now that it is saved: the steps before are never done again with it
         if self.run is not None:
             self.run.acknowledge()
         if stop and not self._is_last():
@@ -259,15 +259,16 @@ def check_checkpoint(folder: Path) -> None:
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
     """SIGTERM and SIGUSR2 (a scheduler's warnings) ask for a stop as the control file does."""
-    asked = threading.Event()
+    stop_requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield stop_requested
         return
     before = {
-        number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGTERM, signal.SIGUSR2)
+        number: signal.signal(number, lambda *_: stop_requested.set())
+        for number in (signal.SIGTERM, signal.SIGUSR2)
     }
     try:
-        yield asked
+        yield stop_requested
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

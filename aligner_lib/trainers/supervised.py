@@ -116,17 +116,17 @@ class SupervisedTrainer(ABC, Generic[S]):
         may differ between ranks: no rank waits for another data-parallel one before all of its own are done.
         """
         order = range(len(samples)) if self.packed_tokens is None else longest_first(list(map(len, samples)))
-        mine = share_of_rank(order, parallel.dp_rank(), parallel.dp_size())
+        own_samples = share_of_rank(order, parallel.dp_rank(), parallel.dp_size())
         if self.packed_tokens is None:
-            groups = length_grouped([len(samples[i]) for i in mine], size)
+            groups = length_grouped([len(samples[i]) for i in own_samples], size)
         else:
-            tokens = [samples[i].num_tokens for i in mine]
-            groups = packed([len(samples[i]) for i in mine], tokens, self.packed_tokens)
-        return [[mine[i] for i in group] for group in groups]
+            tokens = [samples[i].num_tokens for i in own_samples]
+            groups = packed([len(samples[i]) for i in own_samples], tokens, self.packed_tokens)
+        return [[own_samples[i] for i in group] for group in groups]
 
 
 def padding(micro_batches: Sequence[TokenBatch]) -> float:
     """The share of padding in all ranks' padded rows."""
-    mine = [(int(batch.lengths.sum()), batch.tokens.numel()) for batch in micro_batches]
-    tokens, positions = map(sum, zip(*(pair for part in parallel.gather_over_dp(mine) for pair in part)))
+    own_sizes = [(int(batch.lengths.sum()), batch.tokens.numel()) for batch in micro_batches]
+    tokens, positions = map(sum, zip(*(pair for part in parallel.gather_over_dp(own_sizes) for pair in part)))
     return 1 - tokens / positions

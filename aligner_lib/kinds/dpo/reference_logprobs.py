@@ -35,12 +35,12 @@ def precompute(trainer: DPOTrainer, max_steps: int, run: Path, model: str) -> No
         if all(known[split][i] is not None for i in picked):
             return False
         batch = [samples[i] for i in picked]
-        mine = {}
+        own_logprobs = {}
         groups = trainer.groups(batch, size)
         sums = engine.map([trainer.collate([batch[i] for i in group]) for group in groups], response_logprobs)
         for group, both in zip(groups, sums):
-            mine |= {picked[i]: pair for i, pair in zip(group, both.view(2, -1).t().tolist())}
-        for i, pair in (item for part in parallel.gather_over_dp(mine) for item in part.items()):
+            own_logprobs |= {picked[i]: pair for i, pair in zip(group, both.view(2, -1).t().tolist())}
+        for i, pair in (item for part in parallel.gather_over_dp(own_logprobs) for item in part.items()):
             known[split][i] = known[split][i] or pair
         return True
 

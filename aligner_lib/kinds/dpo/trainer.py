@@ -131,12 +131,12 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         if not prompts:
             return {}
         chosen = list(enumerate(prompts[: self.settings.num_val_samples]))
-        mine = chosen[parallel.dp_rank() :: parallel.dp_size()]
+        own_prompts = chosen[parallel.dp_rank() :: parallel.dp_size()]
         differences = [torch.zeros(0)]  # of a rank without a prompt
         for group in length_grouped(
-            [len(prompt) for _, prompt in mine], 2 * self.validation_micro_batch_size
+            [len(prompt) for _, prompt in own_prompts], 2 * self.validation_micro_batch_size
         ):
-            numbers, drawn = zip(*(mine[i] for i in group))
+            numbers, drawn = zip(*(own_prompts[i] for i in group))
             seeds = [response_seed(self.seed, step, number) for number in numbers]
             rollouts = self.policy.rollout(list(drawn), seeds, list(numbers))
             kl = self.policy.logprobs(rollouts)[0] - self.policy.reference_logprobs(rollouts)

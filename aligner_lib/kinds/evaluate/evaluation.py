@@ -41,9 +41,11 @@ class Evaluation:
             for number, task in enumerate(prompts)
             for generation in range(self.generations_per_prompt)
         ]
-        mine = share_of_rank(numbered, parallel.dp_rank(), parallel.dp_size())
+        own_tasks = share_of_rank(numbered, parallel.dp_rank(), parallel.dp_size())
         environments = self.tasks.environments.get("validation")
-        collected = self.roll_out(mine, 0, self.rollout_micro_batch_size, environments, greedy=self.greedy)
+        collected = self.roll_out(
+            own_tasks, 0, self.rollout_micro_batch_size, environments, greedy=self.greedy
+        )
         rollouts, (rewards, _) = collected.rollouts, collected.judged()
         kl = policy.logprobs(rollouts)[0] - policy.reference_logprobs(rollouts)
         records = rollout_records(

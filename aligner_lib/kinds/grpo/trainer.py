@@ -76,7 +76,7 @@ class GRPOTrainer(PolicyGradientTrainer):
         self.failures = failures
         others = [group for group in _by_group(judgements) if group not in differ]
         kept = set((differ + others)[: self.prompts_per_step])
-        self.left_out = [one for one in judgements if one.group not in kept]
+        self.left_out = [judged for judged in judgements if judged.group not in kept]
         return _of_groups(kept, drawn, self.policy.tokenizer.pad_id)
 
     def experience(
@@ -92,7 +92,7 @@ class GRPOTrainer(PolicyGradientTrainer):
         mask = rollouts.response_mask
         if self.objective.baseline == "teacher":
             advantages = (self.teacher(rollouts)[0] - logprobs) * mask
-            told = mean_std(advantages[mask])
+            mean_and_std = mean_std(advantages[mask])
         elif self._is_penalised_by_token:
             counts = mask & rewards.isfinite()[:, None]
             kl = (logprobs - reference_logprobs) * mask
@@ -104,11 +104,11 @@ class GRPOTrainer(PolicyGradientTrainer):
                 scaled=self.objective.scale == "batch_std",
                 sum_over_ranks=parallel.sum_over_dp,
             )
-            told = mean_std(advantages[counts])
+            mean_and_std = mean_std(advantages[counts])
         else:
             of_responses = self._advantages(rollouts, rewards, logprobs - reference_logprobs)
             advantages = of_responses[:, None] * mask
-            told = mean_std(of_responses[rewards.isfinite()])
+            mean_and_std = mean_std(of_responses[rewards.isfinite()])
         experience = Experience(
             **vars(rollouts),
             logprobs=logprobs,
@@ -118,7 +118,7 @@ class GRPOTrainer(PolicyGradientTrainer):
             sampler_weights=self.sampler_weights(rollouts, logprobs),
         )
         figures = self.figures_of_groups(rollouts, rewards)
-        figures["advantages_mean"], figures["advantages_std"] = told
+        figures["advantages_mean"], figures["advantages_std"] = mean_and_std
         return experience, {f"train_rollouts/{name}": value for name, value in figures.items()}
 
     @property

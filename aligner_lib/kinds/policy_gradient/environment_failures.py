@@ -52,7 +52,7 @@ class FailedRewards:
     def check(self, step: int, outcomes: list[EpisodeOutcome]) -> None:
         """Raises RewardsFailedError after MOST_FAILED_STEPS steps without any reward. All ranks call it together."""
         failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
-        reasons = [one for part in parallel.gather_over_dp(failures[:1]) for one in part]
+        reasons = [failure for part in parallel.gather_over_dp(failures[:1]) for failure in part]
         if self.steps < MOST_FAILED_STEPS:
             return
         why = "the reward model's rewards are not finite"
@@ -88,7 +88,7 @@ def given_tasks(
 
 def note_failed_outcomes(outcomes: list[EpisodeOutcome], run: RunWriter | None) -> None:
     """As `note_failures`, of responses."""
-    note_failures([one.failure for one in outcomes if one.failure is not None], run)
+    note_failures([outcome.failure for outcome in outcomes if outcome.failure is not None], run)
 
 
 def note_failures(failures: list[EnvironmentFailure], run: RunWriter | None) -> None:
@@ -96,6 +96,9 @@ def note_failures(failures: list[EnvironmentFailure], run: RunWriter | None) -> 
 
     failures: this rank's; all ranks call it together.
     """
-    failures = [one for part in parallel.gather_over_dp(failures) for one in part]
-    for one in failures if run is not None else []:
-        run.note_failure(one.environment, f"the episode of seed {one.seed} failed ({one.reason}): {one.text}")
+    failures = [failure for part in parallel.gather_over_dp(failures) for failure in part]
+    for failure in failures if run is not None else []:
+        run.note_failure(
+            failure.environment,
+            f"the episode of seed {failure.seed} failed ({failure.reason}): {failure.text}",
+        )

@@ -120,23 +120,27 @@ def environment_metrics(
 
     outcomes: of this rank's responses; rewards: float [B]; failures: prompts that were not given, the same on every rank.
     """
-    mine = [(one, reward) for one, reward in zip(outcomes, rewards.tolist()) if one.environment]
-    gathered = [item for part in parallel.gather_over_dp(mine) for item in part]
+    own_outcomes = [
+        (outcome, reward) for outcome, reward in zip(outcomes, rewards.tolist()) if outcome.environment
+    ]
+    gathered = [item for part in parallel.gather_over_dp(own_outcomes) for item in part]
     figures: dict[str, float] = {}
     for name in dict.fromkeys(
-        [one.environment for one, _ in gathered] + [one.environment for one in failures]
+        [outcome.environment for outcome, _ in gathered] + [failure.environment for failure in failures]
     ):
-        of_it = [(one, reward) for one, reward in gathered if one.environment == name]
-        judged = [(one, reward) for one, reward in of_it if one.failure is None]
+        of_it = [(outcome, reward) for outcome, reward in gathered if outcome.environment == name]
+        judged = [(outcome, reward) for outcome, reward in of_it if outcome.failure is None]
         at = f"{split}_environments/{name}"
         figures[f"{at}/samples"] = len(of_it)
-        figures[f"{at}/failed"] = len(of_it) - len(judged) + sum(one.environment == name for one in failures)
+        figures[f"{at}/failed"] = (
+            len(of_it) - len(judged) + sum(failure.environment == name for failure in failures)
+        )
         if not judged:
             continue
         figures[f"{at}/reward"] = sum(reward for _, reward in judged) / len(judged)
-        figures[f"{at}/turns"] = sum(one.turns for one, _ in judged) / len(judged)
-        for metric in dict.fromkeys(key for one, _ in judged for key in one.metrics):
-            values = [one.metrics[metric] for one, _ in judged if metric in one.metrics]
+        figures[f"{at}/turns"] = sum(outcome.turns for outcome, _ in judged) / len(judged)
+        for metric in dict.fromkeys(key for outcome, _ in judged for key in outcome.metrics):
+            values = [outcome.metrics[metric] for outcome, _ in judged if metric in outcome.metrics]
             figures[f"{at}/{metric}"] = sum(values) / len(values)
     return figures
 

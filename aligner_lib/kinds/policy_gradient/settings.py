@@ -251,7 +251,9 @@ def environments_of(config: DictConfig) -> dict[str, EnvironmentSettings]:
 
     A kind without a critic can do without a reward model: where it is given no prompts either, it trains on sums.
     """
-    named = {name: one for name, one in config.model.environments.items() if one.weight > 0}
+    named = {
+        name: environment for name, environment in config.model.environments.items() if environment.weight > 0
+    }
     if not named and "critic" not in config and not config.model.data.data_prefix.get("train"):
         return {"sums": EnvironmentSettings()}
     return named
@@ -265,7 +267,9 @@ def generates_with_vllm(config: DictConfig) -> bool:
 def judged_by_programs(config: DictConfig) -> bool:
     """Whether environments judge every response, so that no reward model is needed."""
     named = environments_of(config)
-    return bool(named) and all((one.use or name) != "reward_model" for name, one in named.items())
+    return bool(named) and all(
+        (environment.use or name) != "reward_model" for name, environment in named.items()
+    )
 
 
 def recomputes_logprobs(config: DictConfig, needed: bool) -> bool:
@@ -338,16 +342,16 @@ def check_checkpoints(config: DictConfig, is_remote: bool, server: str) -> None:
 
 def unused_settings(config: DictConfig) -> dict[str, str]:
     """What does nothing, given the other settings."""
-    at, loop, found = group_of(config), loop_settings(config), {}
+    at, loop, unused = group_of(config), loop_settings(config), {}
     if rollout_settings(config).sampler_correction == "none":
-        found[f"model.{at}.sampler_correction_cap"] = "sampler_correction=none weighs nothing."
+        unused[f"model.{at}.sampler_correction_cap"] = "sampler_correction=none weighs nothing."
     if environments_of(config):
-        found[f"trainer.{at}.limit_val_batches"] = (
+        unused[f"trainer.{at}.limit_val_batches"] = (
             f"model.{at}.num_val_samples says how many of an environment's held-out prompts are answered."
         )
     if loop.overlong_buffer is None:
-        found[f"trainer.{at}.overlong_penalty"] = "without overlong_buffer no response is overlong."
-    return found | unused_generation_settings(config)
+        unused[f"trainer.{at}.overlong_penalty"] = "without overlong_buffer no response is overlong."
+    return unused | unused_generation_settings(config)
 
 
 def unused_generation_settings(config: DictConfig) -> dict[str, str]:

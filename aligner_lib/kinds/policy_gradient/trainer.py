@@ -244,7 +244,7 @@ class PolicyGradientTrainer(ABC):
         metrics |= {f"train_optim/{name}": value for name, value in means(figures).items()}
         metrics["train_optim/first_ppo_ratio"] = figures[0]["ppo_ratio"]
         metrics["train_optim/updates"] = len(figures)
-        metrics["train_optim/tokens"] = sum(one["tokens"] for one in figures)
+        metrics["train_optim/tokens"] = sum(update["tokens"] for update in figures)
         metrics["train_optim/optim_step"] = self.policy.engine.steps
         return metrics
 
@@ -271,7 +271,7 @@ class PolicyGradientTrainer(ABC):
             lengths, self.objective.normalizer, response_length(self.config), responses, tokens, learnt
         )
         parts = {
-            one.name: getattr(batch, one.name) for one in fields(Experience)
+            entry.name: getattr(batch, entry.name) for entry in fields(Experience)
         }  # without what a critic's has
         whole = WeightedBatch(**parts, token_weights=weights)
         return _rows_or_a_silent_one(whole, learns.nonzero().flatten())
@@ -434,9 +434,9 @@ class PolicyGradientTrainer(ABC):
 def _mismatch_of(figures: list[dict[str, float]]) -> dict[str, float]:
     """How far the log-probabilities of generation and of the first update's own pass part; takes their means away."""
     first = dict(figures[0])
-    for one in figures:
+    for update in figures:
         for name in ("mismatch", "weight", "weight_squared"):
-            del one[name]
+            del update[name]
     size = first["weight"] ** 2 / first["weight_squared"]
     return {"sampler_mismatch": first["mismatch"], "sampler_effective_sample_size": size}
 

@@ -90,7 +90,7 @@ class PPOTrainer(PolicyGradientTrainer):
         warming_up = step <= self.loop.critic_warmup_steps
         metrics = {} if warming_up else super().learn(step, experience, timers)
         with timers("critic_train_wait"):
-            learnt = [terms for asked in learning if (terms := asked.result())]
+            learnt = [terms for pending in learning if (terms := pending.result())]
         figures = means([{name: terms[name] for name in ("loss", "grad_norm")} for terms in learnt])
         figures["lr"] = sum(rates) / len(rates)
         return metrics | {f"critic/{name}": value for name, value in figures.items()}
