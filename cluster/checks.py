@@ -26,7 +26,8 @@ class Partition:
     name: str
     nodes: int
     time: str
-    gres: str  # of a node, such as gpu:h100:8; several kinds of nodes make several lines
+    gres: str
+    """The resources of a node, such as gpu:h100:8. Several kinds of nodes make several lines."""
     up: bool
 
     def __str__(self) -> str:

@@ -18,8 +18,10 @@ _ACCOUNTING_FORMAT = "JobID,State,NodeList,JobName,Submit,ExitCode"
 class Entry:
     """One component of a job, as squeue lists it."""
 
-    id: str  # 12, 12+0 (a hetjob's component), 12_3 (an array's member)
-    state: str  # Slurm's state: PENDING, RUNNING, COMPLETING, TIMEOUT, …
+    id: str
+    """12, 12+0 (a hetjob's component), 12_3 (an array's member)."""
+    state: str
+    """Slurm's state: PENDING, RUNNING, COMPLETING, TIMEOUT, …"""
     nodes: str = ""
     start: str = ""
     end: str = ""

@@ -23,13 +23,19 @@ class Record:
     id: str
     """The pid of the local supervisor, or the scheduler's job id (on Slurm 1234, and 1234_5 in an array)."""
     name: str
-    folder: str  # job/NNN in the run folder
-    components: dict[str, list[str]]  # name -> command; the last one is the main component
-    identity: str = ""  # tells the process from a later one with its pid (see processes.identity)
-    cluster: str = ""  # Slurm's ClusterName: job ids are valid on one cluster only
-    mark: str = ""  # Slurm's comment on the job, since an id may be reused
+    folder: str
+    """job/NNN in the run folder."""
+    components: dict[str, list[str]]
+    """Name → command; the last one is the main component."""
+    identity: str = ""
+    """Distinguishes the process from a later process with the same pid (see processes.identity)."""
+    cluster: str = ""
+    """Slurm's ClusterName: job ids are valid on one cluster only."""
+    mark: str = ""
+    """Slurm's comment on the job, since an id may be reused."""
     host: str = field(default_factory=socket.gethostname)
-    submitted: float = field(default_factory=time.time)  # unix seconds
+    submitted: float = field(default_factory=time.time)
+    """Unix seconds."""
     nodes: int = 1
     gpus: int = 0
 

@@ -18,25 +18,38 @@ class Resources:
     """
 
     nodes: int = 1
-    tasks_per_node: int = 0  # processes a node; 0: one a GPU, or one where there are no GPUs
-    gpus_per_node: int = 0  # 0: a CPU job
-    gpu_type: str = ""  # for typed GRES: "h100" asks for gpu:h100:8
-    cpus_per_task: int = 0  # 0: the cluster's default
-    mem: str = ""  # a node, as Slurm writes it ("512G"; "0" is all of it); "": the cluster's default
+    tasks_per_node: int = 0
+    """Processes on a node; 0: one for each GPU, or one process on a node without GPUs."""
+    gpus_per_node: int = 0
+    """0: a CPU job."""
+    gpu_type: str = ""
+    """For typed GRES: "h100" requests gpu:h100:8."""
+    cpus_per_task: int = 0
+    """0: the cluster's default."""
+    mem: str = ""
+    """Memory of a node, as Slurm writes it ("512G"; "0" is all of it); "": the cluster's default."""
     account: str = ""
     partition: str = ""
     qos: str = ""
     time: str = "4:00:00"
     exclusive: bool = False
     constraint: str = ""
-    container_image: str = ""  # pyxis: an image's name or a .sqsh file
-    container_mounts: tuple[str, ...] = ()  # "from:to"
-    python: str = ""  # the interpreter on the nodes, for the dispatch's own wrapper; "": this one
-    setup: tuple[str, ...] = ()  # shell lines before the run (module load …)
-    sbatch: Mapping[str, object] = field(default_factory=dict)  # further flags: {reservation: course}
-    signal_delay_s: int = 180  # the notice before the time limit; must exceed a step and a checkpoint
-    max_requeues: int = 100  # then the job ends, so that it cannot be requeued forever
-    linger_s: int = 120  # time for the other components to save and exit after the main one has ended
+    container_image: str = ""
+    """pyxis: an image's name or a .sqsh file."""
+    container_mounts: tuple[str, ...] = ()
+    """"from:to"."""
+    python: str = ""
+    """The interpreter on the nodes, for the wrapper of the command; "": this process's interpreter."""
+    setup: tuple[str, ...] = ()
+    """Shell lines before the run (module load …)."""
+    sbatch: Mapping[str, object] = field(default_factory=dict)
+    """Further flags: {reservation: course}."""
+    signal_delay_s: int = 180
+    """Seconds of notice before the time limit; must exceed a step and a checkpoint."""
+    max_requeues: int = 100
+    """After this number the job ends, so that it is not requeued forever."""
+    linger_s: int = 120
+    """Seconds that the other components have to save and exit after the main component has ended."""
 
     def __post_init__(self):
         for name in (

@@ -72,12 +72,16 @@ class Parallelism:
 class Memory:
     """GiB on the GPU that needs most."""
 
-    weights: float  # bf16
-    gradients: float  # fp32
-    optimizer: float  # fp32 master weights and Adam's two moments, sharded over data parallel ranks
+    weights: float
+    """bf16."""
+    gradients: float
+    """fp32."""
+    optimizer: float
+    """fp32 master weights and Adam's two moments, sharded over data parallel ranks."""
     activations: float
     kv_cache: float
-    inference_copy: float  # a second set of bf16 weights: the reference policy, or the reward model
+    inference_copy: float
+    """A second set of bf16 weights: the reference policy, or the reward model."""
 
     @property
     def total(self) -> float:

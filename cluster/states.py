@@ -27,11 +27,14 @@ class Status:
     """The status of a job at one moment."""
 
     state: State
-    reason: str = ""  # why it is pending, or what ended it
+    reason: str = ""
+    """The reason why the job is pending, or the reason of its end."""
     nodes: tuple[str, ...] = ()
-    start: str = ""  # the scheduler's estimate of the start, while pending
+    start: str = ""
+    """The scheduler's estimate of the start, while the job is pending."""
     returncode: int | None = None
-    component: str = ""  # which part failed first, and which of its ranks
+    component: str = ""
+    """The component that failed first, and (`rank`) which of its ranks."""
     rank: int = 0
 
 

@@ -1,4 +1,4 @@
-"""The registry of the kinds of job: each is a folder in `aligner_lib/kinds`, whose settings.py declares it as KIND.
+"""The registry of the kinds of job. Each kind is a folder in `aligner_lib/kinds`, whose settings.py declares the kind as KIND.
 
 $ALIGNER_KINDS names further modules that hold a KIND, separated by commas, so a kind of your own needs no change here. The
 registry imports kinds by name, since kinds import `aligner_lib.config`. It imports no torch.
@@ -21,19 +21,19 @@ FOLDERS = "aligner_lib.kinds"
 
 
 def kinds() -> dict[str, JobKind]:
-    """Every kind by its name, in the order of the way from a model to an aligned one."""
+    """Every kind by its name, in the order of the way from a model to an aligned model."""
     return _kinds(os.environ.get("ALIGNER_KINDS", ""))
 
 
 def kind_of(name: str) -> JobKind:
-    """Raises ConfigError for a kind that there is not."""
+    """The kind with this name. Raises ConfigError for an unknown name."""
     if name not in kinds():
         raise ConfigError(f"there is no kind of job {name!r}; there are {', '.join(kinds())}")
     return kinds()[name]
 
 
 def charts_of(name: str) -> tuple[Chart, ...]:
-    """The default charts of a run of this kind, with their metrics' units; none for one that is not known here."""
+    """The default charts of a run of this kind, with their metrics' units; () for an unknown kind."""
     if name not in kinds():
         return ()
     units = {
@@ -51,7 +51,7 @@ def charts_of(name: str) -> tuple[Chart, ...]:
 
 
 def alarms_of(name: str) -> tuple[Rule, ...]:
-    """What is watched for in a run of this kind; of one that is not known here only that its figures are finite."""
+    """The alarms of a run of this kind. A run of an unknown kind has only the alarm for figures that are not finite."""
     return kinds()[name].alarms if name in kinds() else (not_finite,)
 
 
@@ -69,7 +69,7 @@ def _kinds(further: str) -> dict[str, JobKind]:
 
 
 def _kinds_of_the_library() -> Iterator[JobKind]:
-    """Those that the folders of `aligner_lib.kinds` declare; a folder that kinds share declares none."""
+    """The kinds that the folders of `aligner_lib.kinds` declare. A folder with shared parts declares none."""
     for folder in pkgutil.iter_modules(import_module(FOLDERS).__path__):
         if folder.ispkg:
             kind = getattr(import_module(f"{FOLDERS}.{folder.name}.settings"), "KIND", None)

@@ -1,4 +1,4 @@
-"""What a server's job serves: a model that actors ask, ready but for its weights."""
+"""The result of a server's build.py: a model for the requests of actors, which is not built yet."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from aligner_lib.remote_critic.worker import Worker
 
 @dataclass(frozen=True)
 class Serving:
-    """What a server's job serves, ready but for its model: `make` builds this rank's part."""
+    """The model of a server's job, which is not built yet: `make` builds this rank's part."""
 
     make: Callable[[], Worker]
     service: str
     """The name that the server announces itself by: `critic` or `reward_model`."""
     is_trained: bool
-    """Whether an actor trains what is served, so that there are checkpoints of it."""
+    """Whether an actor trains the model, so that the server writes checkpoints."""
     vocab_size: int
     hashes: dict[str, str]
     about: dict
-    """What an actor has to know of the server."""
+    """The facts about the server that an actor needs."""
 
 
 def serving(make: Callable[[], Worker], service: str, is_trained: bool, start: Path, about: dict) -> Serving:
-    """What a server serves that begins with the model folder `start`. about: what the kind adds for the actor."""
+    """The Serving of a model that starts from the folder `start`. about: the kind's own facts for the actor."""
     architecture = Architecture.load(start)
     about = about | {
         "model": str(start),

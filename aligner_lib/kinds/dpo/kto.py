@@ -1,9 +1,9 @@
-"""KTO: responses that somebody found good or bad, each by itself; DPO where there are no pairs.
+"""KTO: learning from single responses that are labelled as desirable or undesirable, instead of pairs.
 
-    B responses, each with one to another prompt beside it
+    B responses, each with an unrelated response, which belongs to another prompt
 
-A response gains or loses against a reference point z, the KL of the policy to its reference, which the policy's gain on
-unrelated responses estimates. Algorithm: Ethayarajh et al. 2024 (arXiv:2402.01306).
+The loss compares a response's gain with a reference point z, the KL of the policy to its reference. The policy's mean gain on
+unrelated responses estimates z. Algorithm: Ethayarajh et al. 2024 (arXiv:2402.01306).
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from aligner_lib.trainers.statistics import mean_std
 
 @dataclass
 class LabelledBatch(ResponseBatch):
-    """B rows when it is trained on; 2B, with the unrelated responses behind them, while the reference is asked."""
+    """B rows in a training step; 2B rows, of which the last B are the unrelated responses, while the reference computes."""
 
-    desirable: Tensor  # bool [B]
-    reference_point: Tensor  # float32 [B], z in nats: the same for all of a global batch
+    desirable: Tensor
+    """bool [B]."""
+    reference_point: Tensor
+    """float32 [B]: z in nats, the same for all responses of a global batch."""
 
 
 class KTOTrainer(DPOTrainer):
-    """DPO's trainer with a label a response in place of pairs."""
+    """DPO's trainer for responses with a label each, instead of pairs."""
 
     def collate(self, samples: list[LabelledSample]) -> LabelledBatch:
-        """The samples' responses, then the unrelated ones."""
+        """The samples' responses, then the unrelated responses."""
         batch = super().collate(samples)
         desirable = torch.tensor([sample.desirable for sample in samples]).repeat(2)
         return LabelledBatch(**vars(batch), desirable=desirable, reference_point=torch.zeros(batch.size))
@@ -54,7 +56,7 @@ class KTOTrainer(DPOTrainer):
         return LossTerms(losses.sum(), len(losses), terms)
 
     def figures(self, group: str, terms: dict[str, float]) -> dict[str, float]:
-        """Means over all responses; over the desirable (chosen) or the other ones (rejected), where there are some."""
+        """Means over all responses, and over the desirable (chosen) and the undesirable (rejected) ones if the batch has any."""
         share = {"chosen": terms["desirable"], "rejected": 1 - terms["desirable"]}
         named = {name: terms[name] for name in ("loss", "acc", "reference_point")}
         for side in (side for side in share if share[side] > 0):
@@ -63,7 +65,7 @@ class KTOTrainer(DPOTrainer):
         return {f"{group}/{name}": value for name, value in named.items()}
 
     def _micro_batches(self, samples: list[LabelledSample], size: int) -> list[LabelledBatch]:
-        """The responses with their reference point: the mean gain of the whole batch's unrelated ones, and not below 0."""
+        """The responses with their reference point: the mean gain of the global batch's unrelated responses, and not below 0."""
         both = super()._micro_batches(samples, size)
         halves = [torch.arange(batch.size).chunk(2) for batch in both]
         unrelated = [batch.rows(second) for batch, (_, second) in zip(both, halves)]

@@ -15,15 +15,16 @@ from cluster.record import write_json
 
 logger = logging.getLogger(__name__)
 FILE = "reference_logprobs.json"  # in the run folder
-Known = list[list[float] | None]  # a sample's two log-probabilities, where it is known
+Known = list[list[float] | None]
+"""For each sample its two log-probabilities; None: they are not computed yet."""
 
 
 def precompute(trainer: DPOTrainer, max_steps: int, run: Path, model: str) -> None:
-    """Give the samples of the first epoch's steps, and those of the validation, their reference's log-probabilities.
+    """Store the reference's log-probabilities in the samples of the first epoch's steps and of the validation.
 
     trainer: its engine has the reference's weights; model: their hash. A sample is computed in the micro batch in which the
-    first epoch trains on it, so there an exchange of weights would give the same bits. What an earlier attempt of
-    the same model, samples and precision has left in the run folder is not computed again.
+    first epoch trains on it, so an exchange of weights in that epoch would give the same bits. Values that an earlier attempt
+    with the same model, samples and precision left in the run folder are not computed again.
     """
     engine, train, validation = trainer.engine, trainer.train, trainer.validation
     key = _key(model, str(engine.module.config.params_dtype), train, validation)
@@ -31,7 +32,7 @@ def precompute(trainer: DPOTrainer, max_steps: int, run: Path, model: str) -> No
     known: dict[str, Known] = kept or {"train": [None] * len(train), "validation": [None] * len(validation)}
 
     def compute(split: str, samples: list, picked: list[int], size: int) -> bool:
-        """These samples' values; False where all were known."""
+        """Compute the picked samples' values. False: all were known."""
         if all(known[split][i] is not None for i in picked):
             return False
         batch = [samples[i] for i in picked]
@@ -62,13 +63,13 @@ def precompute(trainer: DPOTrainer, max_steps: int, run: Path, model: str) -> No
 
 
 def _key(model: str, precision: str, *splits: list) -> str:
-    """Changes with the model, the numbers' precision and every token."""
+    """A hash that changes with the model, the precision and every token."""
     rows = [[(sample.rows, sample.starts) for sample in split] for split in splits]
     return hashlib.sha256(json.dumps([model, precision, rows]).encode()).hexdigest()
 
 
 def _load(file: Path, key: str) -> dict[str, Known] | None:
-    """What an earlier attempt has left; None where it is of something else, or damaged."""
+    """The values of an earlier attempt; None if the file is missing, damaged, or belongs to another model or other samples."""
     try:
         kept = json.loads(file.read_text())
         return {split: kept[split] for split in ("train", "validation")} if kept["key"] == key else None

@@ -1,4 +1,4 @@
-"""DPO: of two responses to a prompt, the chosen one shall gain more probability over the reference than the rejected one.
+"""DPO: the chosen response to a prompt gains more probability over the reference than the rejected response.
 
     B samples of two rows each, S longest prompt + response
 
@@ -33,25 +33,28 @@ from aligner_lib.trainers.supervised import SupervisedTrainer
 
 @dataclass
 class ResponseBatch(TokenBatch):
-    """The samples' first rows, then their second ones in the same order: chosen and rejected responses, 2B rows."""
+    """The samples' first rows, then their second rows in the same order: chosen and rejected responses, 2B rows."""
 
-    response_mask: Tensor  # bool [2B, S-1]: predictions of the responses' tokens, stop token included
-    reference_logprobs: Tensor  # float32 [2B], summed over the response; 0 where a loss has no reference
+    response_mask: Tensor
+    """bool [2B, S-1]: the predictions of the responses' tokens, stop token included."""
+    reference_logprobs: Tensor
+    """float32 [2B], summed over the response; 0 for a loss without a reference."""
 
 
 @dataclass
 class DPOTrainer(SupervisedTrainer[PreferenceSample]):
     """Samples are pairs; chosen and rejected go through one forward pass."""
 
-    settings: DictConfig = field(kw_only=True)  # a DPOLoss
-    # the engine with its reference; None: the loss has no reference, or the samples know its log-probabilities
+    settings: DictConfig = field(kw_only=True)
+    """A DPOLoss."""
     policy: Policy | None = field(kw_only=True)
+    """The engine with its reference; None: the loss has no reference, or the samples hold the reference's log-probabilities."""
     functions: SimpleNamespace = field(default_factory=partial(own_functions, "dpo"), kw_only=True)
-    # the reference's log-probabilities of each validation micro batch: they are the same each time
     _of_validation: list[Tensor] | None = field(default=None, init=False)
+    """The reference's log-probabilities of each validation micro batch, which are the same at every validation."""
 
     def collate(self, samples: list[PreferenceSample]) -> ResponseBatch:
-        """The samples' rows and which of their tokens are responses, with the reference's log-probabilities if known."""
+        """The samples' rows with a mask of the response tokens, and with the reference's log-probabilities if they are known."""
         rows = [sample.rows[side] for side in (0, 1) for sample in samples]
         starts = [sample.starts[side] for side in (0, 1) for sample in samples]
         known = [(sample.reference_logprobs or (0.0, 0.0))[side] for side in (0, 1) for sample in samples]
@@ -85,11 +88,11 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         return {f"{group}/{name}": value for name, value in terms.items() if name != "grad_norm"}
 
     def validate(self, step: int) -> dict[str, float]:
-        """Metrics over the validation samples, and how far the policy's own responses are from the reference."""
+        """Metrics over the validation samples, and the KL of the policy to its reference over the policy's own responses."""
         return super().validate(step) | self._kl(step)
 
     def _losses(self, policy: PairLogprobs, reference: PairLogprobs) -> Tensor:
-        """Of each pair: float [B]. policy, reference: log-probabilities, as sums or means, as `takes_means` says."""
+        """The loss of each pair: float [B]. policy, reference: log-probabilities, which are means or sums as `takes_means` says."""
         settings, beta = self.settings, self.settings.ref_policy_kl_penalty
         ratios = policy.minus(reference)
         smoothing = 0.1 if settings.label_smoothing is None else settings.label_smoothing
@@ -104,7 +107,8 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         }[settings.preference_loss]()
 
     def _micro_batches(self, samples: list[PreferenceSample], size: int) -> list[ResponseBatch]:
-        """With the reference's log-probabilities, computed in the same micro batches: equal weights give equal bits."""
+        """Micro batches with the reference's log-probabilities, which are computed in the same micro batches as the policy's:
+        equal weights then give equal bits."""
         batches = super()._micro_batches(samples, size)
         if self.policy is None:
             known = all(sample.reference_logprobs is not None for sample in samples)
@@ -121,8 +125,8 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
         return [replace(batch, reference_logprobs=sums) for batch, sums in zip(batches, known)]
 
     def _kl(self, step: int) -> dict[str, float]:
-        """The mean of log π − log π_ref over the tokens of responses that the policy draws to validation prompts: an
-        unbiased estimate of its KL to the reference, as of PPO's rollouts."""
+        """The mean of log π − log π_ref over the tokens of the policy's own responses to validation prompts: an unbiased
+        estimate of the policy's KL to the reference, computed as for PPO's rollouts."""
         if self.policy is None or self.settings.num_val_samples == 0:
             return {}
         room = self.engine.module.architecture.max_position_embeddings - self.policy.sampling.max_length
@@ -132,7 +136,7 @@ class DPOTrainer(SupervisedTrainer[PreferenceSample]):
             return {}
         chosen = list(enumerate(prompts[: self.settings.num_val_samples]))
         own_prompts = chosen[parallel.dp_rank() :: parallel.dp_size()]
-        differences = [torch.zeros(0)]  # of a rank without a prompt
+        differences = [torch.zeros(0)]  # for a rank without a prompt
         for group in length_grouped(
             [len(prompt) for _, prompt in own_prompts], 2 * self.validation_micro_batch_size
         ):

@@ -1,4 +1,4 @@
-"""A policy on held-out prompts: rewards, lengths and how far it is from its reference. Nothing is trained."""
+"""Evaluates a policy on held-out prompts: rewards, lengths and its KL to a reference. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -25,17 +25,21 @@ class Evaluation:
 
     roll_out: RolloutCollector
     tasks: TaskSource
-    num_prompts: int | None  # None: all
-    generations_per_prompt: int  # each with random numbers of its own
+    num_prompts: int | None
+    """None: all."""
+    generations_per_prompt: int
+    """Responses to each prompt, each with random numbers of its own."""
     rollout_micro_batch_size: int
     greedy: bool
-    run: RunWriter | None  # on the first rank
+    run: RunWriter | None
+    """None on all ranks but the first."""
 
     def figures(self) -> dict[str, float | None]:
-        """Means over all ranks' responses, under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in nats a token."""
+        """Means over all ranks' responses, under evaluation/. `kl` is the mean of log π − log π_ref over response tokens, in
+        nats a token."""
         policy = self.roll_out.policy
         prompts, failures = given_tasks(self.tasks.validation(self.num_prompts), self.run)
-        # a prompt's first response is numbered as if it were the only one, so that more of them change none
+        # a prompt's first response has the same number with any generations_per_prompt, so that further responses change none
         numbered = [
             (generation * len(prompts) + number, number, task)
             for number, task in enumerate(prompts)

@@ -213,7 +213,7 @@ def _without_effect(config: DictConfig) -> dict[str, str]:
             "the policy learns from a teacher's log-probabilities and not from rewards.",
         )
     if "advantages" in config.functions:
-        instead = "functions.advantages replaces the baseline and the scale."
+        instead = "functions.advantages says what a reward is compared with, and what it is divided by."
         grpo = config.model.grpo
         unused |= {
             f"model.grpo.{name}": instead

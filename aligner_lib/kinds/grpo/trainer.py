@@ -1,4 +1,4 @@
-"""GRPO and its relatives: a policy gradient whose expectation of a response are the others to the same prompt.
+"""GRPO and related algorithms: a policy gradient whose baseline comes from the other responses to the same prompt.
 
     B responses of this rank, S longest prompt + response
 
@@ -33,20 +33,23 @@ class Judged(NamedTuple):
     """A response's group and its reward."""
 
     group: int
-    reward: float  # as it was given
-    shaped: float  # as it is learnt from: clipped, less what an answer without an end costs
-    is_learnt: bool  # whether any of its tokens is in the loss
+    reward: float
+    """The reward that the reward model or the program gave."""
+    shaped: float
+    """The reward that the update uses: clipped, minus the penalty of a response that was cut off."""
+    is_learnt: bool
+    """Whether any of its tokens is in the loss."""
 
 
 @dataclass
 class GRPOTrainer(PolicyGradientTrainer):
-    """See PolicyGradientTrainer; groups of responses take the critic's place."""
+    """See PolicyGradientTrainer. Groups of responses replace the critic."""
 
     functions: SimpleNamespace = field(default_factory=partial(own_functions, "grpo"), kw_only=True)
-    teacher: TokenScorer | None = None  # whose log-probabilities are learnt, with the baseline `teacher`
-    left_out: list[Judged] = field(
-        init=False, default_factory=list
-    )  # of all ranks, by this step's dynamic sampling
+    teacher: TokenScorer | None = None
+    """With the baseline `teacher`: the model whose log-probabilities the policy learns."""
+    left_out: list[Judged] = field(init=False, default_factory=list)
+    """The responses of all ranks that this step's dynamic sampling left out."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -58,8 +61,7 @@ class GRPOTrainer(PolicyGradientTrainer):
         return self.rollout.num_prompts_per_step
 
     def collect(self, step: int, timers: Timers) -> Collected:
-        """This step's rollout. With dynamic sampling as many as it takes until enough groups differ in the rewards that are
-        learnt from."""
+        """This step's rollout. Dynamic sampling draws further rollouts until enough groups differ in their shaped rewards."""
         if self.draws_per_step == 1:
             return super().collect(step, timers)
         drawn, judgements, failures = [], [], []
@@ -87,8 +89,8 @@ class GRPOTrainer(PolicyGradientTrainer):
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[Experience, dict[str, float]]:
-        """A response's advantage is that of its reward over its group's; each of its tokens has it. REINFORCE++ gives each
-        token its own."""
+        """A response's advantage compares its reward with the rewards of its group, and all its tokens have this advantage.
+        REINFORCE++ gives each token an advantage of its own."""
         mask = rollouts.response_mask
         if self.objective.baseline == "teacher":
             advantages = (self.teacher(rollouts)[0] - logprobs) * mask
@@ -123,7 +125,8 @@ class GRPOTrainer(PolicyGradientTrainer):
 
     @property
     def _is_penalised_by_token(self) -> bool:
-        """Whether a token's advantage has the KL from that token on, as REINFORCE++'s; else that of its whole response."""
+        """Whether a token's advantage includes the KL from that token on, as in REINFORCE++; otherwise the advantage includes
+        the KL of the whole response."""
         objective = self.objective
         return (objective.baseline, objective.kl) == (
             "batch_mean",
@@ -131,7 +134,7 @@ class GRPOTrainer(PolicyGradientTrainer):
         ) and objective.scale != "group_std"
 
     def _advantages(self, rollouts: Rollouts, rewards: Tensor, log_ratio: Tensor) -> Tensor:
-        """Of each response of this rank, among those of all ranks: float32 [B]."""
+        """The advantage of each response of this rank, compared with the responses of all ranks: float32 [B]."""
         shaped = self.shaped(rollouts, rewards)
         if self.objective.kl == "reward":
             kl = log_ratio * rollouts.response_mask
@@ -144,11 +147,12 @@ class GRPOTrainer(PolicyGradientTrainer):
         return advantages.split([len(part) for part, _ in parts])[parallel.dp_rank()]
 
     def figures_of_groups(self, rollouts: Rollouts, rewards: Tensor) -> dict[str, float]:
-        """Of the groups that were drawn in this step, those of `rollouts` and those that were left out. rewards: float [B]."""
+        """Figures of all groups that this step drew: the groups of `rollouts`, and the groups that were left out. rewards:
+        float [B]."""
         return _group_figures(self.left_out + self._gathered(rollouts, rewards))
 
     def _gathered(self, rollouts: Rollouts, rewards: Tensor) -> list[Judged]:
-        """Of all ranks' responses that have a reward."""
+        """All ranks' responses that have a reward."""
         of_rank = [
             Judged(*values)
             for values in zip(
@@ -170,7 +174,7 @@ def _by_group(judgements: list[Judged]) -> dict[int, list[Judged]]:
 
 
 def _groups_that_differ(judgements: list[Judged]) -> list[int]:
-    """The groups that something is learnt from: their shaped rewards differ, and a response is in the loss."""
+    """The groups with a gradient: their shaped rewards differ, and a response is in the loss."""
     return [group for group, members in _by_group(judgements).items() if _differs(members)]
 
 
@@ -179,7 +183,7 @@ def _differs(members: list[Judged]) -> bool:
 
 
 def _group_figures(judgements: list[Judged]) -> dict[str, float]:
-    """Of all groups that were drawn; those without any reward are not counted."""
+    """Figures of all groups that were drawn. Groups without any reward are not counted."""
     groups = list(_by_group(judgements).values())
     if not groups:
         return {"groups": 0}
@@ -193,7 +197,7 @@ def _group_figures(judgements: list[Judged]) -> dict[str, float]:
 
 
 def _of_groups(kept: set[int], drawn: list[Collected], pad_id: int) -> Collected:
-    """The responses of these groups, of several rollouts."""
+    """The responses of the kept groups, from several rollouts."""
     sizes = [part.rollouts.size for part in drawn]
     numbers = [list(range(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
     joined = concat_restore_order([part.rollouts for part in drawn], numbers, fill=pad_id)

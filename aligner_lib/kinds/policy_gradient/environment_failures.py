@@ -1,4 +1,4 @@
-"""Prompts and responses that an environment failed at: noted once in the run folder, counted, and left out."""
+"""Prompts and responses at which an environment failed: noted once in the run folder, counted, and left out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from aligner_lib.rollouts.tasks import Task
 from aligner_lib.run_folder.writer import RunWriter
 from aligner_lib.trainers.loop import BoundExceeded
 
-MOST_FAILED_STEPS = 3  # in a row, without the reward of a single response
-# Figures that nothing is known of in a step without a reward.
+MOST_FAILED_STEPS = 3
+"""Steps in a row without any reward, after which the run ends."""
 OF_REWARDS = tuple(
     f"train_rollouts/{name}"
     for name in (
@@ -26,6 +26,7 @@ OF_REWARDS = tuple(
         "learnt_advantages_std",
     )
 )
+"""Figures that are unknown in a step without a reward."""
 
 
 class RewardsFailedError(BoundExceeded):
@@ -42,7 +43,7 @@ class FailedRewards:
         self.steps = 0
 
     def count(self, metrics: Mapping[str, float | None]) -> dict[str, None]:
-        """Counts a step with these metrics, and gives null for its figures of rewards where no response has a reward."""
+        """Count a step with these metrics. If no response has a reward, returns None for each figure of rewards."""
         if metrics["train_rollouts/rewards_failed"] < 1:
             self.steps = 0
             return {}
@@ -70,9 +71,9 @@ class FailedRewards:
 def given_tasks(
     tasks: list[Task | EnvironmentFailure], run: RunWriter | None
 ) -> tuple[list[Task], list[EnvironmentFailure]]:
-    """The prompts, and those that an environment did not give, which are noted down.
+    """The given prompts, and the environments' failures to give a prompt, which are written to the run folder.
 
-    run: None on all ranks but the first. Raises UserError for too few prompts to go on.
+    run: None on all ranks but the first. Raises UserError for fewer prompts than ranks.
     """
     failures = [task for task in tasks if isinstance(task, EnvironmentFailure)]
     given = [task for task in tasks if isinstance(task, Task)]
@@ -87,12 +88,12 @@ def given_tasks(
 
 
 def note_failed_outcomes(outcomes: list[EpisodeOutcome], run: RunWriter | None) -> None:
-    """As `note_failures`, of responses."""
+    """The same as `note_failures`, for the outcomes of responses."""
     note_failures([outcome.failure for outcome in outcomes if outcome.failure is not None], run)
 
 
 def note_failures(failures: list[EnvironmentFailure], run: RunWriter | None) -> None:
-    """The first failure of each environment, with its traceback, goes to the run folder; all are counted in metrics.
+    """Write the first failure of each environment to the run folder, with its traceback. Metrics count all failures.
 
     failures: this rank's; all ranks call it together.
     """

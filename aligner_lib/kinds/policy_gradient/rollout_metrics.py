@@ -1,4 +1,4 @@
-"""What a step tells about its rollouts: metrics, and the records of rollouts.jsonl. See docs/metrics.md."""
+"""Figures of a step's rollouts: metrics, and the records of rollouts.jsonl. See docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def rollout_metrics(
 ) -> dict[str, float | None]:
     """Means over all ranks' responses under group/, the standard deviation of the rewards, and the share of failed ones.
 
-    rewards: float [B], NaN where there is none; such a response counts in all but the rewards, which are None where no
-    response has one. not_given: responses that are missing since their prompts were not given, the same on every rank.
+    rewards: float [B], NaN for a response without a reward, which counts in all figures but the rewards. The rewards are None if
+    no response has a reward. not_given: responses that are missing because their prompts were not given, the same on every rank.
     """
     rewards = rewards[rewards.isfinite()]
     judged = parallel.sum_over_dp(torch.tensor(float(len(rewards)))).item()
@@ -70,7 +70,7 @@ def experience_metrics(experience: Experience, entropies: Tensor, absolute_kl: b
 
 
 def sampler_mismatch(experience: Experience) -> dict[str, float]:
-    """How far the log-probabilities of generation and of training part, over all ranks' response tokens; under
+    """The difference between the log-probabilities of generation and of training, over all ranks' response tokens; under
     train_rollouts/."""
     counts = experience.response_mask
     difference = (experience.logprobs - experience.sampler_logprobs)[counts].double()
@@ -101,7 +101,7 @@ def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> 
     learnt = experience.advantages[experience.loss_mask]
     figures["learnt_advantages_mean"], figures["learnt_advantages_std"] = mean_std(learnt)
     spreads = {
-        "advantages": experience.returns - experience.values,  # before they were normalised
+        "advantages": experience.returns - experience.values,  # before normalisation
         "returns": experience.returns,
         "values": experience.values,
     }
@@ -116,7 +116,7 @@ def critic_metrics(experience: ActorCriticExperience, token_rewards: Tensor) -> 
 def environment_metrics(
     split: str, outcomes: list[EpisodeOutcome], rewards: Tensor, failures: list[EnvironmentFailure]
 ) -> dict[str, float]:
-    """What each environment measured, under {split}_environments/NAME/, as means over all ranks' responses.
+    """The figures of each environment, under {split}_environments/NAME/, as means over all ranks' responses.
 
     outcomes: of this rank's responses; rewards: float [B]; failures: prompts that were not given, the same on every rank.
     """

@@ -1,8 +1,9 @@
-"""Policy gradients: the policy answers prompts, is judged, and makes likelier what was better than expected.
+"""Policy gradients: the policy answers prompts, its responses get rewards, and responses that are better than expected become
+more likely.
 
-    B responses of this rank, S longest prompt + response, T tokens that are learnt from
+    B responses of this rank, S longest prompt + response, T tokens in the loss
 
-One step for PPO (kinds/ppo), which expects with a critic, and GRPO (kinds/grpo), which compares with a group.
+PPO (kinds/ppo) and GRPO (kinds/grpo) share this step. PPO's expectation is a critic's value, GRPO's the mean of a group.
 The objective's switches are in aligner_lib.algorithms.objective, its mathematics in aligner_lib.algorithms.policy_gradient.
 """
 
@@ -64,23 +65,28 @@ logger = logging.getLogger(__name__)
 
 
 class KLBoundError(BoundExceeded):
-    """The policy has gone further from its reference than the configured bound."""
+    """The policy's KL to its reference is beyond the configured bound."""
 
 
 @dataclass
 class PolicyGradientTrainer(ABC):
-    """One step is one rollout and the optimiser steps that learn from it."""
+    """A step is a rollout and the optimiser steps that learn from the rollout."""
 
     policy: Policy
     roll_out: RolloutCollector
     tasks: TaskSource
     objective: Objective
     lr_schedule: LRSchedule
-    config: DictConfig  # a PPOConfig or a GRPOConfig
-    run: RunWriter | None  # on the first rank
-    functions: SimpleNamespace = field(kw_only=True)  # the kind's, or the run's own in their place
-    group_size: int = field(init=False, default=1)  # responses to each prompt
-    failures: list[EnvironmentFailure] = field(init=False, default_factory=list)  # of this step's prompts
+    config: DictConfig
+    """A PPOConfig or a GRPOConfig."""
+    run: RunWriter | None
+    """None on all ranks but the first."""
+    functions: SimpleNamespace = field(kw_only=True)
+    """The kind's replaceable functions, or the run's own functions instead."""
+    group_size: int = field(init=False, default=1)
+    """Responses to each prompt."""
+    failures: list[EnvironmentFailure] = field(init=False, default_factory=list)
+    """The environments' failures to give prompts in this step."""
 
     def __post_init__(self):
         self.failed_rewards = FailedRewards()
@@ -93,11 +99,11 @@ class PolicyGradientTrainer(ABC):
 
     @property
     def controls(self) -> tuple[str, ...]:
-        """What can be changed while it runs; a KL coefficient that follows a target is nobody else's."""
+        """The values that a user can change during the run. A KL coefficient that follows a target is not among them."""
         return ("lr", "kl_coef") if self.loop.target_kl is None else ("lr",)
 
     def change(self, name: str, value: float) -> None:
-        """The learning rate, or the KL coefficient, from the next step on."""
+        """Set the learning rate or the KL coefficient, from the next step on."""
         if name == "lr":
             self.lr_schedule.override = value
         else:
@@ -106,10 +112,10 @@ class PolicyGradientTrainer(ABC):
 
     def step(self, step: int) -> dict[str, float]:
         """One step: rollout, advantages, updates. Raises KLBoundError; RewardsFailedError; NonFiniteError for a loss that is
-        none."""
+        not finite."""
         timers = Timers()
 
-        # 1  Rollout: the policy answers this step's prompts, and others judge the answers.
+        # 1  Rollout: the policy answers this step's prompts, and reward model or programs judge the responses.
         with timers("rollout_time"):
             collected = self.collect(step, timers)
 
@@ -138,7 +144,7 @@ class PolicyGradientTrainer(ABC):
         self.failed_rewards.check(step, collected.outcomes)
         self._check_kl(metrics["train_rollouts/init_policy_kl"], step)
 
-        # 4  The policy learns from it, one global batch after the other.
+        # 4  The policy learns from the experience, one global batch after the other.
         with timers("train_time"):
             metrics |= self.learn(step, experience, timers)
         metrics["train_rollouts/kl_coef"] = self.kl_coef
@@ -167,7 +173,7 @@ class PolicyGradientTrainer(ABC):
         return metrics | environment_metrics("val", collected.outcomes, rewards, failures)
 
     def save(self, folder: Path) -> None:
-        """Write this rank's share of the policy, and what else the next step depends on."""
+        """Write this rank's share of the policy, the tokenizer, and a KL coefficient that follows a target."""
         self.policy.engine.save(folder)
         if parallel.is_first_rank():
             save_tokenizer(self.policy.tokenizer, folder)
@@ -175,7 +181,8 @@ class PolicyGradientTrainer(ABC):
                 (folder / "kl_coef.json").write_text(json.dumps(self.kl_coef))
 
     def load(self, folder: Path | None) -> None:
-        """Go on from what `save` wrote; None: from before the first step. Waits for a reward source that is away."""
+        """Restore the state that `save` wrote; None: the state before the first step. Waits for a reward source that does not
+        answer yet."""
         if self.roll_out.reward_source is not None:
             self.roll_out.reward_source.reach()
         self.policy.engine.go_on_from(folder)
@@ -183,12 +190,12 @@ class PolicyGradientTrainer(ABC):
         if folder is not None and self.loop.target_kl is not None:
             self.kl_coef = json.loads((folder / "kl_coef.json").read_text())
 
-    # -- what PPO and GRPO say each -------------------------------------------------------------------------------
+    # -- what PPO and GRPO define themselves ----------------------------------------------------------------------
 
     @property
     @abstractmethod
     def prompts_per_step(self) -> int:
-        """How many prompts a rollout answers."""
+        """The number of prompts in a rollout."""
 
     @abstractmethod
     def experience(
@@ -199,9 +206,9 @@ class PolicyGradientTrainer(ABC):
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[Experience, dict[str, float]]:
-        """What to learn from, with its advantages, and figures of how they came about.
+        """The experience with its advantages, and figures of their computation.
 
-        rewards: float [B], NaN where an environment failed; values: float [B, S-1], of a critic; logprobs and
+        rewards: float [B], NaN where an environment failed; values: float [B, S-1], the critic's; logprobs and
         reference_logprobs: float [B, S-1].
         """
 
@@ -210,7 +217,8 @@ class PolicyGradientTrainer(ABC):
     def collect(self, step: int, timers: Timers, draw: int | None = None, first: int = 0) -> Collected:
         """This step's rollout.
 
-        draw: which batch of the source's prompts is answered; None: the step's own. first: the number of its first group.
+        draw: the number of the batch of prompts in the source's order; None: the step's own. first: the number of its first
+        group.
         """
         number = step - 1 if draw is None else draw
         tasks, self.failures = given_tasks(self.tasks.train(number, self.prompts_per_step), self.run)
@@ -224,7 +232,7 @@ class PolicyGradientTrainer(ABC):
         )
 
     def learn(self, step: int, experience: Experience, timers: Timers) -> dict[str, float]:
-        """Optimiser steps on the rollout's global batches, as often as rollout_epochs says; means of their figures."""
+        """rollout_epochs passes of optimiser steps over the rollout's global batches. Returns means of their figures."""
         figures: list[dict[str, float]] = []
         bound = self.loop.max_policy_kl
         for batch in self.global_batches(experience) * self.rollout.rollout_epochs:
@@ -239,7 +247,7 @@ class PolicyGradientTrainer(ABC):
         if not figures:
             return {}
         metrics = {}
-        if not self.recomputes:  # the first update compares them with its own
+        if not self.recomputes:  # the first update compared generation's log-probabilities with its own
             metrics |= {f"train_rollouts/{name}": value for name, value in _mismatch_of(figures).items()}
         metrics |= {f"train_optim/{name}": value for name, value in means(figures).items()}
         metrics["train_optim/first_ppo_ratio"] = figures[0]["ppo_ratio"]
@@ -255,11 +263,10 @@ class PolicyGradientTrainer(ABC):
         size = self.config.model.global_batch_size // self.group_size
         batches = [groups[i : i + size] for i in range(0, len(groups), size)]
         rows = [torch.isin(experience.group, torch.tensor(batch)).nonzero().flatten() for batch in batches]
-        return [_rows_or_a_silent_one(experience, part) for part in rows]
+        return [_rows_or_an_empty_row(experience, part) for part in rows]
 
     def _weighted(self, batch: Experience) -> WeightedBatch | None:
-        """The rows that something is learnt from, with what a token of theirs counts for in the whole global batch. None
-        where no rank has such a row."""
+        """The rows with a gradient, and the weight of their tokens in the whole global batch. None if no rank has such a row."""
         lengths = batch.loss_mask.sum(dim=1)
         moves = (batch.advantages != 0) & batch.loss_mask
         learns = batch.loss_mask.any(dim=1) if self._learns_from_all() else moves.any(dim=1)
@@ -270,19 +277,18 @@ class PolicyGradientTrainer(ABC):
         weights = policy_gradient.token_weights(
             lengths, self.objective.normalizer, response_length(self.config), responses, tokens, learnt
         )
-        parts = {
-            entry.name: getattr(batch, entry.name) for entry in fields(Experience)
-        }  # without what a critic's has
+        # only the fields of Experience: a critic's experience has further ones
+        parts = {entry.name: getattr(batch, entry.name) for entry in fields(Experience)}
         whole = WeightedBatch(**parts, token_weights=weights)
-        return _rows_or_a_silent_one(whole, learns.nonzero().flatten())
+        return _rows_or_an_empty_row(whole, learns.nonzero().flatten())
 
     def _learns_from_all(self) -> bool:
-        """Whether a response without an advantage has a gradient all the same."""
+        """Whether a response without an advantage also has a gradient."""
         held = self.objective.kl_in_loss and self.kl_coef > 0
         return held or self.rollout.entropy_bonus > 0 or self.objective.baseline in ("critic", "teacher")
 
     def _update(self, part: Experience) -> dict[str, float]:
-        """One optimiser step and its figures; neither where no token of the global batch is learnt from."""
+        """An optimiser step and its figures; {} without a step if no token of the global batch has a gradient."""
         batch = self._weighted(part)
         if batch is None:
             return {}
@@ -294,7 +300,7 @@ class PolicyGradientTrainer(ABC):
         return terms | {"lr": lr, "tokens": tokens} if terms else {}
 
     def loss(self, model, batch: WeightedBatch, hidden: Tensor) -> LossTerms:
-        """The objective over the tokens of loss_mask, less the entropy bonus. hidden: [S, B, H]."""
+        """The objective over the tokens of loss_mask, minus the entropy bonus. hidden: [S, B, H]."""
         mask, objective = batch.loss_mask, self.objective
         bonus = self.rollout.entropy_bonus
         logprobs, entropies = selected_logprobs(
@@ -329,18 +335,17 @@ class PolicyGradientTrainer(ABC):
         return LossTerms((losses * batch.token_weights[rows]).sum() - entropy, mask.sum(), sums)
 
     def _logprobs(self, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-        """Of the responses under the policy, and its entropies: float [B, S-1] each; generation's own where that will do."""
+        """The responses' log-probabilities under the policy, and its entropies: float [B, S-1] each. Without a second pass
+        over the responses, both come from generation."""
         if self.recomputes:
             return self.policy.logprobs(rollouts)
-        return (
-            rollouts.sampler_logprobs,
-            -rollouts.sampler_logprobs,
-        )  # the mean of −log π estimates the entropy
+        entropies = -rollouts.sampler_logprobs  # the mean of −log π estimates the entropy
+        return rollouts.sampler_logprobs, entropies
 
-    # -- what both make of a reward -------------------------------------------------------------------------------
+    # -- rewards and masks, for PPO and GRPO ----------------------------------------------------------------------
 
     def shaped(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
-        """Rewards as they are learnt from: float [B]; NaN stays NaN."""
+        """The rewards after clipping and penalties: float [B]; NaN stays NaN."""
         loop = self.loop
         return policy_gradient.shaped_rewards(
             rewards,
@@ -354,14 +359,14 @@ class PolicyGradientTrainer(ABC):
         )
 
     def loss_mask(self, rollouts: Rollouts, rewards: Tensor) -> Tensor:
-        """The tokens that may be learnt from: bool [B, S-1]."""
+        """The tokens in the loss: bool [B, S-1]."""
         learnt = rewards.isfinite()
         if self.loop.mask_truncated_responses:
             learnt = learnt & rollouts.finished
         return self.functions.loss_mask(rollouts.response_mask, learnt)
 
     def sampler_weights(self, rollouts: Rollouts, logprobs: Tensor) -> Tensor:
-        """float [B, S-1], 1 outside of responses."""
+        """The importance weights of the sampler's correction: float [B, S-1], 1 outside of responses."""
         weights = policy_gradient.importance_weights(
             logprobs,
             rollouts.sampler_logprobs,
@@ -370,11 +375,11 @@ class PolicyGradientTrainer(ABC):
         )
         return torch.where(rollouts.response_mask, weights, 1.0)
 
-    # -- small things ---------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------
 
     def _share(self, tasks: list[Task], first: int) -> list[tuple[int, int, Task]]:
-        """This rank's part of the responses, global batch by global batch: each optimiser step sees the same samples in
-        any layout."""
+        """This rank's part of the responses, global batch by global batch, so that each optimiser step sees the same samples
+        in any layout."""
         size, group = self.config.model.global_batch_size, self.group_size
         numbered = [
             ((first + i) * group + k, first + i, task) for i, task in enumerate(tasks) for k in range(group)
@@ -432,7 +437,7 @@ class PolicyGradientTrainer(ABC):
 
 
 def _mismatch_of(figures: list[dict[str, float]]) -> dict[str, float]:
-    """How far the log-probabilities of generation and of the first update's own pass part; takes their means away."""
+    """The difference between the log-probabilities of generation and of the first update. Removes its terms from `figures`."""
     first = dict(figures[0])
     for update in figures:
         for name in ("mismatch", "weight", "weight_squared"):
@@ -441,17 +446,17 @@ def _mismatch_of(figures: list[dict[str, float]]) -> dict[str, float]:
     return {"sampler_mismatch": first["mismatch"], "sampler_effective_sample_size": size}
 
 
-def _rows_or_a_silent_one(batch: Experience, rows: Tensor) -> Experience:
-    """These rows; where there are none, one that says nothing, since every rank takes part in every update."""
+def _rows_or_an_empty_row(batch: Experience, rows: Tensor) -> Experience:
+    """The given rows; without any, a row whose masks are empty, since every rank takes part in every update."""
     if len(rows):
         return batch.rows(rows)
-    silent = batch.rows([0])
-    nothing = torch.zeros_like(silent.loss_mask)
-    return replace(silent, loss_mask=nothing, response_mask=nothing)
+    row = batch.rows([0])
+    empty = torch.zeros_like(row.loss_mask)
+    return replace(row, loss_mask=empty, response_mask=empty)
 
 
 def means(updates: list[dict[str, float]]) -> dict[str, float]:
-    """Of each figure over the updates that have it."""
+    """The mean of each figure over the updates that have the figure."""
     names = dict.fromkeys(name for figures in updates for name in figures)
     having = {name: [figures[name] for figures in updates if name in figures] for name in names}
     return {name: sum(values) / len(values) for name, values in having.items()}

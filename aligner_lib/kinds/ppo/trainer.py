@@ -1,4 +1,4 @@
-"""PPO: a policy gradient whose expectation of a response is a critic's, token by token.
+"""PPO: a policy gradient whose baseline is the critic's value of each token.
 
     B responses of this rank, S longest prompt + response
 
@@ -28,7 +28,7 @@ from aligner_lib.trainers.lr import LRSchedule
 
 @dataclass
 class PPOTrainer(PolicyGradientTrainer):
-    """See PolicyGradientTrainer; the critic gives values with the rewards, and learns beside the actor."""
+    """See PolicyGradientTrainer. The critic computes values with the rewards, and is trained beside the actor."""
 
     critic: ValueModel = field(kw_only=True)
     critic_lr_schedule: LRSchedule = field(kw_only=True)
@@ -50,7 +50,7 @@ class PPOTrainer(PolicyGradientTrainer):
         logprobs: Tensor,
         reference_logprobs: Tensor,
     ) -> tuple[ActorCriticExperience, dict[str, float]]:
-        """Rewards less the KL penalty become advantages over the critic's values, and returns."""
+        """Rewards minus the KL penalty become advantages over the critic's values, and returns."""
         loop, mask, judged = self.loop, rollouts.response_mask, rewards.isfinite()
         kl = (logprobs - reference_logprobs) * mask
         token_rewards = self.functions.token_rewards(
@@ -83,7 +83,7 @@ class PPOTrainer(PolicyGradientTrainer):
         return experience, critic_metrics(experience, token_rewards)
 
     def learn(self, step: int, experience: ActorCriticExperience, timers: Timers) -> dict[str, float]:
-        """The critic learns from the same global batches, in another job perhaps, while the actor does."""
+        """The critic is trained on the same global batches at the same time as the actor, possibly in another job."""
         batches = self.global_batches(experience) * critic_epochs(self.config)
         rates = [self.critic_lr_schedule((step - 1) * len(batches) + i + 1) for i in range(len(batches))]
         learning = [self.critic.train(batch.for_critic(), lr) for batch, lr in zip(batches, rates)]
@@ -97,10 +97,12 @@ class PPOTrainer(PolicyGradientTrainer):
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of actor and critic."""
-        self.critic.save(folder / "critic")  # first: where it is away, there is nothing to write
+        self.critic.save(
+            folder / "critic"
+        )  # first: without the critic's part, the checkpoint is worth nothing
         super().save(folder)
 
     def load(self, folder: Path | None) -> None:
-        """Go on from what `save` wrote; None: from before the first step."""
-        self.critic.load(folder and folder / "critic")  # first: it may have no checkpoint of this step
+        """Restore the state that `save` wrote; None: the state before the first step."""
+        self.critic.load(folder and folder / "critic")  # first: the critic may lack a checkpoint of this step
         super().load(folder)

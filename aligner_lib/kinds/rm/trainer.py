@@ -1,4 +1,4 @@
-"""Reward-model training: of two responses to a prompt, the chosen one shall score higher.
+"""Reward-model training: the chosen response to a prompt gets a higher score than the rejected response.
 
 Bradley–Terry's loss, as in Ouyang et al. 2022 (arXiv:2203.02155).
 """
@@ -23,7 +23,8 @@ from aligner_lib.megatron.engine import LossTerms
 from aligner_lib.models.reward_scale import RewardScale
 from aligner_lib.trainers.supervised import SupervisedTrainer
 
-PairLoss = Callable[[Tensor, Tensor], Tensor]  # of the chosen and the rejected rewards, float [B]
+PairLoss = Callable[[Tensor, Tensor], Tensor]
+"""The losses of pairs, from the chosen and the rejected rewards: float [B] each."""
 
 
 def pair_loss(
@@ -31,7 +32,7 @@ def pair_loss(
 ) -> LossTerms:
     """The loss of a micro batch of B pairs. hidden: [S, 2B, H]; a reward is read at the stop token.
 
-    centering: weight of the centering loss of both texts, which is added.
+    centering: the weight of the centering loss of both texts, which is added to the loss.
     """
     rows = torch.arange(batch.size, device=hidden.device)
     rewards = model.values(hidden[batch.lengths - 1, rows])  # [2B]
@@ -53,17 +54,19 @@ class RewardModelTrainer(SupervisedTrainer[PairSample]):
     """Samples are pairs; chosen and rejected go through one forward pass."""
 
     scale: RewardScale = field(default_factory=RewardScale)
-    measure_scale: bool = True  # take mean and std from the validation pairs
+    measure_scale: bool = True
+    """Take mean and standard deviation from the validation pairs."""
     centering: float = 0.0
     functions: SimpleNamespace = field(default_factory=partial(own_functions, "rm"), kw_only=True)
-    _scale_of = -1  # the optimiser steps after which it was measured
+    _scale_of = -1
+    """The number of optimiser steps after which the scale was measured."""
 
     def loss(self, model, batch: TokenBatch, hidden: Tensor) -> LossTerms:
         """See pair_loss."""
         return pair_loss(model, batch, hidden, self.functions.loss, self.centering)
 
     def collate(self, pairs: list[PairSample]) -> TokenBatch:
-        """The chosen rows, then the rejected ones in the same order."""
+        """The chosen rows, then the rejected rows in the same order."""
         rows = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
         return TokenBatch(*pad_rows(rows, self.tokenizer.pad_id))
 
@@ -77,7 +80,7 @@ class RewardModelTrainer(SupervisedTrainer[PairSample]):
         return {f"{group}/{name}": value for name, value in named.items()}
 
     def validate(self, step: int) -> dict[str, float]:
-        """Metrics over the validation pairs, whose rewards give the scale, too."""
+        """Metrics over the validation pairs. Their rewards also give the scale."""
         metrics = super().validate(step)
         if self.measure_scale:
             std = metrics["validation/rewards_all_std"]
@@ -88,14 +91,13 @@ class RewardModelTrainer(SupervisedTrainer[PairSample]):
     def save(self, folder: Path) -> None:
         """Write this rank's share, and the scale of these weights."""
         if self.measure_scale and self._scale_of != self.engine.steps:
-            self.validate(
-                self.engine.steps
-            )  # stopped between validations: the scale of older weights won't do
+            # stopped between validations: the scale of older weights does not fit these weights
+            self.validate(self.engine.steps)
         super().save(folder)
         if parallel.is_first_rank():
             self.scale.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+        """Restore the state that `save` wrote."""
         super().load(folder)
         self.scale, self._scale_of = RewardScale.load(folder), self.engine.steps
