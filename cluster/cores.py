@@ -23,10 +23,10 @@ def usable_cores(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits = [math.ceil(limit) for limit in _cgroup_limits(root)]
-    if told := environ.get("LAB_THREADS"):
-        if not told.isdecimal() or int(told) == 0:
-            raise ValueError(f"LAB_THREADS={told}: set a whole number of threads above 0, or leave it unset")
-        limits.append(int(told))
+    if setting := environ.get("LAB_THREADS"):
+        if not setting.isdecimal() or int(setting) == 0:
+            raise ValueError(f"LAB_THREADS={setting}: set a whole number of threads above 0, or leave it unset")
+        limits.append(int(setting))
     return max(1, min([affinity, *limits]))
 
 
