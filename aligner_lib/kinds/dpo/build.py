@@ -1,4 +1,4 @@
-"""Direct preference optimisation from its settings: data, models and trainer put together."""
+"""Builds a job of direct preference optimisation from its settings: data, models and trainer."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What PPO, GRPO and the evaluation share: a policy answers prompts and is judged."""
+"""The parts that PPO, GRPO and the evaluation share: a policy answers prompts, and its responses get rewards."""

@@ -294,7 +294,7 @@ def cuts_the_sampler(config: DictConfig) -> bool:
 
 
 def check_lengths(config: DictConfig) -> None:
-    """Prompt and response fit into the model's positions."""
+    """Check that a prompt and a response fit into the model's positions."""
     at, length = f"model.{group_of(config)}.length_params", rollout_settings(config).length_params
     if length.max_length is not None and length.max_length >= config.model.encoder_seq_length:
         raise ConfigError(
@@ -306,7 +306,8 @@ def check_lengths(config: DictConfig) -> None:
 
 
 def check_learning(config: DictConfig) -> None:
-    """The sampler's correction has log-probabilities to compare, and the overlong buffer lies within a response."""
+    """Check that the sampler's correction has log-probabilities to compare, and that the overlong buffer lies within a
+    response."""
     at, rollout = group_of(config), rollout_settings(config)
     if rollout.recompute_logprobs is False and rollout.sampler_correction != "none":
         raise ConfigError(
@@ -321,9 +322,9 @@ def check_learning(config: DictConfig) -> None:
 
 
 def check_generation(config: DictConfig) -> None:
-    """A server that all nodes ask is not started by one of them: it has to be somewhere."""
-    nowhere = generates_with_vllm(config) and config.model.generation.vllm_cfg.url is None
-    if nowhere and config.trainer.num_nodes > 1:
+    """Check that several nodes have the address of a vLLM server, because a run starts a server only on a single node."""
+    starts_server = generates_with_vllm(config) and config.model.generation.vllm_cfg.url is None
+    if starts_server and config.trainer.num_nodes > 1:
         raise ConfigError(
             f"trainer.num_nodes={config.trainer.num_nodes} with model.generation.backend=vllm: start a server that all nodes "
             "reach, and set model.generation.vllm_cfg.url to it (docs/generation.md)"
@@ -331,7 +332,7 @@ def check_generation(config: DictConfig) -> None:
 
 
 def check_checkpoints(config: DictConfig, is_remote: bool, server: str) -> None:
-    """A run with a server saves checkpoints, because it resumes from a checkpoint when the server dies. server: in words."""
+    """Check that a run with a server saves checkpoints, from which the run resumes when the server dies. server: in words."""
     if is_remote and not config.exp_manager.create_checkpoint_callback:
         raise ConfigError(
             f"exp_manager.create_checkpoint_callback=False: when {server} in a job of its own dies, all jobs of the run return "
@@ -341,29 +342,31 @@ def check_checkpoints(config: DictConfig, is_remote: bool, server: str) -> None:
 
 
 def unused_settings(config: DictConfig) -> dict[str, str]:
-    """What does nothing, given the other settings."""
+    """The settings without effect, given the other settings, with the reasons."""
     at, loop, unused = group_of(config), loop_settings(config), {}
     if rollout_settings(config).sampler_correction == "none":
-        unused[f"model.{at}.sampler_correction_cap"] = "sampler_correction=none weighs nothing."
+        unused[f"model.{at}.sampler_correction_cap"] = "sampler_correction=none has no weights to cap."
     if environments_of(config):
         unused[f"trainer.{at}.limit_val_batches"] = (
-            f"model.{at}.num_val_samples says how many of an environment's held-out prompts are answered."
+            f"model.{at}.num_val_samples limits the held-out prompts of environments."
         )
     if loop.overlong_buffer is None:
-        unused[f"trainer.{at}.overlong_penalty"] = "without overlong_buffer no response is overlong."
+        unused[f"trainer.{at}.overlong_penalty"] = (
+            "without overlong_buffer there is no penalty on long responses."
+        )
     return unused | unused_generation_settings(config)
 
 
 def unused_generation_settings(config: DictConfig) -> dict[str, str]:
-    """What of model.generation does nothing, given the rest of it."""
+    """The settings of model.generation without effect, with the reasons."""
     if not generates_with_vllm(config):
         return {
             "model.generation.vllm_cfg.": "model.generation.backend=megatron: the policy itself generates."
         }
     if config.model.generation.vllm_cfg.url is None:
         return {}
-    of_its_start = "executable precision tensor_parallel_size gpu_memory_utilization enforce_eager timeout"
+    of_a_start = "executable precision tensor_parallel_size gpu_memory_utilization enforce_eager timeout"
     return dict.fromkeys(
-        (f"model.generation.vllm_cfg.{name}" for name in of_its_start.split()),
+        (f"model.generation.vllm_cfg.{name}" for name in of_a_start.split()),
         "the server at model.generation.vllm_cfg.url runs already.",
     )

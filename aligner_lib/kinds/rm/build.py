@@ -1,4 +1,4 @@
-"""Reward-model training from its settings: data, model and trainer put together."""
+"""Builds a job of reward-model training from its settings: data, model and trainer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def prepare(config: DictConfig) -> PreparedJob:
     architecture = Architecture.load(start)
     scaling = config.model.reward_standardization
     fixed = scaling["enable"] and scaling["mean"] is not None
-    is_new = architecture.head == "lm"  # a reward model, trained further, keeps its own head
+    is_new = architecture.head == "lm"  # further training of a reward model keeps its head
 
     def trainer(loop, common):
         engine = build_trainable_engine(

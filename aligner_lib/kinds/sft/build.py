@@ -1,4 +1,4 @@
-"""Supervised fine-tuning from its settings: data, model and trainer put together."""
+"""Builds a job of supervised fine-tuning from its settings: data, model and trainer."""
 
 from __future__ import annotations
 
