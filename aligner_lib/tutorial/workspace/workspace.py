@@ -48,6 +48,7 @@ REWARD = "reward"  # a function that judges, and the environment that it becomes
 # that it judges answers to
 PROMPTS = {"train": "hh/train_prompts.jsonl", "validation": "hh/test_prompts.jsonl"}
 CRITIC_AND_ACTOR = {"critic": Resources(), "actor": Resources()}  # one process each
+BEGIN_ANEW = {"exp_manager.resume_if_exists": False}
 
 
 @dataclass
@@ -177,7 +178,9 @@ class Workspace:
         if callable(settings.get(REWARD)):
             prompts = {split: str(self._formatted(file)) for split, file in PROMPTS.items()}
             own[f"model.environments.{REWARD}.args.prompts"] = prompts
-        inputs = own | _without_functions(settings) | _anew(run, texts) | _written(texts, run.path)
+        # an evaluation begins anew in any case, and has no such setting
+        anew = _anew(run, texts) if BEGIN_ANEW.keys() <= set(keys(kind)) else {}
+        inputs = own | _without_functions(settings) | anew | _written(texts, run.path)
         return job_commands(kind, run.path, inputs, allocation, self.profile)
 
     def submit(
@@ -415,7 +418,7 @@ def _anew(run: RunFolder, texts: Mapping[str, str]) -> dict[str, bool]:
     print(
         f"{run.name} was trained with other code ({', '.join(differ)}): training begins anew, and the old files are set aside"
     )
-    return {"exp_manager.resume_if_exists": False}
+    return BEGIN_ANEW
 
 
 def _written(texts: Mapping[str, str], run: Path) -> dict[str, Path]:
