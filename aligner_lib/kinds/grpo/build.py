@@ -33,6 +33,7 @@ def prepare(config: DictConfig) -> PreparedJob:
     """GRPO or a related algorithm, with its reward model in this process, in a job of its own, or without a reward model."""
     model, loop, rollout = config.model, config.trainer.grpo, config.model.grpo
     functions = functions_of("grpo", config)
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     scalar = (
         None
         if judged_by_programs(config) or has_remote_rm(config)
@@ -40,8 +41,8 @@ def prepare(config: DictConfig) -> PreparedJob:
     )
     teacher = objective_of(config).baseline == "teacher"
     teacher = model_folder(config, "model.grpo.teacher.restore_from_path", "lm") if teacher else None
-    inputs = read_inputs(config, {"reward model": scalar, "teacher": teacher})
-    start, tokenizer = inputs.start, inputs.tokenizer
+    inputs = read_inputs(config, start, {"reward model": scalar, "teacher": teacher})
+    tokenizer = inputs.tokenizer
     max_steps = steps_of(loop, inputs.tasks.size or 0, rollout.num_prompts_per_step)
     responses = rollout.num_prompts_per_step * rollout.num_generations_per_prompt
     updates = responses // model.global_batch_size * rollout.rollout_epochs  # of a step

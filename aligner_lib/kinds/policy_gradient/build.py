@@ -21,7 +21,6 @@ from aligner_lib.kinds.inputs import (
     limited,
     loaders,
     log_report,
-    model_folder,
     policy_tokenizer,
     warn_about_template,
 )
@@ -57,8 +56,6 @@ logger = logging.getLogger(__name__)
 class RolloutInputs:
     """What a job that learns from its own responses reads before it builds its models."""
 
-    start: Path
-    """The folder of the policy, which is also the reference."""
     tokenizer: Tokenizer
     tasks: TaskSource
     opened: ExitStack
@@ -66,10 +63,9 @@ class RolloutInputs:
     hashes: dict[str, str]
 
 
-def read_inputs(config: DictConfig, others: Mapping[str, Path | None]) -> RolloutInputs:
-    """The inputs of PPO or GRPO. others: the folders of further models by their names in words; None: the job has no such
-    model. Raises UserError for inputs that don't fit together."""
-    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
+def read_inputs(config: DictConfig, start: Path, others: Mapping[str, Path | None]) -> RolloutInputs:
+    """The inputs of PPO or GRPO. start: the folder of the policy, which is also the reference; others: the folders of further
+    models by their names in words; None: the job has no such model. Raises UserError for inputs that don't fit together."""
     tokenizer = policy_tokenizer(config, start)
     data = config.model.data
     hashes = hashes_of(start, *data.data_prefix.values(), mmap=data.data_impl == "mmap")
@@ -77,7 +73,7 @@ def read_inputs(config: DictConfig, others: Mapping[str, Path | None]) -> Rollou
     tasks, opened = task_source(config, tokenizer), ExitStack()
     opened.callback(tasks.close)
     warn_about_sampling(sampling_settings(config))
-    return RolloutInputs(start, tokenizer, tasks, opened, hashes)
+    return RolloutInputs(tokenizer, tasks, opened, hashes)
 
 
 def check_others(tokenizer: Tokenizer, others: Mapping[str, Path | None]) -> dict[str, str]:

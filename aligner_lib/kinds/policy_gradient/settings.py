@@ -295,14 +295,16 @@ def cuts_the_sampler(config: DictConfig) -> bool:
 
 def check_lengths(config: DictConfig) -> None:
     """Check that a prompt and a response fit into the model's positions."""
-    at, length = f"model.{group_of(config)}.length_params", rollout_settings(config).length_params
+    at, length = f"model.{group_of(config)}", rollout_settings(config).length_params
     if length.max_length is not None and length.max_length >= config.model.encoder_seq_length:
         raise ConfigError(
-            f"{at}.max_length={length.max_length} leaves no room for a prompt in "
+            f"{at}.length_params.max_length={length.max_length} leaves no room for a prompt in "
             f"model.encoder_seq_length={config.model.encoder_seq_length}"
         )
     if length.max_length is not None and length.min_length > length.max_length:
-        raise ConfigError(f"{at}.min_length={length.min_length} is above max_length={length.max_length}")
+        raise ConfigError(
+            f"{at}.length_params.min_length={length.min_length} is above max_length={length.max_length}"
+        )
 
 
 def check_learning(config: DictConfig) -> None:

@@ -31,13 +31,13 @@ def prepare(config: DictConfig) -> PreparedJob:
     """PPO, with its critic in this process or in a job of its own."""
     model, loop, rollout = config.model, config.trainer.ppo, config.model.ppo
     functions = functions_of("ppo", config)
+    start = model_folder(config, "pretrained_checkpoint.restore_from_path", "lm")
     # programs that judge need no reward model: the critic may then start from any model
     head = None if judged_by_programs(config) else "scalar"
     rewards = None if has_remote_critic(config) else model_folder(config, REWARD_MODEL, head)
-    inputs = read_inputs(
-        config, {"reward model": rewards}
-    )  # a server's run has the hash of its own reward model
-    start, tokenizer = inputs.start, inputs.tokenizer
+    # the run of a server has the hash of the server's reward model
+    inputs = read_inputs(config, start, {"reward model": rewards})
+    tokenizer = inputs.tokenizer
     max_steps = steps_of(loop, inputs.tasks.size or 0, rollout.num_rollout_samples)
     global_batches = rollout.num_rollout_samples // model.global_batch_size  # of a step
     actor_steps = max(max_steps - loop.critic_warmup_steps, 1) * global_batches * rollout.rollout_epochs
