@@ -97,9 +97,8 @@ class PPOTrainer(PolicyGradientTrainer):
 
     def save(self, folder: Path) -> None:
         """Write this rank's share of actor and critic."""
-        self.critic.save(
-            folder / "critic"
-        )  # first: without the critic's part, the checkpoint is worth nothing
+        # first: without the critic's part, the checkpoint is worth nothing
+        self.critic.save(folder / "critic")
         super().save(folder)
 
     def load(self, folder: Path | None) -> None:
