@@ -25,7 +25,9 @@ def usable_cores(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
     limits = [math.ceil(limit) for limit in _cgroup_limits(root)]
     if setting := environ.get("LAB_THREADS"):
         if not setting.isdecimal() or int(setting) == 0:
-            raise ValueError(f"LAB_THREADS={setting}: set a whole number of threads above 0, or leave it unset")
+            raise ValueError(
+                f"LAB_THREADS={setting}: set a whole number of threads above 0, or leave it unset"
+            )
         limits.append(int(setting))
     return max(1, min([affinity, *limits]))
 
