@@ -88,12 +88,6 @@ def is_read(key: str, reads: Reads) -> bool:
     return any(name == key or name.startswith(f"{key}.") for name in reads)
 
 
-def is_told(kind: str, settings: list[str], key: str, profile: str | None = None) -> bool:
-    """Whether a notice names a setting that these contain."""
-    lines = composition.notices(kind, composition.compose(kind, settings, profile), profile)
-    return any(f"{key}=" in line for line in lines)
-
-
 def is_exported(config: DictConfig, key: str) -> bool:
     """Whether an exporter that these settings ask for finds it in run.json, in a process of its own."""
     stored = composition.save(config)
@@ -109,39 +103,52 @@ def silent(kind: str, settings: list[str], reads: Reads) -> list[str]:
 
     Of a setting with few values each is tried, and such a setting is written with the values that tell nothing.
     """
-    usual = composition.compose(kind, settings, "smoke")
-    choices, found = choices_of(kind), []
+    usual, defaults = composition.compose(kind, settings, "smoke"), composition._defaults(kind, "smoke")
+    bounds, found = bounds_of(kind), []
     for key in composition.keys(kind):
         if is_read(key, reads):
             continue
-        for values in [(value,) for value in choices.get(key, ())] or [VALUES]:
-            other = with_another_value(kind, usual, key, values)
-            if other is None or any(f"{key}=" in line for line in composition.notices(kind, other, "smoke")):
+        bound = bounds.get(key)
+        choices = bound.choices if bound else ()
+        for values in [(value,) for value in choices] or [VALUES]:
+            other = with_another_value(kind, usual, key, bound, values)
+            if other is None or names(validation.notices(kind_of(kind), other, defaults), key):
                 continue
             found.append(key if values is VALUES else f"{key}={values[0]}")
     return found
 
 
-def choices_of(kind: str) -> dict[str, tuple]:
-    """The values of each setting that takes one of a few."""
-    bounds = {key: one.metadata.get("bound") for key, one in schema.settings(kind_of(kind).schema)}
-    return {key: bound.choices for key, bound in bounds.items() if bound and bound.choices}
+def names(lines: list[str], key: str) -> bool:
+    """Whether a notice names a setting."""
+    return any(f"{key}=" in line for line in lines)
 
 
-def with_another_value(kind: str, usual: DictConfig, key: str, values: tuple = VALUES) -> DictConfig | None:
+def bounds_of(kind: str) -> dict:
+    """The bound of each setting that has one."""
+    entries = schema.settings(kind_of(kind).schema)
+    return {key: entry.metadata["bound"] for key, entry in entries if entry.metadata.get("bound")}
+
+
+def with_another_value(kind: str, usual: DictConfig, key: str, bound, values: tuple) -> DictConfig | None:
     """These settings with an unusual one of the values of this one. None where all that are unusual are refused, with
     words on what to write."""
-    refusals, is_now = [], type(OmegaConf.select(usual, key))
-    for value in sorted(values, key=lambda value: type(value) is not is_now):  # likelier to be taken
-        given = f"{key}={written(value)}"
-        try:
-            config = composition.overridden(copy.deepcopy(usual), kind, [given])
-        except ConfigError as error:
-            refusals.append(str(error))
+    now, said, config = OmegaConf.select(usual, key), False, copy.deepcopy(usual)
+    for value in sorted(values, key=lambda value: type(value) is not type(now)):  # likelier to be taken
+        is_same_type = type(value) is type(now)
+        if is_same_type and value == now:
             continue
-        if OmegaConf.select(config, key) != OmegaConf.select(usual, key):
+        if is_same_type and bound and not bound.holds(value):
+            said = True  # a check of all settings would say so, and take longer
+            continue
+        try:
+            composition.overridden(config, kind, [f"{key}={written(value)}"])
+        except ConfigError as error:
+            if OmegaConf.select(config, key) != now:
+                config = copy.deepcopy(usual)
+            said = said or (f"{key}=" in str(error) and "it must be" in str(error))
+            continue
+        if OmegaConf.select(config, key) != now:
             return config
-    said = any(f"{key}=" in words and "it must be" in words for words in refusals)
     assert said or values is not VALUES, f"{key}: no value to try"
     return None
 
@@ -149,8 +156,9 @@ def with_another_value(kind: str, usual: DictConfig, key: str, values: tuple = V
 def assert_read_or_told(kind: str, overrides: list[str], reads: Reads) -> None:
     """Each of a command's settings, unless it says what holds anyway. reads: of a job of this kind and layout."""
     given, usual = (composition.compose(kind, settings) for settings in (overrides, []))
+    lines = composition.notices(kind, given)
     for override in overrides:
         key, _ = composition.parse_override(override)
         unusual = OmegaConf.select(given, key) != OmegaConf.select(usual, key)
         read = is_read(key, reads) or is_exported(given, key)
-        assert not unusual or read or is_told(kind, overrides, key), override
+        assert not unusual or read or names(lines, key), override
